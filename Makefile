@@ -1,0 +1,57 @@
+# Every target prepares .venv by itself; a second run does not install again.
+# Needs nothing but Python 3.11 or newer; uses `uv` where it is on the PATH, because it is faster.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+# Tests run on this many processes.
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test quick check bench torture lock gen fmt clean
+
+help:  ## Show this help
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+setup: $(READY)  ## Fill .venv with the package (editable), its extras and the developer tools
+
+$(READY): requirements.lock pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" sh tools/setup.sh
+	@touch $@
+
+demo: $(READY)  ## Store, find and read messages: what works today, in a few seconds
+	@$(BIN)/tianzhou demo
+
+test: $(READY)  ## All tests
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
+
+quick: $(READY)  ## Unit and property tests, under a minute
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/unit tests/property
+
+check: $(READY)  ## Lint, formatting, types, import contracts, generated files, tidiness
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/gen_wire.py --check
+	$(BIN)/pyright
+	$(BIN)/python -m pytest tests/tidy
+
+bench: $(READY)  ## Measure: a table, and JSON lines in build/bench.jsonl
+	$(BIN)/python -m bench
+
+torture: $(READY)  ## The crash tests at length: 1,000 kills, 500,000 crash images (about an hour)
+	TIANZHOU_TORTURE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 tests/crash
+
+fmt: $(READY)  ## Format the code and sort imports
+	$(BIN)/ruff check --fix --select I
+	$(BIN)/ruff format
+
+gen: $(READY)  ## Write the generated protocol tables from spec/
+	$(BIN)/python tools/gen_wire.py
+
+lock:  ## Resolve the dependencies anew into requirements.lock (needs uv)
+	uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 \
+	  --upgrade --extra all --extra dev pyproject.toml -o requirements.lock
+
+clean:  ## Remove .venv and everything built
+	rm -rf .venv build dist

@@ -1,0 +1,1 @@
+"""Words everyone shares. Imports nothing of ours and nothing that acts."""

@@ -1,0 +1,43 @@
+"""Every bound, with its reason. Relations between them are asserted at the end."""
+
+from typing import Final
+
+FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Java peers close a connection that announces more than this."""
+
+HEADER_BYTES_MAX: Final = 256 * 1024
+"""A send header carries at most 32 KiB of properties, JSON may escape each byte as six; the rest
+is room to spare. A longer header is a mistake or an attack."""
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+"""RocketMQ's default `maxMessageSize`."""
+
+PROPERTIES_BYTES_MAX: Final = 32767
+"""The length is a signed 16-bit number in the record."""
+
+TOPIC_BYTES_MAX: Final = 127
+"""What every client can read; longer names need the second record version."""
+
+TOPIC_BYTES_MAX_V2: Final = 32767
+"""The length is a signed 16-bit number in version 2 records."""
+
+RECORD_BYTES_MAX: Final = BODY_BYTES_MAX + 64 * 1024
+"""As RocketMQ 5: the body limit and 64 KiB for everything else."""
+
+BLANK_BYTES_MIN: Final = 8
+"""A file that can't take the next record ends with a blank marker of size and magic."""
+
+COMMIT_LOG_FILE_BYTES: Final = 1024 * 1024 * 1024
+CONSUME_QUEUE_FILE_UNITS: Final = 300_000
+
+PULL_BYTES_MAX: Final = FRAME_BYTES_MAX - 2 * HEADER_BYTES_MAX
+"""A pull answer is one frame."""
+
+BATCH_MESSAGES_MAX: Final = 65_536
+"""Messages in one batch body. The 4 MiB body limit allows about 190,000 empty ones; no producer
+means that, and each costs a full record."""
+
+assert RECORD_BYTES_MAX + BLANK_BYTES_MIN <= COMMIT_LOG_FILE_BYTES
+assert PULL_BYTES_MAX + HEADER_BYTES_MAX < FRAME_BYTES_MAX
+assert RECORD_BYTES_MAX < PULL_BYTES_MAX
+assert PROPERTIES_BYTES_MAX * 6 < HEADER_BYTES_MAX

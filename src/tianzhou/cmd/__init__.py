@@ -1,0 +1,1 @@
+"""Composition roots: they read arguments, files and the environment, and wire the rest."""

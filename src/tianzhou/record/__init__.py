@@ -1,0 +1,1 @@
+"""The stored record, which is also the pulled and the replicated record. Pure."""

@@ -1,0 +1,23 @@
+"""CRC-32 as records carry it: 31 bits.
+
+ISA-L computes the same polynomial four to five times as fast as zlib (0.1 against 0.45 µs for
+1 KiB), and three CRCs are taken of every message on its way through a broker.
+"""
+
+from collections.abc import Callable
+from typing import cast
+
+from tianzhou.base.kinds import Bytes
+
+try:
+    from isal.isal_zlib import crc32 as _crc32  # pyright: ignore[reportUnknownVariableType]
+except ImportError:  # a platform without a wheel of it
+    from zlib import crc32 as _crc32
+
+crc32 = cast("Callable[[Bytes], int]", _crc32)  # isal's stub names another buffer type
+"""CRC-32 of the bytes, unsigned 32 bits."""
+
+
+def crc31(data: Bytes) -> int:
+    """What a record stores: the upper bit is left out; nothing at all has 0."""
+    return crc32(data) & 0x7FFFFFFF

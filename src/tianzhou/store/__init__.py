@@ -1,0 +1,1 @@
+"""The message store: synchronous code over files, owned by one writer."""

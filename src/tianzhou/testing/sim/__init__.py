@@ -1,0 +1,1 @@
+"""Simulated parts of the world: a disk whose crashes can be enumerated."""
