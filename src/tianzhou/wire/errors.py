@@ -1,0 +1,43 @@
+"""What can be wrong with bytes on a connection.
+
+Two families. A `RemoteProtocolError` means that the place in the stream is lost or that the peer
+does not speak our protocol: close the connection. The others concern one request, which can be
+answered with an error while the connection lives on.
+"""
+
+from tianzhou.base.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
+
+
+class FrameError(RemoteProtocolError):
+    """The first eight bytes of a frame announce something impossible."""
+
+
+class HeaderError(RemoteProtocolError):
+    """The header of a frame cannot be read."""
+
+
+class HeaderFieldError(ProtocolError):
+    """One field of a header is missing or has a value of the wrong type.
+
+    The frame itself was sound: answer INVALID_PARAMETER and go on.
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class BodyError(ProtocolError):
+    """A body, or a configuration file, is not the JSON it should be."""
+
+
+class TooLargeToSend(LocalProtocolError):
+    """A frame, or a part of one, would be longer than peers accept."""
+
+
+class CannotEncode(LocalProtocolError):
+    """A header holds a value that has no form on the wire."""
+
+
+class TooManyPending(LocalProtocolError):
+    """As many requests wait for answers on one connection as may wait."""
