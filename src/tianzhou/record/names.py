@@ -1,9 +1,17 @@
-"""Names of properties that clients and brokers give a meaning to. Users may not set them by hand.
+"""Names with a meaning, and which names users may choose.
 
+First the properties that clients and brokers give a meaning to; users may not set them by hand.
 They are bytes, because property strings are searched as bytes. Case matters: `TAGS`, not `tags`.
+Then the rules for topics, tags and keys.
 """
 
+import re
 from typing import Final
+
+from tianzhou.base.errors import UsageError
+from tianzhou.base.limits import TOPIC_BYTES_MAX
+
+_TOPIC: Final = re.compile(r"[%|A-Za-z0-9_-]+")
 
 # Set by producers on behalf of their users.
 KEYS: Final = b"KEYS"
@@ -91,3 +99,27 @@ def is_reserved(name: str | bytes) -> bool:
     if isinstance(name, str):
         name = name.encode("utf-8", "replace")
     return name in RESERVED or name.startswith(TRANSIENT_PREFIX)
+
+
+def checked_topic(topic: str) -> str:
+    """The topic, if every client can name and read it. Raises UsageError."""
+    if not _TOPIC.fullmatch(topic):
+        raise UsageError(f"topic {topic!r} is not made of letters, digits and % | _ - only")
+    if len(topic) > TOPIC_BYTES_MAX:
+        raise UsageError(f"topic {topic!r} has {len(topic)} bytes; at most {TOPIC_BYTES_MAX}")
+    return topic
+
+
+def checked_tag(tag: str) -> str:
+    """The tag, if a consumer can subscribe to it. Raises UsageError."""
+    # An expression `a || b` chooses between tags, and blanks around a tag are stripped from it.
+    if not tag or "||" in tag or tag != tag.strip():
+        raise UsageError(f"tag {tag!r} is empty, has || in it or blanks around it")
+    return tag
+
+
+def checked_key(key: str) -> str:
+    """The key, if the message can be found by it. Raises UsageError."""
+    if not key or " " in key:
+        raise UsageError(f"key {key!r} is empty or has a space in it; give several keys as a list")
+    return key
