@@ -1,0 +1,334 @@
+"""A message at the two edges where a person touches it: before it is sent, after it is read.
+
+Between them a message is bytes (`layout.py`). `Message` is what a user writes; it is checked when
+it is made, so that a mistake is reported where it happened. `MessageView` shows a record; it is
+checked just enough to know where the parts lie, and decodes a part when it is asked for.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tianzhou.base.errors import UsageError
+from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueId, QueueOffset
+from tianzhou.base.limits import BODY_BYTES_MAX
+from tianzhou.record import compression, flags, ids, layout, names, properties
+from tianzhou.record.crc import crc31
+from tianzhou.record.errors import RecordDamaged
+
+_INT32_MIN: Final = -(1 << 31)
+_INT32_MAX: Final = (1 << 31) - 1
+
+_FIRST: Final = struct.Struct(f">ii{layout.AT_SYS_FLAG - 8}xi")
+"""Total size, magic and system flag: with these the parts of a record can be found."""
+
+_AT_FLAG: Final = layout.position_of("flag")
+_AT_BORN_TIMESTAMP: Final = layout.position_of("born_timestamp")
+_AT_STORE_HOST: Final = layout.position_of("store_host")
+# Counted back from the body, these do not depend on the hosts.
+_BEFORE_BODY_RECONSUME_TIMES: Final = layout.HEAD.size - layout.position_of("reconsume_times")
+_BEFORE_BODY_PREPARED_OFFSET: Final = layout.HEAD.size - layout.position_of("prepared_offset")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Message:
+    """A message to be sent.
+
+    >>> order = Message("orders", b"{}", tags="beijing", keys=["T1", "T2"])
+    >>> order.encode_properties()
+    b'TAGS\\x01beijing\\x02KEYS\\x01T1 T2\\x02'
+    """
+
+    topic: str
+    body: bytes = field(repr=False)
+    tags: str | None
+    keys: tuple[str, ...]
+    flag: int
+    properties: Mapping[str, str]
+    wait_store_ok: bool
+    delay_level: int
+
+    def __init__(
+        self,
+        topic: str,
+        body: Bytes,
+        *,
+        tags: str | None = None,
+        keys: str | Sequence[str] = (),
+        flag: int = 0,
+        properties: Mapping[str, str] | None = None,
+        wait_store_ok: bool = True,
+        delay_level: int = 0,
+    ) -> None:
+        """`tags` is the one tag consumers filter by. `keys` are what the message can be found by.
+
+        With `wait_store_ok` off, the broker answers before the message is flushed or replicated.
+        `delay_level` counts from 1 (one second, by default) to 18 (two hours); 0 is no delay.
+        """
+        put = object.__setattr__  # the class is frozen for everybody else
+        put(self, "topic", names.checked_topic(topic))
+        put(self, "body", _checked_body(body))
+        put(self, "tags", tags if tags is None else names.checked_tag(tags))
+        put(self, "keys", tuple(map(names.checked_key, [keys] if isinstance(keys, str) else keys)))
+        put(self, "flag", _checked_range("flag", flag, _INT32_MIN, _INT32_MAX))
+        put(self, "properties", dict(properties or {}))
+        put(self, "wait_store_ok", wait_store_ok)
+        put(self, "delay_level", _checked_range("delay_level", delay_level, 0, _INT32_MAX))
+        for name in self.properties:
+            if names.is_reserved(name):
+                raise UsageError(
+                    f"property {name!r} = {self.properties[name]!r} is reserved by the protocol;"
+                    " tags, keys, delay_level and wait_store_ok are arguments of their own"
+                )
+        self.encode_properties()
+
+    def encode_properties(self, added: Mapping[bytes, str] | None = None) -> bytes:
+        """The property string: the user's, those the fields stand for, and what the client adds.
+
+        Names of `added` come from `names`. Raises UsageError.
+        """
+        merged = dict(self.properties)
+        if self.tags is not None:
+            merged[names.TAGS.decode()] = self.tags
+        if self.keys:
+            merged[names.KEYS.decode()] = " ".join(self.keys)
+        if self.delay_level:
+            merged[names.DELAY.decode()] = str(self.delay_level)
+        if not self.wait_store_ok:  # readers take a missing one for true
+            merged[names.WAIT.decode()] = "false"
+        for name, value in (added or {}).items():
+            merged[name.decode()] = value
+        return properties.encode(merged)
+
+
+def _checked_body(body: Bytes) -> bytes:
+    if isinstance(body, str):
+        raise UsageError(f"body {body[:40]!r} is text; encode it to bytes first")
+    # Java consumers get null for it, and few expect that; their producers refuse it too.
+    if not len(body):
+        raise UsageError("body is empty; a message needs at least one byte")
+    if len(body) > BODY_BYTES_MAX:
+        raise UsageError(f"body has {len(body)} bytes; at most {BODY_BYTES_MAX}")
+    return bytes(body)
+
+
+def _checked_range(name: str, value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise UsageError(f"{name} {value} is outside {low} to {high}")
+    return value
+
+
+class MessageView:
+    """One record, read on demand.
+
+    Making one raises RecordDamaged unless a whole record with fitting lengths begins at `start`;
+    after that everything can be read, whatever the bytes are. Text that is not UTF-8 shows U+FFFD.
+
+    Valid until: the buffer changes or is released.
+    """
+
+    __slots__ = (
+        "_body_at",
+        "_buffer",
+        "_expanded",
+        "_parsed",
+        "_properties_at",
+        "_start",
+        "_topic_at",
+        "sys_flag",
+        "total_size",
+    )
+
+    def __init__(self, buffer: Bytes, start: int = 0) -> None:
+        left = len(buffer) - start
+        if start < 0 or left < layout.RECORD_BYTES_MIN:
+            raise RecordDamaged(f"{left} bytes at byte {start} are too few for a record")
+        total_size, magic, sys_flag = _FIRST.unpack_from(buffer, start)
+        if magic not in (layout.MAGIC_V1, layout.MAGIC_V2):
+            raise RecordDamaged(f"no record at byte {start}: magic {magic & 0xFFFFFFFF:#x}")
+        if total_size > left:
+            raise RecordDamaged(f"record at byte {start} has {total_size} bytes; {left} are here")
+        self._buffer = buffer
+        self._start = start
+        self.total_size: int = total_size
+        self.sys_flag: int = sys_flag
+        self._body_at = start + layout.HEAD.size + _host_bytes_extra(sys_flag)
+        self._topic_at, self._properties_at = self._find_parts(magic == layout.MAGIC_V2)
+        self._expanded: bytes | None = None
+        self._parsed: dict[str, str] | None = None
+
+    def _find_parts(self, is_v2: bool) -> tuple[int, int]:
+        """Where the topic and the properties begin, if every length agrees with the total."""
+        end = self._start + self.total_size
+        width = 2 if is_v2 else 1
+        room = end - self._body_at - width - 2
+        if room < 0:
+            raise self._damaged("a head that alone is longer")
+        body_size = self._int32(self._body_at - 4)
+        topic_at = self._body_at + body_size + width
+        if not 0 <= body_size <= room:
+            raise self._damaged(f"a body of {body_size} bytes")
+        topic_size = int.from_bytes(self._buffer[topic_at - width : topic_at], "big", signed=True)
+        properties_at = topic_at + topic_size + 2
+        if not 0 <= topic_size <= room - body_size:
+            raise self._damaged(f"a topic of {topic_size} bytes")
+        properties_size = layout.INT16.unpack_from(self._buffer, properties_at - 2)[0]
+        if properties_at + properties_size != end:
+            raise self._damaged(f"properties of {properties_size} bytes")
+        return topic_at, properties_at
+
+    def _damaged(self, claim: str) -> RecordDamaged:
+        return RecordDamaged(
+            f"record at byte {self._start} with {self.total_size} bytes claims {claim}"
+        )
+
+    def _int32(self, at: int) -> int:
+        return layout.INT32.unpack_from(self._buffer, at)[0]
+
+    def _int64(self, at: int) -> int:
+        return layout.INT64.unpack_from(self._buffer, at)[0]
+
+    def _text(self, name: bytes) -> str | None:
+        value = properties.find(self.stored_properties, name)
+        return None if value is None else value.decode("utf-8", "replace")
+
+    def __repr__(self) -> str:
+        return (
+            f"<MessageView {self.message_id} of {self.topic} queue {self.queue_id}"
+            f" offset {self.queue_offset}>"
+        )
+
+    @property
+    def topic(self) -> str:
+        topic = bytes(self._buffer[self._topic_at : self._properties_at - 2])
+        return topic.decode("utf-8", "replace")
+
+    @property
+    def queue_id(self) -> QueueId:
+        return QueueId(self._int32(self._start + layout.AT_QUEUE_ID))
+
+    @property
+    def queue_offset(self) -> QueueOffset:
+        return QueueOffset(self._int64(self._start + layout.AT_QUEUE_OFFSET))
+
+    @property
+    def physical_offset(self) -> PhysicalOffset:
+        return PhysicalOffset(self._int64(self._start + layout.AT_PHYSICAL_OFFSET))
+
+    @property
+    def flag(self) -> int:
+        return self._int32(self._start + _AT_FLAG)
+
+    @property
+    def born_timestamp(self) -> int:
+        """Milliseconds since 1970, by the clock of the producer."""
+        return self._int64(self._start + _AT_BORN_TIMESTAMP)
+
+    @property
+    def store_timestamp(self) -> int:
+        """Milliseconds since 1970, by the clock of the broker."""
+        return self._int64(self._start + layout.AT_STORE_TIMESTAMP + self._born_extra)
+
+    @property
+    def born_host(self) -> ids.Host:
+        at = self._start + layout.AT_BORN_HOST
+        return ids.decode_host(self._buffer[at : at + layout.HOST_BYTES_V4 + self._born_extra])
+
+    @property
+    def store_host(self) -> ids.Host:
+        return ids.decode_host(self._stored_store_host)
+
+    @property
+    def reconsume_times(self) -> int:
+        return self._int32(self._body_at - _BEFORE_BODY_RECONSUME_TIMES)
+
+    @property
+    def prepared_offset(self) -> PhysicalOffset:
+        """Where the half message of a committed transaction is; else 0."""
+        return PhysicalOffset(self._int64(self._body_at - _BEFORE_BODY_PREPARED_OFFSET))
+
+    @property
+    def stored_body(self) -> bytes:
+        """The body as it is stored, perhaps compressed."""
+        body_size = self._int32(self._body_at - 4)
+        return bytes(self._buffer[self._body_at : self._body_at + body_size])
+
+    @property
+    def body(self) -> bytes:
+        """The body as its producer gave it. Raises DecompressionError."""
+        if not self.sys_flag & flags.COMPRESSED:
+            return self.stored_body
+        if self._expanded is None:
+            self._expanded = compression.decompress(self.stored_body, self.sys_flag)
+        return self._expanded
+
+    @property
+    def stored_properties(self) -> bytes:
+        return bytes(self._buffer[self._properties_at : self._start + self.total_size])
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """All properties, less the checksum some brokers add."""
+        if self._parsed is None:
+            self._parsed = properties.decode(self.stored_properties)
+            self._parsed.pop(names.RECORD_CRC.decode(), None)
+        return self._parsed
+
+    @property
+    def tags(self) -> str | None:
+        return self._text(names.TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(key for key in (self._text(names.KEYS) or "").split(" ") if key)
+
+    @property
+    def unique_id(self) -> str | None:
+        """Given by the producer; a message sent again after a failure keeps it."""
+        return self._text(names.UNIQ_KEY)
+
+    @property
+    def offset_id(self) -> str:
+        """Where the message is stored."""
+        return ids.offset_id(self._stored_store_host, self.physical_offset)
+
+    @property
+    def message_id(self) -> str:
+        """The id users see in send results and logs."""
+        return self.unique_id or self.offset_id
+
+    def verify(self) -> None:
+        """Compare the body with its checksum. Raises RecordDamaged."""
+        expected = self._int32(self._start + layout.AT_BODY_CRC)
+        found = crc31(self.stored_body)
+        if expected != found:
+            raise RecordDamaged(
+                f"body of record at byte {self._start}, physical offset {self.physical_offset}:"
+                f" checksum {found:#010x}, expected {expected & 0xFFFFFFFF:#010x}"
+            )
+
+    @property
+    def _born_extra(self) -> int:
+        return layout.HOST_BYTES_EXTRA if self.sys_flag & flags.BORN_HOST_V6 else 0
+
+    @property
+    def _stored_store_host(self) -> bytes:
+        at = self._start + _AT_STORE_HOST + self._born_extra
+        is_v6 = self.sys_flag & flags.STORE_HOST_V6
+        size = layout.HOST_BYTES_V6 if is_v6 else layout.HOST_BYTES_V4
+        return bytes(self._buffer[at : at + size])
+
+
+def _host_bytes_extra(sys_flag: int) -> int:
+    hosts = (sys_flag & flags.BORN_HOST_V6, sys_flag & flags.STORE_HOST_V6)
+    return layout.HOST_BYTES_EXTRA * sum(map(bool, hosts))
+
+
+def decode_all(buffer: Bytes) -> Iterator[MessageView]:
+    """The records of a pull answer, in order. Raises RecordDamaged at the first that is none."""
+    at = 0
+    while at < len(buffer):
+        message = MessageView(buffer, at)
+        yield message
+        at += message.total_size
