@@ -40,7 +40,7 @@ def test_a_strange_port_stays_readable() -> None:
 
 @pytest.mark.parametrize("host", [("localhost", 1), ("", 1), ("1.2.3.4", -1), ("1.2.3.4", 65536)])
 def test_hosts_refused(host: tuple[str, int]) -> None:
-    with pytest.raises(UsageError, match="not an IP address|outside"):
+    with pytest.raises(UsageError, match=r"not an IP address|outside"):
         encode_host(host)
 
 
@@ -85,8 +85,8 @@ def test_negative_offsets_are_refused() -> None:
         encode_offset_id(("127.0.0.1", 1), PhysicalOffset(-1))
 
 
-def ms(*when: int, zone: timezone = UTC) -> int:
-    return int(datetime(*when, tzinfo=zone).timestamp() * 1000)  # pyright: ignore[reportArgumentType] # the numbers of a date
+def ms(year: int, month: int, day: int, zone: timezone = UTC) -> int:
+    return int(datetime(year, month, day, tzinfo=zone).timestamp()) * 1000
 
 
 def test_the_unique_id_a_java_producer_would_make() -> None:
@@ -120,13 +120,12 @@ def times(made: UniqueIds, *now_ms: int) -> list[int]:
 
 def test_time_counts_from_the_month_of_the_zone() -> None:
     beijing = timezone(timedelta(hours=8))
-    assert times(new_ids(beijing), ms(2026, 2, 1, zone=beijing), ms(2026, 2, 1)) == [
-        0,
-        8 * 3600_000,
-    ]
-    last, first = ms(2026, 12, 31, 23, 59, 59) + 999, ms(2027, 1, 1)
-    # Back again: a clock that is set back must not give a negative time.
-    assert times(new_ids(), last, first, last) == [31 * 86400_000 - 1, 0, 31 * 86400_000 - 1]
+    starts = ms(2026, 2, 1, beijing), ms(2026, 2, 1)
+    assert times(new_ids(beijing), *starts) == [0, 8 * 3600_000]
+    first = ms(2027, 1, 1)
+    # Back again at the end: a clock that is set back must not give a negative time.
+    last = 31 * 86400_000 - 1
+    assert times(new_ids(), first - 1, first, first - 1) == [last, 0, last]
 
 
 def test_the_counter_wraps() -> None:

@@ -221,6 +221,7 @@ def test_a_message_keeps_its_own_properties() -> None:
     ],
 )
 def test_mistakes_are_named(arguments: dict[str, Any], message: str) -> None:
+    right: dict[str, Any] = {"topic": "orders", "body": b"body"}
     with pytest.raises(UsageError) as caught:
-        Message(**({"topic": "orders", "body": b"body"} | arguments))
+        Message(**{**right, **arguments})
     assert caught.match(message.replace("|", "[|]"))

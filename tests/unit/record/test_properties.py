@@ -76,7 +76,7 @@ def test_encode_refuses_what_is_not_read_back(name: str, value: str) -> None:
 
 
 def test_encode_refuses_half_a_character() -> None:
-    with pytest.raises(UsageError, match="'A' = '.ud800' is not valid text"):
+    with pytest.raises(UsageError, match=r"'A' = '.ud800' is not valid text"):
         encode({"A": "\ud800"})
 
 
