@@ -26,7 +26,7 @@ from tianzhou.record.layout import HOST_BYTES_V4, HOST_BYTES_V6, INT32, INT64
 
 _PORT_MAX: Final = 0xFFFF
 _ADDRESS_BYTES: Final = (4, 16)
-_UNIQUE_TAIL: Final = struct.Struct(">HiIH")
+UNIQUE_TAIL: Final = struct.Struct(">HiIH")
 
 
 class Host(NamedTuple):
@@ -163,5 +163,5 @@ def parts_of_unique_id(text: str) -> UniqueIdParts | None:
     data = _maybe_hex(text)
     if data is None:
         return None
-    at = len(data) - _UNIQUE_TAIL.size
-    return UniqueIdParts(_address_text(data[:at]), *_UNIQUE_TAIL.unpack_from(data, at))
+    at = len(data) - UNIQUE_TAIL.size
+    return UniqueIdParts(_address_text(data[:at]), *UNIQUE_TAIL.unpack_from(data, at))
