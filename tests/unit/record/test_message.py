@@ -1,3 +1,4 @@
+import doctest
 import struct
 from typing import Any
 
@@ -5,7 +6,7 @@ import pytest
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.limits import BODY_BYTES_MAX
-from tianzhou.record import flags, names
+from tianzhou.record import flags, message, names
 from tianzhou.record.compression import DecompressionError, compress
 from tianzhou.record.crc import crc31
 from tianzhou.record.errors import RecordDamaged
@@ -179,6 +180,10 @@ def test_a_message_with_everything() -> None:
     )
     assert "orders" in repr(message)
     assert "body" not in repr(message)
+
+
+def test_the_example_in_the_docstring() -> None:
+    assert doctest.testmod(message) == (0, 2)
 
 
 def test_a_message_with_nothing_special() -> None:
