@@ -19,7 +19,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 import msgspec
 
 from tianzhou.base.kinds import Bytes
-from tianzhou.wire.errors import BodyError
+from tianzhou.wire.errors import BodyError, CannotEncode
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Body = TypeVar("Body")
@@ -225,8 +225,11 @@ def without_nulls(value: Json, depth: int = DEPTH_MAX) -> Json:
 
 
 def encode(value: object) -> bytes:
-    """Compact standard JSON of plain values and structs; `object_map`s in it are kept."""
-    return msgspec.json.encode(value)
+    """Compact JSON of plain values and structs. Numeric keys are quoted, which everybody reads."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError as error:
+        raise CannotEncode(f"text in a body: {error}") from None
 
 
 def object_map(entries: Iterable[tuple[object, object]]) -> msgspec.Raw:
