@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
-from tianzhou.base.limits import BATCH_MESSAGES_MAX, PROPERTIES_BYTES_MAX
+from tianzhou.base.limits import BATCH_MESSAGES_MAX, FRAME_BYTES_MAX, PROPERTIES_BYTES_MAX
 from tianzhou.record.layout import INT16
 from tianzhou.record.properties import VALUE_END
 
@@ -107,8 +107,8 @@ def encode_batch(entries: Iterable[tuple[int, Bytes, Bytes]]) -> bytes:
                 f"message {count}: {len(properties)} bytes of properties;"
                 f" at most {PROPERTIES_BYTES_MAX}"
             )
-        if total_size > _INT32_MAX:
-            raise BatchError(f"message {count}: {total_size} bytes do not fit a batch")
+        if total_size > FRAME_BYTES_MAX:
+            raise BatchError(f"message {count}: {total_size} bytes do not fit one frame")
         parts += (HEAD.pack(total_size, 0, 0, flag, len(body)), body)
         parts += (INT16.pack(len(properties)), properties)
         count += 1

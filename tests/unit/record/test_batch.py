@@ -2,7 +2,7 @@ import struct
 
 import pytest
 
-from tianzhou.base.limits import BATCH_MESSAGES_MAX, PROPERTIES_BYTES_MAX
+from tianzhou.base.limits import BATCH_MESSAGES_MAX, FRAME_BYTES_MAX, PROPERTIES_BYTES_MAX
 from tianzhou.record.batch import (
     ENTRY_BYTES_MIN,
     BatchError,
@@ -76,6 +76,8 @@ def test_encode_refuses_what_does_not_fit() -> None:
         encode_batch([(0, b"", b""), (1 << 31, b"", b"")])
     with pytest.raises(BatchError, match="32768 bytes of properties"):
         encode_batch([(0, b"", bytes(PROPERTIES_BYTES_MAX + 1))])
+    with pytest.raises(BatchError, match="message 0: 16777238 bytes"):
+        encode_batch([(0, bytes(FRAME_BYTES_MAX), b"")])
 
 
 def test_join_properties() -> None:

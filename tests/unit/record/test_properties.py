@@ -91,7 +91,8 @@ def test_without() -> None:
     assert without(ORDER, b"TAGS") == b"KEYS\x01T1 T2\x02UNIQ_KEY\x017F00\x02"
     assert without(b"A\x01x\x02WAIT\x01true", b"WAIT") == b"A\x01x"
     assert without(b"WAIT\x01a\x02MY_WAIT\x01b\x02WAIT\x01c\x02", b"WAIT") == b"MY_WAIT\x01b\x02"
-    assert without(memoryview(ORDER), b"KEY") == ORDER
+    assert without(memoryview(ORDER), b"KEY") == ORDER, "UNIQ_KEY only ends with it"
+    assert without(ORDER, b"WAIT") == ORDER
 
 
 def test_with_trailing_separator() -> None:
