@@ -1,0 +1,133 @@
+"""Settings as declarations: default, unit, bounds, a sentence, and RocketMQ's name for it.
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class FlushSettings:
+        interval_ms: int = setting(500, min=1, max=60_000, alias="flushIntervalCommitLog", help="…")
+
+`load` turns a mapping of names (ours or RocketMQ's) into an object and finds *all* problems before
+it complains. Reading files and the environment is the business of the program.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar, get_type_hints
+
+from tianzhou.base.errors import UsageError
+
+T = TypeVar("T")
+
+
+class SettingsError(UsageError):
+    """Lists every value that can't be used."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class Declaration(NamedTuple):
+    """What is known of a setting besides its type and default."""
+
+    help: str
+    minimum: float | None
+    maximum: float | None
+    alias: str | None
+    read: Callable[[str], object] | None
+    """Reads RocketMQ's spelling of the value, where it differs from ours."""
+
+
+def setting(
+    default: T,
+    *,
+    help: str,  # noqa: A002 - the natural word at the place of use
+    min: float | None = None,  # noqa: A002
+    max: float | None = None,  # noqa: A002
+    alias: str | None = None,
+    read: Callable[[str], T] | None = None,
+) -> T:
+    declared = Declaration(help, min, max, alias, read)
+    return dataclasses.field(default=default, metadata={"setting": declared})
+
+
+def declarations(kind: type) -> dict[str, Declaration]:
+    """Name to declaration, in the order of the class."""
+    return {
+        field.name: field.metadata["setting"]
+        for field in dataclasses.fields(kind)
+        if "setting" in field.metadata
+    }
+
+
+def load(kind: type[T], values: Mapping[str, object]) -> tuple[T, list[str]]:
+    """An object of this class from named values, and the names it does not know."""
+    declared = declarations(kind)
+    by_name = {name: name for name in declared}
+    by_name |= {d.alias: name for name, d in declared.items() if d.alias}
+    types = get_type_hints(kind)
+    chosen: dict[str, object] = {}
+    problems: list[str] = []
+    unknown: list[str] = []
+    for key, value in values.items():
+        name = by_name.get(key)
+        if name is None:
+            unknown.append(key)
+            continue
+        try:
+            chosen[name] = _convert(value, types[name], declared[name])
+        except ValueError as error:
+            problems.append(f"{key} = {value!r}: {error}")
+    if problems:
+        raise SettingsError(problems)
+    found = kind(**chosen)
+    check(found)
+    return found, unknown
+
+
+def check(settings: object) -> None:
+    """Raise with every value that is out of its bounds."""
+    problems: list[str] = []
+    for name, declared in declarations(type(settings)).items():
+        value: Any = getattr(settings, name)
+        low, high = declared.minimum, declared.maximum
+        if (low is not None and value < low) or (high is not None and value > high):
+            problems.append(f"{name} = {value!r}: must be from {low} to {high}")
+    if problems:
+        raise SettingsError(problems)
+
+
+def _convert(value: object, kind: object, declared: Declaration) -> object:
+    if not isinstance(value, str):
+        return _checked(value, kind)
+    if declared.read is not None:
+        return declared.read(value)
+    if kind is bool:
+        return _read_bool(value)
+    if kind is int:
+        return int(value)
+    if kind is float:
+        return float(value)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return _read_enum(kind, value)
+    return value
+
+
+def _checked(value: object, kind: object) -> object:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(kind, type) and (not isinstance(value, kind) or (kind is int and value is True)):
+        raise ValueError(f"must be of type {kind.__name__}")
+    return value
+
+
+def _read_bool(text: str) -> bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise ValueError("must be true or false")
+
+
+def _read_enum(kind: type[enum.Enum], text: str) -> enum.Enum:
+    for member in kind:
+        if text in (member.name, member.value):
+            return member
+    raise ValueError(f"must be one of {', '.join(str(m.value) for m in kind)}")

@@ -1,0 +1,110 @@
+"""The checkpoint: how far everything derived from the log, and the log itself, is on the medium.
+
+4,096 bytes. The first 40 are RocketMQ's: store times of the last message that is safe in the log,
+in the queues and in the index, and two offsets that only its later versions use. Behind them we
+keep exact positions, with a checksum; they are believed only while the three times are still those
+that we wrote with them, so that a Java broker that ran in between makes us scan instead of trust.
+All of it lies in the first 512 bytes, which a disk writes whole or not at all.
+
+    0 log_timestamp 8 | 8 queues_timestamp 8 | 16 index_timestamp 8 | 24 unused 16
+    64 magic 4 | 68 crc 4 | 72 flushed 8 | 80 derived 8 | 88 anchor 8 | 96 queues 8 |
+    104 units 8 | 112 index_count 8 | 120 clean 8 | 128 index_name 24 | 152 timestamps 24
+"""
+
+import struct
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tianzhou.record.crc import crc32
+from tianzhou.store.files import File, Files
+
+FILE_BYTES: Final = 4096
+SECTOR: Final = 512
+TIMES: Final = struct.Struct(">qqq")
+OURS_AT: Final = 64
+OURS: Final = struct.Struct(">qqqqqqq24s24s")
+PREFIX: Final = struct.Struct(">iI")
+MAGIC: Final = 0x545A4350  # "TZCP"
+
+assert OURS_AT + PREFIX.size + OURS.size <= SECTOR
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Invariant: derived <= flushed, unless the log is younger than the checkpoint."""
+
+    log_timestamp: int = 0
+    queues_timestamp: int = 0
+    index_timestamp: int = 0
+    flushed: int = 0
+    """Bytes of the log below this are on the medium. Damage there is never cut away."""
+    derived: int = 0
+    """Queues and index hold, on the medium, everything of the log below this."""
+    anchor: int = 0
+    """The record that ends at `derived` begins here: it proves that the log still fits."""
+    queues: int = 0
+    units: int = 0
+    """Number of queues and sum of their ends when all below `derived` was in them."""
+    index_name: str = ""
+    index_count: int = 1
+    """Newest index file and its entry count at `derived`."""
+    clean: bool = False
+    """Everything was written at an orderly stop, and nothing since."""
+    exact: bool = False
+    """Our part of the file was there and fits; otherwise only the three times are known."""
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    times = TIMES.pack(
+        checkpoint.log_timestamp, checkpoint.queues_timestamp, checkpoint.index_timestamp
+    )
+    ours = OURS.pack(
+        checkpoint.flushed, checkpoint.derived, checkpoint.anchor, checkpoint.queues,
+        checkpoint.units, checkpoint.index_count, checkpoint.clean,
+        checkpoint.index_name.encode(), times,
+    )  # fmt: skip
+    page = bytearray(SECTOR)
+    page[:24] = times
+    PREFIX.pack_into(page, OURS_AT, MAGIC, crc32(ours))
+    page[OURS_AT + PREFIX.size : OURS_AT + PREFIX.size + OURS.size] = ours
+    return bytes(page)
+
+
+def decode(page: bytes) -> Checkpoint:
+    """What the bytes say. A short, foreign or damaged file says little, and that is safe."""
+    page = page.ljust(SECTOR, b"\0")
+    log_timestamp, queues_timestamp, index_timestamp = TIMES.unpack_from(page)
+    known = Checkpoint(max(log_timestamp, 0), max(queues_timestamp, 0), max(index_timestamp, 0))
+    magic, crc = PREFIX.unpack_from(page, OURS_AT)
+    ours = page[OURS_AT + PREFIX.size :][: OURS.size]
+    if magic != MAGIC or crc != crc32(ours):
+        return known
+    flushed, derived, anchor, queues, units, index_count, clean, name, times = OURS.unpack(ours)
+    if times != page[:24]:
+        return known
+    return replace(
+        known,
+        flushed=flushed, derived=derived, anchor=anchor, queues=queues, units=units,
+        index_name=name.rstrip(b"\0").decode("ascii", "replace"), index_count=index_count,
+        clean=bool(clean), exact=True,
+    )  # fmt: skip
+
+
+class CheckpointFile:
+    """Owner: whoever flushes; during recovery and closing that is the store's writer."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        if not files.exists(path):
+            files.create(path, FILE_BYTES).close()
+        self._file: File = files.open(path)
+        self.current = decode(self._file.pread(0, SECTOR))
+
+    def write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
+        """Without sync it survives the death of the process; with it, that of the machine."""
+        self._file.pwrite(0, encode(checkpoint))
+        if sync:
+            self._file.sync()
+        self.current = checkpoint
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,218 @@
+"""The commit log: every record of every topic, one after the other.
+
+A record never spans two files: a file that can't take the next one ends with a blank marker. The
+writer stamps a chunk, writes it with one `pwrite` per file and moves `end`; it does not wait for
+the disk. Room is taken before anything is written, so that a full disk refuses the whole chunk.
+"""
+
+import errno
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.base.limits import BLANK_BYTES_MIN
+from tianzhou.record.chunk import RecordChunk, stamp
+from tianzhou.record.errors import RecordTooLarge
+from tianzhou.record.layout import BLANK, MAGIC_BLANK
+from tianzhou.store import segments
+from tianzhou.store.errors import DiskFull
+from tianzhou.store.failpoint import failpoint
+from tianzhou.store.files import Files
+from tianzhou.store.segments import Segment
+
+
+class _Piece(NamedTuple):
+    """Records `first` to `end` of a chunk go into this segment at this offset."""
+
+    segment: Segment
+    offset: PhysicalOffset
+    first: int
+    end: int
+
+
+class CommitLog:
+    """Owner: the store's writer. The flusher reads `end` and the segments, and prepares files.
+
+    Invariant: min_offset <= end <= start of the last segment + file size
+    """
+
+    def __init__(
+        self, files: Files, directory: str, *, file_bytes: int, reserve_bytes: int
+    ) -> None:
+        self._files = files
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self._reserve_bytes = reserve_bytes
+        files.make_dirs(directory)
+        self.segments = segments.open_all(files, directory, file_bytes)
+        self.end = self.min_offset
+        self.mark: tuple[PhysicalOffset, int] = (self.end, 0)
+        """The end and the store time of the last record before it, as one value: the flusher
+        reads them in another thread."""
+        self._prepared: Segment | None = None
+        self._preparing = threading.Lock()
+
+    @property
+    def min_offset(self) -> PhysicalOffset:
+        return self.segments[0].start if self.segments else PhysicalOffset(0)
+
+    # Writing
+
+    def append(
+        self, chunk: RecordChunk, *, queue_offsets: Sequence[int], now_ms: int
+    ) -> list[PhysicalOffset]:
+        """Write all records of a chunk; where each of them stands."""
+        failpoint("log.before_append")
+        pieces = self._plan(chunk)
+        placed: list[PhysicalOffset] = []
+        for piece in pieces:
+            first, end, segment = piece.first, piece.end, piece.segment
+            if segment.start > self.end:
+                self._close_file(segment)
+            stamp(
+                chunk, first, end,
+                queue_offsets=queue_offsets[first:end],
+                physical_offset=piece.offset,
+                store_timestamp=now_ms,
+            )  # fmt: skip
+            start, stop = chunk.starts[first], chunk.ends[end - 1]
+            whole = start == 0 and stop == len(chunk.data)
+            data = chunk.data if whole else memoryview(chunk.data)[start:stop]
+            segment.file.pwrite(piece.offset - segment.start, data)
+            failpoint("log.after_write")
+            base = piece.offset - start
+            placed += [PhysicalOffset(base + at) for at in chunk.starts[first:end]]
+            self.end = PhysicalOffset(piece.offset + stop - start)
+            self.mark = (self.end, now_ms)
+        failpoint("log.after_append")
+        return placed
+
+    def _plan(self, chunk: RecordChunk) -> list[_Piece]:
+        """Find and reserve a place for every record, before anything is written."""
+        pieces: list[_Piece] = []
+        first, offset = 0, self.end
+        try:
+            while first < len(chunk):
+                segment = self._segment_for_write(offset)
+                room = segment.start + self.file_bytes - offset - BLANK_BYTES_MIN
+                end = chunk.fitting(first, room)
+                if end > first:
+                    size = chunk.ends[end - 1] - chunk.starts[first]
+                    self._reserve(segment, offset - segment.start + size + BLANK_BYTES_MIN)
+                    pieces.append(_Piece(segment, offset, first, end))
+                elif offset == segment.start:
+                    size = chunk.ends[first] - chunk.starts[first]
+                    raise RecordTooLarge(
+                        f"a record of {size} bytes does not fit a file of {self.file_bytes}; "
+                        "raise commit_log_file_bytes for a new directory"
+                    )
+                if end < len(chunk):
+                    self._reserve(segment, offset - segment.start + BLANK_BYTES_MIN)
+                    offset = PhysicalOffset(segment.start + self.file_bytes)
+                first = end
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(
+                    f"no room in {self.directory} for {len(chunk.data)} more bytes; "
+                    "nothing was stored; free space or lower retention_hours"
+                ) from error
+            raise
+        return pieces
+
+    def _segment_for_write(self, offset: PhysicalOffset) -> Segment:
+        """The segment that holds this offset; made now if the log has not come so far."""
+        tail = self.segments[-1] if self.segments else None
+        if tail is not None and offset < tail.start + self.file_bytes:
+            return self.segments[(offset - self.segments[0].start) // self.file_bytes]
+        failpoint("log.before_roll")
+        with self._preparing:
+            segment, self._prepared = self._prepared, None
+            if segment is None:
+                segment = self._create(offset)
+            assert segment.start == offset
+            self.segments.append(segment)
+        failpoint("log.after_roll")
+        return segment
+
+    def _reserve(self, segment: Segment, end: int) -> None:
+        end = min(end, self.file_bytes)
+        if end > segment.reserved:
+            step = self._reserve_bytes
+            wanted = min((end + step - 1) // step * step, self.file_bytes)
+            segment.file.reserve(segment.reserved, wanted)
+            segment.reserved = wanted
+
+    def _close_file(self, following: Segment) -> None:
+        """Mark the rest of the current file as blank and go on in the next."""
+        room = following.start - self.end
+        if room > 0:
+            current = self.segments[(self.end - self.segments[0].start) // self.file_bytes]
+            at = self.end - current.start
+            current.file.pwrite(at, BLANK.pack(room, MAGIC_BLANK))
+            failpoint("log.after_blank")
+            self.end = following.start
+
+    def prepare_next(self) -> None:
+        """Make the next file before it is needed. Called by the flusher.
+
+        The lock is held while the file is made: a writer that arrives at the end of its file in
+        this moment waits, instead of making, and emptying, the same file.
+        """
+        with self._preparing:
+            tail = self.segments[-1] if self.segments else None
+            if tail is None or self._prepared is not None:
+                return
+            if self.end - tail.start >= self.file_bytes // 2:
+                self._prepared = self._create(PhysicalOffset(tail.start + self.file_bytes))
+
+    def _create(self, start: PhysicalOffset) -> Segment:
+        return segments.create(
+            self._files, self.directory, start, self.file_bytes, self._reserve_bytes
+        )
+
+    # Reading
+
+    def segment_at(self, offset: int) -> Segment | None:
+        """The segment that holds this offset, if it is still, or already, there."""
+        if not self.segments or not self.min_offset <= offset < self.end:
+            return None
+        return self.segments[(offset - self.segments[0].start) // self.file_bytes]
+
+    def view(self, offset: int, size: int) -> memoryview | None:
+        """Stored bytes, for use right now; a reader that keeps them takes a lease."""
+        segment = self.segment_at(offset)
+        if segment is None or offset + size > self.end:
+            return None
+        at = offset - segment.start
+        return segment.view[at : at + size]
+
+    def set_end(self, end: PhysicalOffset, timestamp: int) -> None:
+        """Where recovery found the log to end."""
+        self.end = end
+        self.mark = (end, timestamp)
+
+    # Syncing and removing
+
+    def sync(self, start: int, end: int) -> None:
+        """Bring the bytes of this range to the medium."""
+        for segment in tuple(self.segments):  # the writer may add one meanwhile
+            if segment.start + self.file_bytes > start and segment.start < end:
+                segment.file.sync()
+
+    def remove_first(self) -> None:
+        """Drop the oldest file. The caller made sure that nobody reads it."""
+        assert len(self.segments) > 1, "the file that is being written stays"
+        segment = self.segments.pop(0)
+        assert segment.leases == 0, "a reader still holds a view of this file"
+        segment.close()
+        self._files.remove(segment.file.path)
+        self._files.sync_dir(self.directory)
+
+    def close(self) -> None:
+        with self._preparing:
+            prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            prepared.close()
+        for segment in self.segments:
+            segment.close()

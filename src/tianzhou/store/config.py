@@ -1,0 +1,145 @@
+"""Settings of the store. One frozen object, with RocketMQ's property names as aliases."""
+
+import enum
+from dataclasses import dataclass
+
+from tianzhou.base import limits
+from tianzhou.base.settings import setting
+
+PAGE: int = 4096
+
+
+class FlushMode(enum.Enum):
+    ASYNC = "ASYNC_FLUSH"
+    """Acknowledge when the record is in the page cache; sync in the background."""
+    SYNC = "SYNC_FLUSH"
+    """Acknowledge, and let it be read, when the record is on the medium."""
+
+
+def _hours(text: str) -> tuple[int, ...]:
+    hours = tuple(int(part) for part in text.split(";") if part.strip())
+    if not all(0 <= hour <= 23 for hour in hours):
+        raise ValueError("must be hours from 0 to 23, separated by ;")
+    return hours
+
+
+def _percent(text: str) -> float:
+    return int(text) / 100
+
+
+_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def delay_levels(text: str) -> tuple[int, ...]:
+    """`1s 5s 1m 2h` to milliseconds."""
+    levels: list[int] = []
+    for word in text.split():
+        if word[-1] not in _UNITS or not word[:-1].isdecimal():
+            raise ValueError(f"{word!r} is not a number with s, m, h or d")
+        levels.append(int(word[:-1]) * _UNITS[word[-1]])
+    return tuple(levels)
+
+
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    commit_log_file_bytes: int = setting(
+        limits.COMMIT_LOG_FILE_BYTES, min=PAGE, max=1 << 40, alias="mappedFileSizeCommitLog",
+        help="Size of one commit log file, in bytes. Must not change while a directory lives.",
+    )  # fmt: skip
+    consume_queue_file_bytes: int = setting(
+        limits.CONSUME_QUEUE_FILE_UNITS * 20, min=20, max=1 << 32,
+        alias="mappedFileSizeConsumeQueue",
+        help="Size of one consume queue file, in bytes; rounded down to whole units of 20.",
+    )  # fmt: skip
+    index_slots: int = setting(
+        5_000_000, min=1, max=1 << 28, alias="maxHashSlotNum",
+        help="Hash slots of one index file. Must not change while a directory lives.",
+    )  # fmt: skip
+    index_entries: int = setting(
+        20_000_000, min=2, max=1 << 28, alias="maxIndexNum",
+        help="Entries of one index file. Must not change while a directory lives.",
+    )  # fmt: skip
+    index_enabled: bool = setting(
+        True, alias="messageIndexEnable", help="Keep an index of message keys and unique ids."
+    )
+    reserve_bytes: int = setting(
+        16 * 1024 * 1024, min=PAGE, max=1 << 30,
+        help="Disk blocks of the commit log are taken this many bytes ahead of the writer.",
+    )  # fmt: skip
+    record_crc: bool = setting(
+        True, alias="enabledAppendPropCRC",
+        help="Write a checksum of the whole record as its last property.",
+    )  # fmt: skip
+    message_bytes_max: int = setting(
+        limits.BODY_BYTES_MAX, min=1024, max=limits.BODY_BYTES_MAX, alias="maxMessageSize",
+        help="Largest stored body, in bytes.",
+    )  # fmt: skip
+
+    flush_mode: FlushMode = setting(
+        FlushMode.ASYNC, alias="flushDiskType", help="When a message counts as stored."
+    )
+    flush_interval_ms: int = setting(
+        500, min=1, max=60_000, alias="flushIntervalCommitLog",
+        help="Asynchronous mode: how often appended bytes are synced, in milliseconds.",
+    )  # fmt: skip
+    flush_pages_min: int = setting(
+        4, min=0, max=1 << 20, alias="flushCommitLogLeastPages",
+        help="Asynchronous mode: fewer dirty pages of 4 KiB than this may wait.",
+    )  # fmt: skip
+    flush_thorough_ms: int = setting(
+        10_000, min=1, max=600_000, alias="flushCommitLogThoroughInterval",
+        help="Asynchronous mode: everything is synced at least this often, in milliseconds.",
+    )  # fmt: skip
+    queue_flush_interval_ms: int = setting(
+        1_000, min=1, max=60_000, alias="flushIntervalConsumeQueue",
+        help="How often consume queues, index and checkpoint are synced, in milliseconds.",
+    )  # fmt: skip
+    queue_flush_thorough_ms: int = setting(
+        60_000, min=1, max=600_000, alias="flushConsumeQueueThoroughInterval",
+        help="Queues with few new units are synced at least this often, in milliseconds.",
+    )  # fmt: skip
+    sync_flush_timeout_ms: int = setting(
+        5_000, min=1, max=600_000, alias="syncFlushTimeout",
+        help="Synchronous mode: how long a producer waits before FLUSH_DISK_TIMEOUT.",
+    )  # fmt: skip
+
+    retention_hours: int = setting(
+        72, min=0, max=24 * 365 * 10, alias="fileReservedTime",
+        help="Files whose youngest message is older than this expire.",
+    )  # fmt: skip
+    retention_at_hours: tuple[int, ...] = setting(
+        (4,), alias="deleteWhen", read=_hours,
+        help="Local hours in which expired files are removed.",
+    )  # fmt: skip
+    disk_clean_ratio: float = setting(
+        0.75, min=0.10, max=0.95, alias="diskMaxUsedSpaceRatio", read=_percent,
+        help="Over this use of the disk expired files go at once, whatever the hour.",
+    )  # fmt: skip
+    disk_force_ratio: float = setting(
+        0.85, min=0.15, max=0.97, alias="diskSpaceCleanForciblyRatio",
+        help="Over this use the oldest files go, expired or not.",
+    )  # fmt: skip
+    disk_refuse_ratio: float = setting(
+        0.90, min=0.20, max=0.99, alias="diskSpaceWarningLevelRatio",
+        help="Over this use writes are refused until space is back.",
+    )  # fmt: skip
+    clean_interval_ms: int = setting(
+        10_000, min=10, max=600_000, alias="cleanResourceInterval",
+        help="How often retention and disk use are looked at, in milliseconds.",
+    )  # fmt: skip
+
+    delay_levels_ms: tuple[int, ...] = setting(
+        delay_levels(DELAY_LEVELS), alias="messageDelayLevel", read=delay_levels,
+        help="Delays of levels 1, 2, 3 …",
+    )  # fmt: skip
+    memory_ratio: float = setting(
+        0.40, min=0.05, max=0.95,
+        help="Unread log within this part of memory counts as cached when a pull is limited.",
+    )  # fmt: skip
+
+    @property
+    def consume_queue_file_units(self) -> int:
+        return self.consume_queue_file_bytes // 20

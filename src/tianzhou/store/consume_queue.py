@@ -1,0 +1,268 @@
+"""One consume queue: where the messages of one queue of one topic stand in the commit log.
+
+A unit has 20 bytes, and its rank is its position:
+
+    physical_offset 8 | size 4 | tags_code 8
+
+Files have a fixed number of units, are named by the offset of their first byte, and are zero where
+nothing was written. New units gather in memory (`tail`) and go to the file a page at a time; what a
+crash takes of them is derived from the log again. A unit that marks a missing message (the log was
+damaged there, or the queue began later) has offset 0 and the largest size.
+"""
+
+import struct
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset
+from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.failpoint import failpoint
+from tianzhou.store.file_cache import FileCache
+from tianzhou.store.files import File
+from tianzhou.store.segments import file_name, is_file_name
+
+UNIT: Final = struct.Struct(">qiq")
+UNIT_BYTES: Final = UNIT.size
+MISSING_SIZE: Final = 0x7FFFFFFF
+MISSING: Final = UNIT.pack(0, MISSING_SIZE, 0)
+
+TAIL_BYTES_MAX: Final = 4096
+"""A page of units in memory: few enough that thousands of queues stay small."""
+
+assert UNIT_BYTES == 20
+
+
+class Unit(NamedTuple):
+    physical_offset: PhysicalOffset
+    size: int
+    tags_code: int
+
+
+class ConsumeQueue:
+    """Owner: the store's writer.
+
+    Invariant: first <= min_offset <= end;  written + len(tail) / 20 == end
+    """
+
+    __slots__ = (
+        "_cache", "_file_units", "_tail", "directory", "first", "key", "min_offset",
+        "unsynced", "written",
+    )  # fmt: skip
+
+    def __init__(self, cache: FileCache, directory: str, key: QueueKey, file_units: int) -> None:
+        self._cache = cache
+        self.directory = directory
+        self.key = key
+        self._file_units = file_units
+        self._tail = bytearray()
+        self.first = QueueOffset(0)
+        """Rank of the first unit of the oldest file."""
+        self.min_offset = QueueOffset(0)
+        self.written = QueueOffset(0)
+        """Units before this rank are in the files."""
+
+    @property
+    def end(self) -> QueueOffset:
+        return QueueOffset(self.written + len(self._tail) // UNIT_BYTES)
+
+    # Loading
+
+    def load(self, *, below: PhysicalOffset, clean: bool) -> None:
+        """Take what the files hold of messages that stand below this offset; cut the rest off.
+
+        After a clean stop nothing lies beyond, and nothing is written. Raises StoreDamaged when
+        the files contradict each other.
+        """
+        names = self._cache.files.list(self.directory)
+        for name in names:
+            if not is_file_name(name) or int(name) % (self._file_units * UNIT_BYTES):
+                raise StoreDamaged(f"{self.directory}/{name}", "is not a consume queue file")
+        starts = [int(name) // UNIT_BYTES for name in names]
+        for before, after in pairwise(starts):
+            if after != before + self._file_units:
+                raise StoreDamaged(
+                    f"{self.directory}/{file_name((before + self._file_units) * UNIT_BYTES)}",
+                    "is missing",
+                )
+        if not starts:
+            return
+        self.first = self.min_offset = QueueOffset(starts[0])
+        self.written = QueueOffset(starts[-1] + self._file_units)
+        self._check_sizes(names)
+        end = self._search_written(below)
+        if clean:
+            self.written = end
+        else:
+            self.truncate(end)
+
+    def _check_sizes(self, names: list[str]) -> None:
+        for rank, name in enumerate(names):
+            path = f"{self.directory}/{name}"
+            file, wanted = self._cache.get(path), self._file_units * UNIT_BYTES
+            size = file.size()
+            if size < wanted and rank == len(names) - 1:
+                file.truncate(wanted)
+            elif size != wanted:
+                raise StoreDamaged(path, f"has {size} bytes and should have {wanted}")
+
+    def _search_written(self, below: PhysicalOffset) -> QueueOffset:
+        """First rank that is not written, or points at or beyond `below`."""
+        low, high = self.first, self.written
+        while low < high:
+            middle = QueueOffset((low + high) // 2)
+            unit = self.unit(middle)
+            missing = unit.size == MISSING_SIZE
+            if missing or (unit.size > 0 and 0 <= unit.physical_offset < below):
+                low = QueueOffset(middle + 1)
+            else:
+                high = middle
+        return low
+
+    def check_order(self) -> bool:
+        """Whether every unit is written and each points behind the one before."""
+        at, previous_end = self.first, -1
+        while at < self.written:
+            count = min(4096, self.written - at)
+            for offset, size, _ in UNIT.iter_unpack(self.read(at, count)):
+                if size != MISSING_SIZE:
+                    if size <= 0 or offset < previous_end:
+                        return False
+                    previous_end = offset + size
+            at = QueueOffset(at + count)
+        return True
+
+    # Writing
+
+    def append(self, first: QueueOffset, units: bytes) -> None:
+        """Add units from rank `first` on. What is there already is skipped, a gap is marked."""
+        end = self.end
+        if first > end:
+            if end == self.first and not self._tail:
+                self._begin_at(first)
+            if first > self.end:
+                self._tail += MISSING * (first - self.end)
+        elif first < end:
+            units = units[(end - first) * UNIT_BYTES :]
+        self._tail += units
+        if len(self._tail) >= TAIL_BYTES_MAX:
+            self.write_out()
+
+    def _begin_at(self, first: QueueOffset) -> None:
+        """A queue whose older messages are gone begins in the file of its first one."""
+        start = QueueOffset(first // self._file_units * self._file_units)
+        if self.written == self.first and not self._has_files():
+            self.first = self.written = start
+            self.min_offset = first
+
+    def _has_files(self) -> bool:
+        return bool(self._cache.files.list(self.directory))
+
+    def write_out(self) -> None:
+        """Move the tail into the files. They are synced later, with the checkpoint."""
+        while self._tail:
+            failpoint("queue.before_write")
+            start = self.written // self._file_units * self._file_units
+            room = (start + self._file_units - self.written) * UNIT_BYTES
+            piece = self._tail[:room]
+            path = self._path(start)
+            file = self._file_for_write(path, fresh=self.written == start)
+            file.pwrite((self.written - start) * UNIT_BYTES, piece)
+            self._cache.dirty.add(path)
+            self.written = QueueOffset(self.written + len(piece) // UNIT_BYTES)
+            del self._tail[:room]
+            failpoint("queue.after_write")
+
+    def _file_for_write(self, path: str, *, fresh: bool) -> File:
+        if not fresh or self._cache.files.exists(path):
+            return self._cache.get(path)
+        if not self._cache.files.exists(self.directory):
+            self._cache.files.make_dirs(self.directory)
+        file = self._cache.create(path, self._file_units * UNIT_BYTES)
+        failpoint("queue.after_create")
+        return file
+
+    def truncate(self, end: QueueOffset) -> None:
+        """Forget units from this rank on, on disk too: what was cut must never come back."""
+        if end >= self.written:
+            del self._tail[max(0, end - self.written) * UNIT_BYTES :]
+            return
+        self._tail.clear()
+        last = max(self.first, QueueOffset(end // self._file_units * self._file_units))
+        start = (self.written - 1) // self._file_units * self._file_units
+        while start > last:
+            path = self._path(start)
+            self._cache.drop(path)
+            self._cache.files.remove(path)
+            start -= self._file_units
+        if end < last + self._file_units:
+            file = self._cache.get(self._path(last))
+            file.truncate((end - last) * UNIT_BYTES)
+            file.truncate(self._file_units * UNIT_BYTES)
+            self._cache.dirty.add(self._path(last))
+        self.written = end
+
+    # Reading
+
+    def read(self, start: int, count: int) -> bytes:
+        """The bytes of units from rank `start` on; fewer when the queue ends before."""
+        count = min(count, self.end - start)
+        if start >= self.written:
+            at = (start - self.written) * UNIT_BYTES
+            return bytes(self._tail[at : at + count * UNIT_BYTES])
+        file_start = start // self._file_units * self._file_units
+        here = min(count, file_start + self._file_units - start, self.written - start)
+        at = (start - file_start) * UNIT_BYTES
+        units = self._cache.get(self._path(file_start)).pread(at, here * UNIT_BYTES)
+        return units if here == count else units + self.read(start + here, count - here)
+
+    def unit(self, rank: int) -> Unit:
+        offset, size, tags_code = UNIT.unpack(self.read(rank, 1))
+        return Unit(PhysicalOffset(offset), size, tags_code)
+
+    def last_physical_offset(self) -> PhysicalOffset:
+        """Where the newest message stands; 0 for an empty queue."""
+        return (
+            self.unit(self.end - 1).physical_offset if self.end > self.first else PhysicalOffset(0)
+        )
+
+    # Retention
+
+    def raise_minimum(self, log_min: PhysicalOffset) -> None:
+        """Move the minimum to the first message that the log still has."""
+        low, high = self.min_offset, self.end
+        if low < high and self.unit(low).physical_offset >= log_min:
+            return
+        while low < high:
+            middle = QueueOffset((low + high) // 2)
+            unit = self.unit(middle)
+            if unit.size == MISSING_SIZE or unit.physical_offset < log_min:
+                low = QueueOffset(middle + 1)
+            else:
+                high = middle
+        self.min_offset = low
+
+    def remove_expired(self) -> int:
+        """Remove files whose every unit lies below the minimum; the newest always stays."""
+        removed = 0
+        last = max(self.written - 1, self.first) // self._file_units * self._file_units
+        while self.first + self._file_units <= self.min_offset and self.first < last:
+            path = self._path(self.first)
+            self._cache.drop(path)
+            self._cache.files.remove(path)
+            self.first = QueueOffset(self.first + self._file_units)
+            removed += 1
+        return removed
+
+    def remove_all(self) -> None:
+        """Remove the queue's files and its directory."""
+        files = self._cache.files
+        for name in files.list(self.directory):
+            path = f"{self.directory}/{name}"
+            self._cache.drop(path)
+            files.remove(path)
+        if files.exists(self.directory):
+            files.remove_dir(self.directory)
+        self._tail.clear()
+
+    def _path(self, start: int) -> str:
+        return f"{self.directory}/{file_name(start * UNIT_BYTES)}"

@@ -1,0 +1,73 @@
+"""What the queues and the index must hold, worked out from the bytes of the log. Pure.
+
+One function, used right after an append and when everything is rebuilt: `derive` takes a row of
+records and returns runs of consume-queue units, one per queue, and the entries of the key index.
+
+Below a few dozen records a plain loop is fastest; it is also the reference. Above, `_Shapes` reads
+all heads at once and groups the records whose topic and properties have the same shape (the names
+and lengths of all properties); inside a group every tag and key stands at the same place, so that
+they are hashed as columns of a matrix. Records of a rare shape go through the loop.
+"""
+
+from collections.abc import Sequence
+
+from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueKey, QueueOffset
+from tianzhou.record.chunk import NUMPY_FROM
+from tianzhou.store.consume_queue import UNIT
+from tianzhou.store.facts import Derived, Run, facts_of
+from tianzhou.store.shapes import derive_by_shape
+
+
+def derive(
+    buffer: Bytes,
+    starts: Sequence[int],
+    end: int,
+    *,
+    base: PhysicalOffset,
+    delays_ms: Sequence[int],
+) -> Derived:
+    """Units and index entries of the records at `starts`, each ending where the next begins.
+
+    `base` is the physical offset of the buffer's first byte.
+    """
+    if len(starts) < NUMPY_FROM:
+        return derive_plainly(buffer, starts, end, base=base, delays_ms=delays_ms)
+    return derive_by_shape(buffer, starts, end, base=base, delays_ms=delays_ms)
+
+
+def derive_plainly(
+    buffer: Bytes,
+    starts: Sequence[int],
+    end: int,
+    *,
+    base: PhysicalOffset,
+    delays_ms: Sequence[int],
+) -> Derived:
+    units: dict[QueueKey, tuple[int, bytearray]] = {}
+    runs: list[Run] = []
+    hashes: list[int] = []
+    offsets: list[int] = []
+    timestamps: list[int] = []
+    store_timestamp = 0
+    ends = [*starts[1:], end]
+    for start, stop in zip(starts, ends, strict=True):
+        queue, queue_offset, tags_code, keys, store_timestamp = facts_of(
+            buffer, start, stop, delays_ms
+        )
+        offset = base + start
+        for hash_ in keys:
+            hashes.append(hash_)
+            offsets.append(offset)
+            timestamps.append(store_timestamp)
+        if queue is None:
+            continue
+        unit = UNIT.pack(offset, stop - start, tags_code)
+        first, row = units.get(queue, (queue_offset, None))
+        if row is not None and queue_offset == first + len(row) // UNIT.size:
+            row += unit
+            continue
+        if row is not None:  # a record of this queue is missing in between
+            runs.append(Run(queue, QueueOffset(first), bytes(row)))
+        units[queue] = (queue_offset, bytearray(unit))
+    runs += [Run(q, QueueOffset(first), bytes(row)) for q, (first, row) in units.items()]
+    return Derived(runs, hashes, offsets, timestamps, store_timestamp)

@@ -1,0 +1,110 @@
+"""Dispatch: keep queues and index up with the log, in bounded slices.
+
+The same code runs right after an append and over a whole log that is rebuilt. It goes no further
+than it is told, because a message must not be seen before it is as safe as the store promises.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tianzhou.base.kinds import Bytes, PhysicalOffset
+from tianzhou.record.walk import Stop, walk
+from tianzhou.store.commit_log import CommitLog
+from tianzhou.store.derive import derive
+from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.facts import Run
+from tianzhou.store.failpoint import failpoint
+from tianzhou.store.key_index import KeyIndex
+from tianzhou.store.queues import Queues
+
+SLICE_RECORDS: Final = 2048
+SLICE_BYTES: Final = 4 * 1024 * 1024
+_FRESH_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+class _Fresh(NamedTuple):
+    """Records just written, still at hand: no need to find them in the log again."""
+
+    offset: PhysicalOffset
+    data: Bytes
+    starts: Sequence[int]
+
+
+class Dispatcher:
+    """Owner: the store's writer.
+
+    Invariant: queues and index hold everything of the log below `position`, and nothing beyond.
+    """
+
+    def __init__(
+        self, log: CommitLog, queues: Queues, index: KeyIndex | None, delays_ms: Sequence[int]
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._delays_ms = delays_ms
+        self.position = log.min_offset
+        self.anchor = PhysicalOffset(0)
+        """Start of the last record before `position`."""
+        self.last_timestamp = 0
+        self._fresh: deque[_Fresh] = deque()
+        self._fresh_bytes = 0
+
+    def offer(self, offset: PhysicalOffset, data: Bytes, starts: Sequence[int]) -> None:
+        """Records that stand in the log at `offset`, back to back, kept until they are due."""
+        if self._fresh_bytes + len(data) <= _FRESH_BYTES_MAX:
+            self._fresh.append(_Fresh(offset, data, starts))
+            self._fresh_bytes += len(data)
+
+    def run(self, limit: PhysicalOffset) -> list[Run]:
+        """One slice of what lies between the position and the limit; empty when there is none."""
+        if self.position >= limit:
+            return []
+        while self._fresh and self._fresh[0].offset < self.position:
+            self._fresh_bytes -= len(self._fresh.popleft().data)
+        if self._fresh and self._fresh[0].offset == self.position:
+            fresh = self._fresh[0]
+            if fresh.offset + len(fresh.data) <= limit:
+                return self.apply(fresh.data, fresh.starts, len(fresh.data), base=fresh.offset)
+        return self._slice(limit)
+
+    def _slice(self, limit: PhysicalOffset) -> list[Run]:
+        segment = self._log.segment_at(self.position)
+        assert segment is not None, f"dispatch stands at {self.position}, outside of the log"
+        start = self.position - segment.start
+        end = min(limit - segment.start, self._log.file_bytes)
+        found = walk(segment.view, start, min(end, start + SLICE_BYTES), count_max=SLICE_RECORDS)
+        if not found.starts and found.stop is Stop.TORN:  # a record larger than the slice
+            found = walk(segment.view, start, end, count_max=1)
+        if found.starts:
+            return self.apply(segment.view, found.starts, found.end, base=segment.start)
+        if found.stop is Stop.BLANK:
+            self.skip_to(PhysicalOffset(segment.start + self._log.file_bytes))
+            return self.run(limit)
+        raise StoreDamaged(
+            segment.file.path, f"no record where one was appended ({found.stop.name.lower()})",
+            offset=self.position,
+        )  # fmt: skip
+
+    def apply(
+        self, buffer: Bytes, starts: Sequence[int], end: int, *, base: PhysicalOffset
+    ) -> list[Run]:
+        """Add neighbouring records to queues and index, and move the position behind them."""
+        derived = derive(buffer, starts, end, base=base, delays_ms=self._delays_ms)
+        failpoint("dispatch.before_queues")
+        for run in derived.runs:
+            self._queues.obtain(run.queue).append(run.first, run.units)
+        failpoint("dispatch.before_index")
+        if self._index is not None and len(derived.key_hashes):
+            self._index.put(derived.key_hashes, derived.key_offsets, derived.key_timestamps)
+        self.last_timestamp = derived.last_timestamp
+        self.anchor = PhysicalOffset(base + starts[-1])
+        self.position = PhysicalOffset(base + end)
+        failpoint("dispatch.after")
+        return derived.runs
+
+    def skip_to(self, position: PhysicalOffset) -> None:
+        """Step over bytes that hold no record: a blank tail, or damage that was reported."""
+        assert position >= self.position
+        self.position = position

@@ -1,0 +1,121 @@
+"""What one record contributes to the queues and the index, read from its bytes. Pure."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tianzhou.base.java import key_hash, string_hash
+from tianzhou.base.kinds import Bytes, QueueKey, QueueOffset, queue_key
+from tianzhou.record import flags, properties
+from tianzhou.record.layout import (
+    AT_STORE_TIMESTAMP,
+    AT_SYS_FLAG,
+    HEAD,
+    HOST_BYTES_EXTRA,
+    INT16,
+    INT32,
+    INT64,
+    MAGIC_V1,
+)
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+
+
+class Run(NamedTuple):
+    """Units of one queue without a gap."""
+
+    queue: QueueKey
+    first: QueueOffset
+    units: bytes
+
+
+class Derived(NamedTuple):
+    runs: list[Run]
+    key_hashes: Sequence[int]
+    key_offsets: Sequence[int]
+    key_timestamps: Sequence[int]
+    last_timestamp: int
+    """Store time of the last record."""
+
+
+class Facts(NamedTuple):
+    """What one record contributes."""
+
+    queue: QueueKey | None
+    """None for the invisible records of a transaction."""
+    queue_offset: int
+    tags_code: int
+    key_hashes: list[int]
+    store_timestamp: int
+
+
+def facts_of(buffer: Bytes, start: int, end: int, delays_ms: Sequence[int]) -> Facts:
+    """Everything dispatch wants to know of one sound record."""
+    (
+        _, magic, _, queue_id, _, queue_offset, _, sys_flag, _, _, store_timestamp,
+        _, _, _, body_size,
+    ) = HEAD.unpack_from(buffer, start)  # fmt: skip
+    topic_at = start + HEAD.size + body_size
+    if sys_flag & (flags.BORN_HOST_V6 | flags.STORE_HOST_V6):
+        topic_at, store_timestamp = _behind_long_hosts(buffer, start, sys_flag)
+    if magic == MAGIC_V1:
+        name_at = topic_at + 1
+        name_end = name_at + buffer[topic_at]
+    else:
+        name_at = topic_at + 2
+        name_end = name_at + INT16.unpack_from(buffer, topic_at)[0]
+    topic = topic_of(bytes(buffer[name_at:name_end]))
+    found = bytes(buffer[name_end + 2 : end])
+    kind = sys_flag & flags.TRANSACTION_MASK
+    tags = properties.find(found, b"TAGS")
+    tags_code = string_hash(tags) if tags else 0
+    if topic == SCHEDULE_TOPIC:
+        tags_code = _delivery_time(found, store_timestamp, delays_ms, tags_code)
+    keys = [] if kind == flags.TRANSACTION_ROLLBACK else _keys(topic, found)
+    visible = kind not in (flags.TRANSACTION_PREPARED, flags.TRANSACTION_ROLLBACK)
+    queue = queue_key(topic, queue_id) if visible else None
+    return Facts(queue, queue_offset, tags_code, keys, store_timestamp)
+
+
+def store_time_of(buffer: Bytes, start: int) -> int:
+    """Store time of the record that begins here."""
+    born_v6 = buffer[start + AT_SYS_FLAG + 3] & flags.BORN_HOST_V6
+    at = start + AT_STORE_TIMESTAMP + (HOST_BYTES_EXTRA if born_v6 else 0)
+    return INT64.unpack_from(buffer, at)[0]
+
+
+def _behind_long_hosts(buffer: Bytes, start: int, sys_flag: int) -> tuple[int, int]:
+    """Position of the topic and the store timestamp, when a host has 20 bytes."""
+    hosts = (sys_flag >> 4 & 1) + (sys_flag >> 5 & 1)
+    body_at = start + HEAD.size + HOST_BYTES_EXTRA * hosts
+    (body_size,) = INT32.unpack_from(buffer, body_at - 4)
+    return body_at + body_size, store_time_of(buffer, start)
+
+
+def _keys(topic: str, found: bytes) -> list[int]:
+    """Hashes of the unique id and of every key, in the order in which Java indexes them."""
+    prefix = topic.encode() + b"#"
+    return [key_hash(prefix + key) for key in properties.keys_of(found)]
+
+
+def _delivery_time(
+    found: bytes, store_timestamp: int, delays_ms: Sequence[int], otherwise: int
+) -> int:
+    """Delayed messages carry the moment of delivery where others carry the hash of their tag."""
+    text = properties.find(found, b"DELAY")
+    level = int(text) if text and text.isdigit() else 0
+    if level <= 0:
+        return otherwise
+    return store_timestamp + delays_ms[min(level, len(delays_ms)) - 1]
+
+
+_topics: dict[bytes, str] = {}
+
+
+def topic_of(name: bytes) -> str:
+    """The topic as text; the same object each time, so that dictionaries find it fast."""
+    topic = _topics.get(name)
+    if topic is None:
+        if len(_topics) > 100_000:  # far more topics than a broker has: names from damaged bytes
+            _topics.clear()
+        topic = _topics[name] = name.decode("utf-8", "replace")
+    return topic

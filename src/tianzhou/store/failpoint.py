@@ -1,0 +1,58 @@
+"""Named places where tests may stop the world. In production each is one look at an empty dict."""
+
+from collections.abc import Callable
+from typing import Final
+
+POINTS: Final = (
+    "log.before_append",
+    "log.after_write",
+    "log.after_append",
+    "log.before_roll",
+    "log.after_blank",
+    "log.after_roll",
+    "flush.before_sync",
+    "flush.after_sync",
+    "flush.before_checkpoint",
+    "flush.after_checkpoint",
+    "dispatch.before_queues",
+    "dispatch.before_index",
+    "dispatch.after",
+    "queue.before_write",
+    "queue.after_write",
+    "queue.after_create",
+    "index.before_put",
+    "index.after_entries",
+    "index.after_put",
+    "index.before_create",
+    "index.after_create",
+    "table.after_temporary",
+    "table.after_backup",
+    "table.after_rename",
+    "recovery.before_cut",
+    "recovery.after_cut",
+    "recovery.before_rebuild",
+    "recovery.after_rebuild",
+    "recovery.before_abort",
+    "retention.before_remove",
+    "retention.after_remove",
+    "close.before_flush",
+    "close.before_abort",
+)
+"""Tests kill the process at each of these; a name that is not here can't be armed."""
+
+_armed: dict[str, Callable[[], None]] = {}
+
+
+def failpoint(name: str) -> None:
+    """Does nothing unless a test armed this point."""
+    if _armed and (action := _armed.get(name)) is not None:
+        action()
+
+
+def arm(name: str, action: Callable[[], None]) -> None:
+    assert name in POINTS, f"{name!r} is not a fail point"
+    _armed[name] = action
+
+
+def disarm() -> None:
+    _armed.clear()

@@ -1,0 +1,55 @@
+"""A bounded number of open files. A broker has thousands of queues and fewer file handles."""
+
+from collections import OrderedDict
+
+from tianzhou.store.files import File, Files
+
+
+class FileCache:
+    """Owner: the store's writer. A file given out is for use right now, not to keep."""
+
+    def __init__(self, files: Files, count_max: int) -> None:
+        self.files = files
+        self._count_max = count_max
+        self._open: OrderedDict[str, File] = OrderedDict()
+        self.dirty: set[str] = set()
+        """Files written to since they were last handed out for syncing."""
+        self.dirty_dirs: set[str] = set()
+        """Directories with names that a crash could still take."""
+
+    def get(self, path: str) -> File:
+        file = self._open.get(path)
+        if file is None:
+            return self._keep(path, self.files.open(path))
+        self._open.move_to_end(path)
+        return file
+
+    def create(self, path: str, size: int) -> File:
+        self.drop(path)
+        file = self.files.create(path, size)
+        self.dirty.add(path)
+        self.dirty_dirs.add(path.rpartition("/")[0])
+        return self._keep(path, file)
+
+    def drop(self, path: str) -> None:
+        """Close the file, because it will be removed or its path means another one."""
+        self.dirty.discard(path)
+        file = self._open.pop(path, None)
+        if file is not None:
+            file.close()
+
+    def take_dirty(self) -> tuple[set[str], set[str]]:
+        """Files and directories to sync; they count as clean from now on."""
+        taken = self.dirty, self.dirty_dirs
+        self.dirty, self.dirty_dirs = set(), set()
+        return taken
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _keep(self, path: str, file: File) -> File:
+        self._open[path] = file
+        if len(self._open) > self._count_max:
+            self._open.popitem(last=False)[1].close()
+        return file

@@ -1,0 +1,210 @@
+"""The one door to the disk: what the store needs of a file system, and the real one.
+
+Everything the store does to files goes through these two protocols, so that tests can record the
+calls, fail the n-th of them, and rebuild every state in which a crash may leave a disk.
+
+Records are written with `pwrite` and read through a read-only mapping of the same pages. Writing
+through the mapping is no faster (a first touch costs a page fault) and turns a full disk or a bad
+sector into a signal that kills the process, where `pwrite` raises. Only the key index, whose
+writes are scattered, is written through a mapping; its blocks are reserved first.
+"""
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from typing import NamedTuple, Protocol
+
+from tianzhou.base.kinds import Bytes
+from tianzhou.store.errors import StoreLocked
+
+
+class Usage(NamedTuple):
+    total: int
+    free: int
+
+    @property
+    def used_ratio(self) -> float:
+        return 1 - self.free / self.total if self.total else 1.0
+
+
+class File(Protocol):
+    """An open file."""
+
+    path: str
+
+    def size(self) -> int: ...
+    def pread(self, at: int, size: int) -> bytes: ...
+    def pwrite(self, at: int, data: Bytes) -> None:
+        """All of it, or an error."""
+        ...
+
+    def view(self) -> memoryview:
+        """The whole file, read-only; shows what is written later. Valid until close."""
+        ...
+
+    def writable(self) -> memoryview:
+        """The whole file, for scattered writes. Reserve first: a full disk is a signal here."""
+        ...
+
+    def reserve(self, start: int, end: int) -> None:
+        """Take disk blocks for this range now; a full disk is an error here and not later."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+    def sync(self) -> None:
+        """Everything written so far is on the medium when this returns."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """A file system. Paths are plain strings with `/`."""
+
+    def create(self, path: str, size: int) -> File:
+        """A new file of this length, sparse; an existing one is emptied."""
+        ...
+
+    def open(self, path: str) -> File: ...
+    def exists(self, path: str) -> bool: ...
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when there is no such directory."""
+        ...
+
+    def make_dirs(self, path: str) -> None: ...
+    def rename(self, old: str, new: str) -> None: ...
+    def remove(self, path: str) -> None: ...
+    def remove_dir(self, path: str) -> None: ...
+    def sync_dir(self, path: str) -> None:
+        """Names created, renamed and removed in this directory so far survive a crash."""
+        ...
+
+    def usage(self, path: str) -> Usage: ...
+    def lock(self, path: str) -> File:
+        """Hold the file exclusively until it is closed; StoreLocked if somebody else does."""
+        ...
+
+
+class RealFile:
+    __slots__ = ("_fd", "_map", "_read_only", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+        self._map: mmap.mmap | None = None
+        self._read_only = True
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def pread(self, at: int, size: int) -> bytes:
+        return os.pread(self._fd, size, at)
+
+    def pwrite(self, at: int, data: Bytes) -> None:
+        written = os.pwrite(self._fd, data, at)
+        if written == len(data):
+            return
+        rest = memoryview(data).cast("B")
+        while written < len(rest):  # a signal or a nearly full disk may cut a write short
+            done = os.pwrite(self._fd, rest[written:], at + written)
+            if done == 0:
+                raise OSError(errno.ENOSPC, "the disk took no more bytes", self.path)
+            written += done
+
+    def view(self) -> memoryview:
+        if self._map is None:
+            self._map = mmap.mmap(self._fd, 0, prot=mmap.PROT_READ)
+        return memoryview(self._map)
+
+    def writable(self) -> memoryview:
+        if self._map is None or self._read_only:
+            assert self._map is None, "a file is mapped for reading or for writing, not for both"
+            self._map = mmap.mmap(self._fd, 0)
+            self._read_only = False
+        return memoryview(self._map)
+
+    def reserve(self, start: int, end: int) -> None:
+        os.posix_fallocate(self._fd, start, end - start)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        # Never mmap.flush(): it keeps the interpreter lock during the whole msync. fdatasync
+        # writes pages that were dirtied through a mapping as well.
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        if self._map is not None:
+            # A reader that still holds a view keeps the pages; they go when it lets go.
+            with contextlib.suppress(BufferError):
+                self._map.close()
+            self._map = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealFiles:
+    """The file system of this machine."""
+
+    def create(self, path: str, size: int) -> RealFile:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(fd, size)
+        except OSError:
+            os.close(fd)
+            raise
+        return RealFile(path, fd)
+
+    def open(self, path: str) -> RealFile:
+        return RealFile(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def make_dirs(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_dir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def usage(self, path: str) -> Usage:
+        found = shutil.disk_usage(path)
+        # Blocks kept back for root are not ours to use.
+        return Usage(found.used + found.free, found.free)
+
+    def lock(self, path: str) -> RealFile:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # One byte at 0, as Java locks it: the two exclude each other.
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(fd)
+            raise StoreLocked(
+                f"{path} is locked by another process: a broker already runs on this directory; "
+                "stop it, or give this one another directory"
+            ) from error
+        return RealFile(path, fd)

@@ -1,0 +1,228 @@
+"""Flushing: one fdatasync for all that waits, then the watermark moves.
+
+`Flusher` does the work and knows no thread; `FlushThread` calls it. A sync that fails is the end:
+the kernel may have dropped the pages, so a second try could succeed without writing anything. The
+flusher keeps the reason, nothing is acknowledged any more, and only a restart finds out what is
+really on the medium.
+"""
+
+import errno
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.store.checkpoint import Checkpoint, CheckpointFile
+from tianzhou.store.commit_log import CommitLog
+from tianzhou.store.config import PAGE, FlushMode, StoreConfig
+from tianzhou.store.errors import StoreFenced
+from tianzhou.store.failpoint import failpoint
+from tianzhou.store.files import Files
+
+
+class Derivations(NamedTuple):
+    """Derived files to sync, and what may be said in the checkpoint when that is done."""
+
+    files: set[str]
+    directories: set[str]
+    derived: int
+    anchor: int
+    queues: int
+    units: int
+    index_name: str
+    index_count: int
+    timestamp: int
+
+
+class Flusher:
+    """Owner: the flush thread while there is one, else the store's writer.
+
+    Invariant: flushed <= log.end, and it never goes back
+    """
+
+    def __init__(self, files: Files, log: CommitLog, checkpoint: CheckpointFile) -> None:
+        self._files = files
+        self._log = log
+        self._checkpoint = checkpoint
+        self.flushed = log.min_offset
+        self.error: StoreFenced | None = None
+
+    def restart(self, flushed: int) -> None:
+        """Count from here: what recovery found may be less than the checkpoint said."""
+        self.flushed = PhysicalOffset(max(min(flushed, self._log.end), self._log.min_offset))
+        marked = replace(self._checkpoint.current, flushed=self.flushed, clean=False)
+        self._checkpoint.current = marked
+
+    def flush(self) -> bool:
+        """Bring everything appended so far to the medium; whether the watermark moved."""
+        # Taken before the sync: what is appended meanwhile belongs to the next round.
+        end, timestamp = self._log.mark
+        if end <= self.flushed or self.error is not None:
+            return False
+        try:
+            failpoint("flush.before_sync")
+            self._log.sync(self.flushed, end)
+            failpoint("flush.after_sync")
+            marked = replace(self._checkpoint.current, flushed=end, log_timestamp=timestamp)
+            self._checkpoint.write(marked, sync=False)
+        except OSError as error:
+            self._fence("the commit log", error)
+            return False
+        self.flushed = end
+        return True
+
+    def save(self, made: Derivations, *, clean: bool = False) -> None:
+        """Sync derived files, then say so in the checkpoint."""
+        self.flush()
+        if self.error is not None:
+            return
+        try:
+            for path in sorted(made.files):
+                _sync(self._files, path)
+            for path in sorted(made.directories):
+                if self._files.exists(path):
+                    self._files.sync_dir(path)
+            failpoint("flush.before_checkpoint")
+            self._checkpoint.write(self._with(made, clean=clean), sync=True)
+            failpoint("flush.after_checkpoint")
+        except OSError as error:
+            self._fence("queues, index and checkpoint", error)
+
+    def _with(self, made: Derivations, *, clean: bool) -> Checkpoint:
+        return replace(
+            self._checkpoint.current,
+            queues_timestamp=made.timestamp, index_timestamp=made.timestamp,
+            derived=made.derived, anchor=made.anchor, queues=made.queues, units=made.units,
+            index_name=made.index_name, index_count=made.index_count, clean=clean, exact=True,
+        )  # fmt: skip
+
+    def prepare_next(self) -> None:
+        """Make the next log file early. A full disk is the writer's to report."""
+        try:
+            self._log.prepare_next()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                self._fence("the next commit log file", error)
+
+    def _fence(self, what: str, error: OSError) -> None:
+        self.error = StoreFenced(
+            f"syncing {what} failed: {error}; nothing is acknowledged any more, "
+            "because what the disk holds is unknown; check the disk and restart"
+        )
+        self.error.__cause__ = error
+
+
+def _sync(files: Files, path: str) -> None:
+    """By a handle of its own: the writer may close its one at any moment."""
+    if files.exists(path):  # it may have been removed since it was written
+        file = files.open(path)
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+
+class Pace(NamedTuple):
+    """When asynchronous flushing is due. Pure."""
+
+    interval_s: float
+    pages_min: int
+    thorough_s: float
+
+    def is_due(self, waiting_bytes: int, idle_s: float) -> bool:
+        if waiting_bytes <= 0:
+            return False
+        return waiting_bytes >= self.pages_min * PAGE or idle_s >= self.thorough_s
+
+
+_STOP_S: Final = 30.0
+
+
+class FlushThread:
+    """Runs the flusher. The writer asks, waits or goes on; it never syncs itself."""
+
+    def __init__(
+        self,
+        flusher: Flusher,
+        log: CommitLog,
+        config: StoreConfig,
+        clock: Clock,
+        on_progress: Callable[[], None],
+    ) -> None:
+        self._flusher = flusher
+        self._log = log
+        self._sync_mode = config.flush_mode is FlushMode.SYNC
+        self._pace = Pace(
+            config.flush_interval_ms / 1000,
+            config.flush_pages_min,
+            config.flush_thorough_ms / 1000,
+        )
+        self._clock = clock
+        self._on_progress = on_progress
+        self._wake = threading.Condition()
+        self._asked = False
+        self._saving: Derivations | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._loop, name="tianzhou-flush", daemon=True)
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Flush now, together with all that others ask for meanwhile."""
+        with self._wake:
+            self._asked = True
+            self._wake.notify_all()
+
+    def save(self, made: Derivations) -> None:
+        with self._wake:
+            assert self._saving is None, "a checkpoint is still being written"
+            self._saving = made
+            self._wake.notify_all()
+
+    @property
+    def is_saving(self) -> bool:
+        return self._saving is not None
+
+    def wait(self, offset: PhysicalOffset, timeout_s: float) -> bool:
+        """Block until the log is on the medium up to `offset`, or an error, or the time is up."""
+        done = lambda: self._flusher.flushed >= offset or self._flusher.error is not None  # noqa: E731
+        with self._wake:
+            self._asked = True
+            self._wake.notify_all()
+            self._wake.wait_for(done, timeout_s)
+        return self._flusher.flushed >= offset
+
+    def stop(self) -> None:
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        self._thread.join(_STOP_S)
+        assert not self._thread.is_alive(), "the disk did not answer; the flush thread hangs"
+
+    def _loop(self) -> None:
+        last_flush_s = self._clock.monotonic_s()
+        while not self._stopping:
+            with self._wake:
+                self._wake.wait_for(self._has_work, self._pace.interval_s)
+                asked, self._asked = self._asked, False
+                saving = self._saving
+            now_s = self._clock.monotonic_s()
+            waiting = self._log.end - self._flusher.flushed
+            if asked or self._pace.is_due(waiting, now_s - last_flush_s):
+                self._flusher.flush()
+                last_flush_s = now_s
+                self._tell()
+            if saving is not None:
+                self._flusher.save(saving)
+                self._saving = None
+                self._tell()
+            self._flusher.prepare_next()
+
+    def _has_work(self) -> bool:
+        return self._stopping or self._asked or self._saving is not None
+
+    def _tell(self) -> None:
+        with self._wake:
+            self._wake.notify_all()
+        self._on_progress()

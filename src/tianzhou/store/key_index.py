@@ -1,0 +1,137 @@
+"""The key index: its files in the order of time, rolled when full, searched newest first."""
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.java import key_hash
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.store.failpoint import failpoint
+from tianzhou.store.files import Files
+from tianzhou.store.index_file import IndexFile, file_bytes
+
+QUERY_COUNT_MAX: Final = 64
+"""RocketMQ's limit for one query."""
+
+
+class KeyIndex:
+    """Owner: the store's writer."""
+
+    def __init__(
+        self, files: Files, directory: str, clock: Clock, *, slots: int, entries: int
+    ) -> None:
+        self._files = files
+        self.directory = directory
+        self._clock = clock
+        self._slots = slots
+        self._entries = entries
+        self.files: list[IndexFile] = []
+        self.dirty: set[str] = set()
+        """Names of files written to since they were last handed out for syncing."""
+        files.make_dirs(directory)
+
+    def load(self) -> None:
+        for name in self._files.list(self.directory):
+            file = self._files.open(f"{self.directory}/{name}")
+            self.files.append(IndexFile(file, slots=self._slots, entries=self._entries))
+
+    # Writing
+
+    def put(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
+        """Add entries in the order of the log."""
+        at = 0
+        while at < len(hashes):
+            file = self._current()
+            end = min(len(hashes), at + file.room)
+            file.put(hashes[at:end], offsets[at:end], timestamps[at:end])
+            self.dirty.add(file.file.path)
+            at = end
+
+    def _current(self) -> IndexFile:
+        newest = self.files[-1] if self.files else None
+        if newest is not None and newest.room > 0:
+            return newest
+        failpoint("index.before_create")
+        path = f"{self.directory}/{self._fresh_name()}"
+        made = IndexFile.begin(
+            self._files.create(path, file_bytes(self._slots, self._entries)),
+            slots=self._slots,
+            entries=self._entries,
+            offset=newest.end_offset if newest else 0,
+            timestamp=newest.end_timestamp if newest else 0,
+        )
+        self.files.append(made)
+        failpoint("index.after_create")
+        return made
+
+    def _fresh_name(self) -> str:
+        """The local time to the millisecond; later than every name there is."""
+        now_ms = self._clock.now_ms()
+        name = _name_of(now_ms)
+        while self.files and name <= self.files[-1].name:
+            now_ms += 1
+            name = _name_of(now_ms)
+            if name <= self.files[-1].name and now_ms % 1000 == 0:
+                # The clock went back; counting up is slow over hours, so go on from the last name.
+                name = f"{int(self.files[-1].name) + 1:017d}"
+        return name
+
+    # Reading
+
+    def find(
+        self, topic: str, key: str, *, begin_ms: int, end_ms: int, count_max: int
+    ) -> list[PhysicalOffset]:
+        """Where messages with this key may stand, newest first. Hashes collide: look at them."""
+        wanted = key_hash(f"{topic}#{key}")
+        found: dict[int, None] = {}
+        for file in reversed(self.files):
+            if file.overlaps(begin_ms, end_ms):
+                found |= dict.fromkeys(file.find(wanted, begin_ms, end_ms, count_max - len(found)))
+            if len(found) >= count_max or file.begin_timestamp < begin_ms:
+                break
+        return [PhysicalOffset(offset) for offset in found]
+
+    # Recovery and retention
+
+    def cut(self, newest: str, count: int) -> bool:
+        """Go back to where file `newest` had `count` entries; False if that can't be done."""
+        while self.files and self.files[-1].name > newest:
+            self._remove(self.files.pop())
+        if not newest:
+            return not self.files
+        return bool(self.files) and self.files[-1].name == newest and self.files[-1].cut(count)
+
+    def remove_expired(self, log_min: PhysicalOffset) -> int:
+        """Remove files that speak only of messages the log no longer has; never the newest."""
+        removed = 0
+        while len(self.files) > 1 and self.files[0].end_offset < log_min:
+            self._remove(self.files.pop(0))
+            removed += 1
+        return removed
+
+    def remove_all(self) -> None:
+        """Remove every file, readable or not; they will be derived from the log again."""
+        for file in self.files:
+            file.close()
+        self.files.clear()
+        self.dirty.clear()
+        for name in self._files.list(self.directory):
+            self._files.remove(f"{self.directory}/{name}")
+
+    def take_dirty(self) -> set[str]:
+        taken, self.dirty = self.dirty, set()
+        return taken
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+
+    def _remove(self, file: IndexFile) -> None:
+        file.close()
+        self.dirty.discard(file.file.path)
+        self._files.remove(file.file.path)
+
+
+def _name_of(now_ms: int) -> str:
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"

@@ -1,0 +1,96 @@
+"""All consume queues of a store, by topic and queue."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from tianzhou.base.kinds import PhysicalOffset, QueueKey, queue_key
+from tianzhou.store.consume_queue import ConsumeQueue
+from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.file_cache import FileCache
+from tianzhou.store.files import Files
+
+OPEN_FILES_MAX: Final = 256
+
+
+class Queues:
+    """Owner: the store's writer."""
+
+    def __init__(self, files: Files, directory: str, file_units: int) -> None:
+        self.directory = directory
+        self.cache = FileCache(files, OPEN_FILES_MAX)
+        self._files = files
+        self._file_units = file_units
+        self._queues: dict[QueueKey, ConsumeQueue] = {}
+        files.make_dirs(directory)
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._queues.values())
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def get(self, key: QueueKey) -> ConsumeQueue | None:
+        return self._queues.get(key)
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        return [queue for key, queue in self._queues.items() if key.topic == topic]
+
+    def obtain(self, key: QueueKey) -> ConsumeQueue:
+        """The queue, made now if it is new."""
+        queue = self._queues.get(key)
+        if queue is None:
+            topic_directory = f"{self.directory}/{key.topic}"
+            self.cache.dirty_dirs |= {self.directory, topic_directory}
+            queue = self._queues[key] = self._make(key)
+        return queue
+
+    def load(self, *, below: PhysicalOffset, clean: bool) -> None:
+        """Open what is on disk, as far as it speaks of messages below this offset."""
+        for key in self.on_disk():
+            queue = self._make(key)
+            queue.load(below=below, clean=clean)
+            self._queues[key] = queue
+
+    def on_disk(self) -> Iterator[QueueKey]:
+        for topic in self._files.list(self.directory):
+            for name in self._files.list(f"{self.directory}/{topic}"):
+                if not name.isdecimal():
+                    raise StoreDamaged(
+                        f"{self.directory}/{topic}/{name}", "is not a queue number; move it away"
+                    )
+                yield queue_key(topic, int(name))
+
+    def units(self) -> int:
+        """Sum of all queue ends: a number that shows when a queue, or a part of one, is lost."""
+        return sum(queue.end for queue in self._queues.values())
+
+    def write_out(self) -> None:
+        for queue in self._queues.values():
+            queue.write_out()
+
+    def remove_topic(self, topic: str) -> int:
+        """Remove every queue of a topic; how many there were."""
+        queues = self.of_topic(topic)
+        for queue in queues:
+            queue.remove_all()
+            del self._queues[queue.key]
+        if queues and self._files.exists(f"{self.directory}/{topic}"):
+            self._files.remove_dir(f"{self.directory}/{topic}")
+            self.cache.dirty_dirs.discard(f"{self.directory}/{topic}")
+            self._files.sync_dir(self.directory)
+        return len(queues)
+
+    def remove_all(self) -> None:
+        """Remove every queue, on disk too; they will be derived from the log again."""
+        self._queues = {key: self._make(key) for key in self.on_disk()}
+        for topic in {key.topic for key in self._queues}:
+            self.remove_topic(topic)
+        self._queues.clear()
+        self.cache.take_dirty()
+
+    def close(self) -> None:
+        self.cache.close()
+
+    def _make(self, key: QueueKey) -> ConsumeQueue:
+        directory = f"{self.directory}/{key.topic}/{key.queue_id}"
+        return ConsumeQueue(self.cache, directory, key, self._file_units)

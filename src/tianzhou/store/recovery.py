@@ -1,0 +1,326 @@
+"""Start-up: find out what the log really holds, and make everything else agree with it.
+
+The only place that decides what is torn. At the first bytes X that are no sound record:
+
+- Nothing sound follows, and X was not known to be on the medium: a torn tail. Cut, on disk too.
+- X lies below what was known to be on the medium: damage. Never cut; the sound records behind it
+  are served, and the gap is reported.
+- Sound records follow, but X was not known to be on the medium: a crash that wrote later pages
+  before earlier ones, or damage; nobody can tell. The rest is copied to `quarantine/`, then cut.
+
+Queues and index are trusted up to the position in the checkpoint if it fits the log and they fit
+it; from there on they are derived again. If anything does not fit they are all derived anew.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset
+from tianzhou.store.checkpoint import Checkpoint
+from tianzhou.store.commit_log import CommitLog
+from tianzhou.store.consume_queue import MISSING_SIZE, ConsumeQueue
+from tianzhou.store.dispatch import Dispatcher
+from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.failpoint import failpoint
+from tianzhou.store.files import Files
+from tianzhou.store.key_index import KeyIndex
+from tianzhou.store.queues import Queues
+from tianzhou.store.scan import (
+    Halt,
+    LogScan,
+    next_sound_record,
+    sound_record_at,
+    store_time_at,
+)
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes of how many were scanned."""
+
+_COPY_BYTES: Final = 4 * 1024 * 1024
+
+
+class Damage(NamedTuple):
+    """A range of the log that was on the medium and is not readable."""
+
+    start: int
+    end: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What recovery found and did."""
+
+    rebuilt: str = ""
+    """Why queues and index were derived anew; empty when they were not."""
+    scanned_bytes: int = 0
+    records: int = 0
+    cut_at: int | None = None
+    quarantine: str = ""
+    damage: list[Damage] = field(default_factory=list[Damage])
+
+
+class Parts(NamedTuple):
+    """What recovery works on."""
+
+    files: Files
+    root: str
+    log: CommitLog
+    queues: Queues
+    key_index: KeyIndex | None
+    dispatcher: Dispatcher
+    checkpoint: Checkpoint
+
+
+def recover(parts: Parts, *, progress: Progress, rebuild: bool = False) -> Report:
+    """Bring log, queues and index into agreement, in memory and on disk."""
+    report = Report()
+    log, dispatcher = parts.log, parts.dispatcher
+    reason = "it was asked for" if rebuild else _load_derived(parts)
+    kept: dict[QueueKey, QueueOffset] = {}
+    if reason:
+        report.rebuilt = reason
+        failpoint("recovery.before_rebuild")
+        kept = _remove_derived(parts)
+        dispatcher.position, dispatcher.anchor = log.min_offset, PhysicalOffset(0)
+    else:
+        dispatcher.position = PhysicalOffset(parts.checkpoint.derived)
+        dispatcher.anchor = PhysicalOffset(parts.checkpoint.anchor)
+        dispatcher.last_timestamp = parts.checkpoint.queues_timestamp
+    _scan(parts, report, progress)
+    _keep_empty_queues(parts.queues, kept)
+    for queue in parts.queues:
+        queue.raise_minimum(log.min_offset)
+    failpoint("recovery.after_rebuild")
+    return report
+
+
+# What is derived
+
+
+def _load_derived(parts: Parts) -> str:
+    """Open queues and index as of the checkpoint; why that was not possible, or nothing."""
+    checkpoint = parts.checkpoint
+    if not checkpoint.exact:
+        return "there is no checkpoint of ours" if parts.log.segments else ""
+    reason = _log_fits(parts.log, checkpoint)
+    if reason:
+        return reason
+    try:
+        below = PhysicalOffset(checkpoint.derived)
+        parts.queues.load(below=below, clean=checkpoint.clean)
+        if parts.key_index is not None:
+            parts.key_index.load()
+            _cut_index(parts)
+    except (StoreDamaged, OSError) as error:
+        return str(error)
+    return _queues_fit(parts.queues, parts.log, checkpoint)
+
+
+def _log_fits(log: CommitLog, checkpoint: Checkpoint) -> str:
+    """Whether the record before the checkpoint's position still ends there."""
+    if checkpoint.derived in (0, log.min_offset) and checkpoint.derived >= log.min_offset:
+        return ""
+    if checkpoint.anchor < log.min_offset:
+        return f"the checkpoint speaks of offset {checkpoint.derived}; the log begins behind it"
+    size = sound_record_at(log.segments, log.file_bytes, checkpoint.anchor)
+    if size is None:
+        return f"no sound record at {checkpoint.anchor}, of which the checkpoint speaks"
+    end = checkpoint.anchor + size
+    next_file = (end // log.file_bytes + 1) * log.file_bytes
+    if checkpoint.derived not in (end, next_file):
+        return f"the record at {checkpoint.anchor} ends at {end}, not at {checkpoint.derived}"
+    return ""
+
+
+def _queues_fit(queues: Queues, log: CommitLog, checkpoint: Checkpoint) -> str:
+    found = (len(queues), queues.units())
+    if found != (checkpoint.queues, checkpoint.units):
+        return (
+            f"{found[0]} queues with {found[1]} units were found; "
+            f"the checkpoint counted {checkpoint.queues} with {checkpoint.units}"
+        )
+    for queue in queues:
+        if not _points_at_record(queue, log):
+            return f"queue {queue.key.queue_id} of {queue.key.topic} points at no record"
+    return ""
+
+
+def _points_at_record(queue: ConsumeQueue, log: CommitLog) -> bool:
+    if queue.end == queue.first:
+        return True
+    unit = queue.unit(queue.end - 1)
+    if unit.size == MISSING_SIZE or unit.physical_offset < log.min_offset:
+        return True
+    return sound_record_at(log.segments, log.file_bytes, unit.physical_offset) == unit.size
+
+
+def _cut_index(parts: Parts) -> None:
+    index, checkpoint, log = parts.key_index, parts.checkpoint, parts.log
+    assert index is not None
+    if checkpoint.clean and index.files and index.files[-1].count == checkpoint.index_count:
+        return
+    if not index.cut(checkpoint.index_name, checkpoint.index_count):
+        raise StoreDamaged(index.directory, "does not hold what the checkpoint says")
+    newest = index.files[-1] if index.files else None
+    if newest is not None and not newest.is_empty:
+        if sound_record_at(log.segments, log.file_bytes, newest.end_offset) is not None:
+            newest.set_end(store_time_at(log.segments, log.file_bytes, newest.end_offset))
+        else:
+            newest.set_end(checkpoint.index_timestamp)
+        index.dirty.add(newest.file.path)
+
+
+def _remove_derived(parts: Parts) -> dict[QueueKey, QueueOffset]:
+    """Remove queues and index. The ends of queues are kept: a queue whose messages are all gone
+    must not begin at 0 again, or groups that read it would skip what comes next."""
+    ends: dict[QueueKey, QueueOffset] = {}
+    for key in parts.queues.on_disk():
+        queue = parts.queues.obtain(key)
+        try:
+            queue.load(below=PhysicalOffset(1 << 62), clean=True)
+        except (StoreDamaged, OSError):
+            continue  # it is about to be removed; its end is then what the log says
+        ends[key] = queue.end
+    parts.queues.remove_all()
+    if parts.key_index is not None:
+        parts.key_index.remove_all()
+    return ends
+
+
+def _keep_empty_queues(queues: Queues, ends: dict[QueueKey, QueueOffset]) -> None:
+    for key, end in ends.items():
+        if queues.get(key) is None and end > 0:
+            queues.obtain(key).append(end, b"")
+
+
+# The log
+
+
+def _scan(parts: Parts, report: Report, progress: Progress) -> None:
+    """Read the log from the dispatcher's position on, derive, and settle where it ends."""
+    log, dispatcher = parts.log, parts.dispatcher
+    total = log.segments[-1].start + log.file_bytes - dispatcher.position if log.segments else 0
+    begin = dispatcher.position
+    while True:
+        scan = LogScan(log.segments, log.file_bytes, dispatcher.position)
+        for piece in scan:
+            base = piece.segment.start
+            dispatcher.apply(piece.segment.view, piece.starts, piece.end, base=base)
+            report.records += len(piece.starts)
+            progress(piece.end_offset - begin, total)
+        end = _settle(parts, scan.halt, report)
+        if end is not None:
+            break
+    report.scanned_bytes = end - begin
+    log.set_end(end, dispatcher.last_timestamp)
+    if dispatcher.position < end:
+        dispatcher.skip_to(end)
+    progress(total, total)
+
+
+def _settle(parts: Parts, halt: Halt, report: Report) -> PhysicalOffset | None:
+    """Decide about the place where sound records end: the end of the log, or None to go on."""
+    log, dispatcher, flushed = parts.log, parts.dispatcher, parts.checkpoint.flushed
+    if parts.checkpoint.clean and halt.is_bare and halt.offset == flushed:
+        return halt.offset
+    following = next_sound_record(log.segments, log.file_bytes, halt.offset)
+    known = halt.offset < flushed or _was_flushed(parts, following)
+    if following is not None and known:
+        report.damage.append(Damage(halt.offset, following, halt.reason))
+        dispatcher.skip_to(following)
+        return None
+    if following is None and halt.offset < flushed:
+        return _lost_end(parts, halt, report)
+    if following is not None:
+        report.quarantine = _quarantine(parts, halt.offset)
+        report.damage.append(
+            Damage(halt.offset, log.segments[-1].start + log.file_bytes, halt.reason)
+        )
+    if _cut(parts, halt.offset) or following is not None:
+        report.cut_at = halt.offset
+    return halt.offset
+
+
+def _was_flushed(parts: Parts, following: PhysicalOffset | None) -> bool:
+    """Java's checkpoint knows no offset, but a time: a record that old was flushed, and so was
+    everything before it."""
+    if following is None or parts.checkpoint.exact or not parts.checkpoint.log_timestamp:
+        return False
+    stored = store_time_at(parts.log.segments, parts.log.file_bytes, following)
+    return stored <= parts.checkpoint.log_timestamp
+
+
+def _lost_end(parts: Parts, halt: Halt, report: Report) -> PhysicalOffset:
+    """The log should go on here, and nothing sound follows. What is there is left as it is."""
+    log, flushed = parts.log, parts.checkpoint.flushed
+    report.damage.append(Damage(halt.offset, flushed, halt.reason))
+    if halt.is_bare:
+        return halt.offset
+    return PhysicalOffset(log.segments[-1].start + log.file_bytes)
+
+
+def _cut(parts: Parts, end: PhysicalOffset) -> bool:
+    """Make sure that nothing stands behind the end; whether something did."""
+    log, found = parts.log, False
+    failpoint("recovery.before_cut")
+    # Newest first: a crash in between leaves a log without a gap.
+    while log.segments and log.segments[-1].start >= max(end, log.min_offset + 1):
+        segment = log.segments.pop()
+        found |= any(segment.view[:8])
+        segment.close()
+        parts.files.remove(segment.file.path)
+    parts.files.sync_dir(log.directory)
+    tail = log.segments[-1] if log.segments else None
+    if tail is not None and end < tail.start + log.file_bytes:
+        at = end - tail.start
+        found |= any(tail.view[at : at + 8])
+        # Shortening and lengthening gives back the blocks and reads as zero from then on.
+        tail.file.truncate(at)
+        tail.file.truncate(log.file_bytes)
+        tail.reserved = 0
+        tail.file.sync()
+    failpoint("recovery.after_cut")
+    return found
+
+
+def _quarantine(parts: Parts, start: PhysicalOffset) -> str:
+    """Copy everything from an offset on into a file of its own, before it is cut away."""
+    directory = f"{parts.root}/quarantine"
+    path = f"{directory}/commitlog-{start:020d}"
+    parts.files.make_dirs(directory)
+    log = parts.log
+    ends = log.segments[-1].start + log.file_bytes
+    copy = parts.files.create(path, 0)
+    try:
+        for segment in log.segments:
+            at = max(start - segment.start, 0)
+            while at < log.file_bytes:
+                piece = bytes(segment.view[at : at + _COPY_BYTES])
+                if any(piece):
+                    copy.pwrite(segment.start + at - start, piece)
+                at += _COPY_BYTES
+        copy.truncate(ends - start)
+        copy.sync()
+    finally:
+        copy.close()
+    parts.files.sync_dir(directory)
+    parts.files.sync_dir(parts.root)
+    return path
+
+
+def rewrite_unsynced(log: CommitLog, flushed: PhysicalOffset) -> None:
+    """Write the bytes again that were perhaps never synced.
+
+    After a failed sync the page cache may show bytes that the disk does not have, and a plain
+    sync would not write pages that the kernel believes to be clean.
+    """
+    at = max(flushed, log.min_offset)
+    while at < log.end:
+        segment = log.segment_at(at)
+        assert segment is not None
+        end = min(log.end, segment.start + log.file_bytes, at + _COPY_BYTES)
+        start = at - segment.start
+        segment.file.pwrite(start, bytes(segment.view[start : end - segment.start]))
+        at = end

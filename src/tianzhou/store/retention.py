@@ -1,0 +1,99 @@
+"""Retention: which files go, and when writes must stop. The decision is a pure function.
+
+A file's age is the store time of its youngest message, not the time the file system remembers: a
+restored backup keeps its age, and a clock in a test decides.
+"""
+
+import enum
+import time
+from typing import NamedTuple
+
+from tianzhou.store.commit_log import CommitLog
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.facts import store_time_of
+from tianzhou.store.failpoint import failpoint
+
+
+class Pressure(enum.Enum):
+    """How full the disk is."""
+
+    NONE = enum.auto()
+    CLEAN = enum.auto()
+    """Expired files go now, whatever the hour."""
+    FORCE = enum.auto()
+    """The oldest files go, expired or not."""
+    REFUSE = enum.auto()
+    """The oldest files go, and writes are refused."""
+
+
+def pressure_of(used_ratio: float, config: StoreConfig) -> Pressure:
+    if used_ratio > config.disk_refuse_ratio:
+        return Pressure.REFUSE
+    if used_ratio > config.disk_force_ratio:
+        return Pressure.FORCE
+    return Pressure.CLEAN if used_ratio > config.disk_clean_ratio else Pressure.NONE
+
+
+class Verdict(NamedTuple):
+    """How many of the oldest files to remove now, and why."""
+
+    files: int
+    reason: str
+
+
+def verdict(
+    ages_ms: list[int], pressure: Pressure, hour: int, config: StoreConfig, *, by_hand: bool
+) -> Verdict:
+    """Decide for the log's files, oldest first, the last (which is being written) excluded.
+
+    Under force one file goes at a time: the next look at the disk says whether that was enough.
+    """
+    expired = 0
+    for age_ms in ages_ms:
+        if age_ms < config.retention_hours * 3_600_000:
+            break
+        expired += 1
+    if pressure in (Pressure.FORCE, Pressure.REFUSE):
+        return Verdict(max(expired, min(1, len(ages_ms))), "the disk is nearly full")
+    if by_hand:
+        return Verdict(expired, "by hand")
+    if pressure is Pressure.CLEAN:
+        return Verdict(expired, "the disk fills up")
+    if hour in config.retention_at_hours:
+        return Verdict(expired, "expired")
+    return Verdict(0, "")
+
+
+class Retention:
+    """Owner: the store's writer."""
+
+    def __init__(self, log: CommitLog, config: StoreConfig) -> None:
+        self._log = log
+        self._config = config
+
+    def run(self, pressure: Pressure, *, now_ms: int, flushed: int, by_hand: bool = False) -> int:
+        """Remove what is due; how many files went. A file that is being read stays for now, and
+        so do the younger ones: the log has no gaps."""
+        hour = time.localtime(now_ms // 1000).tm_hour
+        ages = self._ages(now_ms)
+        due = verdict(ages, pressure, hour, self._config, by_hand=by_hand)
+        removed = 0
+        while removed < due.files:
+            oldest = self._log.segments[0]
+            if oldest.leases or oldest.start + self._log.file_bytes > flushed:
+                break
+            failpoint("retention.before_remove")
+            self._log.remove_first()
+            failpoint("retention.after_remove")
+            removed += 1
+        return removed
+
+    def _ages(self, now_ms: int) -> list[int]:
+        """Age of the youngest message of each file but the last: the first of the next file is
+        at most a moment younger."""
+        ages: list[int] = []
+        for segment in self._log.segments[1:]:
+            if segment.start >= self._log.end:
+                break
+            ages.append(now_ms - store_time_of(segment.view, 0))
+        return ages

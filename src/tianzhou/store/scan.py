@@ -1,0 +1,140 @@
+"""Reading a log whose end, or soundness, is not known: slice by slice, never believing it.
+
+Nothing here changes a file. Recovery decides what to do about what is found.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.record.layout import AT_MAGIC, INT32, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
+from tianzhou.record.walk import Stop, first_unsound, is_sound, walk
+from tianzhou.store.dispatch import SLICE_BYTES, SLICE_RECORDS
+from tianzhou.store.facts import store_time_of
+from tianzhou.store.segments import Segment
+
+_SEARCH_BYTES: Final = 1 << 20
+_MAGICS: Final = (INT32.pack(MAGIC_V1), INT32.pack(MAGIC_V2))
+
+
+class Slice(NamedTuple):
+    """Sound records, neighbours in one file."""
+
+    segment: Segment
+    starts: list[int]
+    end: int
+
+    @property
+    def end_offset(self) -> PhysicalOffset:
+        return PhysicalOffset(self.segment.start + self.end)
+
+
+class Halt(NamedTuple):
+    """Where sound records end, and why."""
+
+    offset: PhysicalOffset
+    reason: str
+    is_bare: bool
+    """Nothing is written here: the ordinary end of a log."""
+
+
+class LogScan:
+    """Walks segments from an offset on. After iteration `halt` tells how it ended."""
+
+    def __init__(self, segments: list[Segment], file_bytes: int, start: PhysicalOffset) -> None:
+        self._segments = segments
+        self._file_bytes = file_bytes
+        self._at = start
+        self.halt = Halt(start, "nothing was read", is_bare=True)
+
+    def __iter__(self) -> Iterator[Slice]:
+        at = self._at
+        while True:
+            segment = self._segment(at)
+            if segment is None:
+                self.halt = Halt(at, "the last file ends here", is_bare=True)
+                return
+            start, view = at - segment.start, segment.view
+            found = walk(
+                view, start, min(self._file_bytes, start + SLICE_BYTES), count_max=SLICE_RECORDS
+            )
+            if not found.starts and found.stop is Stop.TORN:
+                found = walk(view, start, self._file_bytes, count_max=1)
+            bad = first_unsound(view, found.starts, found.end, base=segment.start)
+            if bad is not None:
+                end = found.starts[bad]
+                if bad:
+                    yield Slice(segment, found.starts[:bad], end)
+                offset = PhysicalOffset(segment.start + end)
+                self.halt = Halt(offset, "a record whose checksum fails", is_bare=False)
+                return
+            if found.starts:
+                yield Slice(segment, found.starts, found.end)
+            elif found.stop is not Stop.BLANK:
+                reason = f"no record begins here ({found.stop.name.lower()})"
+                self.halt = Halt(at, reason, is_bare=found.stop is Stop.END)
+                return
+            at = PhysicalOffset(segment.start + found.end)
+            if found.stop is Stop.BLANK:
+                at = PhysicalOffset(segment.start + self._file_bytes)
+
+    def _segment(self, offset: int) -> Segment | None:
+        return segment_of(self._segments, self._file_bytes, offset)
+
+
+def segment_of(segments: list[Segment], file_bytes: int, offset: int) -> Segment | None:
+    if not segments or offset < segments[0].start:
+        return None
+    rank = (offset - segments[0].start) // file_bytes
+    return segments[rank] if rank < len(segments) else None
+
+
+def sound_record_at(segments: list[Segment], file_bytes: int, offset: int) -> int | None:
+    """Size of the sound record at this offset, or None."""
+    segment = segment_of(segments, file_bytes, offset)
+    if segment is None:
+        return None
+    at = offset - segment.start
+    if at + 8 > file_bytes:
+        return None
+    size, _ = SIZE_AND_MAGIC.unpack_from(segment.view, at)
+    if size <= 0 or at + size > file_bytes:
+        return None
+    return size if is_sound(segment.view, at, at + size, base=segment.start) else None
+
+
+def store_time_at(segments: list[Segment], file_bytes: int, offset: int) -> int:
+    """Store time of the sound record at this offset."""
+    segment = segment_of(segments, file_bytes, offset)
+    assert segment is not None
+    return store_time_of(segment.view, offset - segment.start)
+
+
+def next_sound_record(
+    segments: list[Segment], file_bytes: int, after: PhysicalOffset
+) -> PhysicalOffset | None:
+    """The first sound record that begins behind this offset, in this file or a later one."""
+    for segment in segments:
+        if segment.start + file_bytes <= after:
+            continue
+        at = max(after + 1 - segment.start, 0)
+        while at < file_bytes:
+            # Windows overlap by the bytes of a head, so that none is missed at an edge.
+            window = bytes(segment.view[at : at + _SEARCH_BYTES + AT_MAGIC + 4])
+            for magic_at in _all(window):
+                offset = segment.start + at + magic_at - AT_MAGIC
+                if offset > after and sound_record_at(segments, file_bytes, offset):
+                    return PhysicalOffset(offset)
+            at += _SEARCH_BYTES
+    return None
+
+
+def _all(window: bytes) -> list[int]:
+    """Positions of either magic number, ascending."""
+    found: list[int] = []
+    for magic in _MAGICS:
+        at = window.find(magic)
+        while at >= 0:
+            found.append(at)
+            at = window.find(magic, at + 1)
+    return sorted(found)

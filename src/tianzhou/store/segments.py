@@ -1,0 +1,101 @@
+"""Fixed-size files that lie end to end: names, order, gaps. The commit log is made of these.
+
+A file is named by the offset of its first byte, twenty digits. Opening a directory refuses what
+it does not understand and names the file; it never deletes or resizes anything but an empty or
+short last file, which a crash during creation leaves behind.
+"""
+
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.files import File, Files
+
+
+class Segment:
+    """One open file.
+
+    Owner: the store's writer; `leases` is counted by it alone.
+    Valid until: views of it live until the last lease is given back.
+    """
+
+    __slots__ = ("file", "leases", "reserved", "start", "view")
+
+    def __init__(self, file: File, start: PhysicalOffset, *, reserved: int) -> None:
+        self.file = file
+        self.start = start
+        self.reserved = reserved
+        """Blocks are taken for the bytes before this position of the file."""
+        self.leases = 0
+        self.view = file.view()
+
+    def close(self) -> None:
+        self.view.release()
+        self.file.close()
+
+
+def file_name(offset: int) -> str:
+    return f"{offset:020d}"
+
+
+def is_file_name(name: str) -> bool:
+    return len(name) == 20 and name.isascii() and name.isdecimal()
+
+
+def create(files: Files, directory: str, start: PhysicalOffset, size: int, reserve: int) -> Segment:
+    """A new file, known to survive a crash by its name, with its first blocks taken."""
+    path = f"{directory}/{file_name(start)}"
+    file = files.create(path, size)
+    try:
+        file.reserve(0, min(reserve, size))
+        file.sync()
+        files.sync_dir(directory)
+    except OSError:
+        file.close()
+        files.remove(path)
+        raise
+    return Segment(file, start, reserved=min(reserve, size))
+
+
+def open_all(files: Files, directory: str, size: int) -> list[Segment]:
+    """Every file of the directory, in order."""
+    names = [name for name in files.list(directory) if not name.startswith(".")]
+    for name in names:
+        if not is_file_name(name):
+            raise StoreDamaged(f"{directory}/{name}", "is not a commit log file; move it away")
+    segments: list[Segment] = []
+    for rank, name in enumerate(names):
+        start = PhysicalOffset(int(name))
+        if start % size:
+            raise StoreDamaged(
+                f"{directory}/{name}",
+                f"does not begin at a multiple of the file size {size}; "
+                "was the directory written with another commit_log_file_bytes?",
+            )
+        if segments and start != segments[-1].start + size:
+            missing = file_name(segments[-1].start + size)
+            raise StoreDamaged(f"{directory}/{missing}", f"is missing; {name} comes after it")
+        segment = _open(files, f"{directory}/{name}", start, size, last=rank == len(names) - 1)
+        if segment is not None:
+            segments.append(segment)
+    return segments
+
+
+def _open(
+    files: Files, path: str, start: PhysicalOffset, size: int, *, last: bool
+) -> Segment | None:
+    file = files.open(path)
+    found = file.size()
+    if found == 0 and last:
+        file.close()
+        files.remove(path)
+        return None
+    if found < size and last:
+        # A crash between creating the file and giving it its length, or during a cut.
+        file.truncate(size)
+        file.sync()
+    elif found != size:
+        file.close()
+        raise StoreDamaged(
+            path, f"has {found} bytes and should have {size}; restore it, or set "
+            "commit_log_file_bytes to the size the directory was written with",
+        )  # fmt: skip
+    return Segment(file, start, reserved=0)

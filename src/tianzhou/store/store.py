@@ -1,0 +1,367 @@
+"""MessageStore: append, dispatch, read, watermarks. It puts the parts together and owns the order.
+
+One writer owns it. All methods are called by that owner, except where a docstring says otherwise;
+with `start` a thread syncs in the background, without it the owner calls `flush` itself.
+"""
+
+import errno
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset
+from tianzhou.record.chunk import RecordChunk
+from tianzhou.store import layout, read, recovery
+from tianzhou.store.checkpoint import CheckpointFile
+from tianzhou.store.commit_log import CommitLog
+from tianzhou.store.config import FlushMode, StoreConfig
+from tianzhou.store.dispatch import Dispatcher
+from tianzhou.store.errors import DiskFull, StoreClosed, StoreFenced
+from tianzhou.store.facts import Run
+from tianzhou.store.failpoint import failpoint
+from tianzhou.store.files import Files
+from tianzhou.store.flush import Derivations, Flusher, FlushThread
+from tianzhou.store.key_index import KeyIndex
+from tianzhou.store.queues import Queues
+from tianzhou.store.read import ReadLimit, ReadResult, ReadStatus
+from tianzhou.store.retention import Pressure, Retention, pressure_of
+
+CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
+"""As much log behind the checkpoint makes a new one due: it is what a restart has to scan."""
+
+
+class Appended(NamedTuple):
+    """Where the records of a chunk went."""
+
+    end: PhysicalOffset
+    """They are as durable as the log is up to here."""
+    physical_offsets: list[PhysicalOffset]
+    queue_offsets: list[int]
+
+
+class Watermarks(NamedTuple):
+    """Invariant: minimum <= dispatched <= appended;  flushed <= appended"""
+
+    minimum: PhysicalOffset
+    dispatched: PhysicalOffset
+    flushed: PhysicalOffset
+    appended: PhysicalOffset
+
+
+def _no_progress(_done: int, _total: int) -> None:
+    """Nobody watches."""
+
+
+class MessageStore:
+    """A directory of messages. Opening recovers it; `close` leaves it clean."""
+
+    def __init__(
+        self,
+        files: Files,
+        root: str,
+        config: StoreConfig,
+        clock: Clock,
+        *,
+        progress: recovery.Progress = _no_progress,
+        rebuild: bool = False,
+    ) -> None:
+        self._files = files
+        self.root = root
+        self.config = config
+        self._clock = clock
+        files.make_dirs(root)
+        self._lock = layout.take_lock(files, root)
+        try:
+            self._open(progress, rebuild=rebuild)
+        except BaseException:
+            self._lock.close()
+            raise
+        self._thread: FlushThread | None = None
+        self._closed = False
+        self._refusal = ""
+        self._last_save_s = self._last_clean_s = clock.monotonic_s()
+
+    def _open(self, progress: recovery.Progress, *, rebuild: bool) -> None:
+        files, root, config = self._files, self.root, self.config
+        self.was_clean = not files.exists(f"{root}/{layout.ABORT}")
+        self._checkpoint = CheckpointFile(files, f"{root}/{layout.CHECKPOINT}")
+        self.log = CommitLog(
+            files, f"{root}/{layout.COMMIT_LOG}",
+            file_bytes=config.commit_log_file_bytes, reserve_bytes=config.reserve_bytes,
+        )  # fmt: skip
+        self.queues = Queues(
+            files, f"{root}/{layout.CONSUME_QUEUE}", config.consume_queue_file_units
+        )
+        self.index = (
+            KeyIndex(
+                files, f"{root}/{layout.INDEX}", self._clock,
+                slots=config.index_slots, entries=config.index_entries,
+            )
+            if config.index_enabled
+            else None
+        )  # fmt: skip
+        self._dispatcher = Dispatcher(self.log, self.queues, self.index, config.delay_levels_ms)
+        found = self._checkpoint.current
+        parts = recovery.Parts(
+            files, root, self.log, self.queues, self.index, self._dispatcher, found
+        )
+        self.recovered = recovery.recover(parts, progress=progress, rebuild=rebuild)
+        if found.exact:
+            recovery.rewrite_unsynced(self.log, PhysicalOffset(found.flushed))
+        self._flusher = Flusher(files, self.log, self._checkpoint)
+        self._flusher.restart(self.log.min_offset if not found.exact else found.flushed)
+        self._retention = Retention(self.log, config)
+        self._next_offsets = {queue.key: int(queue.end) for queue in self.queues}
+        failpoint("recovery.before_abort")
+        layout.write_abort(files, root)
+        self._flusher.save(self._derivations(), clean=False)
+        self._raise_if_broken()
+
+    # Watermarks
+
+    @property
+    def watermarks(self) -> Watermarks:
+        return Watermarks(
+            self.log.min_offset, self._dispatcher.position, self._flusher.flushed, self.log.end
+        )
+
+    @property
+    def flushed(self) -> PhysicalOffset:
+        """Everything below is on the medium. May be read from any thread."""
+        return self._flusher.flushed
+
+    def _visible_limit(self) -> PhysicalOffset:
+        """A message may be seen once it is as safe as the configuration promises: otherwise a
+        crash could take back what a consumer already confirmed, and give its offset to another."""
+        return self._flusher.flushed if self.config.flush_mode is FlushMode.SYNC else self.log.end
+
+    # Writing
+
+    def append(self, chunk: RecordChunk) -> Appended:
+        """Write records to the log. Raises DiskFull, StoreFenced or StoreClosed, and then
+        nothing of the chunk counts as stored."""
+        self._raise_if_broken()
+        if self._refusal:
+            raise DiskFull(self._refusal)
+        offsets = self._assign(chunk.queues)
+        start = self.log.end
+        try:
+            placed = self.log.append(chunk, queue_offsets=offsets, now_ms=self._clock.now_ms())
+        except OSError as error:
+            raise self._fence("writing the commit log", error) from error
+        for queue, offset in zip(chunk.queues, offsets, strict=True):
+            if queue is not None:
+                self._next_offsets[queue] = offset + 1
+        if placed and placed[-1] - placed[0] == chunk.starts[-1] and placed[0] == start:
+            self._dispatcher.offer(start, chunk.data, chunk.starts)
+        if self._thread is not None and self.config.flush_mode is FlushMode.SYNC:
+            self._thread.ask()
+        return Appended(self.log.end, placed, offsets)
+
+    def _assign(self, queues: list[QueueKey | None]) -> list[int]:
+        """Queue offsets for a chunk. They are taken only when the log has it."""
+        counted: dict[QueueKey, int] = {}
+        offsets: list[int] = []
+        get = self._next_offsets.get
+        for queue in queues:
+            if queue is None:
+                offsets.append(0)
+                continue
+            offset = counted.get(queue)
+            if offset is None:
+                offset = get(queue, 0)
+            counted[queue] = offset + 1
+            offsets.append(offset)
+        return offsets
+
+    def dispatch(self) -> list[Run]:
+        """One slice of dispatch: what became visible. Call it after appends and on progress of
+        the flusher, until it returns nothing."""
+        if self._closed:
+            return []
+        try:
+            return self._dispatcher.run(self._visible_limit())
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise self._fence("writing queues and index", error) from error
+            self._refuse(f"no room for queues and index in {self.root}: {error}")
+            return []
+
+    def dispatch_all(self) -> None:
+        while self.dispatch():
+            pass
+
+    # Durability
+
+    def start(self, on_progress: Callable[[], None] = lambda: None) -> None:
+        """Sync in a thread from now on. `on_progress` is called from that thread."""
+        self._raise_if_broken()
+        assert self._thread is None, "the flush thread runs already"
+        self._thread = FlushThread(self._flusher, self.log, self.config, self._clock, on_progress)
+
+    def flush(self) -> None:
+        """Bring everything appended to the medium now, in the caller's thread or the flusher's."""
+        if self._thread is not None:
+            self._thread.wait(self.log.end, self.config.sync_flush_timeout_ms / 1000)
+        else:
+            self._flusher.flush()
+        self._raise_if_broken()
+
+    def wait_flushed(self, offset: PhysicalOffset, timeout_s: float) -> bool:
+        """Block until the log is on the medium up to here; False when the time is up."""
+        if self._thread is None:
+            self._flusher.flush()
+        else:
+            self._thread.wait(offset, timeout_s)
+        self._raise_if_broken()
+        return self._flusher.flushed >= offset
+
+    def checkpoint(self) -> None:
+        """Sync queues and index and say so, now."""
+        self._raise_if_broken()
+        made = self._derivations()
+        if self._thread is None:
+            self._flusher.save(made)
+        elif not self._thread.is_saving:
+            self._thread.save(made)
+        self._last_save_s = self._clock.monotonic_s()
+        self._raise_if_broken()
+
+    def _derivations(self) -> Derivations:
+        self.queues.write_out()
+        files, directories = self.queues.cache.take_dirty()
+        index = self.index
+        if index is not None and (taken := index.take_dirty()):
+            files |= taken
+            directories.add(index.directory)
+        newest = index.files[-1] if index is not None and index.files else None
+        dispatcher = self._dispatcher
+        return Derivations(
+            files, directories, dispatcher.position, dispatcher.anchor,
+            len(self.queues), self.queues.units(),
+            newest.name if newest else "", newest.count if newest else 1,
+            dispatcher.last_timestamp,
+        )  # fmt: skip
+
+    # Housekeeping
+
+    def maintain(self) -> None:
+        """What has to happen from time to time: checkpoints, retention, a look at the disk.
+        Cheap when nothing is due; call it about every second."""
+        self._raise_if_broken()
+        now_s, config = self._clock.monotonic_s(), self.config
+        if now_s - self._last_clean_s >= config.clean_interval_ms / 1000:
+            self._last_clean_s = now_s
+            self.clean()
+        idle_s = now_s - self._last_save_s
+        behind = self._dispatcher.position - self._checkpoint.current.derived
+        busy = self._thread is not None and self._thread.is_saving
+        if behind > 0 and not busy and idle_s >= config.queue_flush_interval_ms / 1000:
+            thorough = idle_s >= config.queue_flush_thorough_ms / 1000
+            if behind >= CHECKPOINT_BYTES or thorough:
+                self.checkpoint()
+
+    def clean(self, *, by_hand: bool = False) -> int:
+        """Remove expired log files if it is time, and what was derived from them."""
+        self._raise_if_broken()
+        usage = self._files.usage(self.log.directory)
+        pressure = pressure_of(usage.used_ratio, self.config)
+        removed = self._retention.run(
+            pressure, now_ms=self._clock.now_ms(), flushed=self._flusher.flushed, by_hand=by_hand
+        )
+        if removed:
+            for queue in self.queues:
+                queue.raise_minimum(self.log.min_offset)
+                queue.remove_expired()
+            if self.index is not None:
+                self.index.remove_expired(self.log.min_offset)
+            self.checkpoint()
+        self._refusal = ""
+        if pressure is Pressure.REFUSE:
+            self._refuse(
+                f"the disk of {self.root} is {usage.used_ratio:.0%} full, more than "
+                f"{self.config.disk_refuse_ratio:.0%}; writes are refused until space is free"
+            )
+        return removed
+
+    def _refuse(self, reason: str) -> None:
+        self._refusal = reason
+
+    @property
+    def refusal(self) -> str:
+        """Why appends are refused now; empty when they are not."""
+        return self._refusal
+
+    def delete_topic(self, topic: str) -> int:
+        """Remove the queues of a topic. Its records stay in the log until that expires."""
+        self._raise_if_broken()
+        removed = self.queues.remove_topic(topic)
+        self._next_offsets = {
+            key: end for key, end in self._next_offsets.items() if key.topic != topic
+        }
+        self.checkpoint()
+        return removed
+
+    # Reading
+
+    def read(
+        self,
+        key: QueueKey,
+        start: QueueOffset,
+        limit: ReadLimit = ReadLimit(),  # noqa: B008 - frozen
+        *,
+        tags_codes: Collection[int] | None = None,
+    ) -> ReadResult:
+        """Stored bytes of a queue from an offset on. Give the result back with `release`."""
+        queue = self.queues.get(key)
+        if queue is None:
+            zero = QueueOffset(0)
+            status = ReadStatus.NO_MATCHED_LOGIC_QUEUE
+            return ReadResult(status, next_offset=zero, min_offset=zero, max_offset=zero)
+        return read.read(self.log, queue, start, limit, tags_codes)
+
+    def min_offset(self, key: QueueKey) -> QueueOffset:
+        queue = self.queues.get(key)
+        return queue.min_offset if queue else QueueOffset(0)
+
+    def max_offset(self, key: QueueKey) -> QueueOffset:
+        """The rank the next visible message gets."""
+        queue = self.queues.get(key)
+        return queue.end if queue else QueueOffset(0)
+
+    # Ending
+
+    def close(self) -> None:
+        """Flush everything and leave the directory clean."""
+        if self._closed:
+            return
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+        try:
+            failpoint("close.before_flush")
+            if self._flusher.error is None:
+                self._flusher.flush()
+                self.dispatch_all()
+                self._flusher.save(self._derivations(), clean=not self._refusal)
+                failpoint("close.before_abort")
+                if self._flusher.error is None and not self._refusal:
+                    layout.remove_abort(self._files, self.root)
+        finally:
+            self._closed = True
+            for part in (self.log, self.queues, self.index, self._checkpoint, self._lock):
+                if part is not None:
+                    part.close()
+
+    def _raise_if_broken(self) -> None:
+        if self._flusher.error is not None:
+            raise self._flusher.error
+        if getattr(self, "_closed", False):
+            raise StoreClosed(f"the store in {self.root} is closed")
+
+    def _fence(self, what: str, error: OSError) -> StoreFenced:
+        fenced = StoreFenced(
+            f"{what} failed: {error}; nothing is stored any more; check the disk and restart"
+        )
+        self._flusher.error = fenced
+        return fenced

@@ -1,0 +1,25 @@
+"""A clock one can hold."""
+
+
+class ManualClock:
+    """Stands still until it is moved."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = now_ms
+        self._monotonic_s = 0.0
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic_s(self) -> float:
+        return self._monotonic_s
+
+    def advance(self, *, ms: int = 0, seconds: float = 0, hours: float = 0) -> None:
+        step_ms = int(ms + seconds * 1000 + hours * 3_600_000)
+        assert step_ms >= 0, "to set the wall clock back, use jump"
+        self._now_ms += step_ms
+        self._monotonic_s += step_ms / 1000
+
+    def jump(self, ms: int) -> None:
+        """Move wall time alone, in either direction, as a clock that is set does."""
+        self._now_ms += ms
