@@ -59,6 +59,8 @@ class Report:
     cut_at: int | None = None
     quarantine: str = ""
     damage: list[Damage] = field(default_factory=list[Damage])
+    clamped: int = 0
+    """Stored consumer and delay offsets that lay beyond the end of their queue."""
 
 
 class Parts(NamedTuple):

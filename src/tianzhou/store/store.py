@@ -25,6 +25,7 @@ from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.queues import Queues
 from tianzhou.store.read import ReadLimit, ReadResult, ReadStatus
 from tianzhou.store.retention import Pressure, Retention, pressure_of
+from tianzhou.store.tables import Tables
 
 CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
 """As much log behind the checkpoint makes a new one due: it is what a restart has to scan."""
@@ -111,6 +112,9 @@ class MessageStore:
         self._flusher = Flusher(files, self.log, self._checkpoint)
         self._flusher.restart(self.log.min_offset if not found.exact else found.flushed)
         self._retention = Retention(self.log, config)
+        self.tables = Tables(files, f"{root}/{layout.CONFIG}")
+        self.tables.load_all()
+        self.recovered.clamped = self.tables.clamp(self.max_offset)
         self._next_offsets = {queue.key: int(queue.end) for queue in self.queues}
         failpoint("recovery.before_abort")
         layout.write_abort(files, root)

@@ -1,0 +1,136 @@
+"""The small tables in `config/`: topics, groups, and how far consumers and delays have come.
+
+JSON, in RocketMQ's shapes. A table is replaced as a whole: written beside the old one, synced, and
+renamed; the version before stays as `.bak`. A crash leaves the old table or the new one. A table
+that can't be read is an error that names the file: starting with an empty one would forget topics,
+or deliver everything again.
+"""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
+from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.facts import SCHEDULE_TOPIC
+from tianzhou.store.failpoint import failpoint
+from tianzhou.store.files import Files
+from tianzhou.wire import tables as wire
+
+T = TypeVar("T")
+
+EndOf = Callable[[QueueKey], QueueOffset]
+"""The end of a queue."""
+
+
+class Table(Generic[T]):
+    """One file, one value."""
+
+    def __init__(self, files: Files, path: str, decode: Callable[[bytes], T], empty: T) -> None:
+        self._files = files
+        self.path = path
+        self._decode = decode
+        self._empty = empty
+
+    def load(self) -> T:
+        """The stored value; the empty one if there never was any."""
+        for path in (self.path, f"{self.path}.bak"):
+            # Between two renames there is only the backup, and it is the last whole table.
+            if self._files.exists(path):
+                return self._read(path)
+        return self._empty
+
+    def _read(self, path: str) -> T:
+        file = self._files.open(path)
+        try:
+            data = file.pread(0, file.size())
+        finally:
+            file.close()
+        try:
+            return self._decode(data)
+        except TianzhouError as error:
+            raise StoreDamaged(
+                path,
+                f"can't be read: {error}; the version before it is {self.path}.bak: "
+                "repair the file, or put the older one in its place",
+            ) from error
+
+    def save(self, value: T) -> None:
+        """Replace the stored value; when this returns, the new one survives a crash."""
+        data = msgspec.json.format(msgspec.json.encode(value), indent=2)
+        directory = self.path.rpartition("/")[0]
+        temporary = f"{self.path}.tmp"
+        self._files.make_dirs(directory)
+        file = self._files.create(temporary, 0)
+        try:
+            file.pwrite(0, data)
+            file.sync()
+        finally:
+            file.close()
+        failpoint("table.after_temporary")
+        if self._files.exists(self.path):
+            self._files.rename(self.path, f"{self.path}.bak")
+            failpoint("table.after_backup")
+        self._files.rename(temporary, self.path)
+        failpoint("table.after_rename")
+        self._files.sync_dir(directory)
+
+
+class Tables:
+    """The tables of a broker."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        def table(name: str, decode: Callable[[bytes], T], empty: T) -> Table[T]:
+            return Table(files, f"{directory}/{name}.json", decode, empty)
+
+        self.topics = table("topics", wire.decode_topic_table, wire.TopicConfigTable())
+        self.groups = table(
+            "subscriptionGroup", wire.decode_group_table, wire.SubscriptionGroupTable()
+        )
+        self.consumer_offsets = table(
+            "consumerOffset", wire.decode_consumer_offsets, wire.ConsumerOffsetTable()
+        )
+        self.delay_offsets = table(
+            "delayOffset", wire.decode_delay_offsets, wire.DelayOffsetTable()
+        )
+
+    def load_all(self) -> None:
+        """Read every table once, so that a damaged one stops the start."""
+        for table in (self.topics, self.groups, self.consumer_offsets, self.delay_offsets):
+            table.load()
+
+    def clamp(self, end_of: EndOf) -> int:
+        """Take back offsets that lie beyond the end of their queue; how many there were.
+
+        A crash may take the end of a log. An offset beyond it would skip the messages that get
+        these ranks next; brought back to the end, they are delivered.
+        """
+        return self._clamp_consumers(end_of) + self._clamp_delays(end_of)
+
+    def _clamp_consumers(self, end_of: EndOf) -> int:
+        found = self.consumer_offsets.load()
+        clamped = 0
+        offsets: dict[str, dict[int, int]] = {}
+        for name, row in found.offset_table.items():
+            topic = name.partition("@")[0]
+            offsets[name] = {
+                queue_id: min(offset, end_of(queue_key(topic, queue_id)))
+                for queue_id, offset in row.items()
+            }
+            clamped += sum(row[queue_id] != offset for queue_id, offset in offsets[name].items())
+        if clamped:
+            self.consumer_offsets.save(msgspec.structs.replace(found, offset_table=offsets))
+        return clamped
+
+    def _clamp_delays(self, end_of: EndOf) -> int:
+        found = self.delay_offsets.load()
+        offsets = {
+            level: min(offset, end_of(queue_key(SCHEDULE_TOPIC, level - 1)))
+            for level, offset in found.offset_table.items()
+        }
+        clamped = sum(offsets[level] != offset for level, offset in found.offset_table.items())
+        if clamped:
+            self.delay_offsets.save(msgspec.structs.replace(found, offset_table=offsets))
+        return clamped
