@@ -1,0 +1,102 @@
+"""The generated tables of codes, and the generator: `spec/`, `tools/gen_wire.py`."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tianzhou.base.errors import Retry
+from tianzhou.wire import _generated_codes as codes
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire._generated_explanations import EXPLANATIONS
+from tianzhou.wire._generated_headers import REQUEST_HEADERS, RESPONSE_HEADERS
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_codes_are_the_ones_on_the_wire() -> None:
+    assert RequestCode.SEND_MESSAGE_V2 == 310
+    assert RequestCode.BATCH_ACK_MESSAGE == 200151
+    assert ResponseCode.TOPIC_NOT_EXIST == 17
+    assert ResponseCode.RPC_TIME_OUT == -1006
+
+
+def test_every_response_code_is_explained() -> None:
+    assert EXPLANATIONS.keys() == set(ResponseCode)
+    for explanation in EXPLANATIONS.values():
+        assert explanation.sentence.endswith(".")
+        assert explanation.remedy.endswith(".")
+
+
+def test_retry_hints() -> None:
+    assert EXPLANATIONS[ResponseCode.SYSTEM_BUSY].retry is Retry.OTHER_BROKER
+    assert EXPLANATIONS[ResponseCode.TOPIC_NOT_EXIST].retry is Retry.AFTER_ROUTE_REFRESH
+    assert EXPLANATIONS[ResponseCode.MESSAGE_ILLEGAL].retry is Retry.NEVER
+
+
+def test_every_code_has_a_place_or_is_not_in_use() -> None:
+    placed = (
+        codes.SERVED_BY_NAMESERVER
+        | codes.SERVED_BY_BROKER
+        | codes.SERVED_BY_CLIENT
+        | codes.SERVED_BY_CONTROLLER
+    )
+    unused = set(RequestCode) - placed
+    assert unused == {13, 22, 23, 27, *range(209, 215)}
+    assert (REQUEST_HEADERS.keys() | RESPONSE_HEADERS.keys()) <= placed
+
+
+def test_what_the_broker_asks_of_clients() -> None:
+    assert sorted(codes.SERVED_BY_CLIENT) == [39, 40, 220, 221, 307, 309, 326]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The parts of the repository that the generator touches."""
+    shutil.copytree(ROOT / "spec", tmp_path / "spec")
+    (tmp_path / "tools").mkdir()
+    shutil.copy(ROOT / "tools" / "gen_wire.py", tmp_path / "tools")
+    wire = tmp_path / "src" / "tianzhou" / "wire"
+    wire.mkdir(parents=True)
+    for path in (ROOT / "src" / "tianzhou" / "wire").glob("_generated_*.py"):
+        shutil.copy(path, wire)
+    return tmp_path
+
+
+def run(checkout: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, str(checkout / "tools" / "gen_wire.py"), *arguments],
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_generated_files_are_fresh(checkout: Path) -> None:
+    done = run(checkout, "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_stale_missing_and_forgotten_files_are_noticed_and_mended(checkout: Path) -> None:
+    wire = checkout / "src" / "tianzhou" / "wire"
+    stale, missing = wire / "_generated_codes.py", wire / "_generated_headers_pop.py"
+    forgotten = wire / "_generated_old.py"
+    stale.write_text(stale.read_text() + "# edited\n")
+    missing.unlink()
+    forgotten.write_text("")
+    done = run(checkout, "--check")
+    assert done.returncode == 1
+    for path in (stale, missing, forgotten):
+        assert f"{path.name} is stale" in done.stderr
+    assert run(checkout).returncode == 0
+    assert run(checkout, "--check").returncode == 0
+    assert not forgotten.exists()
+
+
+def test_a_table_that_contradicts_itself_is_refused(checkout: Path) -> None:
+    path = checkout / "spec" / "requests.toml"
+    path.write_text(path.read_text().replace("code = 11,", "code = 10,"))
+    done = run(checkout)
+    assert done.returncode != 0
+    assert "request code 10 occurs twice" in done.stderr
