@@ -8,7 +8,7 @@ Read with tolerance for what real peers send: numbers and booleans among the fie
 as an ordinal, keys we don't know, and nearly everything left out. What remains an error: no code,
 no number to answer to, values nested in fields, anything that is not JSON.
 
-The send header is read ten thousand times as often as all others. For it there is `HeaderReader`,
+The send header is read far more often than all others. For it there is `HeaderReader`,
 which decodes into one typed object without a dictionary in between.
 """
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.codec import decode_header
 from tianzhou.wire.connection import Connection
 from tianzhou.wire.errors import CannotEncode, TooLargeToSend, TooManyPending
@@ -28,6 +29,13 @@ def test_answers_find_their_questions_in_any_order() -> None:
     assert connection.answered(answer(second.opaque)) == "second"
     assert connection.answered(answer(first.opaque)) == "first"
     assert connection.pending_count == 0
+
+
+@pytest.mark.parametrize("form", SerialiseType)
+def test_codes_of_the_table_go_out_as_numbers(form: SerialiseType) -> None:
+    connection: Connection[str] = Connection(serialise_type=form)
+    header = sent(connection.request(RequestCode.POP_MESSAGE, token="x", deadline=1.0))
+    assert (header.code, header.serialise_type) == (200050, form)
 
 
 def test_an_answer_to_nothing_is_counted() -> None:

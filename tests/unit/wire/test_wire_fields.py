@@ -1,11 +1,14 @@
 """Typed header fields: `wire/fields.py` and the classes generated over it."""
 
+from typing import cast
+
 import pytest
 
 from tianzhou.base.errors import ProtocolError, RemoteProtocolError
 from tianzhou.wire._generated_headers import (
     REQUEST_HEADERS,
     RESPONSE_HEADERS,
+    ConsumerSendMsgBackRequest,
     EndTransactionRequest,
     PullMessageRequest,
     QueueRequest,
@@ -92,6 +95,18 @@ def test_a_number_that_is_none_is_named_with_its_value(text: str) -> None:
         QueueRequest.from_ext({"topic": "T", "queueId": text})
     assert caught.value.field == "queueId"
     assert len(str(caught.value)) < 300
+
+
+def test_the_culprit_is_found_behind_optional_fields_that_are_absent() -> None:
+    ext = {"offset": "1", "group": "g", "delayLevel": "0", "unitMode": "perhaps"}
+    with pytest.raises(HeaderFieldError, match="field unitMode is 'perhaps'"):
+        ConsumerSendMsgBackRequest.from_ext(ext)
+
+
+def test_a_name_that_is_no_text_is_refused_too() -> None:
+    ext = cast("dict[str, str]", {"topic": "T", "queueId": "1", 5: "x"})
+    with pytest.raises(HeaderFieldError, match="QueueRequest: Expected `str`"):
+        QueueRequest.from_ext(ext)
 
 
 def test_a_bad_field_does_not_end_the_connection() -> None:
