@@ -7,9 +7,10 @@ written (store timestamp): `stamp` writes them in place, then the checksum that 
 
 from collections.abc import Iterable, Sequence
 from struct import pack as struct_pack
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tianzhou.base import limits
 from tianzhou.base.kinds import Bytes, QueueKey
@@ -24,6 +25,7 @@ from tianzhou.record.layout import (
     FIELDS,
     HEAD,
     HOST_BYTES_EXTRA,
+    HOST_BYTES_V4,
     INT16,
     INT64,
     MAGIC_V1,
@@ -36,6 +38,13 @@ NUMPY_FROM: Final = 48
 
 CRC_PLACEHOLDER: Final = CRC_PROPERTY + b"\x01" + b"0" * 10 + b"\x02"
 _INVISIBLE: Final = (flags.TRANSACTION_PREPARED, flags.TRANSACTION_ROLLBACK)
+_TRANSACTION: Final = flags.TRANSACTION_MASK
+_LONG_HOSTS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
+_FIXED_BYTES: Final = HEAD.size + 2
+_PROPERTIES_MAX: Final = limits.PROPERTIES_BYTES_MAX
+_RECORD_MAX: Final = limits.RECORD_BYTES_MAX
+_pack_head: Final = HEAD.pack
+_pack_size: Final = INT16.pack
 
 
 class Entry(NamedTuple):
@@ -59,7 +68,7 @@ class RecordChunk:
     and the last end is the size of the data.
     """
 
-    __slots__ = ("data", "ends", "has_crc", "queues", "starts")
+    __slots__ = ("data", "ends", "has_crc", "has_long_hosts", "queues", "starts")
 
     def __init__(
         self,
@@ -69,6 +78,7 @@ class RecordChunk:
         queues: list[QueueKey | None],
         *,
         has_crc: bool,
+        has_long_hosts: bool,
     ) -> None:
         self.data = data
         self.starts = starts
@@ -77,6 +87,7 @@ class RecordChunk:
         """The queue that gives each record its offset; None for the invisible records of a
         transaction, which have offset 0."""
         self.has_crc = has_crc
+        self.has_long_hosts = has_long_hosts
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -99,34 +110,36 @@ def build(entries: Iterable[Entry], *, store_host: bytes, record_crc: bool) -> R
     ends: list[int] = []
     queues: list[QueueKey | None] = []
     topics: dict[str, bytes] = {}
-    at = 0
-    extra_flags = flags.STORE_HOST_V6 if len(store_host) > 8 else 0
+    at = rare = 0
+    host_flag = flags.STORE_HOST_V6 if len(store_host) > HOST_BYTES_V4 else 0
     for entry in entries:
-        queue, body, properties, _, sys_flag, *_ = entry
-        topic = topics.get(queue.topic)
+        queue, body, properties, flag, sys_flag, born, born_host, times, prepared = entry
+        topic_name, queue_id = queue
+        topic = topics.get(topic_name)
         if topic is None:
-            topic = topics[queue.topic] = _sized_topic(queue.topic)
+            topic = topics[topic_name] = _sized_topic(topic_name)
         if record_crc:
             properties = _with_placeholder(properties)
         body_size, properties_size = len(body), len(properties)
-        total = HEAD.size + body_size + len(topic) + 2 + properties_size
-        if properties_size > limits.PROPERTIES_BYTES_MAX or total > limits.RECORD_BYTES_MAX:
+        total = _FIXED_BYTES + body_size + len(topic) + properties_size
+        if properties_size > _PROPERTIES_MAX or total > _RECORD_MAX:
             raise _too_large(entry, body_size, properties_size)
-        if (extra_flags | sys_flag) & 0x30 or len(topic) > 128:
+        if sys_flag & _LONG_HOSTS or host_flag or len(topic) > 128:
             head = _rare_head(entry, topic, store_host, total)
             total += len(head) - HEAD.size
+            rare += len(head) != HEAD.size
         else:
-            head = HEAD.pack(
-                total, MAGIC_V1, crc31(body), queue.queue_id, entry.flag, 0, 0, sys_flag,
-                entry.born_timestamp, entry.born_host, 0, store_host,
-                entry.reconsume_times, entry.prepared_offset, body_size,
+            head = _pack_head(
+                total, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, 0, 0, sys_flag,
+                born, born_host, 0, store_host, times, prepared, body_size,
             )  # fmt: skip
-        parts += (head, body, topic, INT16.pack(properties_size), properties)
+        parts += (head, body, topic, _pack_size(properties_size), properties)
         starts.append(at)
         at += total
         ends.append(at)
-        queues.append(None if sys_flag & flags.TRANSACTION_MASK in _INVISIBLE else queue)
-    return RecordChunk(bytearray().join(parts), starts, ends, queues, has_crc=record_crc)
+        queues.append(queue if sys_flag & _TRANSACTION not in _INVISIBLE else None)
+    data = bytearray().join(parts)
+    return RecordChunk(data, starts, ends, queues, has_crc=record_crc, has_long_hosts=rare > 0)
 
 
 def stamp(
@@ -143,7 +156,7 @@ def stamp(
     `physical_offset` is where record `first` will stand; `queue_offsets` are those of the run.
     """
     base = physical_offset - chunk.starts[first]
-    if end - first < NUMPY_FROM:
+    if end - first < NUMPY_FROM or chunk.has_long_hosts:
         _stamp_few(chunk, first, end, queue_offsets, base, store_timestamp)
     else:
         _stamp_many(chunk, first, end, queue_offsets, base, store_timestamp)
@@ -163,36 +176,48 @@ def _stamp_few(
                 data[stop - 11 : stop - 1] = crc_digits(crc32(view[start : stop - 20]))
 
 
-_QUEUE_OFFSET: Final = np.dtype(">i8")
-_POWERS_OF_TEN: Final = 10 ** np.arange(10, dtype=np.uint32)
-_DIGIT_POSITIONS: Final = np.arange(-11, -1)
+_INT64: Final = np.dtype(">i8")
 
 
 def _stamp_many(
     chunk: RecordChunk, first: int, end: int, queue_offsets: Sequence[int], base: int, now_ms: int
 ) -> None:
-    if any(chunk.data[start + 39] & 0x30 for start in chunk.starts[first:end]):
-        return _stamp_few(chunk, first, end, queue_offsets, base, now_ms)
-    data = chunk.data
-    starts = np.array(chunk.starts[first:end])
+    data, starts, ends = chunk.data, chunk.starts[first:end], chunk.ends[first:end]
+    at = np.array(starts)
     # One unaligned 8-byte field at every byte position; indexing by the starts scatters.
-    count = len(data) - 7
-    fields = np.ndarray((count,), _QUEUE_OFFSET, data, strides=(1,))
-    fields[starts + AT_QUEUE_OFFSET] = queue_offsets
-    fields[starts + (AT_QUEUE_OFFSET + 8)] = starts + base
-    fields[starts + AT_STORE_TIMESTAMP] = now_ms
+    fields = np.ndarray((len(data) - 7,), _INT64, data, strides=(1,))
+    fields[at + AT_QUEUE_OFFSET] = queue_offsets
+    fields[at + (AT_QUEUE_OFFSET + 8)] = at + base
+    fields[at + AT_STORE_TIMESTAMP] = now_ms
     if chunk.has_crc:
-        ends = chunk.ends[first:end]
-        with memoryview(data) as view:
-            crcs = [
-                crc32(view[start : stop - CRC_PROPERTY_BYTES])
-                for start, stop in zip(chunk.starts[first:end], ends, strict=True)
-            ]
-        masked = np.array(crcs, np.uint32) & 0x7FFFFFFF
-        digits = (masked[:, None] // _POWERS_OF_TEN % 10 + 48).astype(np.uint8)
-        raw = np.frombuffer(data, np.uint8)
-        raw[np.array(ends)[:, None] + _DIGIT_POSITIONS] = digits
-    return None
+        tails = np.ndarray((len(data) - 19,), f"V{CRC_PROPERTY_BYTES}", data, strides=(1,))
+        tails[np.array(ends) - CRC_PROPERTY_BYTES] = crc_properties(data, starts, ends)
+
+
+_CRC_DTYPE: Final = np.dtype(
+    [("name", "V9"), ("low", "V4"), ("mid", "V4"), ("high", "V2"), ("end", "V1")]
+)
+# Four digits at a time, least significant first.
+_FOUR_DIGITS: Final = np.array([b"%04d" % n for n in range(10_000)]).view("V4")
+_FOUR_DIGITS_REVERSED: Final = (
+    _FOUR_DIGITS.view(np.uint8).reshape(-1, 4)[:, ::-1].copy().view("V4").reshape(-1)
+)
+
+
+def crc_properties(buffer: Bytes, starts: Sequence[int], ends: Sequence[int]) -> npt.NDArray[Any]:
+    """The checksum property, 20 bytes, that each of these records should end with."""
+    covered = CRC_PROPERTY_BYTES
+    with memoryview(buffer) as view:
+        crcs = [crc32(view[start : end - covered]) for start, end in zip(starts, ends, strict=True)]
+    masked = np.array(crcs, np.uint32) & 0x7FFFFFFF
+    upper = masked // 10_000
+    found = np.empty(len(crcs), _CRC_DTYPE)
+    found["name"] = np.void(CRC_PROPERTY + b"\x01")
+    found["low"] = _FOUR_DIGITS_REVERSED[masked - upper * 10_000]
+    found["mid"] = _FOUR_DIGITS_REVERSED[upper % 10_000]
+    found["high"] = _FOUR_DIGITS_REVERSED.view("V2").reshape(-1, 2)[upper // 10_000, 0]
+    found["end"] = np.void(b"\x02")
+    return found.view(f"V{covered}")
 
 
 def crc_digits(crc: int) -> bytes:

@@ -8,13 +8,14 @@ says that it stands where it stands. Nothing here raises; what was found is a va
 import enum
 from collections.abc import Sequence
 from operator import eq
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tianzhou.base import limits
 from tianzhou.base.kinds import Bytes
-from tianzhou.record.chunk import NUMPY_FROM, crc_digits
+from tianzhou.record.chunk import NUMPY_FROM, crc_digits, crc_properties
 from tianzhou.record.crc import crc31, crc32
 from tianzhou.record.layout import (
     CRC_PROPERTY,
@@ -164,8 +165,13 @@ def _resembles_crc(tail: bytes) -> bool:
 HEAD_DTYPE: Final = np.dtype(
     [(name, {"i": ">i4", "q": ">i8", "8s": "V8"}[code]) for name, code in FIELDS]
 )
-_TAIL_DTYPE: Final = np.dtype("V9")
-_POWERS_OF_TEN: Final = 10 ** np.arange(10, dtype=np.int64)
+
+
+def gather(raw: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size: int) -> npt.NDArray[Any]:
+    """The `size` bytes at each of these positions, as one array of opaque items."""
+    # Overlapping windows, one at every byte; indexing copies only the chosen ones.
+    windows = np.ndarray((len(raw) - size + 1,), f"V{size}", raw, strides=(1,))
+    return windows[at]
 
 
 def _suspects(buffer: Bytes, starts: Sequence[int], end: int, base: int) -> list[int]:
@@ -173,7 +179,7 @@ def _suspects(buffer: Bytes, starts: Sequence[int], end: int, base: int) -> list
     at = np.array(starts)
     ends = np.append(at[1:], end)
     raw = np.frombuffer(buffer, np.uint8)
-    heads = np.ndarray((len(raw) - HEAD.size + 1,), HEAD_DTYPE, raw, strides=(1,))[at]
+    heads = gather(raw, at, HEAD.size).view(HEAD_DTYPE)
     body_sizes = heads["body_size"].astype(np.int64)
     topic_at = at + HEAD.size + body_sizes
     sound = (
@@ -193,15 +199,6 @@ def _suspects(buffer: Bytes, starts: Sequence[int], end: int, base: int) -> list
     size_at = np.where(sound, size_at, at)
     properties_sizes = raw[size_at].astype(np.int64) << 8 | raw[size_at + 1]
     sound &= (properties_sizes < 32768) & (size_at + 2 + properties_sizes == ends)
-    tails = np.ndarray((len(raw) - 8,), _TAIL_DTYPE, raw, strides=(1,))[ends - CRC_PROPERTY_BYTES]
-    has_crc = (tails == np.void(_CRC_NAME)) & (raw[ends - 1] == 2)
-    sound &= has_crc
-    wanted = raw[ends[:, None] + np.arange(-11, -1)].astype(np.int64) - 48
-    with memoryview(buffer) as view:
-        crcs = [
-            crc32(view[start : stop - CRC_PROPERTY_BYTES])
-            for start, stop in zip(starts, ends.tolist(), strict=True)
-        ]
-    digits_fine = ((wanted >= 0) & (wanted <= 9)).all(axis=1)
-    sound &= digits_fine & (wanted @ _POWERS_OF_TEN == np.array(crcs) & 0x7FFFFFFF)
+    stored = gather(raw, ends - CRC_PROPERTY_BYTES, CRC_PROPERTY_BYTES)
+    sound &= stored == crc_properties(buffer, starts, ends.tolist())
     return np.flatnonzero(~sound).tolist()

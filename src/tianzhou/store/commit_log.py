@@ -22,8 +22,8 @@ from tianzhou.store.files import Files
 from tianzhou.store.segments import Segment
 
 
-class _Piece(NamedTuple):
-    """Records `first` to `end` of a chunk go into this segment at this offset."""
+class Piece(NamedTuple):
+    """Records `first` to `end` of a chunk stand in this segment, from this offset on."""
 
     segment: Segment
     offset: PhysicalOffset
@@ -61,11 +61,10 @@ class CommitLog:
 
     def append(
         self, chunk: RecordChunk, *, queue_offsets: Sequence[int], now_ms: int
-    ) -> list[PhysicalOffset]:
-        """Write all records of a chunk; where each of them stands."""
+    ) -> list[Piece]:
+        """Write all records of a chunk; where they stand. Almost always that is one piece."""
         failpoint("log.before_append")
         pieces = self._plan(chunk)
-        placed: list[PhysicalOffset] = []
         for piece in pieces:
             first, end, segment = piece.first, piece.end, piece.segment
             if segment.start > self.end:
@@ -81,16 +80,14 @@ class CommitLog:
             data = chunk.data if whole else memoryview(chunk.data)[start:stop]
             segment.file.pwrite(piece.offset - segment.start, data)
             failpoint("log.after_write")
-            base = piece.offset - start
-            placed += [PhysicalOffset(base + at) for at in chunk.starts[first:end]]
             self.end = PhysicalOffset(piece.offset + stop - start)
             self.mark = (self.end, now_ms)
         failpoint("log.after_append")
-        return placed
+        return pieces
 
-    def _plan(self, chunk: RecordChunk) -> list[_Piece]:
+    def _plan(self, chunk: RecordChunk) -> list[Piece]:
         """Find and reserve a place for every record, before anything is written."""
-        pieces: list[_Piece] = []
+        pieces: list[Piece] = []
         first, offset = 0, self.end
         try:
             while first < len(chunk):
@@ -100,7 +97,7 @@ class CommitLog:
                 if end > first:
                     size = chunk.ends[end - 1] - chunk.starts[first]
                     self._reserve(segment, offset - segment.start + size + BLANK_BYTES_MIN)
-                    pieces.append(_Piece(segment, offset, first, end))
+                    pieces.append(Piece(segment, offset, first, end))
                 elif offset == segment.start:
                     size = chunk.ends[first] - chunk.starts[first]
                     raise RecordTooLarge(

@@ -10,12 +10,15 @@ they are hashed as columns of a matrix. Records of a rare shape go through the l
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueKey, QueueOffset
-from tianzhou.record.chunk import NUMPY_FROM
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.facts import Derived, Run, facts_of
 from tianzhou.store.shapes import derive_by_shape
+
+_SHAPES_FROM: Final = 16
+"""From this many records on the matrices pay for themselves."""
 
 
 def derive(
@@ -30,7 +33,7 @@ def derive(
 
     `base` is the physical offset of the buffer's first byte.
     """
-    if len(starts) < NUMPY_FROM:
+    if len(starts) < _SHAPES_FROM:
         return derive_plainly(buffer, starts, end, base=base, delays_ms=delays_ms)
     return derive_by_shape(buffer, starts, end, base=base, delays_ms=delays_ms)
 

@@ -11,10 +11,11 @@ from tianzhou.base.java import string_hash
 from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueOffset, queue_key
 from tianzhou.record import flags
 from tianzhou.record.layout import HEAD, MAGIC_V1
-from tianzhou.record.walk import HEAD_DTYPE
+from tianzhou.record.walk import HEAD_DTYPE, gather
 from tianzhou.store.facts import SCHEDULE_TOPIC, Derived, Run, facts_of, topic_of
 
 Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
 Raw = npt.NDArray[np.uint8]
 
 _UNIT_DTYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -28,19 +29,28 @@ _NOT_PLAIN: Final = (
 
 
 class _Value(NamedTuple):
-    """Where a value stands in the matrix of one shape."""
+    """Where a value stands in the rows of one shape."""
 
-    name: bytes
     start: int
     end: int
 
 
 class _Shape(NamedTuple):
-    """How topic and properties of a record are laid out; `fixed` are the bytes all must share."""
+    """How the ends of some records are laid out: topic, then properties, in rows of one width.
+
+    The masks have a row of bytes each, read as words of eight: `fixed` covers the bytes that all
+    records share, `free` the values, `hashed` those values that must be ASCII, `keys_text` those
+    that must hold no space.
+    """
 
     topic: str
-    fixed: npt.NDArray[np.bool_]
-    hashed: list[_Value]
+    prefix: int
+    """Hash of the topic and `#`, with which every indexed key begins."""
+    leader: Words
+    fixed: Words
+    free: Words
+    hashed: Words
+    keys_text: Words | None
     keys: list[_Value]
     tags: _Value | None
 
@@ -50,10 +60,11 @@ class _Columns:
 
     def __init__(self, buffer: Bytes, starts: Sequence[int], end: int) -> None:
         self.at = np.array(starts)
-        self.ends = np.append(self.at[1:], end)
+        self.ends = np.empty_like(self.at)
+        self.ends[:-1] = self.at[1:]
+        self.ends[-1] = end
         self.raw = np.frombuffer(buffer, np.uint8)
-        windows = np.ndarray((len(self.raw) - HEAD.size + 1,), HEAD_DTYPE, self.raw, strides=(1,))
-        self.heads = windows[self.at]
+        self.heads = gather(self.raw, self.at, HEAD.size).view(HEAD_DTYPE)
         self.topics: list[str] = []
         self.topic_rank = np.full(len(self.at), -1)
         """Which of `topics` a record belongs to; -1: no queue."""
@@ -78,59 +89,86 @@ def derive_by_shape(
 ) -> Derived:
     columns = _Columns(buffer, starts, end)
     for row in _by_groups(columns):
-        _one_by_one(buffer, columns, int(row), delays_ms)
+        _one_by_one(buffer, columns, row, delays_ms)
     runs = _runs(columns, base)
-    if columns.key_rows:
-        rows = np.concatenate(columns.key_rows)
-        order = np.argsort(rows, kind="stable")
-        rows, hashes = rows[order], np.concatenate(columns.key_hashes)[order]
-    else:
-        rows = hashes = np.zeros(0, np.int64)
+    rows, hashes = _in_log_order(columns)
     # numpy arrays do what the index wants of a sequence: length, slices, the last item.
     found: tuple[Any, Any, Any] = (hashes, columns.at[rows] + base, columns.store_timestamps[rows])
     return Derived(runs, *found, int(columns.store_timestamps[-1]))
 
 
-def _by_groups(columns: _Columns) -> Ints:
+def _in_log_order(columns: _Columns) -> tuple[Ints, Ints]:
+    """Rows and hashes of all keys, sorted by row; keys of one record keep their order."""
+    if not columns.key_rows:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    if len(columns.key_rows) == 1:
+        return columns.key_rows[0], columns.key_hashes[0]
+    rows = np.concatenate(columns.key_rows)
+    order = np.argsort(rows, kind="stable")
+    return rows[order], np.concatenate(columns.key_hashes)[order]
+
+
+def _by_groups(columns: _Columns) -> list[int]:
     """Work out all records of common shapes; the rows that are left."""
     heads, raw = columns.heads, columns.raw
-    plain = (heads["magic"] == MAGIC_V1) & (heads["sys_flag"] & _NOT_PLAIN == 0)
-    topic_at = columns.at + HEAD.size + heads["body_size"]
-    topic_at = np.where(plain, topic_at, columns.at)
+    waiting = (heads["magic"] == MAGIC_V1) & (heads["sys_flag"] & _NOT_PLAIN == 0)
+    topic_at = columns.at + HEAD.size + np.where(waiting, heads["body_size"], 0)
     widths = columns.ends - topic_at - 1
-    waiting = np.flatnonzero(plain)
-    left = [np.flatnonzero(~plain)]
-    while len(waiting) >= _GROUP_MIN:
-        leader = waiting[0]
-        width = int(widths[leader])
-        alike = waiting[
-            (widths[waiting] == width) & (raw[topic_at[waiting]] == raw[topic_at[leader]])
-        ]
-        # Overlapping windows of this width, one at every byte; indexing copies the chosen ones.
-        windows = np.ndarray((len(raw) - width + 1,), f"V{width}", raw, strides=(1,))
-        matrix = windows[topic_at[alike] + 1].view(np.uint8).reshape(-1, width)
-        shape = _shape_of(matrix[0].tobytes(), int(raw[topic_at[leader]]))
-        fits = _fits(matrix, shape) if shape is not None else np.zeros(len(alike), np.bool_)
-        if shape is not None and fits[0]:
-            _fill(columns, alike[fits], matrix[fits], shape)
-            done = alike[fits]
-        else:
-            done = waiting[:1]
-            left.append(done)
-        waiting = waiting[~np.isin(waiting, done, assume_unique=True)]
+    topic_sizes = raw[topic_at]
+    left = np.flatnonzero(~waiting).tolist()
+    while (rows := np.flatnonzero(waiting)).size >= _GROUP_MIN:
+        leader = rows[0]
+        width, topic_size = int(widths[leader]), int(topic_sizes[leader])
+        rows = rows[(widths[rows] == width) & (topic_sizes[rows] == topic_size)]
+        done = _by_shape(columns, rows, topic_at[rows] + 1, width, topic_size)
         if len(done) < _GROUP_MIN:
             break
-    return np.concatenate([*left, waiting])
+        waiting[done] = False
+    return left + np.flatnonzero(waiting).tolist()
 
 
-def _shape_of(block: bytes, topic_size: int) -> _Shape | None:
-    """Topic, length and properties of the leader, or None if the fast way can't take it."""
-    topic = topic_of(block[:topic_size])
-    if topic == SCHEDULE_TOPIC or not block[:topic_size].isascii():
+def _by_shape(columns: _Columns, rows: Ints, at: Ints, width: int, topic_size: int) -> Ints:
+    """Work out those of the rows that have the shape of the first; which those were."""
+    # Whole words: a few bytes before the topic come along, and no mask looks at them.
+    padding = -width % 8
+    size = width + padding
+    matrix = gather(columns.raw, at - padding, size).view(np.uint8).reshape(-1, size)
+    words = matrix.view(np.uint64)
+    leader = matrix[0].tobytes()
+    key = leader[padding : padding + topic_size], size
+    shape = _last_shapes.get(key)
+    misfits = _misfits(words, shape) if shape is not None else None
+    if shape is None or misfits is None or misfits[0].any():
+        shape = _shape_of(leader, padding, topic_size)
+        if shape is None:
+            return rows[:0]
+        if len(_last_shapes) >= _SHAPES_MAX:
+            _last_shapes.clear()
+        _last_shapes[key] = shape
+        misfits = _misfits(words, shape)
+    if misfits.any():
+        fits = ~misfits.any(axis=1)
+        rows, matrix = rows[fits], matrix[fits]
+    if len(rows):
+        _fill(columns, rows, matrix, shape)
+    return rows
+
+
+_SHAPES_MAX: Final = 10_000
+_last_shapes: dict[tuple[bytes, int], _Shape] = {}
+"""The shape seen last, by topic and width. A producer's messages look alike for hours, and working
+out a shape takes as long as filling in two hundred records of it."""
+
+
+def _shape_of(block: bytes, start: int, topic_size: int) -> _Shape | None:
+    """How this end of a record is laid out, or None if the fast way can't take it."""
+    topic_end = start + topic_size
+    topic = topic_of(block[start:topic_end])
+    if topic == SCHEDULE_TOPIC or not block[start:topic_end].isascii():
         return None
-    fixed = np.ones(len(block), np.bool_)
+    fixed = bytearray(start) + b"\xff" * (len(block) - start)
     found: dict[bytes, _Value] = {}
-    at = topic_size + 2
+    at = topic_end + 2
     while at < len(block):
         end = block.find(b"\x02", at)
         end = len(block) if end < 0 else end
@@ -139,57 +177,79 @@ def _shape_of(block: bytes, topic_size: int) -> _Shape | None:
             name = block[at:middle]
             if name in found:
                 return None
-            found[name] = _Value(name, middle + 1, end)
-            fixed[middle + 1 : end] = False
+            found[name] = _Value(middle + 1, end)
+            fixed[middle + 1 : end] = bytes(end - middle - 1)
         at = end + 1
-    wanted = [found[n] for n in (b"UNIQ_KEY", b"KEYS") if n in found]
-    tags = found.get(b"TAGS")
-    keys = [part for value in wanted for part in _tokens(block, value, fixed)]
-    hashed = [*keys, tags] if tags else keys
+    unique, keys, tags = (found.get(name) for name in (b"UNIQ_KEY", b"KEYS", b"TAGS"))
+    words = _words_of(block, keys, fixed) if keys else []
+    hashed = [value for value in (unique, *words, tags) if value]
     if any(value.end - value.start > _VALUE_BYTES_MAX for value in hashed):
         return None
-    return _Shape(topic, fixed, hashed, keys, tags)
+    return _Shape(
+        topic,
+        string_hash(topic + "#"),
+        np.frombuffer(block, np.uint64),
+        np.frombuffer(fixed, np.uint64),
+        _mask(len(block), list(found.values())),
+        _mask(len(block), hashed),
+        _mask(len(block), words) if words else None,
+        [unique, *words] if unique else words,
+        tags,
+    )
 
 
-def _tokens(block: bytes, value: _Value, fixed: npt.NDArray[np.bool_]) -> list[_Value]:
-    """The keys in a value: KEYS are separated by spaces, which then belong to the shape."""
-    if value.name != b"KEYS":
-        return [value]
-    tokens: list[_Value] = []
-    at = value.start
-    for word in block[value.start : value.end].split(b" "):
+def _words_of(block: bytes, keys: _Value, fixed: bytearray) -> list[_Value]:
+    """Keys are separated by spaces, which then belong to the shape."""
+    words: list[_Value] = []
+    at = keys.start
+    for word in block[keys.start : keys.end].split(b" "):
         if word:
-            tokens.append(_Value(value.name, at, at + len(word)))
-        at += len(word) + 1
-    for position in range(value.start, value.end):
-        fixed[position] |= block[position] == 32
-    return tokens
+            words.append(_Value(at, at + len(word)))
+        at += len(word)
+        fixed[at : at + (at < keys.end)] = b"\xff" * (at < keys.end)
+        at += 1
+    return words
 
 
-def _fits(matrix: Raw, shape: _Shape) -> npt.NDArray[np.bool_]:
-    """Which rows have this shape: the fixed bytes agree, and no separator hides in a value."""
-    fits = ((matrix == matrix[0]) | ~shape.fixed).all(axis=1)
-    fits &= ((matrix > 2) | shape.fixed).all(axis=1)
-    for value in shape.hashed:
-        part = matrix[:, value.start : value.end]
-        fits &= (part < 128).all(axis=1)  # the hash of other letters counts UTF-16 units
-        if value.name == b"KEYS":
-            fits &= (part != 32).all(axis=1)
-    return fits
+def _mask(size: int, values: list[_Value]) -> Words:
+    mask = bytearray(size)
+    for start, end in values:
+        mask[start:end] = b"\xff" * (end - start)
+    return np.frombuffer(mask, np.uint64)
+
+
+def _every_byte(value: int) -> np.uint64:
+    return np.uint64(value * 0x0101_0101_0101_0101)
+
+
+_ONE, _THREE, _SPACE, _HIGH = (_every_byte(value) for value in (1, 3, 32, 128))
+
+
+def _misfits(rows: Words, shape: _Shape) -> Words:
+    """Not zero where a row departs from the shape: another fixed byte, a separator hidden in a
+    value, a hashed letter that is not ASCII (Java counts UTF-16 units), a space inside a key.
+
+    A byte x is below n, for n up to 128, where the high bit of (x - n) & ~x is set.
+    """
+    misfits = (rows ^ shape.leader) & shape.fixed
+    values = rows | ~shape.free
+    misfits |= (values - _THREE) & ~values & _HIGH
+    misfits |= rows & (shape.hashed & _HIGH)
+    if shape.keys_text is not None:
+        text = (rows ^ _SPACE) | ~shape.keys_text
+        misfits |= (text - _ONE) & ~text & _HIGH
+    return misfits
 
 
 def _fill(columns: _Columns, rows: Ints, matrix: Raw, shape: _Shape) -> None:
     columns.topic_rank[rows] = columns.rank_of(shape.topic)
     if shape.tags is not None:
-        hashes = _hashes(matrix, shape.tags, 0)
-        columns.tags_codes[rows] = hashes.astype(np.int32)
-    prefix = string_hash(shape.topic + "#")
+        columns.tags_codes[rows] = _hashes(matrix, shape.tags, 0).astype(np.int32)
     for value in shape.keys:
-        signed = _hashes(matrix, value, prefix).astype(np.int32).astype(np.int64)
-        absolute = np.abs(signed)
-        absolute[absolute == 1 << 31] = 0
+        hashes = np.abs(_hashes(matrix, value, shape.prefix).astype(np.int32).astype(np.int64))
+        hashes[hashes == 1 << 31] = 0
         columns.key_rows.append(rows)
-        columns.key_hashes.append(absolute)
+        columns.key_hashes.append(hashes)
 
 
 def _hashes(matrix: Raw, value: _Value, prefix: int) -> npt.NDArray[np.uint32]:
@@ -216,23 +276,20 @@ def _runs(columns: _Columns, base: int) -> list[Run]:
     units["physical_offset"] = columns.at + base
     units["size"] = columns.ends - columns.at
     units["tags_code"] = columns.tags_codes
-    queue_ids = columns.heads["queue_id"].astype(np.int64)
+    rows: npt.NDArray[Any] = units.view(f"V{_UNIT_DTYPE.itemsize}")
     queue_offsets = columns.heads["queue_offset"].astype(np.int64)
-    # Queues in the order of their first record, so that both ways give the same runs.
-    visible = np.flatnonzero(columns.topic_rank >= 0)
-    keys = (columns.topic_rank << 32 | queue_ids)[visible]
-    if len(keys) and (keys == keys[0]).all():
-        order = visible
-    else:
-        order = visible[np.argsort(keys, kind="stable")]
-    sorted_keys = (columns.topic_rank << 32 | queue_ids)[order]
-    breaks = (sorted_keys[1:] != sorted_keys[:-1]) | (np.diff(queue_offsets[order]) != 1)
-    edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(order)]
+    keys = columns.topic_rank << 32 | columns.heads["queue_id"]
+    if keys[0] < 0 or (keys != keys[0]).any():
+        visible = np.flatnonzero(keys >= 0)
+        order = visible[np.argsort(keys[visible], kind="stable")]
+        keys, queue_offsets, rows = keys[order], queue_offsets[order], rows[order]
+    breaks = (keys[1:] != keys[:-1]) | (queue_offsets[1:] != queue_offsets[:-1] + 1)
+    edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(keys)]
     runs: list[Run] = []
     for first, last in pairwise(edges):
         if first < last:
-            row = order[first]
-            queue = queue_key(columns.topics[columns.topic_rank[row]], int(queue_ids[row]))
-            offset = QueueOffset(int(queue_offsets[row]))
-            runs.append(Run(queue, offset, units[order[first:last]].tobytes()))
+            key = int(keys[first])
+            queue = queue_key(columns.topics[key >> 32], key & 0xFFFFFFFF)
+            offset = QueueOffset(int(queue_offsets[first]))
+            runs.append(Run(queue, offset, rows[first:last].tobytes()))
     return runs

@@ -5,7 +5,7 @@ with `start` a thread syncs in the background, without it the owner calls `flush
 """
 
 import errno
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from tianzhou.base.clock import Clock
@@ -13,7 +13,7 @@ from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset
 from tianzhou.record.chunk import RecordChunk
 from tianzhou.store import layout, read, recovery
 from tianzhou.store.checkpoint import CheckpointFile
-from tianzhou.store.commit_log import CommitLog
+from tianzhou.store.commit_log import CommitLog, Piece
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import DiskFull, StoreClosed, StoreFenced
@@ -36,8 +36,17 @@ class Appended(NamedTuple):
 
     end: PhysicalOffset
     """They are as durable as the log is up to here."""
-    physical_offsets: list[PhysicalOffset]
-    queue_offsets: list[int]
+    queue_offsets: Sequence[int]
+    pieces: list[Piece]
+    starts: list[int]
+
+    def physical_offsets(self) -> list[int]:
+        """Where each record stands in the log."""
+        return [
+            piece.offset - self.starts[piece.first] + start
+            for piece in self.pieces
+            for start in self.starts[piece.first : piece.end]
+        ]
 
 
 class Watermarks(NamedTuple):
@@ -147,36 +156,38 @@ class MessageStore:
         self._raise_if_broken()
         if self._refusal:
             raise DiskFull(self._refusal)
-        offsets = self._assign(chunk.queues)
-        start = self.log.end
+        offsets, ends = self._assign(chunk.queues)
         try:
-            placed = self.log.append(chunk, queue_offsets=offsets, now_ms=self._clock.now_ms())
+            pieces = self.log.append(chunk, queue_offsets=offsets, now_ms=self._clock.now_ms())
         except OSError as error:
             raise self._fence("writing the commit log", error) from error
-        for queue, offset in zip(chunk.queues, offsets, strict=True):
-            if queue is not None:
-                self._next_offsets[queue] = offset + 1
-        if placed and placed[-1] - placed[0] == chunk.starts[-1] and placed[0] == start:
-            self._dispatcher.offer(start, chunk.data, chunk.starts)
+        self._next_offsets.update(ends)
+        if len(pieces) == 1:
+            self._dispatcher.offer(pieces[0].offset, chunk.data, chunk.starts)
         if self._thread is not None and self.config.flush_mode is FlushMode.SYNC:
             self._thread.ask()
-        return Appended(self.log.end, placed, offsets)
+        return Appended(self.log.end, offsets, pieces, chunk.starts)
 
-    def _assign(self, queues: list[QueueKey | None]) -> list[int]:
-        """Queue offsets for a chunk. They are taken only when the log has it."""
-        counted: dict[QueueKey, int] = {}
-        offsets: list[int] = []
+    def _assign(self, queues: list[QueueKey | None]) -> tuple[Sequence[int], dict[QueueKey, int]]:
+        """Queue offsets for a chunk, and the ends that its queues then have. They count only when
+        the log has taken the chunk."""
         get = self._next_offsets.get
+        first = queues[0] if queues else None
+        if first is not None and queues.count(first) == len(queues):
+            offset = get(first, 0)
+            return range(offset, offset + len(queues)), {first: offset + len(queues)}
+        ends: dict[QueueKey, int] = {}
+        offsets: list[int] = []
         for queue in queues:
             if queue is None:
                 offsets.append(0)
                 continue
-            offset = counted.get(queue)
+            offset = ends.get(queue)
             if offset is None:
                 offset = get(queue, 0)
-            counted[queue] = offset + 1
+            ends[queue] = offset + 1
             offsets.append(offset)
-        return offsets
+        return offsets, ends
 
     def dispatch(self) -> list[Run]:
         """One slice of dispatch: what became visible. Call it after appends and on progress of
