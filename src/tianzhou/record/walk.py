@@ -129,7 +129,8 @@ def is_sound(buffer: Bytes, start: int, end: int, *, base: int) -> bool:
 def _parts(
     buffer: Bytes, start: int, end: int, sys_flag: int, magic: int
 ) -> tuple[int, int, int] | None:
-    """Where the body begins and ends, and where the properties end; None if lengths overrun."""
+    """Where the body begins and ends, and where the properties end; None if lengths overrun or
+    the end of a text was never written."""
     hosts = (sys_flag >> 4 & 1) + (sys_flag >> 5 & 1)
     body_start = start + HEAD.size + HOST_BYTES_EXTRA * hosts
     if body_start + 3 > end:
@@ -144,9 +145,17 @@ def _parts(
     if topic_size < 0 or properties_at > end:
         return None
     (properties_size,) = INT16.unpack_from(buffer, properties_at - 2)
-    if properties_size < 0:
+    if properties_size < 0 or _ends_in_zero(buffer, topic_at + width, properties_at - 2):
+        return None
+    if _ends_in_zero(buffer, properties_at, min(properties_at + properties_size, end)):
         return None
     return body_start, topic_at, properties_at + properties_size
+
+
+def _ends_in_zero(buffer: Bytes, start: int, end: int) -> bool:
+    """Whether a text lacks its last bytes: the file was zero before the record came. Without this
+    a record torn in its properties would pass for one that was written without a checksum."""
+    return end > start and buffer[end - 1] == 0
 
 
 _CRC_NAME: Final = CRC_PROPERTY + b"\x01"
