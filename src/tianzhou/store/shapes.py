@@ -121,9 +121,9 @@ def _by_groups(columns: _Columns) -> list[int]:
         width, topic_size = int(widths[leader]), int(topic_sizes[leader])
         rows = rows[(widths[rows] == width) & (topic_sizes[rows] == topic_size)]
         done = _by_shape(columns, rows, topic_at[rows] + 1, width, topic_size)
+        waiting[done] = False  # also when it was not worth it: they must not be done twice
         if len(done) < _GROUP_MIN:
             break
-        waiting[done] = False
     return left + np.flatnonzero(waiting).tolist()
 
 
@@ -135,7 +135,7 @@ def _by_shape(columns: _Columns, rows: Ints, at: Ints, width: int, topic_size: i
     matrix = gather(columns.raw, at - padding, size).view(np.uint8).reshape(-1, size)
     words = matrix.view(np.uint64)
     leader = matrix[0].tobytes()
-    key = leader[padding : padding + topic_size], size
+    key = leader[padding : padding + topic_size], width
     shape = _last_shapes.get(key)
     misfits = _misfits(words, shape) if shape is not None else None
     if shape is None or misfits is None or misfits[0].any():
