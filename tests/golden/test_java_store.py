@@ -193,11 +193,11 @@ def test_a_java_store_goes_on_where_java_stopped(root: Path, kind: str) -> None:
     entry = Entry(key, b"after", b"TAGS\x01beijing\x02UNIQ_KEY\x01ours\x02")
     placed = store.append(build([entry], store_host=bytes(8), record_crc=True))
     store.dispatch_all()
-    assert placed.queue_offsets == [len(before)]
+    assert list(placed.queue_offsets) == [len(before)]
     store.close()
     store = open_store(root)
     assert [bytes(m.body) for m in read_queue(store, key)] == [*before, b"after"]
-    assert _find(store, "golden_orders", "ours") == placed.physical_offsets
+    assert _find(store, "golden_orders", "ours") == list(placed.physical_offsets)
     for message in sent(kind):
         _check_by_place(store, message)
     store.close()
