@@ -72,7 +72,7 @@ def test_sending_the_same_messages_to_us_gives_javas_directory(root: Path, tmp_p
     for view in records_of(root):
         clock.jump(view.store_timestamp - clock.now_ms())
         placed = store.append(_again(view))
-        assert list(placed.physical_offsets) == [view.physical_offset]
+        assert placed.physical_offsets() == [view.physical_offset]
         assert list(placed.queue_offsets) == [view.queue_offset]
         store.dispatch_all()
     store.close()

@@ -197,7 +197,7 @@ def test_a_java_store_goes_on_where_java_stopped(root: Path, kind: str) -> None:
     store.close()
     store = open_store(root)
     assert [bytes(m.body) for m in read_queue(store, key)] == [*before, b"after"]
-    assert _find(store, "golden_orders", "ours") == list(placed.physical_offsets)
+    assert _find(store, "golden_orders", "ours") == placed.physical_offsets()
     for message in sent(kind):
         _check_by_place(store, message)
     store.close()
