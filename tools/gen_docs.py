@@ -1,0 +1,96 @@
+"""Turns the declarations of settings into docs/settings.md.
+
+python tools/gen_docs.py            write the file
+python tools/gen_docs.py --check    write nothing; exit 1 if the file is stale
+"""
+
+import dataclasses
+import enum
+import sys
+from pathlib import Path
+from typing import Final, cast
+
+from tianzhou.base.settings import Declaration, declarations
+from tianzhou.store.config import StoreConfig
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+SETTINGS: Final = ROOT / "docs" / "settings.md"
+UNITS: Final = {
+    "_bytes": "bytes", "_bytes_max": "bytes", "_ms": "ms", "_at_hours": "hour of the day",
+    "_hours": "hours", "_ratio": "part of 1", "_pages_min": "pages",
+}  # fmt: skip
+
+HEAD: Final = """\
+# Settings
+
+Written by `tools/gen_docs.py` from `src/tianzhou/store/config.py`; do not edit.
+
+A setting may be given by our name or by RocketMQ's. A value out of its bounds stops the start, and
+all such values are listed at once. The code that gives the settings to a broker from a file and
+the environment comes with the broker; until then a program passes a `StoreConfig`.
+
+## Store
+
+| NAME | DEFAULT | UNIT | BOUNDS | ROCKETMQ | MEANING |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+
+def unit_of(name: str) -> str:
+    return next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "")
+
+
+def shown(value: object) -> str:
+    """A value as a user would write it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, tuple):
+        parts = cast("tuple[object, ...]", value)
+        return " ".join(str(part) for part in parts)
+    return str(value)
+
+
+def bounds_of(declared: Declaration, default: object) -> str:
+    if isinstance(default, enum.Enum):
+        return " or ".join(shown(member) for member in type(default))
+    if declared.minimum is None or declared.maximum is None:
+        return ""
+    return f"{shown(declared.minimum)} to {shown(declared.maximum)}"
+
+
+def row_of(name: str, declared: Declaration, default: object) -> str:
+    alias = f"`{declared.alias}`" if declared.alias else ""
+    cells = (
+        f"`{name}`", shown(default), unit_of(name), bounds_of(declared, default), alias,
+        declared.help,
+    )  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+def settings_page(kind: type) -> str:
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    rows = [row_of(name, found, defaults[name]) for name, found in declarations(kind).items()]
+    return HEAD + "\n".join(rows) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        print("usage: gen_docs.py [--check]", file=sys.stderr)
+        return 2
+    page = settings_page(StoreConfig)
+    if SETTINGS.exists() and SETTINGS.read_text(encoding="utf-8") == page:
+        return 0
+    if arguments:
+        print(f"{SETTINGS.relative_to(ROOT)} is stale: run tools/gen_docs.py", file=sys.stderr)
+        return 1
+    SETTINGS.write_text(page, encoding="utf-8")
+    print(f"wrote {SETTINGS.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
