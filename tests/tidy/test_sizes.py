@@ -1,0 +1,155 @@
+"""Sizes and names of files and functions, and what may not stand in them."""
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+from sources import ROOT, SRC, all_files, comments_of, name_of, nodes_of, python_files, tree_of
+
+FILE_LINES_MAX = 800
+FILE_LINES_FREE = 500
+FUNCTION_LINES_MAX = 70
+REASON = "one file because"
+"""A file with more than 500 lines says in its docstring: this is in one file because …"""
+
+CODE = ("src", "tests", "tools", "bench")
+DRAWERS = {"util", "utils", "helper", "helpers", "manager", "common", "impl", "misc", "base"}
+
+# Broad handlers, each with what makes it right. Everywhere else an error has a name.
+BROAD_HANDLERS = {
+    "src/tianzhou/store/store.py": "gives the lock back, then raises on",
+}
+
+# Code that a test file of another name covers.
+COVERED_BY: dict[str, str] = {
+    "base/clock": "a protocol; tests/unit/testing",
+    "base/errors": "declarations only",
+    "base/kinds": "declarations only",
+    "record/errors": "declarations only",
+    "store/errors": "declarations only",
+    "wire/errors": "declarations only",
+}
+
+
+def test_files_are_short() -> None:
+    for path in python_files(*CODE):
+        count = path.read_text(encoding="utf-8").count("\n")
+        assert count <= FILE_LINES_MAX, f"{name_of(path)} has {count} lines"
+        about = ast.get_docstring(tree_of(path)) or ""
+        assert count <= FILE_LINES_FREE or REASON in about, (
+            f"{name_of(path)} has {count} lines and does not say why it is {REASON} …"
+        )
+
+
+def test_functions_are_short() -> None:
+    for path in python_files(*CODE):
+        for node in nodes_of(path):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                count = (node.end_lineno or node.lineno) - node.lineno + 1
+                assert count <= FUNCTION_LINES_MAX, f"{name_of(path)}: {node.name} has {count}"
+
+
+def test_no_drawers() -> None:
+    for path in python_files(*CODE):
+        words = set(path.stem.split("_"))
+        assert not words & DRAWERS, f"{name_of(path)} is named after nothing in particular"
+
+
+def test_nothing_is_put_off() -> None:
+    """What is left to do stands in the tracker, where somebody looks."""
+    put_off = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
+    for path in python_files(*CODE):
+        for line, text in comments_of(path):
+            assert not put_off.search(text), f"{name_of(path)}:{line}: {text}"
+        for node in nodes_of(path):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                about = ast.get_docstring(node) or ""
+                assert not put_off.search(about), f"{name_of(path)}: {about}"
+
+
+def is_broad(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    names = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
+    return bool(names & {"Exception", "BaseException"})
+
+
+def test_errors_are_caught_by_name() -> None:
+    broad = {
+        name_of(path)
+        for path in python_files("src", "tools")
+        if any(isinstance(node, ast.ExceptHandler) and is_broad(node) for node in nodes_of(path))
+    }
+    assert broad == BROAD_HANDLERS.keys()
+
+
+def test_exceptions_from_checks_say_which() -> None:
+    """Silencing a checker names the rule, so that nothing else is silenced with it."""
+    any_ignore = re.compile(r"#\s*(type:\s*ignore|pyright:\s*ignore|noqa)\b")
+    good = re.compile(
+        r"#\s*(type:\s*ignore\[[\w-]+\]|pyright:\s*ignore\[\w+(, *\w+)*\]|noqa:\s*[A-Z]+\d+)"
+    )
+    for path in python_files(*CODE):
+        for line, text in comments_of(path):
+            assert not any_ignore.search(text) or good.search(text), f"{name_of(path)}:{line}"
+
+
+def test_no_machine_is_named() -> None:
+    """A path of one machine is of no use on another."""
+    homes = "|".join(("work", "root", "home", "Users"))
+    places = re.compile(rf"(?<![\w.])/(?:{homes})(?:/|\b(?!\w))".encode())
+    for path in all_files():
+        if path.suffix not in (".gz", ".png"):
+            found = places.search(path.read_bytes())
+            assert found is None, f"{name_of(path)} names {found[0].decode()}" if found else ""
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """pytest imports them by their bare names."""
+    names = Counter(path.name for path in python_files("tests") if path.name != "conftest.py")
+    assert not [name for name, count in names.items() if count > 1]
+
+
+def modules(*packages: str) -> list[Path]:
+    return [
+        path
+        for path in python_files("src")
+        if path.relative_to(SRC).parts[0] in packages and not path.name.startswith("_")
+    ]
+
+
+def test_every_module_has_tests_of_its_own() -> None:
+    missing: list[str] = []
+    for path in modules("base", "record", "wire", "store"):
+        package, name = path.parent.name, path.stem
+        tests = ROOT / "tests" / "unit" / package
+        own = (tests / f"test_{name}.py", tests / f"test_{package}_{name}.py")
+        if not any(test.exists() for test in own) and f"{package}/{name}" not in COVERED_BY:
+            missing.append(f"{package}/{name}")
+    assert not missing
+
+
+def test_exceptions_are_still_needed() -> None:
+    present = {f"{p.parent.name}/{p.stem}" for p in modules("base", "record", "wire", "store")}
+    assert COVERED_BY.keys() <= present
+    for reason in COVERED_BY.values():
+        if reason.startswith("tests/"):
+            assert (ROOT / reason.split()[0]).exists(), f"{reason} is gone"
+
+
+def test_fail_points_are_declared_and_used() -> None:
+    from tianzhou.store.failpoint import POINTS
+
+    used: set[str] = set()
+    for path in python_files("src"):
+        for node in nodes_of(path):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "failpoint"
+            ):
+                (name,) = node.args
+                assert isinstance(name, ast.Constant), f"{name_of(path)}:{node.lineno}"
+                used.add(str(name.value))
+    assert used == set(POINTS)
