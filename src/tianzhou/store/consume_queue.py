@@ -88,19 +88,19 @@ class ConsumeQueue:
             return
         self.first = self.min_offset = QueueOffset(starts[0])
         self.written = QueueOffset(starts[-1] + self._file_units)
-        self._check_sizes(names)
+        self._check_sizes(names, heal=not clean)
         end = self._search_written(below)
         if clean:
             self.written = end
         else:
             self.truncate(end)
 
-    def _check_sizes(self, names: list[str]) -> None:
+    def _check_sizes(self, names: list[str], *, heal: bool) -> None:
         for rank, name in enumerate(names):
             path = f"{self.directory}/{name}"
             file, wanted = self._cache.get(path), self._file_units * UNIT_BYTES
             size = file.size()
-            if size < wanted and rank == len(names) - 1:
+            if size < wanted and heal and rank == len(names) - 1:
                 file.truncate(wanted)
             elif size != wanted:
                 raise StoreDamaged(path, f"has {size} bytes and should have {wanted}")

@@ -15,7 +15,7 @@ are reserved first: an unreserved one on a full disk would be a signal and not a
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -36,7 +36,7 @@ ENTRY_FIELDS: Final = (
 )
 _ENTRY_DTYPE: Final = np.dtype(list(ENTRY_FIELDS))
 _SLOT_DTYPE: Final = np.dtype(">i4")
-_NUMPY_FROM: Final = 48
+_NUMPY_FROM: Final = 20
 _RESERVE_BYTES: Final = 1 << 20
 _SECONDS_MAX: Final = 2**31 - 1
 
@@ -209,14 +209,13 @@ class IndexFile:
             not self.is_empty and self.begin_timestamp <= end_ms and begin_ms <= self.end_timestamp
         )
 
-    def find(self, key_hash: int, begin_ms: int, end_ms: int, count_max: int) -> list[int]:
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of entries with this hash in this time, newest first."""
-        found: list[int] = []
         slot_at = HEADER.size + SLOT.size * (key_hash % self._slots_number)
         (number,) = SLOT.unpack_from(self._view, slot_at)
         # Entries know the second, so a time may be up to 999 ms later than they say.
         earliest = begin_ms - 999
-        while 0 < number < self.count and len(found) < count_max:
+        while 0 < number < self.count:
             at = self._entries_at + ENTRY.size * number
             hash_, offset, seconds, previous = ENTRY.unpack_from(self._view, at)
             # The first entry's time was taken against the begin of before; see `begin`.
@@ -224,11 +223,10 @@ class IndexFile:
             if seconds < 0 or timestamp < earliest:
                 break
             if hash_ == key_hash and timestamp <= end_ms:
-                found.append(offset)
+                yield offset
             if previous >= number:  # a chain leads to older entries only
                 break
             number = previous
-        return found
 
     def close(self) -> None:
         self._view.release()

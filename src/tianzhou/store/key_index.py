@@ -1,7 +1,7 @@
 """The key index: its files in the order of time, rolled when full, searched newest first."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tianzhou.base.clock import Clock
@@ -15,18 +15,59 @@ QUERY_COUNT_MAX: Final = 64
 """RocketMQ's limit for one query."""
 
 
-class KeyIndex:
+class KeyIndexView:
+    """Files of the index, for searching."""
+
+    def __init__(self, files: list[IndexFile]) -> None:
+        self.files = files
+
+    def find(
+        self, topic: str, key: str, *, begin_ms: int, end_ms: int, count_max: int
+    ) -> list[PhysicalOffset]:
+        """Where messages with this key may stand, newest first, each place once."""
+        found = dict.fromkeys(self.candidates(topic, key, begin_ms=begin_ms, end_ms=end_ms))
+        return list(found)[:count_max]
+
+    def candidates(
+        self, topic: str, key: str, *, begin_ms: int, end_ms: int
+    ) -> Iterator[PhysicalOffset]:
+        """The same, one after the other. Hashes collide: look at what you get."""
+        wanted = key_hash(f"{topic}#{key}")
+        last = -1
+        for file in reversed(self.files):
+            if file.overlaps(begin_ms, end_ms):
+                for offset in file.find(wanted, begin_ms, end_ms):
+                    if offset != last:  # two keys of one message may have one hash
+                        yield PhysicalOffset(offset)
+                    last = offset
+            if file.begin_timestamp < begin_ms:
+                break
+
+    def holds(self, hash_: int, offset: int, timestamp: int) -> bool:
+        """Whether there is an entry for exactly this."""
+        return any(
+            offset in file.find(hash_, timestamp, timestamp)
+            for file in self.files
+            if file.overlaps(timestamp, timestamp)
+        )
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+
+
+class KeyIndex(KeyIndexView):
     """Owner: the store's writer."""
 
     def __init__(
         self, files: Files, directory: str, clock: Clock, *, slots: int, entries: int
     ) -> None:
+        super().__init__([])
         self._files = files
         self.directory = directory
         self._clock = clock
         self._slots = slots
         self._entries = entries
-        self.files: list[IndexFile] = []
         self.dirty: set[str] = set()
         """Names of files written to since they were last handed out for syncing."""
         files.make_dirs(directory)
@@ -77,21 +118,6 @@ class KeyIndex:
                 name = f"{int(self.files[-1].name) + 1:017d}"
         return name
 
-    # Reading
-
-    def find(
-        self, topic: str, key: str, *, begin_ms: int, end_ms: int, count_max: int
-    ) -> list[PhysicalOffset]:
-        """Where messages with this key may stand, newest first. Hashes collide: look at them."""
-        wanted = key_hash(f"{topic}#{key}")
-        found: dict[int, None] = {}
-        for file in reversed(self.files):
-            if file.overlaps(begin_ms, end_ms):
-                found |= dict.fromkeys(file.find(wanted, begin_ms, end_ms, count_max - len(found)))
-            if len(found) >= count_max or file.begin_timestamp < begin_ms:
-                break
-        return [PhysicalOffset(offset) for offset in found]
-
     # Recovery and retention
 
     def cut(self, newest: str, count: int) -> bool:
@@ -122,10 +148,6 @@ class KeyIndex:
     def take_dirty(self) -> set[str]:
         taken, self.dirty = self.dirty, set()
         return taken
-
-    def close(self) -> None:
-        for file in self.files:
-            file.close()
 
     def _remove(self, file: IndexFile) -> None:
         file.close()

@@ -15,13 +15,16 @@ OPEN_FILES_MAX: Final = 256
 class Queues:
     """Owner: the store's writer."""
 
-    def __init__(self, files: Files, directory: str, file_units: int) -> None:
+    def __init__(
+        self, files: Files, directory: str, file_units: int, *, create: bool = True
+    ) -> None:
         self.directory = directory
         self.cache = FileCache(files, OPEN_FILES_MAX)
         self._files = files
         self._file_units = file_units
         self._queues: dict[QueueKey, ConsumeQueue] = {}
-        files.make_dirs(directory)
+        if create:
+            files.make_dirs(directory)
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())

@@ -120,7 +120,8 @@ def next_sound_record(
         at = max(after + 1 - segment.start, 0)
         while at < file_bytes:
             # Windows overlap by the bytes of a head, so that none is missed at an edge.
-            window = bytes(segment.view[at : at + _SEARCH_BYTES + AT_MAGIC + 4])
+            # Read, not mapped: the hole at the end of a file costs no page faults this way.
+            window = segment.file.pread(at, _SEARCH_BYTES + AT_MAGIC + 4)
             for magic_at in _all(window):
                 offset = segment.start + at + magic_at - AT_MAGIC
                 if offset > after and sound_record_at(segments, file_bytes, offset):

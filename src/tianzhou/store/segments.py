@@ -55,8 +55,8 @@ def create(files: Files, directory: str, start: PhysicalOffset, size: int, reser
     return Segment(file, start, reserved=min(reserve, size))
 
 
-def open_all(files: Files, directory: str, size: int) -> list[Segment]:
-    """Every file of the directory, in order."""
+def open_all(files: Files, directory: str, size: int, *, heal: bool = True) -> list[Segment]:
+    """Every file of the directory, in order. Only with `heal` is anything put right."""
     names = [name for name in files.list(directory) if not name.startswith(".")]
     for name in names:
         if not is_file_name(name):
@@ -73,22 +73,24 @@ def open_all(files: Files, directory: str, size: int) -> list[Segment]:
         if segments and start != segments[-1].start + size:
             missing = file_name(segments[-1].start + size)
             raise StoreDamaged(f"{directory}/{missing}", f"is missing; {name} comes after it")
-        segment = _open(files, f"{directory}/{name}", start, size, last=rank == len(names) - 1)
+        segment = _open(
+            files, f"{directory}/{name}", start, size, heal=heal and rank == len(names) - 1
+        )
         if segment is not None:
             segments.append(segment)
     return segments
 
 
 def _open(
-    files: Files, path: str, start: PhysicalOffset, size: int, *, last: bool
+    files: Files, path: str, start: PhysicalOffset, size: int, *, heal: bool
 ) -> Segment | None:
     file = files.open(path)
     found = file.size()
-    if found == 0 and last:
+    if found == 0 and heal:
         file.close()
         files.remove(path)
         return None
-    if found < size and last:
+    if found < size and heal:
         # A crash between creating the file and giving it its length, or during a cut.
         file.truncate(size)
         file.sync()

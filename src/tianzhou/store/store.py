@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from tianzhou.base.clock import Clock
+from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset
 from tianzhou.record.chunk import RecordChunk
-from tianzhou.store import layout, read, recovery
+from tianzhou.store import layout, read, recovery, search
 from tianzhou.store.checkpoint import CheckpointFile
 from tianzhou.store.commit_log import CommitLog, Piece
 from tianzhou.store.config import FlushMode, StoreConfig
@@ -21,10 +22,11 @@ from tianzhou.store.facts import Run
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
 from tianzhou.store.flush import Derivations, Flusher, FlushThread
-from tianzhou.store.key_index import KeyIndex
+from tianzhou.store.key_index import QUERY_COUNT_MAX, KeyIndex
 from tianzhou.store.queues import Queues
 from tianzhou.store.read import ReadLimit, ReadResult, ReadStatus
 from tianzhou.store.retention import Pressure, Retention, pressure_of
+from tianzhou.store.search import Boundary
 from tianzhou.store.tables import Tables
 
 CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
@@ -344,6 +346,36 @@ class MessageStore:
         queue = self.queues.get(key)
         return queue.end if queue else QueueOffset(0)
 
+    def offset_by_time(
+        self, key: QueueKey, timestamp: int, boundary: Boundary = Boundary.LOWER
+    ) -> QueueOffset:
+        """The message of a queue that stands for a moment."""
+        queue = self.queues.get(key)
+        if queue is None:
+            return QueueOffset(0)
+        return search.offset_by_time(self.log, queue, timestamp, boundary)
+
+    def find(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = 1 << 62,
+        count_max: int = QUERY_COUNT_MAX,
+    ) -> ReadResult:
+        """Messages with this key or unique id, newest first; one span each. Release it."""
+        if self.index is None:
+            raise UsageError("index_enabled is off; messages can't be found by key")
+        return search.find(
+            self.log, self.index, topic=topic, key=key, begin_ms=begin_ms, end_ms=end_ms,
+            count_max=count_max,
+        )  # fmt: skip
+
+    def record_at(self, offset: int) -> ReadResult:
+        """The record at this place of the log, as an offset id names it. Release it."""
+        return search.record_at(self.log, offset, limit=self._dispatcher.position)
+
     # Ending
 
     def close(self) -> None:
@@ -363,10 +395,20 @@ class MessageStore:
                 if self._flusher.error is None and not self._refusal:
                     layout.remove_abort(self._files, self.root)
         finally:
-            self._closed = True
-            for part in (self.log, self.queues, self.index, self._checkpoint, self._lock):
-                if part is not None:
-                    part.close()
+            self._release()
+
+    def abandon(self) -> None:
+        """Let go of the directory as a crash would: nothing is flushed, nothing marked clean."""
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+        self._release()
+
+    def _release(self) -> None:
+        self._closed = True
+        for part in (self.log, self.queues, self.index, self._checkpoint, self._lock):
+            if part is not None:
+                part.close()
 
     def _raise_if_broken(self) -> None:
         if self._flusher.error is not None:

@@ -1,0 +1,209 @@
+"""Checking a directory without changing it: every record, and everything derived from the log."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tianzhou.base.kinds import PhysicalOffset, QueueKey
+from tianzhou.store import layout, segments
+from tianzhou.store.checkpoint import SECTOR, Checkpoint, decode
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.derive import derive
+from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.facts import Derived
+from tianzhou.store.files import Files
+from tianzhou.store.index_file import IndexFile
+from tianzhou.store.key_index import KeyIndexView
+from tianzhou.store.queues import Queues
+from tianzhou.store.recovery import Damage
+from tianzhou.store.scan import LogScan, Slice, next_sound_record
+from tianzhou.store.segments import Segment
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class QueueSummary:
+    """What is known of one queue."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a directory holds and what is wrong with it."""
+
+    clean: bool
+    """The last stop was an orderly one."""
+    log_start: int = 0
+    log_end: int = 0
+    log_files: int = 0
+    flushed: int = 0
+    derived: int = 0
+    records: int = 0
+    index_files: int = 0
+    index_entries: int = 0
+    queues: list[QueueSummary] = field(default_factory=list[QueueSummary])
+    damage: list[Damage] = field(default_factory=list[Damage])
+    problems: list[str] = field(default_factory=list[str])
+    """Sentences about files, queues and index."""
+    pending_units: int = 0
+    """Units that the next start will derive: the last stop was a crash."""
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.damage and not self.problems
+
+
+class Directory:
+    """A store directory, opened for looking."""
+
+    def __init__(self, files: Files, root: str, config: StoreConfig) -> None:
+        self.files = files
+        self.root = root
+        self.config = config
+        self.checkpoint = _checkpoint(files, root)
+        self.segments: list[Segment] = segments.open_all(
+            files, f"{root}/{layout.COMMIT_LOG}", config.commit_log_file_bytes, heal=False
+        )
+        self.queues = Queues(
+            files, f"{root}/{layout.CONSUME_QUEUE}", config.consume_queue_file_units, create=False
+        )
+
+    def inspect(self) -> Findings:
+        """Sizes and ranges, from names and ends alone."""
+        found = Findings(clean=not self.files.exists(f"{self.root}/{layout.ABORT}"))
+        found.log_files = len(self.segments)
+        found.log_start = self.segments[0].start if self.segments else 0
+        found.flushed, found.derived = self.checkpoint.flushed, self.checkpoint.derived
+        found.log_end = max(found.flushed, found.log_start)
+        try:
+            self.queues.load(below=PhysicalOffset(1 << 62), clean=True)
+        except StoreDamaged as error:
+            found.problems.append(str(error))
+        for queue in sorted(self.queues, key=lambda queue: queue.key):
+            queue.raise_minimum(PhysicalOffset(found.log_start))
+            key = queue.key
+            found.queues.append(QueueSummary(key.topic, key.queue_id, queue.min_offset, queue.end))
+        for file in self.index_files(found):
+            found.index_files += 1
+            found.index_entries += file.count - 1
+            file.close()
+        return found
+
+    def verify(self, progress: Progress) -> Findings:
+        """Read every record, and hold queues and index against it."""
+        found = self.inspect()
+        check = _DerivedCheck(self, found)
+        total = len(self.segments) * self.config.commit_log_file_bytes
+        at = PhysicalOffset(found.log_start)
+        while True:
+            scan = LogScan(self.segments, self.config.commit_log_file_bytes, at)
+            for piece in scan:
+                found.records += len(piece.starts)
+                check.slice(piece)
+                progress(piece.end_offset - found.log_start, total)
+            at = scan.halt.offset
+            following = next_sound_record(self.segments, self.config.commit_log_file_bytes, at)
+            if following is None:
+                break
+            found.damage.append(Damage(at, following, scan.halt.reason))
+            at = following
+        if at < self.checkpoint.flushed:
+            found.damage.append(Damage(at, self.checkpoint.flushed, scan.halt.reason))
+        found.log_end = at
+        check.finish()
+        progress(total, total)
+        return found
+
+    def close(self) -> None:
+        self.queues.close()
+        for segment in self.segments:
+            segment.close()
+
+    def index_files(self, found: Findings) -> list[IndexFile]:
+        opened: list[IndexFile] = []
+        directory = f"{self.root}/{layout.INDEX}"
+        for name in self.files.list(directory):
+            try:
+                file = self.files.open(f"{directory}/{name}")
+                opened.append(
+                    IndexFile(
+                        file, slots=self.config.index_slots, entries=self.config.index_entries
+                    )
+                )
+            except StoreDamaged as error:
+                found.problems.append(str(error))
+        return opened
+
+
+class _DerivedCheck:
+    """Compares what the log says with what the queues and the index say."""
+
+    def __init__(self, directory: Directory, found: Findings) -> None:
+        self._directory = directory
+        self._found = found
+        self._ends: dict[QueueKey, int] = {}
+        self._wrong: set[QueueKey] = set()
+        self._index_missing = 0
+        config = directory.config
+        self._index = KeyIndexView(directory.index_files(Findings(clean=True)))
+        self._delays_ms = config.delay_levels_ms
+        self._trusted = _derived_below(directory.checkpoint)
+
+    def slice(self, piece: Slice) -> None:
+        derived = derive(
+            piece.segment.view, piece.starts, piece.end,
+            base=piece.segment.start, delays_ms=self._delays_ms,
+        )  # fmt: skip
+        self._check_queues(derived)
+        for hash_, offset, timestamp in zip(
+            derived.key_hashes, derived.key_offsets, derived.key_timestamps, strict=True
+        ):
+            if offset < self._trusted and not self._index.holds(hash_, offset, timestamp):
+                self._index_missing += 1
+
+    def _check_queues(self, derived: Derived) -> None:
+        for run in derived.runs:
+            queue = self._directory.queues.get(run.queue)
+            count = len(run.units) // 20
+            self._ends[run.queue] = run.first + count
+            have = min(max((queue.end if queue else 0) - run.first, 0), count)
+            if queue is not None and have and queue.read(run.first, have) != run.units[: have * 20]:
+                self._wrong.add(run.queue)
+            self._found.pending_units += count - have
+
+    def finish(self) -> None:
+        problems = self._found.problems
+        for key in sorted(self._wrong):
+            problems.append(f"queue {key.queue_id} of {key.topic} points at the wrong records")
+        for queue in self._directory.queues:
+            end = self._ends.get(queue.key, queue.end)
+            if queue.end > end:
+                key = queue.key
+                problems.append(
+                    f"queue {key.queue_id} of {key.topic} ends at {queue.end}; the log at {end}"
+                )
+        if self._found.pending_units and self._found.clean:
+            problems.append(f"{self._found.pending_units} units are missing in the queues")
+        if self._index_missing:
+            problems.append(f"{self._index_missing} keys are missing in the index")
+        self._index.close()
+
+
+def _derived_below(checkpoint: Checkpoint) -> int:
+    """Up to where the index must be complete; without a checkpoint of ours it promises nothing."""
+    return checkpoint.derived if checkpoint.exact else 0
+
+
+def _checkpoint(files: Files, root: str) -> Checkpoint:
+    path = f"{root}/{layout.CHECKPOINT}"
+    if not files.exists(path):
+        return Checkpoint()
+    file = files.open(path)
+    try:
+        return decode(file.pread(0, SECTOR))
+    finally:
+        file.close()
