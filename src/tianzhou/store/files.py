@@ -36,6 +36,11 @@ class File(Protocol):
     path: str
 
     def size(self) -> int: ...
+    def next_data(self, at: int) -> int:
+        """The first position from `at` on where something may be written; the size if nowhere.
+        Looking for something in a file that is mostly hole takes seconds without it."""
+        ...
+
     def pread(self, at: int, size: int) -> bytes: ...
     def pwrite(self, at: int, data: Bytes) -> None:
         """All of it, or an error."""
@@ -99,6 +104,14 @@ class RealFile:
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
+
+    def next_data(self, at: int) -> int:
+        try:
+            return os.lseek(self._fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return self.size()
 
     def pread(self, at: int, size: int) -> bytes:
         return os.pread(self._fd, size, at)

@@ -118,9 +118,8 @@ def next_sound_record(
         if segment.start + file_bytes <= after:
             continue
         at = max(after + 1 - segment.start, 0)
-        while at < file_bytes:
+        while (at := max(segment.file.next_data(at) - AT_MAGIC, at)) < file_bytes:
             # Windows overlap by the bytes of a head, so that none is missed at an edge.
-            # Read, not mapped: the hole at the end of a file costs no page faults this way.
             window = segment.file.pread(at, _SEARCH_BYTES + AT_MAGIC + 4)
             for magic_at in _all(window):
                 offset = segment.start + at + magic_at - AT_MAGIC

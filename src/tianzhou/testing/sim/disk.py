@@ -51,6 +51,9 @@ class SimFile:
         self._check_open()
         return self._inode.size
 
+    def next_data(self, at: int) -> int:
+        return min(at, self.size())
+
     def pread(self, at: int, size: int) -> bytes:
         self._check_open()
         inode = self._inode
