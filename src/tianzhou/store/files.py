@@ -93,6 +93,19 @@ class Files(Protocol):
         ...
 
 
+def make_lasting_dirs(files: Files, path: str) -> None:
+    """Make a directory, and those it lies in, whose names survive a crash: files synced within
+    them are lost with a name that was not."""
+    made: list[str] = []
+    while path and not files.exists(path):
+        made.append(path)
+        path = path.rpartition("/")[0]
+    if made:
+        files.make_dirs(made[0])
+    for new in reversed(made):
+        files.sync_dir(new.rpartition("/")[0] or ("/" if new.startswith("/") else "."))
+
+
 class RealFile:
     __slots__ = ("_fd", "_map", "_read_only", "path")
 

@@ -20,7 +20,7 @@ from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import DiskFull, StoreClosed, StoreFenced
 from tianzhou.store.facts import Run
 from tianzhou.store.failpoint import failpoint
-from tianzhou.store.files import Files
+from tianzhou.store.files import Files, make_lasting_dirs
 from tianzhou.store.flush import Derivations, Flusher, FlushThread
 from tianzhou.store.key_index import QUERY_COUNT_MAX, KeyIndex
 from tianzhou.store.queues import Queues
@@ -81,7 +81,7 @@ class MessageStore:
         self.root = root
         self.config = config
         self._clock = clock
-        files.make_dirs(root)
+        make_lasting_dirs(files, root)
         self._lock = layout.take_lock(files, root)
         try:
             self._open(progress, rebuild=rebuild)

@@ -16,7 +16,7 @@ from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.facts import SCHEDULE_TOPIC
 from tianzhou.store.failpoint import failpoint
-from tianzhou.store.files import Files
+from tianzhou.store.files import Files, make_lasting_dirs
 from tianzhou.wire import tables as wire
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class Table(Generic[T]):
         data = msgspec.json.format(msgspec.json.encode(value), indent=2)
         directory = self.path.rpartition("/")[0]
         temporary = f"{self.path}.tmp"
-        self._files.make_dirs(directory)
+        make_lasting_dirs(self._files, directory)
         file = self._files.create(temporary, 0)
         try:
             file.pwrite(0, data)
