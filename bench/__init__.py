@@ -1,0 +1,1 @@
+"""What `make bench` runs: each figure stands beside a yardstick taken in the same run."""

@@ -1,0 +1,33 @@
+"""Runs every benchmark: `python -m bench [DIRECTORY]`, the directory being where files are made."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
+
+from bench import store
+from bench.measure import Row, show
+
+RESULTS = Path("build/bench.jsonl")
+
+
+def main() -> None:
+    directory = sys.argv[1] if len(sys.argv) > 1 else tempfile.gettempdir()
+    rows: list[Row] = []
+    columns = (SpinnerColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("measuring")
+        for item in store.rows(directory):
+            rows.append(item)
+            progress.update(task, description=f"measured: {item.group}, {item.name}")
+    show(rows, RESULTS)
+    missed = [f"{item.group}, {item.name}" for item in rows if not item.holds]
+    if missed:
+        print("below the floor:", "; ".join(missed))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
