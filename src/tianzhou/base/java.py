@@ -34,7 +34,22 @@ def _hash_of_units(utf16: bytes) -> int:
     return to_int32(total)
 
 
-def key_hash(text: str | bytes) -> int:
-    """The non-negative hash of the key index: abs(hashCode), where abs(-2**31) counts as 0."""
-    value = abs(string_hash(text))
+def hash_onward(begun: int, text: bytes) -> int:
+    """The hash of a string whose first part has the hash `begun` and whose rest is `text`."""
+    size = len(text)
+    if text.isascii() and size < _POWERS_MAX:
+        total = begun * _POWERS[size] + sum(map(mul, text, _DESCENDING[_POWERS_MAX - size :]))
+        return to_int32(total)
+    utf16 = text.decode("utf-8", "replace").encode("utf-16-be")
+    return to_int32(begun * pow(31, len(utf16) // 2, 1 << 32) + _hash_of_units(utf16))
+
+
+def as_key_hash(hash_: int) -> int:
+    """What the key index makes of a hash: its absolute value, where abs(-2**31) counts as 0."""
+    value = abs(hash_)
     return 0 if value == 0x8000_0000 else value
+
+
+def key_hash(text: str | bytes) -> int:
+    """The non-negative hash of the key index."""
+    return as_key_hash(string_hash(text))

@@ -87,6 +87,11 @@ class CommitLog:
 
     def _plan(self, chunk: RecordChunk) -> list[Piece]:
         """Find and reserve a place for every record, before anything is written."""
+        tail = self.segments[-1] if self.segments else None
+        if tail is not None:
+            at = self.end - tail.start
+            if at >= 0 and at + len(chunk.data) + BLANK_BYTES_MIN <= tail.reserved:
+                return [Piece(tail, self.end, 0, len(chunk.starts))] if chunk.starts else []
         pieces: list[Piece] = []
         first, offset = 0, self.end
         try:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tianzhou.base.java import key_hash, string_hash
+from tianzhou.base.java import as_key_hash, hash_onward, string_hash
 from tianzhou.base.kinds import Bytes, QueueKey, QueueOffset, queue_key
 from tianzhou.record import flags, properties
 from tianzhou.record.layout import (
@@ -67,7 +67,7 @@ def facts_of(buffer: Bytes, start: int, end: int, delays_ms: Sequence[int]) -> F
     found = bytes(buffer[name_end + 2 : end])
     kind = sys_flag & flags.TRANSACTION_MASK
     tags = properties.find(found, b"TAGS")
-    tags_code = string_hash(tags) if tags else 0
+    tags_code = _tags_code(tags) if tags else 0
     if topic == SCHEDULE_TOPIC:
         tags_code = _delivery_time(found, store_timestamp, delays_ms, tags_code)
     keys = [] if kind == flags.TRANSACTION_ROLLBACK else _keys(topic, found)
@@ -91,10 +91,29 @@ def _behind_long_hosts(buffer: Bytes, start: int, sys_flag: int) -> tuple[int, i
     return body_at + body_size, store_time_of(buffer, start)
 
 
+_CACHED_MAX: Final = 100_000
+"""Far more topics or tags than a broker has: then they are names from damaged bytes, or keys."""
+_tags_codes: dict[bytes, int] = {}
+_key_prefixes: dict[str, int] = {}
+
+
+def _tags_code(tags: bytes) -> int:
+    code = _tags_codes.get(tags)
+    if code is None:
+        if len(_tags_codes) >= _CACHED_MAX:
+            _tags_codes.clear()
+        code = _tags_codes[tags] = string_hash(tags)
+    return code
+
+
 def _keys(topic: str, found: bytes) -> list[int]:
     """Hashes of the unique id and of every key, in the order in which Java indexes them."""
-    prefix = topic.encode() + b"#"
-    return [key_hash(prefix + key) for key in properties.keys_of(found)]
+    prefix = _key_prefixes.get(topic)
+    if prefix is None:
+        if len(_key_prefixes) >= _CACHED_MAX:
+            _key_prefixes.clear()
+        prefix = _key_prefixes[topic] = string_hash(topic + "#")
+    return [as_key_hash(hash_onward(prefix, key)) for key in properties.keys_of(found)]
 
 
 def _delivery_time(
@@ -115,7 +134,7 @@ def topic_of(name: bytes) -> str:
     """The topic as text; the same object each time, so that dictionaries find it fast."""
     topic = _topics.get(name)
     if topic is None:
-        if len(_topics) > 100_000:  # far more topics than a broker has: names from damaged bytes
+        if len(_topics) >= _CACHED_MAX:
             _topics.clear()
         topic = _topics[name] = name.decode("utf-8", "replace")
     return topic

@@ -170,6 +170,8 @@ class FlushThread:
 
     def ask(self) -> None:
         """Flush now, together with all that others ask for meanwhile."""
+        if self._asked:
+            return  # the thread has yet to look where the log ends, and will see this too
         with self._wake:
             self._asked = True
             self._wake.notify_all()
