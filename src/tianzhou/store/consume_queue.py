@@ -135,6 +135,8 @@ class ConsumeQueue:
 
     def append(self, first: QueueOffset, units: bytes) -> None:
         """Add units from rank `first` on. What is there already is skipped, a gap is marked."""
+        if first < self.end and units and self._is_behind_all(units):
+            self._begin_again()
         end = self.end
         if first > end:
             if end == self.first and not self._tail:
@@ -146,6 +148,16 @@ class ConsumeQueue:
         self._tail += units
         if len(self._tail) >= TAIL_BYTES_MAX:
             self.write_out()
+
+    def _is_behind_all(self, units: bytes) -> bool:
+        """A lower rank further on in the log: the topic was deleted there, and made again. A log
+        that is derived anew still holds the messages of its first life."""
+        return UNIT.unpack_from(units)[0] > self.last_physical_offset()
+
+    def _begin_again(self) -> None:
+        self._remove_files()
+        self._cache.dirty_dirs.add(self.directory)
+        self.first = self.min_offset = self.written = QueueOffset(0)
 
     def _begin_at(self, first: QueueOffset) -> None:
         """A queue whose older messages are gone begins in the file of its first one."""
@@ -255,13 +267,16 @@ class ConsumeQueue:
 
     def remove_all(self) -> None:
         """Remove the queue's files and its directory."""
+        self._remove_files()
+        if self._cache.files.exists(self.directory):
+            self._cache.files.remove_dir(self.directory)
+
+    def _remove_files(self) -> None:
         files = self._cache.files
         for name in files.list(self.directory):
             path = f"{self.directory}/{name}"
             self._cache.drop(path)
             files.remove(path)
-        if files.exists(self.directory):
-            files.remove_dir(self.directory)
         self._tail.clear()
 
     def _path(self, start: int) -> str:
