@@ -283,8 +283,10 @@ class MessageStore:
         self._raise_if_broken()
         usage = self._files.usage(self.log.directory)
         pressure = pressure_of(usage.used_ratio, self.config)
+        # What is not in the queues yet has to be read once more.
+        settled = min(self._flusher.flushed, self._dispatcher.position)
         removed = self._retention.run(
-            pressure, now_ms=self._clock.now_ms(), flushed=self._flusher.flushed, by_hand=by_hand
+            pressure, now_ms=self._clock.now_ms(), flushed=settled, by_hand=by_hand
         )
         if removed:
             for queue in self.queues:
