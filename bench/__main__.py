@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from bench import store
+from bench import memory, store
 from bench.measure import Row, show
 
 RESULTS = Path("build/bench.jsonl")
@@ -22,8 +22,10 @@ def main() -> None:
         for item in store.rows(directory):
             rows.append(item)
             progress.update(task, description=f"measured: {item.group}, {item.name}")
-    show(rows, RESULTS)
-    missed = [f"{item.group}, {item.name}" for item in rows if not item.holds]
+        progress.update(task, description="measuring memory, with a log of 10 GiB")
+        limits = memory.limits(directory)
+    show(rows, limits, RESULTS)
+    missed = [f"{item.group}, {item.name}" for item in [*rows, *limits] if not item.holds]
     if missed:
         print("below the floor:", "; ".join(missed))
         sys.exit(1)

@@ -37,6 +37,21 @@ class Row:
         return self.floor is None or (self.ratio is not None and self.ratio >= self.floor)
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A figure that must stay below something fixed."""
+
+    group: str
+    name: str
+    value: float
+    maximum: float
+    unit: str
+
+    @property
+    def holds(self) -> bool:
+        return self.value <= self.maximum
+
+
 def best_of(prepare: Callable[[], Callable[[], None]], repeats: int = REPEATS) -> Timing:
     """Prepare and run several times; preparing is not timed."""
     timings: list[Timing] = []
@@ -68,7 +83,7 @@ def row(
     )  # fmt: skip
 
 
-def show(rows: list[Row], path: Path) -> None:
+def show(rows: list[Row], limits: list[Limit], path: Path) -> None:
     """A table for people, lines of JSON for programs."""
     table = Table("what", "messages/s", "MB/s", "µs CPU/message", "ratio", "floor", "yardstick")
     group = ""
@@ -87,6 +102,11 @@ def show(rows: list[Row], path: Path) -> None:
             floor,
             item.yardstick,
         )
-    Console(width=120).print(table)
+    console = Console(width=120)
+    console.print(table)
+    for limit in limits:
+        sign = "✓" if limit.holds else "✗"
+        text = f"{limit.name}: {limit.value:.1f} {limit.unit}, at most {limit.maximum:g} {sign}"
+        console.print(text, highlight=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(asdict(item)) + "\n" for item in rows))
+    path.write_text("".join(json.dumps(asdict(item)) + "\n" for item in [*rows, *limits]))
