@@ -8,7 +8,8 @@ All of it lies in the first 512 bytes, which a disk writes whole or not at all.
 
     0 log_timestamp 8 | 8 queues_timestamp 8 | 16 index_timestamp 8 | 24 unused 16
     64 magic 4 | 68 crc 4 | 72 flushed 8 | 80 derived 8 | 88 anchor 8 | 96 queues 8 |
-    104 units 8 | 112 index_count 8 | 120 clean 8 | 128 index_name 24 | 152 timestamps 24
+    104 units 8 | 112 index_count 8 | 120 clean 8 | 128 checked 8 | 136 index_name 24 |
+    160 timestamps 24
 """
 
 import struct
@@ -22,7 +23,7 @@ FILE_BYTES: Final = 4096
 SECTOR: Final = 512
 TIMES: Final = struct.Struct(">qqq")
 OURS_AT: Final = 64
-OURS: Final = struct.Struct(">qqqqqqq24s24s")
+OURS: Final = struct.Struct(">qqqqqqqq24s24s")
 PREFIX: Final = struct.Struct(">iI")
 MAGIC: Final = 0x545A4350  # "TZCP"
 
@@ -50,6 +51,8 @@ class Checkpoint:
     """Newest index file and its entry count at `derived`."""
     clean: bool = False
     """Everything was written at an orderly stop, and nothing since."""
+    checked: bool = False
+    """Every record from `flushed` on carries a checksum of the whole: one without is torn."""
     exact: bool = False
     """Our part of the file was there and fits; otherwise only the three times are known."""
 
@@ -60,7 +63,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     )
     ours = OURS.pack(
         checkpoint.flushed, checkpoint.derived, checkpoint.anchor, checkpoint.queues,
-        checkpoint.units, checkpoint.index_count, checkpoint.clean,
+        checkpoint.units, checkpoint.index_count, checkpoint.clean, checkpoint.checked,
         checkpoint.index_name.encode(), times,
     )  # fmt: skip
     page = bytearray(SECTOR)
@@ -79,14 +82,16 @@ def decode(page: bytes) -> Checkpoint:
     ours = page[OURS_AT + PREFIX.size :][: OURS.size]
     if magic != MAGIC or crc != crc32(ours):
         return known
-    flushed, derived, anchor, queues, units, index_count, clean, name, times = OURS.unpack(ours)
+    (
+        flushed, derived, anchor, queues, units, index_count, clean, checked, name, times,
+    ) = OURS.unpack(ours)  # fmt: skip
     if times != page[:24]:
         return known
     return replace(
         known,
         flushed=flushed, derived=derived, anchor=anchor, queues=queues, units=units,
         index_name=name.rstrip(b"\0").decode("ascii", "replace"), index_count=index_count,
-        clean=bool(clean), exact=True,
+        clean=bool(clean), checked=bool(checked), exact=True,
     )  # fmt: skip
 
 

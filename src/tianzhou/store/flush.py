@@ -49,10 +49,13 @@ class Flusher:
         self.flushed = log.min_offset
         self.error: StoreFenced | None = None
 
-    def restart(self, flushed: int) -> None:
-        """Count from here: what recovery found may be less than the checkpoint said."""
+    def restart(self, flushed: int, *, checked: bool) -> None:
+        """Count from here: what recovery found may be less than the checkpoint said. `checked`:
+        what comes from now on carries a checksum."""
         self.flushed = PhysicalOffset(max(min(flushed, self._log.end), self._log.min_offset))
-        marked = replace(self._checkpoint.current, flushed=self.flushed, clean=False)
+        marked = replace(
+            self._checkpoint.current, flushed=self.flushed, clean=False, checked=checked
+        )
         self._checkpoint.current = marked
 
     def flush(self) -> bool:

@@ -27,6 +27,7 @@ from tianzhou.store.files import Files
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.queues import Queues
 from tianzhou.store.scan import (
+    NOWHERE,
     Halt,
     LogScan,
     next_sound_record,
@@ -206,7 +207,7 @@ def _scan(parts: Parts, report: Report, progress: Progress) -> None:
     total = log.segments[-1].start + log.file_bytes - dispatcher.position if log.segments else 0
     begin = dispatcher.position
     while True:
-        scan = LogScan(log.segments, log.file_bytes, dispatcher.position)
+        scan = LogScan(log.segments, log.file_bytes, dispatcher.position, _checked(parts))
         for piece in scan:
             base = piece.segment.start
             dispatcher.apply(piece.segment.view, piece.starts, piece.end, base=base)
@@ -227,7 +228,7 @@ def _settle(parts: Parts, halt: Halt, report: Report) -> PhysicalOffset | None:
     log, dispatcher, flushed = parts.log, parts.dispatcher, parts.checkpoint.flushed
     if parts.checkpoint.clean and halt.is_bare and halt.offset == flushed:
         return halt.offset
-    following = next_sound_record(log.segments, log.file_bytes, halt.offset)
+    following = next_sound_record(log.segments, log.file_bytes, halt.offset, _checked(parts))
     known = halt.offset < flushed or _was_flushed(parts, following)
     if following is not None and known:
         report.damage.append(Damage(halt.offset, following, halt.reason))
@@ -243,6 +244,11 @@ def _settle(parts: Parts, halt: Halt, report: Report) -> PhysicalOffset | None:
     if _cut(parts, halt.offset) or following is not None:
         report.cut_at = halt.offset
     return halt.offset
+
+
+def _checked(parts: Parts) -> int:
+    """From where on a record without a checksum is a torn one."""
+    return parts.checkpoint.flushed if parts.checkpoint.checked else NOWHERE
 
 
 def _was_flushed(parts: Parts, following: PhysicalOffset | None) -> bool:

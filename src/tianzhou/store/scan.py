@@ -7,12 +7,22 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import PhysicalOffset
-from tianzhou.record.layout import AT_MAGIC, INT32, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
+from tianzhou.record.layout import (
+    AT_MAGIC,
+    CRC_PROPERTY,
+    CRC_PROPERTY_BYTES,
+    INT32,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_AND_MAGIC,
+)
 from tianzhou.record.walk import Stop, first_unsound, is_sound, walk
 from tianzhou.store.dispatch import SLICE_BYTES, SLICE_RECORDS
 from tianzhou.store.facts import store_time_of
 from tianzhou.store.segments import Segment
 
+NOWHERE: Final = PhysicalOffset(1 << 62)
+_CRC_DIGITS_BYTES: Final = CRC_PROPERTY_BYTES - len(CRC_PROPERTY) - 1
 _SEARCH_BYTES: Final = 1 << 20
 _MAGICS: Final = (INT32.pack(MAGIC_V1), INT32.pack(MAGIC_V2))
 
@@ -39,12 +49,23 @@ class Halt(NamedTuple):
 
 
 class LogScan:
-    """Walks segments from an offset on. After iteration `halt` tells how it ended."""
+    """Walks segments from an offset on. After iteration `halt` tells how it ended.
 
-    def __init__(self, segments: list[Segment], file_bytes: int, start: PhysicalOffset) -> None:
+    Every record from `checked` on carries a checksum of the whole. Only where that is known can a
+    record that is torn in its checksum be told from one that was written without.
+    """
+
+    def __init__(
+        self,
+        segments: list[Segment],
+        file_bytes: int,
+        start: PhysicalOffset,
+        checked: int = NOWHERE,
+    ) -> None:
         self._segments = segments
         self._file_bytes = file_bytes
         self._at = start
+        self._checked = checked
         self.halt = Halt(start, "nothing was read", is_bare=True)
 
     def __iter__(self) -> Iterator[Slice]:
@@ -61,6 +82,8 @@ class LogScan:
             if not found.starts and found.stop is Stop.TORN:
                 found = walk(view, start, self._file_bytes, count_max=1)
             bad = first_unsound(view, found.starts, found.end, base=segment.start)
+            lacking = self._first_unchecked(segment, found.starts, found.end)
+            bad = min((rank for rank in (bad, lacking) if rank is not None), default=None)
             if bad is not None:
                 end = found.starts[bad]
                 if bad:
@@ -78,8 +101,22 @@ class LogScan:
             if found.stop is Stop.BLANK:
                 at = PhysicalOffset(segment.start + self._file_bytes)
 
+    def _first_unchecked(self, segment: Segment, starts: list[int], end: int) -> int | None:
+        """Rank of the first record that lacks the checksum which it must have."""
+        if not starts or segment.start + end <= self._checked:
+            return None
+        for rank, (start, stop) in enumerate(zip(starts, [*starts[1:], end], strict=True)):
+            if segment.start + start >= self._checked and not has_checksum(segment.view, stop):
+                return rank
+        return None
+
     def _segment(self, offset: int) -> Segment | None:
         return segment_of(self._segments, self._file_bytes, offset)
+
+
+def has_checksum(view: memoryview, end: int) -> bool:
+    """Whether the record that ends here has the checksum of the whole, right or wrong."""
+    return bytes(view[end - CRC_PROPERTY_BYTES : end - _CRC_DIGITS_BYTES]) == CRC_PROPERTY + b"\x01"
 
 
 def segment_of(segments: list[Segment], file_bytes: int, offset: int) -> Segment | None:
@@ -111,7 +148,7 @@ def store_time_at(segments: list[Segment], file_bytes: int, offset: int) -> int:
 
 
 def next_sound_record(
-    segments: list[Segment], file_bytes: int, after: PhysicalOffset
+    segments: list[Segment], file_bytes: int, after: PhysicalOffset, checked: int = NOWHERE
 ) -> PhysicalOffset | None:
     """The first sound record that begins behind this offset, in this file or a later one."""
     for segment in segments:
@@ -123,7 +160,10 @@ def next_sound_record(
             window = segment.file.pread(at, _SEARCH_BYTES + AT_MAGIC + 4)
             for magic_at in _all(window):
                 offset = segment.start + at + magic_at - AT_MAGIC
-                if offset > after and sound_record_at(segments, file_bytes, offset):
+                size = sound_record_at(segments, file_bytes, offset) if offset > after else None
+                if size is None:
+                    continue
+                if offset < checked or has_checksum(segment.view, offset + size - segment.start):
                     return PhysicalOffset(offset)
             at += _SEARCH_BYTES
     return None

@@ -121,7 +121,8 @@ class MessageStore:
         if found.exact:
             recovery.rewrite_unsynced(self.log, PhysicalOffset(found.flushed))
         self._flusher = Flusher(files, self.log, self._checkpoint)
-        self._flusher.restart(self.log.min_offset if not found.exact else found.flushed)
+        flushed = found.flushed if found.exact else self.log.min_offset
+        self._flusher.restart(flushed, checked=config.record_crc)
         self._retention = Retention(self.log, config)
         self.tables = Tables(files, f"{root}/{layout.CONFIG}")
         self.tables.load_all()
@@ -158,6 +159,7 @@ class MessageStore:
         self._raise_if_broken()
         if self._refusal:
             raise DiskFull(self._refusal)
+        assert chunk.has_crc or not self.config.record_crc, "recovery would take these for torn"
         offsets, ends = self._assign(chunk.queues)
         try:
             pieces = self.log.append(chunk, queue_offsets=offsets, now_ms=self._clock.now_ms())
