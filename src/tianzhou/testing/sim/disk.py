@@ -14,7 +14,7 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.store.errors import StoreLocked
 from tianzhou.store.files import Usage
 from tianzhou.testing.sim.disk_images import CrashPoint, Image, crash_point
-from tianzhou.testing.sim.disk_nodes import Directory, Inode
+from tianzhou.testing.sim.disk_nodes import SECTOR, Directory, Inode
 
 UNLIMITED: Final = 1 << 40
 
@@ -53,6 +53,12 @@ class SimFile:
 
     def next_data(self, at: int) -> int:
         return min(at, self.size())
+
+    def next_data(self, at: int) -> int:
+        self._check_open()
+        written = self._inode.content[at:].lstrip(b"\0")
+        position = self._inode.size - len(written)
+        return max(at, position // SECTOR * SECTOR) if written else self._inode.size
 
     def pread(self, at: int, size: int) -> bytes:
         self._check_open()
