@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src" / "tianzhou"
 _BUILT = {".git", ".venv", ".hypothesis", ".ruff_cache", "__pycache__", "build", "dist"}
 

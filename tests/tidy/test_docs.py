@@ -1,0 +1,170 @@
+"""Documents: links lead somewhere, lists are complete, words are plain."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doc_tables import only_table, read, section_of, tables_of
+from sources import ROOT, SRC, documents, name_of, python_files, tree_of
+
+ARCHITECTURE = read(ROOT / "ARCHITECTURE.md")
+PROJECT: dict[str, Any] = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+LOUD = (
+    "blazing", "cutting-edge", "effortless", "game-chang", "powerful", "revolution", "robust",
+    "seamless", "state-of-the-art", "world-class", "enterprise-grade", "battle-tested",
+)  # fmt: skip
+
+
+def prose_of(path: Path) -> str:
+    """The text without code blocks."""
+    return re.sub(r"^```.*?^```$", "", read(path), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors_of(path: Path) -> set[str]:
+    """How GitHub names the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", prose_of(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", documents(), ids=name_of)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in LINK.findall(prose_of(path)):
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        place, _, anchor = target.partition("#")
+        found = (path.parent / place).resolve() if place else path
+        assert found.exists(), f"{target} is not there"
+        assert ROOT in found.parents, f"{target} leads out of the repository"
+        assert not anchor or anchor in anchors_of(found), f"no heading {anchor} in {place}"
+
+
+@pytest.mark.parametrize("path", documents(), ids=name_of)
+def test_words_are_plain(path: Path) -> None:
+    text = read(path).lower()
+    assert not [word for word in LOUD if word in text]
+    # Pictures in text: the emoji planes, and the signs that are shown as such.
+    assert not re.search("[\U0001f300-\U0001faff\u2600-\u27bf]", text)
+
+
+@pytest.mark.parametrize("path", documents(), ids=name_of)
+def test_lines_fit(path: Path) -> None:
+    """Tables and links may be longer; a paragraph is not."""
+    for line in prose_of(path).splitlines():
+        assert len(line) <= 125 or line.startswith("|") or "](" in line, line
+
+
+def test_every_document_is_reachable() -> None:
+    """From the README, in as many steps as it takes."""
+    todo, seen = [ROOT / "README.md"], set[Path]()
+    while todo:
+        path = todo.pop()
+        seen.add(path)
+        for target in LINK.findall(prose_of(path)):
+            found = (path.parent / target.partition("#")[0]).resolve()
+            if found.suffix == ".md" and found not in seen and found.exists():
+                todo.append(found)
+    # Samples have a page of their own beside them.
+    missing = {path for path in documents() if "tests" not in path.relative_to(ROOT).parts} - seen
+    assert not [name_of(path) for path in missing]
+
+
+# ARCHITECTURE.md
+
+
+def test_architecture_is_short() -> None:
+    assert len(ARCHITECTURE.splitlines()) <= 300
+
+
+def test_architecture_knows_every_module_of_the_store() -> None:
+    for path in (SRC / "store").glob("*.py"):
+        if path.name != "__init__.py":
+            link = f"[store/{path.name}](src/tianzhou/store/{path.name})"
+            assert link in ARCHITECTURE, f"{link} is missing"
+
+
+def test_architecture_knows_every_package() -> None:
+    named = {row["package"] for row in tables_of(section_of(ARCHITECTURE, "Layers"))[0]}
+    present = {path.parent.name for path in SRC.glob("*/__init__.py")}
+    assert {LINK.sub("", name) or name.split("]")[0][1:] for name in named} == present
+
+
+def test_the_picture_shows_the_contract() -> None:
+    """Rows of the picture are the layers of the import contract, in its order."""
+    picture = ARCHITECTURE.split("\n```\n")[1]
+    rows = [re.findall(r"\(?[a-z]+\)?", line[:34]) for line in picture.splitlines()]
+    drawn = [set(row) for row in rows if row]
+    contract = tomllib.loads(read(ROOT / "pyproject.toml"))["tool"]["importlinter"]["contracts"][0]
+    layers = [
+        {word.strip().replace("tianzhou.", "") for word in layer.split("|")}
+        for layer in contract["layers"]
+    ]
+    assert drawn == layers
+
+
+# Lists
+
+
+def names_in(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=;~! ]", line, maxsplit=1)[0] for line in requirements}
+
+
+def test_every_dependency_has_a_reason() -> None:
+    text = read(ROOT / "docs/dependencies.md")
+    groups = {"Base": PROJECT["dependencies"]} | {
+        f"Extra: {extra}": lines for extra, lines in PROJECT["optional-dependencies"].items()
+    }
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == list(groups)
+    for title, lines in groups.items():
+        rows = only_table(text, title)
+        assert {row["name"] for row in rows} == names_in(lines), title
+        assert all(row["why"] for row in rows)
+
+
+def test_every_folder_of_tests_is_explained() -> None:
+    rows = only_table(read(ROOT / "CONTRIBUTING.md"), "Tests")
+    explained = {row["folder"].removeprefix("tests/") for row in rows}
+    present = {path.relative_to(ROOT).parts[1] for path in python_files("tests")} - {"conftest.py"}
+    assert present <= explained
+
+
+def test_commands_of_a_developer_exist() -> None:
+    makefile = read(ROOT / "Makefile")
+    rows = only_table(read(ROOT / "CONTRIBUTING.md"), "Set-up")
+    for row in rows:
+        target = row["command"].removeprefix("make ")
+        assert re.search(rf"^{target}:.*##", makefile, re.MULTILINE), target
+
+
+def test_changelog_is_sorted() -> None:
+    text = read(ROOT / "CHANGELOG.md")
+    kinds = ["Safety", "Features", "Performance", "Fixes", "Internals"]
+    for release in text.split("\n## ")[1:]:
+        titles = re.findall(r"^### (.+)$", release, re.MULTILINE)
+        assert titles == [kind for kind in kinds if kind in titles], release.partition("\n")[0]
+
+
+def test_promises_cover_every_fault() -> None:
+    faults, kept = tables_of(read(ROOT / "docs/promises.md"))
+    names = [f"F{number}" for number in range(1, 9)]
+    assert [row["fault"] for row in faults] == names
+    assert [row["fault"] for row in kept] == names
+    assert all(row["asynchronous flush"] and row["synchronous flush"] for row in kept)
+
+
+def test_ownership_names_real_classes() -> None:
+    """A class that was renamed must not live on in the table."""
+    classes = {
+        node.name
+        for path in python_files("src")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef)
+    }
+    text = read(ROOT / "docs/ownership.md")
+    named = set(re.findall(r"`([A-Z]\w+)[`.]", text))
+    assert named
+    assert named <= classes
