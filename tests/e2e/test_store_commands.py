@@ -1,0 +1,145 @@
+"""`tianzhou store` as an operator types it, on directories that are sound, damaged or in use."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tianzhou.base.kinds import queue_key
+from tianzhou.cmd.clock import SystemClock
+from tianzhou.record.chunk import Entry, build
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.files import RealFiles
+from tianzhou.store.store import MessageStore
+
+TIANZHOU = str(Path(sys.executable).with_name("tianzhou"))
+CONFIG = StoreConfig(
+    commit_log_file_bytes=16384,
+    consume_queue_file_bytes=400,
+    index_slots=100,
+    index_entries=400,
+)
+COUNT = 120
+
+
+def make(root: Path) -> MessageStore:
+    """Messages of three topics over several files."""
+    store = MessageStore(RealFiles(), str(root), CONFIG, SystemClock())
+    for number in range(COUNT):
+        entry = Entry(
+            queue_key(f"topic-{number % 3}", number % 2),
+            b"body %d" % number * 20,
+            b"KEYS\x01key-%d\x02TAGS\x01t\x02" % number,
+        )
+        store.append(build([entry], store_host=bytes(8), record_crc=True))
+        store.dispatch_all()
+    return store
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [TIANZHOU, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def run_json(*arguments: str | Path) -> dict[str, Any]:
+    done = run(*arguments, "--json")
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    make(tmp_path / "store").close()
+    return tmp_path / "store"
+
+
+def test_inspect_tells_ranges_and_sizes(sound: Path) -> None:
+    found = run_json("store", "inspect", sound)
+    assert found["clean"] is True
+    assert found["log_files"] > 1
+    assert found["index_entries"] == COUNT
+    ranges = {
+        (q["topic"], q["queue_id"]): (q["min_offset"], q["max_offset"]) for q in found["queues"]
+    }
+    assert sum(end - start for start, end in ranges.values()) == COUNT
+    assert ranges["topic-0", 0] == (0, COUNT // 6)
+
+
+def test_inspect_prints_a_table(sound: Path) -> None:
+    done = run("store", "inspect", sound)
+    assert done.returncode == 0
+    assert "topic-2" in done.stdout
+    assert "last stop       clean" in done.stdout
+
+
+def test_verify_finds_nothing_in_a_sound_directory(sound: Path) -> None:
+    before = {p: p.read_bytes() for p in sound.rglob("*") if p.is_file()}
+    done = run("store", "verify", sound)
+    assert done.returncode == 0, done.stderr
+    assert f"{COUNT} records read" in done.stdout
+    assert "nothing is wrong" in done.stdout
+    assert {p: p.read_bytes() for p in sound.rglob("*") if p.is_file()} == before
+
+
+def test_verify_names_damage_and_fails(sound: Path) -> None:
+    log = sound / "commitlog" / f"{0:020d}"
+    data = bytearray(log.read_bytes())
+    at = data.index(b"body 7body 7")
+    data[at] ^= 1
+    log.write_bytes(data)
+    done = run("store", "verify", sound, "--json")
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert found["records"] == COUNT - 1
+    ((start, end, reason),) = found["damage"]
+    assert start <= at < end
+    assert "checksum" in reason
+
+
+def test_verify_names_a_queue_that_points_elsewhere_and_rebuild_mends_it(sound: Path) -> None:
+    queue = sound / "consumequeue" / "topic-1" / "1" / f"{0:020d}"
+    original = queue.read_bytes()
+    queue.write_bytes(original[20:40] + original[20:])
+    done = run("store", "verify", sound)
+    assert done.returncode == 1
+    assert "queue 1 of topic-1 points at the wrong records" in done.stdout
+    rebuilt = run_json("store", "rebuild", sound)
+    assert rebuilt["records"] == COUNT
+    assert queue.read_bytes() == original
+    assert run("store", "verify", sound).returncode == 0
+
+
+def test_verify_says_what_the_next_start_will_add_after_a_crash(tmp_path: Path) -> None:
+    make(tmp_path / "store").abandon()
+    done = run("store", "verify", tmp_path / "store")
+    assert done.returncode == 0, done.stdout
+    assert "messages are not in their queues yet" in done.stdout
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    store = make(tmp_path / "store")
+    for verb in ("verify", "rebuild"):
+        done = run("store", verb, tmp_path / "store")
+        assert done.returncode == 1
+        assert "locked by another process" in done.stderr
+    store.close()
+
+
+def test_a_directory_that_is_no_store_is_an_error_in_one_sentence(tmp_path: Path) -> None:
+    done = run("store", "inspect", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "is it a store directory?" in done.stderr
+
+
+def test_demo_says_what_it_did() -> None:
+    done = run("demo")
+    assert done.returncode == 0, done.stderr
+    assert "Stored 20,000 messages" in done.stdout
+    assert (
+        "Read queue 2 from the first to the last message: 5,000, of which 1,000 paid" in done.stdout
+    )
+    assert "20,000 records scanned, nothing lost" in done.stdout
+    assert done.stdout.count("Found by key") == 2
