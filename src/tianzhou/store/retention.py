@@ -71,14 +71,16 @@ class Retention:
         self._log = log
         self._config = config
 
-    def run(self, pressure: Pressure, *, now_ms: int, flushed: int, by_hand: bool = False) -> int:
-        """Remove what is due; how many files went. A file that is being read stays for now, and
-        so do the younger ones: the log has no gaps."""
+    def due(self, pressure: Pressure, *, now_ms: int, by_hand: bool = False) -> int:
+        """How many of the oldest files should go now."""
         hour = time.localtime(now_ms // 1000).tm_hour
-        ages = self._ages(now_ms)
-        due = verdict(ages, pressure, hour, self._config, by_hand=by_hand)
+        return verdict(self._ages(now_ms), pressure, hour, self._config, by_hand=by_hand).files
+
+    def remove(self, count: int, *, flushed: int) -> int:
+        """Remove so many files; how many went. A file that is being read stays for now, and so do
+        the younger ones: the log has no gaps."""
         removed = 0
-        while removed < due.files:
+        while removed < count:
             oldest = self._log.segments[0]
             if oldest.leases or oldest.start + self._log.file_bytes > flushed:
                 break

@@ -285,11 +285,14 @@ class MessageStore:
         self._raise_if_broken()
         usage = self._files.usage(self.log.directory)
         pressure = pressure_of(usage.used_ratio, self.config)
-        # What is not in the queues yet has to be read once more.
-        settled = min(self._flusher.flushed, self._dispatcher.position)
-        removed = self._retention.run(
-            pressure, now_ms=self._clock.now_ms(), flushed=settled, by_hand=by_hand
-        )
+        now_ms = self._clock.now_ms()
+        due = self._retention.due(pressure, now_ms=now_ms, by_hand=by_hand)
+        if due:
+            # The queues alone know which ranks these messages had. They say so on the medium
+            # before the messages go, or a crash would let their ranks begin at 0 again.
+            self.checkpoint()
+        settled = min(self._flusher.flushed, self._checkpoint.current.derived)
+        removed = self._retention.remove(due, flushed=settled)
         if removed:
             for queue in self.queues:
                 queue.raise_minimum(self.log.min_offset)
