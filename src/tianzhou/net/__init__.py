@@ -1,0 +1,1 @@
+"""Sockets around the wire protocol: the only place where bytes meet an event loop."""

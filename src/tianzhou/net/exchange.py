@@ -1,0 +1,86 @@
+"""One request and its answer, for everything that is not on the hot path.
+
+A handler is a plain function: it takes a `Request` and returns a `Reply`, or None when the answer
+comes later or never. What it can't do it says by raising `Refused`, which becomes an answer with
+that code and text; other exceptions of ours become SYSTEM_ERROR with their message.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.base.kinds import Bytes
+from tianzhou.wire.header import Header, SerialiseType
+
+OnAnswer = Callable[[Header | None, bytes], None]
+"""Called with the answer and its body; with None when the peer is gone or took too long."""
+
+
+class Peer(Protocol):
+    """The other end of a connection, as handlers see it."""
+
+    @property
+    def remote(self) -> str:
+        """`address:port` of the peer."""
+        ...
+
+    @property
+    def remote_host(self) -> bytes:
+        """The same as 8 or 20 bytes, as records carry it."""
+        ...
+
+    @property
+    def local(self) -> str:
+        """`address:port` through which the peer reached us."""
+        ...
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def send(self, data: Bytes) -> None:
+        """Queue bytes; they leave at the end of this round of the loop."""
+        ...
+
+    def tell(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
+        """A one-way request to the peer."""
+        ...
+
+    def ask(
+        self, code: int, ext: dict[str, str], body: bytes, on_answer: OnAnswer, timeout_s: float
+    ) -> None:
+        """A request to the peer. `on_answer` is called once, whatever happens."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    header: Header
+    body: bytes
+    peer: Peer
+
+    @property
+    def serialise_type(self) -> SerialiseType:
+        return self.header.serialise_type
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    code: int = 0
+    ext: dict[str, str] = field(default_factory=dict[str, str])
+    body: bytes = b""
+    remark: str | None = None
+
+
+class Refused(TianzhouError):
+    """The request can't be served; the peer is told the code and the reason."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(f"{remark} (code {code})")
+        self.code = code
+        self.remark = remark
+
+
+Handler = Callable[[Request], Reply | None]
