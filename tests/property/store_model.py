@@ -1,0 +1,165 @@
+"""The plain model of a store: one list of messages, and what follows from it."""
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tianzhou.base.java import string_hash
+from tianzhou.base.kinds import QueueKey, queue_key
+from tianzhou.record.chunk import Entry
+from tianzhou.store.files import RealFiles, Usage
+
+TOPICS: Final = ("orders", "payments")
+QUEUES: Final = tuple(queue_key(topic, number) for topic in TOPICS for number in range(2))
+TAGS: Final = ("", "beijing", "shanghai")
+KEYS: Final = ("K0", "K1", "K2", "K3")
+FILE_BYTES: Final = 8192
+HOUR_MS: Final = 3_600_000
+
+
+class RoomyFiles(RealFiles):
+    """How full the disk of this machine is must not decide a test."""
+
+    def usage(self, path: str) -> Usage:
+        return Usage(total=100, free=90)
+
+
+@dataclass(slots=True)
+class Sent:
+    queue: QueueKey
+    queue_offset: int
+    physical_offset: int
+    size: int
+    stored_ms: int
+    body: bytes
+    tag: str
+    key: str
+
+    @property
+    def end(self) -> int:
+        return self.physical_offset + self.size
+
+
+class Shape(NamedTuple):
+    """What a rule draws for one message."""
+
+    queue: int
+    tag: int
+    key: int
+    padding: int
+
+
+def entry_of(shape: Shape, serial: int) -> Entry:
+    tag, key = TAGS[shape.tag], KEYS[shape.key]
+    properties = f"KEYS\x01{key}\x02UNIQ_KEY\x01U{serial:06d}\x02"
+    if tag:
+        properties += f"TAGS\x01{tag}\x02"
+    body = b"%06d" % serial + b"." * shape.padding
+    return Entry(QUEUES[shape.queue], body, properties.encode())
+
+
+@dataclass(slots=True)
+class Row:
+    """One queue: the messages from rank `first` on, None where one is missing."""
+
+    first: int
+    messages: list[Sent | None] = field(default_factory=list["Sent | None"])
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.messages)
+
+    def put(self, sent: Sent) -> None:
+        """As the log tells it: a rank that comes again belongs to a topic made anew."""
+        rank = sent.queue_offset
+        if rank < self.end:
+            del self.messages[max(0, rank - self.first) :]
+        if not self.messages:
+            self.first = rank
+        self.messages += [None] * (rank - self.end)
+        self.messages.append(sent)
+
+    def minimum(self, log_min: int) -> int:
+        for rank, sent in enumerate(self.messages, self.first):
+            if sent is not None and sent.physical_offset >= log_min:
+                return rank
+        return self.end
+
+
+class Expected(NamedTuple):
+    bodies: list[bytes]
+    next_offset: int
+
+
+def read(row: Row, start: int, count: int, size: int, tags: set[str] | None) -> Expected:
+    """What a read must return, unit by unit."""
+    units = row.messages[start - row.first :][:800]
+    bodies: list[bytes] = []
+    total = taken = 0
+    for scanned, sent in enumerate(units):
+        if tags is None and scanned == count:
+            return Expected(bodies, start + scanned)
+        if sent is None or (tags is not None and sent.tag not in tags):
+            continue
+        total += sent.size
+        if total > size and taken:
+            # Without a filter the read stops here; with one it stops behind the last match.
+            return Expected(bodies, start + (scanned if tags is None else taken))
+        bodies.append(sent.body)
+        taken = scanned + 1
+        if tags is not None and len(bodies) == count:
+            return Expected(bodies, start + taken)
+    return Expected(bodies, start + len(units))
+
+
+def tags_codes(tags: set[str]) -> set[int]:
+    return {string_hash(tag) for tag in tags}
+
+
+@dataclass(slots=True)
+class Model:
+    log: list[Sent] = field(default_factory=list[Sent])
+    rows: dict[QueueKey, Row] = field(default_factory=dict[QueueKey, Row])
+    pending: list[Sent] = field(default_factory=list[Sent])
+    """Appended, not seen yet."""
+    next_offsets: dict[QueueKey, int] = field(default_factory=dict[QueueKey, int])
+    log_min: int = 0
+    end: int = 0
+
+    def append(self, sent: list[Sent]) -> None:
+        self.log += sent
+        self.pending += sent
+        self.end = sent[-1].end
+        for message in sent:
+            self.next_offsets[message.queue] = message.queue_offset + 1
+
+    def show(self, limit: int) -> None:
+        """Messages that end at or below the limit become visible."""
+        while self.pending and self.pending[0].end <= limit:
+            sent = self.pending.pop(0)
+            self.rows.setdefault(sent.queue, Row(sent.queue_offset)).put(sent)
+
+    def delete_topic(self, topic: str) -> None:
+        self.pending = [sent for sent in self.pending if sent.queue.topic != topic]
+        for table in (self.rows, self.next_offsets):
+            for key in [key for key in table if key.topic == topic]:
+                del table[key]
+
+    def expire(self, now_ms: int, settled: int) -> None:
+        """Whole files go, oldest first, when the first message behind them is an hour old."""
+        while True:
+            next_file = self.log_min + FILE_BYTES
+            behind = [sent for sent in self.log if sent.physical_offset >= next_file]
+            if not behind or now_ms - behind[0].stored_ms < HOUR_MS or next_file > settled:
+                return
+            self.log_min = next_file
+            self.log = behind
+
+    def rebuild(self) -> None:
+        """Derive every row from the log again. Rows of which the log has nothing keep their end."""
+        ends = {key: row.end for key, row in self.rows.items()}
+        self.rows.clear()
+        self.pending = list(self.log)
+        self.show(self.end)
+        for key, end in ends.items():
+            self.rows.setdefault(key, Row(end))
+        self.next_offsets = {key: row.end for key, row in self.rows.items()}
