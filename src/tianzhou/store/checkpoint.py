@@ -25,6 +25,8 @@ TIMES: Final = struct.Struct(">qqq")
 OURS_AT: Final = 64
 OURS: Final = struct.Struct(">qqqqqqqq24s24s")
 PREFIX: Final = struct.Struct(">iI")
+NO_QUEUES: Final = -1
+"""As many queues are never found."""
 MAGIC: Final = 0x545A4350  # "TZCP"
 
 assert OURS_AT + PREFIX.size + OURS.size <= SECTOR
@@ -110,6 +112,12 @@ class CheckpointFile:
         if sync:
             self._file.sync()
         self.current = checkpoint
+
+    def distrust(self) -> None:
+        """Say, for good, that queues and index are not to be believed: they are about to be made
+        anew, and what a crash leaves of that could pass for what is described here."""
+        if self.current.exact:
+            self.write(replace(self.current, queues=NO_QUEUES), sync=True)
 
     def close(self) -> None:
         self._file.close()

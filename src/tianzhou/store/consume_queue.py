@@ -152,7 +152,10 @@ class ConsumeQueue:
     def _is_behind_all(self, units: bytes) -> bool:
         """A lower rank further on in the log: the topic was deleted there, and made again. A log
         that is derived anew still holds the messages of its first life."""
-        return UNIT.unpack_from(units)[0] > self.last_physical_offset()
+        if self.end == self.first:
+            return True
+        last = self.unit(self.end - 1)
+        return last.size == MISSING_SIZE or UNIT.unpack_from(units)[0] > last.physical_offset
 
     def _begin_again(self) -> None:
         self._remove_files()
@@ -272,8 +275,13 @@ class ConsumeQueue:
             self._cache.files.remove_dir(self.directory)
 
     def _remove_files(self) -> None:
+        """The oldest goes last: without the others the queue is visibly too short, but without
+        the oldest it would look like one whose first messages expired."""
         files = self._cache.files
-        for name in files.list(self.directory):
+        names = files.list(self.directory)
+        for rank, name in reversed(tuple(enumerate(names))):
+            if rank == 0 and len(names) > 1:
+                files.sync_dir(self.directory)
             path = f"{self.directory}/{name}"
             self._cache.drop(path)
             files.remove(path)

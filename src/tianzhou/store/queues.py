@@ -83,13 +83,24 @@ class Queues:
             self._files.sync_dir(self.directory)
         return len(queues)
 
-    def remove_all(self) -> None:
-        """Remove every queue, on disk too; they will be derived from the log again."""
-        self._queues = {key: self._make(key) for key in self.on_disk()}
-        for topic in {key.topic for key in self._queues}:
-            self.remove_topic(topic)
+    def keep_expired(self, log_min: PhysicalOffset) -> None:
+        """Forget, on disk too, every unit that can be derived from the log again. Those of
+        expired messages stay: only they know how many there were, and a queue that began at 0
+        again would make groups skip what comes next."""
         self._queues.clear()
-        self.cache.take_dirty()
+        for key in tuple(self.on_disk()):
+            queue = self.obtain(key)
+            try:
+                queue.load(below=log_min, clean=False)
+                is_needed = log_min > 0 and queue.end > 0
+            except StoreDamaged:
+                is_needed = False  # its end is then what the log says
+            if not is_needed:
+                queue.remove_all()
+                del self._queues[key]
+        for topic in self._files.list(self.directory):
+            if not self._files.list(f"{self.directory}/{topic}"):
+                self._files.remove_dir(f"{self.directory}/{topic}")
 
     def close(self) -> None:
         self.cache.close()

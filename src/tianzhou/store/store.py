@@ -115,7 +115,7 @@ class MessageStore:
         self._dispatcher = Dispatcher(self.log, self.queues, self.index, config.delay_levels_ms)
         found = self._checkpoint.current
         parts = recovery.Parts(
-            files, root, self.log, self.queues, self.index, self._dispatcher, found
+            files, root, self.log, self.queues, self.index, self._dispatcher, self._checkpoint
         )
         self.recovered = recovery.recover(parts, progress=progress, rebuild=rebuild)
         if found.exact:
