@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset
-from tianzhou.store.checkpoint import Checkpoint
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.store.checkpoint import Checkpoint, CheckpointFile
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import MISSING_SIZE, ConsumeQueue
 from tianzhou.store.dispatch import Dispatcher
@@ -73,7 +73,11 @@ class Parts(NamedTuple):
     queues: Queues
     key_index: KeyIndex | None
     dispatcher: Dispatcher
-    checkpoint: Checkpoint
+    checkpoint_file: CheckpointFile
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self.checkpoint_file.current
 
 
 def recover(parts: Parts, *, progress: Progress, rebuild: bool = False) -> Report:
@@ -81,18 +85,16 @@ def recover(parts: Parts, *, progress: Progress, rebuild: bool = False) -> Repor
     report = Report()
     log, dispatcher = parts.log, parts.dispatcher
     reason = "it was asked for" if rebuild else _load_derived(parts)
-    kept: dict[QueueKey, QueueOffset] = {}
     if reason:
         report.rebuilt = reason
         failpoint("recovery.before_rebuild")
-        kept = _remove_derived(parts)
+        _remove_derived(parts)
         dispatcher.position, dispatcher.anchor = log.min_offset, PhysicalOffset(0)
     else:
         dispatcher.position = PhysicalOffset(parts.checkpoint.derived)
         dispatcher.anchor = PhysicalOffset(parts.checkpoint.anchor)
         dispatcher.last_timestamp = parts.checkpoint.queues_timestamp
     _scan(parts, report, progress)
-    _keep_empty_queues(parts.queues, kept)
     for queue in parts.queues:
         queue.raise_minimum(log.min_offset)
     failpoint("recovery.after_rebuild")
@@ -175,27 +177,11 @@ def _cut_index(parts: Parts) -> None:
         index.dirty.add(newest.file.path)
 
 
-def _remove_derived(parts: Parts) -> dict[QueueKey, QueueOffset]:
-    """Remove queues and index. The ends of queues are kept: a queue whose messages are all gone
-    must not begin at 0 again, or groups that read it would skip what comes next."""
-    ends: dict[QueueKey, QueueOffset] = {}
-    for key in parts.queues.on_disk():
-        queue = parts.queues.obtain(key)
-        try:
-            queue.load(below=PhysicalOffset(1 << 62), clean=True)
-        except (StoreDamaged, OSError):
-            continue  # it is about to be removed; its end is then what the log says
-        ends[key] = queue.end
-    parts.queues.remove_all()
+def _remove_derived(parts: Parts) -> None:
+    parts.checkpoint_file.distrust()
+    parts.queues.keep_expired(parts.log.min_offset)
     if parts.key_index is not None:
         parts.key_index.remove_all()
-    return ends
-
-
-def _keep_empty_queues(queues: Queues, ends: dict[QueueKey, QueueOffset]) -> None:
-    for key, end in ends.items():
-        if queues.get(key) is None and end > 0:
-            queues.obtain(key).append(end, b"")
 
 
 # The log
@@ -273,13 +259,13 @@ def _cut(parts: Parts, end: PhysicalOffset) -> bool:
     """Make sure that nothing stands behind the end; whether something did."""
     log, found = parts.log, False
     failpoint("recovery.before_cut")
-    # Newest first: a crash in between leaves a log without a gap.
+    # Newest first, and each for good before the next: a crash leaves a log without a gap.
     while log.segments and log.segments[-1].start >= max(end, log.min_offset + 1):
         segment = log.segments.pop()
         found |= any(segment.view[:8])
         segment.close()
         parts.files.remove(segment.file.path)
-    parts.files.sync_dir(log.directory)
+        parts.files.sync_dir(log.directory)
     tail = log.segments[-1] if log.segments else None
     if tail is not None and end < tail.start + log.file_bytes:
         at = end - tail.start
