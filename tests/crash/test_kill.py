@@ -1,0 +1,63 @@
+"""Real processes, killed with SIGKILL at any moment and at every named point; nothing is lost."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from kill_witness import KILLED, Witness
+
+from tianzhou.store.failpoint import POINTS
+
+TORTURE: Final = "TIANZHOU_TORTURE" in os.environ
+DIRECTORIES: Final = 20 if TORTURE else 6
+CYCLES: Final = 50 if TORTURE else 8
+ROUNDS: Final = 100_000
+"""More than a process gets done before it is killed."""
+
+
+@pytest.mark.parametrize("seed", range(DIRECTORIES))
+def test_kills_at_any_moment(tmp_path: Path, seed: int) -> None:
+    witness = Witness(tmp_path / "store", seed)
+    for _ in range(CYCLES):
+        # 0: while it opens the directory that the last one left.
+        kill_after = witness.dice.choice((0, 1, 50, 400, 2000))
+        code = witness.run(rounds=ROUNDS, kill_after=witness.dice.randint(0, kill_after))
+        assert code == KILLED
+        witness.verify(close=bool(witness.dice.randrange(2)))
+
+
+@pytest.fixture
+def quick_path(tmp_path: Path) -> Iterator[Path]:
+    """In memory where there is such a thing: what a killed process wrote is in the page cache
+    either way, and syncs of a shared disk take most of the time."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir():
+        yield tmp_path
+        return
+    path = Path(tempfile.mkdtemp(dir=memory))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_kills_at_every_point(quick_path: Path, point: str) -> None:
+    """Killed there once early and once later; a point that is never reached fails here."""
+    witness = Witness(quick_path / "store", POINTS.index(point))
+    assert witness.run(rounds=ROUNDS, kill_after=300) == KILLED
+    # Opening and closing happen once in a life.
+    hits = (1, 1) if point.startswith(("recovery.", "close.")) else (1, 4)
+    for hit in hits:
+        code = witness.run(rounds=100, point=point, hit=hit)
+        assert code == KILLED, f"{point} was not reached {hit} times"
+        witness.verify(close=False)
+
+
+def test_a_process_that_is_left_alone_loses_nothing_either(tmp_path: Path) -> None:
+    witness = Witness(tmp_path / "store", seed=99)
+    for _ in range(2):
+        assert witness.run(rounds=30) == 0
+        witness.verify(close=True)
