@@ -67,40 +67,45 @@ class ConsumeQueue:
 
     # Loading
 
-    def load(self, *, below: PhysicalOffset, clean: bool) -> None:
+    def load(self, *, below: PhysicalOffset, clean: bool, mend: bool = False) -> None:
         """Take what the files hold of messages that stand below this offset; cut the rest off.
 
         After a clean stop nothing lies beyond, and nothing is written. Raises StoreDamaged when
-        the files contradict each other.
+        the files contradict each other, unless they are to be mended: then the newest count.
         """
-        names = self._cache.files.list(self.directory)
-        for name in names:
-            if not is_file_name(name) or int(name) % (self._file_units * UNIT_BYTES):
-                raise StoreDamaged(f"{self.directory}/{name}", "is not a consume queue file")
-        starts = [int(name) // UNIT_BYTES for name in names]
-        for before, after in pairwise(starts):
-            if after != before + self._file_units:
-                raise StoreDamaged(
-                    f"{self.directory}/{file_name((before + self._file_units) * UNIT_BYTES)}",
-                    "is missing",
-                )
+        starts = self._file_starts(mend=mend)
         if not starts:
             return
         self.first = self.min_offset = QueueOffset(starts[0])
         self.written = QueueOffset(starts[-1] + self._file_units)
-        self._check_sizes(names, heal=not clean)
+        self._check_sizes(starts, heal=not clean, mend=mend)
         end = self._search_written(below)
         if clean:
             self.written = end
         else:
             self.truncate(end)
 
-    def _check_sizes(self, names: list[str], *, heal: bool) -> None:
-        for rank, name in enumerate(names):
-            path = f"{self.directory}/{name}"
+    def _file_starts(self, *, mend: bool) -> list[int]:
+        names = self._cache.files.list(self.directory)
+        for name in names:
+            if not is_file_name(name) or int(name) % (self._file_units * UNIT_BYTES):
+                raise StoreDamaged(f"{self.directory}/{name}", "is not a consume queue file")
+        starts = [int(name) // UNIT_BYTES for name in names]
+        for rank, (before, after) in enumerate(pairwise(starts), 1):
+            if after == before + self._file_units:
+                continue
+            if mend:
+                self._remove(starts[:rank])
+                return self._file_starts(mend=mend)
+            raise StoreDamaged(self._path(before + self._file_units), "is missing")
+        return starts
+
+    def _check_sizes(self, starts: list[int], *, heal: bool, mend: bool) -> None:
+        for start in starts:
+            path = self._path(start)
             file, wanted = self._cache.get(path), self._file_units * UNIT_BYTES
             size = file.size()
-            if size < wanted and heal and rank == len(names) - 1:
+            if size < wanted and (mend or (heal and start == starts[-1])):
                 file.truncate(wanted)
             elif size != wanted:
                 raise StoreDamaged(path, f"has {size} bytes and should have {wanted}")
@@ -204,11 +209,7 @@ class ConsumeQueue:
         self._tail.clear()
         last = max(self.first, QueueOffset(end // self._file_units * self._file_units))
         start = (self.written - 1) // self._file_units * self._file_units
-        while start > last:
-            path = self._path(start)
-            self._cache.drop(path)
-            self._cache.files.remove(path)
-            start -= self._file_units
+        self._remove(list(range(start, last, -self._file_units)))
         if end < last + self._file_units:
             file = self._cache.get(self._path(last))
             file.truncate((end - last) * UNIT_BYTES)
@@ -258,15 +259,24 @@ class ConsumeQueue:
 
     def remove_expired(self) -> int:
         """Remove files whose every unit lies below the minimum; the newest always stays."""
-        removed = 0
         last = max(self.written - 1, self.first) // self._file_units * self._file_units
-        while self.first + self._file_units <= self.min_offset and self.first < last:
-            path = self._path(self.first)
+        kept = min(self.min_offset // self._file_units * self._file_units, last)
+        expired = list(range(self.first, kept, self._file_units))
+        self._remove(expired)
+        self.first = QueueOffset(max(self.first, kept))
+        return len(expired)
+
+    def _remove(self, starts: list[int]) -> None:
+        """Remove files in this order, each for good before the next, so that there is no gap
+        between those which a crash leaves."""
+        for rank, start in enumerate(starts):
+            if rank:
+                self._cache.files.sync_dir(self.directory)
+            path = self._path(start)
             self._cache.drop(path)
             self._cache.files.remove(path)
-            self.first = QueueOffset(self.first + self._file_units)
-            removed += 1
-        return removed
+        if starts:
+            self._cache.dirty_dirs.add(self.directory)
 
     def remove_all(self) -> None:
         """Remove the queue's files and its directory."""

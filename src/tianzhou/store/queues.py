@@ -91,7 +91,7 @@ class Queues:
         for key in tuple(self.on_disk()):
             queue = self.obtain(key)
             try:
-                queue.load(below=log_min, clean=False)
+                queue.load(below=log_min, clean=False, mend=True)
                 is_needed = log_min > 0 and queue.end > 0
             except StoreDamaged:
                 is_needed = False  # its end is then what the log says
