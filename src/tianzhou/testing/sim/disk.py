@@ -52,9 +52,6 @@ class SimFile:
         return self._inode.size
 
     def next_data(self, at: int) -> int:
-        return min(at, self.size())
-
-    def next_data(self, at: int) -> int:
         self._check_open()
         written = self._inode.content[at:].lstrip(b"\0")
         position = self._inode.size - len(written)

@@ -1,0 +1,177 @@
+"""Whether a store that was recovered from a crash kept every promise.
+
+Each check compares the store with the messages that a workload sent, byte by byte; none of them
+asks the store whether it is well.
+"""
+
+from typing import Final, NamedTuple
+
+from tianzhou.base.kinds import QueueKey, queue_key
+from tianzhou.store.store import MessageStore
+from tianzhou.testing.sim.workload import ALL, GROUP, Promise, Sent
+
+
+class Broken(AssertionError):
+    """A promise was not kept."""
+
+
+def demand(condition: object, complaint: str) -> None:
+    if not condition:
+        raise Broken(complaint)
+
+
+class Contents(NamedTuple):
+    """What can be read of a queue: its range, and the stored bytes."""
+
+    first: int
+    end: int
+    records: bytes
+
+
+def contents_of(store: MessageStore, queue: QueueKey) -> Contents:
+    first, end = store.min_offset(queue), store.max_offset(queue)
+    at, spans, count = first, list[bytes](), 0
+    while at < end:
+        with store.read(queue, at, ALL) as found:
+            spans += [bytes(span) for span in found.spans]
+            count += found.count
+            demand(found.next_offset > at, f"{queue} can't be read on from {at}")
+            at = found.next_offset
+    demand(count == end - first, f"{queue} has holes: {count} messages from {first} to {end}")
+    return Contents(first, end, b"".join(spans))
+
+
+def all_contents(store: MessageStore) -> dict[QueueKey, Contents]:
+    return {queue.key: contents_of(store, queue.key) for queue in store.queues}
+
+
+class History:
+    """What was sent, sorted for comparing."""
+
+    def __init__(self, sent: list[Sent]) -> None:
+        self.sent = sent
+        self.by_queue: dict[QueueKey, list[Sent]] = {}
+        for one in sent:
+            if one.queue is not None:
+                self.by_queue.setdefault(one.queue, []).append(one)
+        self.by_start = {one.start: one for one in sent}
+        self.ends = {one.end for one in sent}
+
+
+def check(store: MessageStore, history: History, promise: Promise, required: int) -> None:
+    """Everything sent that lies below `required` is there; what else is there was sent, and is a
+    prefix of it; index, offsets and report agree."""
+    check_log(store, history, promise, required)
+    for queue in {*history.by_queue, *(one.key for one in store.queues)}:
+        check_queue(store, history.by_queue.get(queue, []), queue, promise)
+    check_index(store, history)
+    check_offsets(store, promise)
+
+
+def check_log(store: MessageStore, history: History, promise: Promise, required: int) -> None:
+    log, report = store.log, store.recovered
+    end = log.end
+    demand(end >= required, f"the log ends at {end}; up to {required} was acknowledged")
+    demand(
+        log.min_offset <= promise.minimum,
+        f"the log begins at {log.min_offset}; nothing behind {promise.minimum} was removed",
+    )
+    demand(
+        end in history.ends or end % log.file_bytes == 0, f"the log ends within a record, at {end}"
+    )
+    demand(store.flushed == end, f"opened, but {store.flushed} of {end} bytes are synced")
+    demand(
+        report.quarantine or not report.damage,
+        f"a crash was taken for damage: {report.damage}",
+    )
+    for segment in log.segments:
+        behind = max(end - segment.start, 0)
+        demand(
+            not bytes(segment.view[behind:]).strip(b"\0"),
+            f"bytes stand behind the end of the log at {end}, in {segment.file.path}",
+        )
+
+
+def check_queue(store: MessageStore, sent: list[Sent], queue: QueueKey, promise: Promise) -> None:
+    found = contents_of(store, queue)
+    wanted = [
+        _expected(store, [one for one in sent if one.start >= floor])
+        for floor in _floors(store, sent, queue, promise)
+    ]
+    # An empty queue may begin late, because names of files are lost one by one; never too early.
+    is_late = found.first == found.end and any(not w.records and w.end <= found.end for w in wanted)
+    demand(
+        is_late or found in wanted,
+        f"{queue} holds {_short(found)} of a log from {store.log.min_offset} to {store.log.end}; "
+        f"expected {' or '.join(map(_short, wanted))}",
+    )
+
+
+def _short(contents: Contents) -> str:
+    return f"{contents.first}..{contents.end} ({len(contents.records)} bytes)"
+
+
+def _floors(store: MessageStore, sent: list[Sent], queue: QueueKey, promise: Promise) -> list[int]:
+    """Where the queue may begin. A deleted topic whose records are still in the log may come back
+    while nobody has written to it again: the log is the truth."""
+    floors = [0]
+    for deletion in promise.deletions:
+        if deletion.topic == queue.topic:
+            again = any(deletion.at <= one.start and one.end <= store.log.end for one in sent)
+            floors = [deletion.at] if deletion.done and again else [*floors, deletion.at]
+    return floors
+
+
+def _expected(store: MessageStore, sent: list[Sent]) -> Contents:
+    below = [one for one in sent if one.end <= store.log.end]
+    if not below:
+        return Contents(0, 0, b"")
+    end = below[-1].queue_offset + 1
+    readable = [one for one in below if one.start >= store.log.min_offset]
+    first = readable[0].queue_offset if readable else end
+    return Contents(first, end, b"".join([one.record for one in readable]))
+
+
+_NEAR_BYTES: Final = 3000
+
+
+def check_index(store: MessageStore, history: History) -> None:
+    """Every message near the end of the log, where crashes work, and some of the others."""
+    index, log = store.index, store.log
+    if index is None:
+        return
+    for rank, one in enumerate(history.sent):
+        if one.start < log.min_offset:
+            continue
+        if abs(one.start - log.end) > _NEAR_BYTES and rank % 8 != log.end % 8:
+            continue
+        found = index.find(
+            one.topic, one.key, begin_ms=one.store_time, end_ms=one.store_time, count_max=64
+        )
+        if one.end > log.end:
+            demand(not found, f"the index finds {one.key}, which is not in the log, at {found}")
+        else:
+            demand(one.start in found, f"the index does not find {one.key} at {one.start}: {found}")
+
+
+def check_offsets(store: MessageStore, promise: Promise) -> None:
+    """The saved consumer offsets are those saved last, none beyond the end of its queue."""
+    found = store.tables.consumer_offsets.load().offset_table
+    for name, row in found.items():
+        topic, _, group = name.partition("@")
+        demand(group == GROUP, f"offsets of group {group!r} were never saved")
+        for queue_id, offset in row.items():
+            end = store.max_offset(queue_key(topic, queue_id))
+            demand(offset <= end, f"{name} stands at {offset}; queue {queue_id} ends at {end}")
+    wanted = [_clamped(store, offsets) for offsets in promise.committed]
+    demand(found in wanted, f"offsets {found} were found; expected {wanted}")
+
+
+def _clamped(store: MessageStore, offsets: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+    return {
+        name: {
+            queue_id: min(offset, store.max_offset(queue_key(name.partition("@")[0], queue_id)))
+            for queue_id, offset in row.items()
+        }
+        for name, row in offsets.items()
+    }

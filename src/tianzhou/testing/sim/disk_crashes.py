@@ -1,0 +1,249 @@
+"""Crash a store at every moment, in every way, and see that it keeps its promises.
+
+`explore` takes a seeded workload, lets the disk stop at its calls, builds images of what may be
+left, recovers each and checks it. Some images go on: recovered again, written to, crashed again,
+or crashed while they are being recovered.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from itertools import islice
+from random import Random
+from typing import Final, NamedTuple
+
+from tianzhou.base.kinds import QueueKey
+from tianzhou.record.chunk import Entry
+from tianzhou.record.chunk import build as chunk_of
+from tianzhou.record.layout import CRC_PROPERTY_BYTES
+from tianzhou.store.store import MessageStore
+from tianzhou.testing.sim.disk import SimDisk
+from tianzhou.testing.sim.disk_checks import (
+    Broken,
+    Contents,
+    History,
+    all_contents,
+    check,
+    demand,
+)
+from tianzhou.testing.sim.disk_images import CrashPoint, Image, build, fingerprint, plans
+from tianzhou.testing.sim.workload import HOST, QUEUES, ROOT, Promise, Sent, Workload
+
+STEPS: Final = 40
+IMAGES_PER_CUT: Final = 6
+LIFE_EVERY: Final = 12
+NESTED_EVERY: Final = 40
+
+
+class Place(NamedTuple):
+    """Which image of which cut of which workload; of a nested crash, its cut and image too."""
+
+    seed: int
+    cut: int
+    image: int
+    nested_cut: int = -1
+    nested_image: int = 0
+
+    def __str__(self) -> str:
+        numbers = self if self.nested_cut >= 0 else self[:3]
+        return ":".join(map(str, numbers))
+
+    @classmethod
+    def parse(cls, text: str) -> "Place":
+        return cls(*map(int, text.split(":")))
+
+
+class Failure(AssertionError):
+    """A crash image that broke a promise, and how to see it again."""
+
+    def __init__(self, place: Place, reason: BaseException) -> None:
+        super().__init__(
+            f"{reason}\n\nreplay: TIANZHOU_CRASH={place} .venv/bin/python -m pytest "
+            "tests/crash/test_crash_images.py -k replay"
+        )
+
+
+class Explorer:
+    """One seed's workload, and which of its crashes were looked at."""
+
+    def __init__(self, seed: int, steps: int = STEPS) -> None:
+        self.seed = seed
+        self.workload = Workload(seed)
+        self.workload.run(steps)
+        self.history = History(self.workload.sent)
+        self.nested = 0
+        self._seen: set[int] = set()
+
+    @property
+    def images(self) -> int:
+        """How many different images were checked."""
+        return len(self._seen)
+
+    # Going through images
+
+    def explore(self, images: int) -> None:
+        """Check so many different images, taken from cuts all over the workload."""
+        order = list(range(len(self.workload.cuts)))
+        Random(self.seed).shuffle(order)
+        first = 0
+        while first < 10_000:
+            for cut in order:
+                if self.images >= images:
+                    return
+                self._crash_at(cut, first)
+            first += IMAGES_PER_CUT
+        raise Broken(f"only {self.images} images of seed {self.seed} differ")
+
+    def _crash_at(self, cut: int, first: int) -> None:
+        point = self.workload.cuts[cut].point
+        chosen = islice(plans(point, _seed(self.seed, cut)), first, first + IMAGES_PER_CUT)
+        for number, plan in enumerate(chosen, first):
+            image = build(point, plan)
+            if self._is_new(image):
+                self._crash(Place(self.seed, cut, number), image)
+
+    def _is_new(self, image: Image) -> bool:
+        count = len(self._seen)
+        self._seen.add(fingerprint(image))
+        return len(self._seen) > count
+
+    def _crash(self, place: Place, image: Image) -> None:
+        rank, promise = self.images, self.workload.cuts[place.cut].promise
+        self._check(place, image, promise)
+        if rank % LIFE_EVERY == 0:
+            with _told(place):
+                self.live_on(image)
+        if rank % NESTED_EVERY == 0:
+            self._crash_again(place, image, promise)
+
+    def _crash_again(self, place: Place, image: Image, promise: Promise) -> None:
+        """Let recovery itself be cut short, at some of its calls."""
+        points = self._points_of_recovery(image)
+        for nested_cut in Random(str(place)).sample(range(len(points)), min(8, len(points))):
+            chosen = islice(plans(points[nested_cut], str(place)), 4)
+            for number, plan in enumerate(chosen):
+                nested = build(points[nested_cut], plan)
+                if self._is_new(nested):
+                    at = place._replace(nested_cut=nested_cut, nested_image=number)
+                    self._check(at, nested, promise)
+                    self.nested += 1
+
+    def _points_of_recovery(self, image: Image) -> list[CrashPoint]:
+        disk, points = SimDisk(image), list[CrashPoint]()
+        disk.on_call = lambda: points.append(disk.crash_point())
+        self.open(disk)
+        return points
+
+    def replay(self, place: Place) -> None:
+        """Check one image, with everything that could have been done to it."""
+        cut = self.workload.cuts[place.cut]
+        image = _image(cut.point, _seed(self.seed, place.cut), place.image)
+        if place.nested_cut >= 0:
+            point = self._points_of_recovery(image)[place.nested_cut]
+            image = _image(point, str(place._replace(nested_cut=-1)), place.nested_image)
+        self._check(place, image, cut.promise)
+        with _told(place):
+            self.live_on(image)
+
+    # One image
+
+    def open(self, disk: SimDisk) -> MessageStore:
+        return MessageStore(disk, ROOT, self.workload.config, self.workload.clock)
+
+    def _check(self, place: Place, image: Image, promise: Promise) -> None:
+        # The first image of a cut is that of a killed process: nothing at all may be missing.
+        killed = place.image == 0 and place.nested_cut < 0
+        required = max(promise.flushed, promise.appended) if killed else promise.flushed
+        with _told(place):
+            check(self.open(SimDisk(image)), self.history, promise, required)
+
+    def live_on(self, image: Image) -> None:
+        """Recovering twice changes nothing; what is written afterwards stays, and what was cut
+        does not come back."""
+        disk = SimDisk(image)
+        store = self.open(disk)
+        before, end = all_contents(store), store.log.end
+        store = self._reopened(disk, 1, before, end)
+        sent = self._replace_lost(store)
+        after = dict(before)
+        for entry, record in sent:
+            known = after.get(entry.queue, Contents(0, 0, b""))
+            after[entry.queue] = Contents(known.first, known.end + 1, known.records + record)
+        end = store.log.end
+        demand(all_contents(store) == after, "what was sent after recovery can't be read")
+        disk = self._disk_of(store)
+        for plan in (2, 3, 0):
+            self._reopened(disk, plan, after, end)
+        reopened = self._reopened(disk, 1, after, end)
+        reopened.close()
+        again = self._reopened(self._disk_of(reopened), 1, after, end)
+        demand(again.was_clean, "an orderly stop was not found clean")
+
+    def _reopened(
+        self, disk: SimDisk, plan: int, contents: dict[QueueKey, Contents], end: int
+    ) -> MessageStore:
+        """Crash, recover, and find everything as it was: all of it was synced."""
+        store = self.open(SimDisk(_image(disk.crash_point(), str(self.seed), plan)))
+        report = store.recovered
+        demand(store.log.end == end, f"the log ended at {end} and now ends at {store.log.end}")
+        demand(report.cut_at is None and not report.damage, f"something was cut again: {report}")
+        found = all_contents(store)
+        # Derived anew, a deleted topic comes back until its records expire: the log is the truth.
+        gone = {one.topic for one in self.workload.promise.deletions if report.rebuilt}
+        for queue in {*found, *contents}:
+            known = contents.get(queue)
+            demand(
+                found.get(queue) == known or (known is None and queue.topic in gone),
+                f"recovering again changed what can be read of {queue}",
+            )
+        return store
+
+    def _disk_of(self, store: MessageStore) -> SimDisk:
+        disk = store._files
+        assert isinstance(disk, SimDisk)
+        return disk
+
+    def _replace_lost(self, store: MessageStore) -> list[tuple[Entry, bytes]]:
+        """Send a message of the size of the first lost one, so that whatever is left of the next
+        would stand just behind it; then some more, and flush."""
+        lost = [one for one in self.history.sent if one.start == store.log.end and one.queue]
+        sent: list[tuple[Entry, bytes]] = []
+        for number, entry in enumerate([_alike(lost[0])] if lost else [_filler(0), _filler(1)]):
+            chunk = chunk_of([entry], store_host=HOST, record_crc=True)
+            self.workload.clock.advance(ms=number)
+            store.append(chunk)
+            sent.append((entry, bytes(chunk.data)))
+        store.flush()
+        store.dispatch_all()
+        return sent
+
+
+def _seed(seed: int, cut: int) -> str:
+    return f"{seed}:{cut}"
+
+
+def _image(point: CrashPoint, seed: str, number: int) -> Image:
+    # A point without changes has only the first.
+    *_, plan = islice(plans(point, seed), number + 1)
+    return build(point, plan)
+
+
+@contextmanager
+def _told(place: Place) -> Generator[None]:
+    """Whatever fails says how to see it again."""
+    try:
+        yield
+    except Exception as error:
+        raise Failure(place, error) from error
+
+
+def _alike(lost: Sent) -> Entry:
+    assert lost.queue is not None
+    topic_bytes = len(lost.queue.topic)
+    body_end = 88 + int.from_bytes(lost.record[84:88], "big")
+    properties = lost.record[body_end + 1 + topic_bytes + 2 : -CRC_PROPERTY_BYTES]
+    body = bytes(byte ^ 0x55 for byte in lost.record[88:body_end])
+    return Entry(lost.queue, body, properties)
+
+
+def _filler(number: int) -> Entry:
+    return Entry(QUEUES[number], b"after the crash", b"KEYS\x01after%d\x02" % number)

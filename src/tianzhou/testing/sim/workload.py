@@ -1,0 +1,261 @@
+"""What a broker does to a store, drawn from a seed, with a record of what was promised when.
+
+The workload keeps the bytes of every message it sent and, at each call that reaches the disk, the
+promises made so far: a crash at this moment may take nothing of them.
+"""
+
+from random import Random
+from typing import Final, NamedTuple
+
+from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
+from tianzhou.record import flags
+from tianzhou.record.chunk import Entry, RecordChunk, build
+from tianzhou.store.config import FlushMode, StoreConfig
+from tianzhou.store.read import ReadLimit, ReadStatus
+from tianzhou.store.store import MessageStore
+from tianzhou.testing.sim.clock import ManualClock
+from tianzhou.testing.sim.disk import SimDisk
+from tianzhou.testing.sim.disk_images import CrashPoint
+from tianzhou.wire.tables import ConsumerOffsetTable
+
+ROOT: Final = "data/store"
+QUEUES: Final = (queue_key("A", 0), queue_key("A", 1), queue_key("B", 0), queue_key("C", 3))
+GROUP: Final = "readers"
+ALL: Final = ReadLimit(count=800, size=1 << 24)
+HOST: Final = b"\x0a\0\0\x01\0\0\x2a\x9f"
+
+Offsets = dict[str, dict[int, int]]
+
+
+class Sent(NamedTuple):
+    """One message, as the log holds it."""
+
+    queue: QueueKey | None
+    """None: invisible, half of a transaction."""
+    queue_offset: int
+    start: int
+    end: int
+    record: bytes
+    topic: str
+    key: str
+    store_time: int
+
+
+class Deletion(NamedTuple):
+    """A topic was deleted when the log ended here."""
+
+    topic: str
+    at: int
+    done: bool
+
+
+class Promise(NamedTuple):
+    """What held when the disk stopped."""
+
+    flushed: int = 0
+    """Said to be on the medium, or seen when only that may be seen: survives a loss of power."""
+    appended: int = 0
+    """Acknowledged in asynchronous mode: survives the death of the process."""
+    minimum: int = 0
+    """Older messages were removed on purpose."""
+    deletions: tuple[Deletion, ...] = ()
+    committed: tuple[Offsets, ...] = ({},)
+    """Consumer offsets of which one must be found: those last saved, and those being saved."""
+
+
+class Cut(NamedTuple):
+    """A moment at which the disk may stop."""
+
+    point: CrashPoint
+    promise: Promise
+
+
+def config_of(dice: Random) -> StoreConfig:
+    """Small files, so that everything that happens at their edges happens often."""
+    return StoreConfig(
+        commit_log_file_bytes=dice.choice((2048, 4096, 8192)),
+        consume_queue_file_bytes=20 * dice.choice((4, 7, 16)),
+        index_slots=dice.choice((3, 16)),
+        index_entries=dice.choice((9, 24, 64)),
+        reserve_bytes=dice.choice((512, 4096)),
+        flush_mode=dice.choice(tuple(FlushMode)),
+        retention_hours=1,
+    )
+
+
+def is_equal_message(record: bytes, entry: Entry) -> bool:
+    """Whether a stored record holds this message: its body, topic and properties."""
+    topic = entry.queue.topic.encode()
+    body_at = 88
+    body_end = body_at + len(entry.body)
+    properties_at = body_end + 1 + len(topic) + 2
+    return (
+        record[body_at:body_end] == entry.body
+        and record[body_end + 1 : properties_at - 2] == topic
+        and record[properties_at:].startswith(entry.properties)
+    )
+
+
+class Workload:
+    """Runs a store on a simulated disk. `cuts` are the moments at which to let it crash."""
+
+    def __init__(self, seed: int, disk: SimDisk | None = None) -> None:
+        self.seed = seed
+        self._dice = Random(seed)
+        self.config = config_of(self._dice)
+        self.clock = ManualClock()
+        self.disk = disk or SimDisk()
+        self.sent: list[Sent] = []
+        self.promise = Promise()
+        self.cuts: list[Cut] = []
+        self._read_to: dict[QueueKey, int] = {}
+        self.disk.on_call = self._note
+        self.store = self._open()
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+
+    def step(self) -> None:
+        """One thing a broker does."""
+        self.clock.advance(ms=self._dice.choice((0, 0, 1, 700)))
+        (action,) = self._dice.choices(_ACTIONS, _WEIGHTS)
+        action(self)
+        self._learn()
+
+    def _learn(self) -> None:
+        """Take note of what the store promised since."""
+        if self.store.flushed > self.promise.flushed:
+            self.promise = self.promise._replace(flushed=self.store.flushed)
+        if self.config.flush_mode is FlushMode.ASYNC:
+            self.promise = self.promise._replace(appended=self.store.log.end)
+
+    def _note(self) -> None:
+        names = self.disk.list(f"{ROOT}/commitlog")
+        if names and int(names[0]) > self.promise.minimum:
+            self.promise = self.promise._replace(minimum=int(names[0]))
+        self.cuts.append(Cut(self.disk.crash_point(), self.promise))
+
+    def _open(self) -> MessageStore:
+        return MessageStore(self.disk, ROOT, self.config, self.clock)
+
+    # Actions
+
+    def append(self) -> None:
+        count = self._dice.choice((1, 1, 2, 5, 12, 60))
+        self.send([self._entry(small=count > 5) for _ in range(count)])
+
+    def send(self, entries: list[Entry]) -> None:
+        """Append messages, and remember their bytes."""
+        chunk = build(entries, store_host=HOST, record_crc=True)
+        now_ms = self.clock.now_ms()
+        placed = self.store.append(chunk)
+        starts = placed.physical_offsets()
+        self._remember(entries, chunk, starts, list(placed.queue_offsets), now_ms)
+
+    def _remember(
+        self, entries: list[Entry], chunk: RecordChunk, starts: list[int], offsets: list[int],
+        now_ms: int,
+    ) -> None:  # fmt: skip
+        for rank, entry in enumerate(entries):
+            record = bytes(chunk.data[chunk.starts[rank] : chunk.ends[rank]])
+            assert is_equal_message(record, entry), "the stored record is not the message"
+            start, key = starts[rank], key_of(entry)
+            self.sent.append(
+                Sent(
+                    chunk.queues[rank], offsets[rank], start, start + len(record), record,
+                    entry.queue.topic, key, now_ms,
+                )
+            )  # fmt: skip
+
+    def _entry(self, *, small: bool) -> Entry:
+        dice, number = self._dice, self._dice.getrandbits(40)
+        size = dice.choice((0, 3, 20)) if small else dice.choice((0, 10, 90, 350, 900))
+        body = b"%d.%d." % (self.seed, number) + dice.randbytes(size)
+        kind = flags.TRANSACTION_PREPARED if dice.random() < 0.05 else 0
+        properties = b"KEYS\x01k%010x\x02TAGS\x01t%d\x02" % (number, number % 3)
+        return Entry(dice.choice(QUEUES), body, properties, sys_flag=kind)
+
+    def flush(self) -> None:
+        self.store.flush()
+
+    def dispatch(self) -> None:
+        self.store.dispatch()
+
+    def dispatch_all(self) -> None:
+        self.store.dispatch_all()
+
+    def checkpoint(self) -> None:
+        self.store.checkpoint()
+
+    def prepare(self) -> None:
+        """What the flush thread does between two flushes."""
+        self.store._flusher.prepare_next()
+
+    def consume(self) -> None:
+        """Read a queue. Who has seen a message in synchronous mode may rely on it."""
+        queue = self._dice.choice(QUEUES)
+        start = max(self._read_to.get(queue, 0), self.store.min_offset(queue))
+        with self.store.read(queue, QueueOffset(start), ALL) as found:
+            if found.status is not ReadStatus.FOUND:
+                return
+            seen = b"".join(found.spans)
+            self._read_to[queue] = found.next_offset
+        wanted = [one for one in self.sent if one.queue == queue and one.record in seen]
+        assert b"".join(one.record for one in wanted) == seen, "a consumer got what was never sent"
+        if wanted and self.config.flush_mode is FlushMode.SYNC:
+            end = max(self.promise.flushed, wanted[-1].end)
+            self.promise = self.promise._replace(flushed=end)
+
+    def commit_offsets(self) -> None:
+        offsets: Offsets = {}
+        for queue, offset in self._read_to.items():
+            offsets.setdefault(f"{queue.topic}@{GROUP}", {})[queue.queue_id] = offset
+        self.promise = self.promise._replace(committed=(*self.promise.committed[-1:], offsets))
+        self.store.tables.consumer_offsets.save(ConsumerOffsetTable(offset_table=offsets))
+        self.promise = self.promise._replace(committed=(offsets,))
+
+    def expire(self) -> None:
+        """Remove the oldest files, now and then all that can be removed."""
+        self.clock.advance(ms=self._dice.choice((600_000, 1_800_000, 3_700_000)))
+        self.store.clean(by_hand=True)
+
+    def delete_topic(self) -> None:
+        topic, done = self._dice.choice(("A", "C")), self.promise.deletions
+        at = self.store.log.end
+        self.promise = self.promise._replace(deletions=(*done, Deletion(topic, at, done=False)))
+        self.store.delete_topic(topic)
+        self.promise = self.promise._replace(deletions=(*done, Deletion(topic, at, done=True)))
+        self._read_to = {queue: to for queue, to in self._read_to.items() if queue.topic != topic}
+
+    def restart(self) -> None:
+        self.store.close()
+        self._learn()
+        self.store = self._open()
+
+    def kill(self) -> None:
+        """kill -9 and a start: the page cache survives."""
+        self.disk.kill()
+        self.store = self._open()
+
+
+def key_of(entry: Entry) -> str:
+    return entry.properties[5:16].decode()
+
+
+_CHANCES: Final = {
+    Workload.append: 40,
+    Workload.flush: 14,
+    Workload.dispatch: 8,
+    Workload.dispatch_all: 10,
+    Workload.consume: 8,
+    Workload.checkpoint: 5,
+    Workload.prepare: 4,
+    Workload.commit_offsets: 3,
+    Workload.expire: 3,
+    Workload.delete_topic: 2,
+    Workload.restart: 3,
+    Workload.kill: 2,
+}
+_ACTIONS: Final = tuple(_CHANCES)
+_WEIGHTS: Final = tuple(_CHANCES.values())
