@@ -1,0 +1,195 @@
+"""What a broker tells a name server about itself: the body of REGISTER_BROKER, in both its forms.
+
+Plain, it is JSON. Compressed, it is one zlib stream with these fields in it:
+
+    i32 n, n bytes                     the data version as JSON
+    i32 count, count x (i32 n, n)      topics, each a line of words:
+                                       name readQueues writeQueues perm filterType attributes
+    i32 n, n bytes                     the list of filter servers as JSON
+    i32 count, count x (i32 n, n)      static topic mappings, from version 5.0.0 on
+
+The line has no room for the order flag and the system flag, so those are lost in this form, with
+Java too. Attributes exist from 5.0.0 on. Mappings of static topics are read over.
+
+Which form a body has is seen in its first byte, not in the header: one path of Java 5 says
+`compressed=false` and compresses all the same. A length inside the stream is believed only as far
+as there are bytes, and the stream may grow only so far: a kilobyte of zeros must not become our
+memory.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+from tianzhou.base.kinds import Bytes
+from tianzhou.wire.errors import BodyError
+from tianzhou.wire.fastjson import BodyReader, encode
+from tianzhou.wire.header import VERSION
+from tianzhou.wire.tables import (
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+    decode_data_version,
+    decode_register_broker,
+    decode_topic_table,
+)
+
+INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Half a million topics; nobody has so many."""
+RATIO_MAX: Final = 200
+"""Lists of topics shrink to a twentieth; what shrinks more is made to hurt."""
+TOPICS_MAX: Final = 100_000
+"""Topics of one broker."""
+
+VERSION_WITH_FILTERS: Final = 37
+"""V3_0_11. Before it the body is the table of topics alone."""
+VERSION_WITH_MAPPINGS: Final = 413
+"""V5_0_0."""
+
+_LEVEL: Final = 9
+_CRC_MASK: Final = 0x7FFF_FFFF
+_INT: Final = struct.Struct(">i")
+_LINE_WORDS: Final = 5
+_ATTRIBUTES: Final = BodyReader(dict[str, str])
+_FILTERS: Final = BodyReader(tuple[str, ...])
+
+
+def checksum(body: Bytes) -> int:
+    """The field `bodyCrc32`, over the body as it is sent. 0 means that nobody checks it."""
+    return zlib.crc32(body) & _CRC_MASK
+
+
+def encode_registration(body: RegisterBrokerBody) -> bytes:
+    return encode(body)
+
+
+def encode_compressed(body: RegisterBrokerBody, version: int = VERSION) -> bytes:
+    """For a name server to which we say that we are this version."""
+    table = body.topic_config_serialize_wrapper
+    lines = [_line(config) for config in table.topic_config_table.values()]
+    parts = [
+        _sized(encode(table.data_version)),
+        _INT.pack(len(lines)),
+        *(_sized(line) for line in lines),
+        _sized(encode(body.filter_server_list)),
+    ]
+    if version >= VERSION_WITH_MAPPINGS:
+        parts.append(_INT.pack(0))
+    return zlib.compress(b"".join(parts), _LEVEL)
+
+
+def decode_registration(data: Bytes, version: int = VERSION) -> RegisterBrokerBody:
+    """The body that a broker of this version sent, in whichever form. BodyError: it is unsound."""
+    if not len(data):
+        return RegisterBrokerBody()
+    if bytes(data[:64]).lstrip()[:1] != b"{":
+        return _decode_fields(_inflate(data), version)
+    if version < VERSION_WITH_FILTERS:
+        found = RegisterBrokerBody(topic_config_serialize_wrapper=decode_topic_table(data))
+    else:
+        found = decode_register_broker(data)
+    _check_count(len(found.topic_config_serialize_wrapper.topic_config_table))
+    return found
+
+
+def _line(config: TopicConfig) -> bytes:
+    words = (
+        config.topic_name, str(config.read_queue_nums), str(config.write_queue_nums),
+        str(config.perm), config.topic_filter_type,
+    )  # fmt: skip
+    return " ".join(words).encode() + b" " + encode(config.attributes)
+
+
+def _sized(data: bytes) -> bytes:
+    return _INT.pack(len(data)) + data
+
+
+def _inflate(data: Bytes) -> bytes:
+    allowed = min(INFLATED_BYTES_MAX, RATIO_MAX * len(data))
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(data, allowed + 1)
+    except zlib.error as error:
+        raise BodyError(f"registration of {len(data)} bytes is no zlib stream: {error}") from None
+    if len(found) > allowed:
+        raise BodyError(f"registration of {len(data)} bytes inflates to more than {allowed}")
+    if not stream.eof:
+        raise BodyError(f"registration of {len(data)} bytes ends before its zlib stream")
+    return found
+
+
+def _decode_fields(data: bytes, version: int) -> RegisterBrokerBody:
+    fields = _Fields(data)
+    data_version = decode_data_version(fields.piece())
+    configs = [_read_line(line) for line in fields.pieces()]
+    filters = _FILTERS.read(fields.piece())
+    if version >= VERSION_WITH_MAPPINGS and fields.left:
+        for _ in fields.pieces():
+            pass  # static topics: read over, so that their lengths are checked all the same
+    if fields.left:
+        raise BodyError(f"{fields.left} bytes after the end of a registration")
+    return RegisterBrokerBody(
+        filter_server_list=filters,
+        topic_config_serialize_wrapper=TopicConfigTable(
+            data_version=data_version,
+            topic_config_table={config.topic_name: config for config in configs},
+        ),
+    )
+
+
+def _read_line(line: bytes) -> TopicConfig:
+    try:
+        words = line.decode().split(" ", _LINE_WORDS)
+        name, readers, writers, perm, filter_type = words[:_LINE_WORDS]
+        counts = int(readers), int(writers), int(perm)
+    except ValueError:
+        raise BodyError(f"topic line {line[:200]!r} of a registration is unreadable") from None
+    attributes = words[_LINE_WORDS].encode() if len(words) > _LINE_WORDS else b""
+    return TopicConfig(
+        topic_name=name,
+        read_queue_nums=counts[0],
+        write_queue_nums=counts[1],
+        perm=counts[2],
+        topic_filter_type=filter_type,
+        attributes=_ATTRIBUTES.read(attributes) if attributes not in (b"", b"null") else {},
+    )
+
+
+def _check_count(count: int) -> None:
+    if not 0 <= count <= TOPICS_MAX:
+        raise BodyError(f"{count} entries in a registration; at most {TOPICS_MAX}")
+
+
+class _Fields:
+    """Reads lengths and what they announce, one after the other."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._data) - self._at
+
+    def piece(self) -> bytes:
+        size = self._number()
+        if not 0 <= size <= self.left:
+            raise BodyError(f"piece of {size} bytes where {self.left} are left in a registration")
+        start, self._at = self._at, self._at + size
+        return self._data[start : self._at]
+
+    def pieces(self) -> Iterator[bytes]:
+        count = self._number()
+        _check_count(count)
+        # Each has a length at least: a count beyond that would only make us try.
+        if count * _INT.size > self.left:
+            raise BodyError(f"{count} pieces where {self.left} bytes are left in a registration")
+        return (self.piece() for _ in range(count))
+
+    def _number(self) -> int:
+        if self.left < _INT.size:
+            raise BodyError(f"a registration ends after {len(self._data)} bytes, in a length")
+        (number,) = _INT.unpack_from(self._data, self._at)
+        self._at += _INT.size
+        return number
