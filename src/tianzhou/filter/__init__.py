@@ -1,0 +1,1 @@
+"""Subscription filters: tags, and expressions over message properties. Pure."""
