@@ -34,15 +34,14 @@ class Server:
         self._emptied: asyncio.Event | None = None
         self.refused_count = 0
 
-    async def listen(self, host: str, port: int) -> int:
-        """Accept connections here; the port, which was chosen if 0 was asked for."""
+    async def listen(self, bound: socket.socket) -> None:
+        """Accept connections on a socket that `bind` made."""
         listener = await self._loop.create_server(
-            lambda: Link(self, self._loop), host, port, backlog=1024, reuse_address=True
+            lambda: Link(self, self._loop), sock=bound, backlog=1024
         )
         self._listeners.append(listener)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
-        return listener.sockets[0].getsockname()[1]
 
     @property
     def links(self) -> Iterable[Link]:
@@ -98,6 +97,21 @@ class Server:
             elif now - link.heard_at > IDLE_S:
                 link.close()
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket at this address; port 0 takes a free one. Nobody can connect before `listen`."""
+    family, kind, proto, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    made = socket.socket(family, kind, proto)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 def _is_over(since: float | None, allowed_s: float, now: float) -> bool:

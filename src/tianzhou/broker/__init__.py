@@ -1,0 +1,1 @@
+"""The broker: plain functions over batches of requests, around a message store."""

@@ -1,0 +1,156 @@
+"""Admission: may this message be stored, and where? Every check of a send, in RocketMQ's order."""
+
+import random
+from typing import Final
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.errors import UsageError
+from tianzhou.base.limits import PROPERTIES_BYTES_MAX
+from tianzhou.broker import incoming, names
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.groups import Groups
+from tianzhou.broker.incoming import Incoming
+from tianzhou.broker.permission import Permission
+from tianzhou.broker.topics import Topics
+from tianzhou.net.exchange import Refused
+from tianzhou.record import flags, properties
+from tianzhou.record import names as keys
+from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
+from tianzhou.wire.tables import PERM_WRITE, TopicConfig
+
+SendHeader = SendMessageRequest | SendMessageV2Request
+
+INDEX_KEYS_MAX: Final = 64
+"""Keys of one message; each is an entry of the index."""
+RETRY_VERSION_MIN: Final = 121
+"""Clients before 3.4.9 do not say how often a message may be retried."""
+
+
+class Admission:
+    """Owner: the broker loop."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        groups: Groups,
+        permission: Permission,
+        clock: Clock,
+        *,
+        body_bytes_max: int,
+        delay_levels: int,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._permission = permission
+        self._clock = clock
+        self.body_bytes_max = body_bytes_max
+        self._delay_levels = delay_levels
+
+    def topic_for(self, header: SendHeader) -> TopicConfig:
+        """The topic of a send, made now if need be. Raises Refused."""
+        self._permission.check_write()
+        name = header.topic
+        self.check_name(name)
+        topic = self._topics.for_send(name, header.default_topic, header.default_topic_queue_nums)
+        if topic is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {name} does not exist and can't be made automatically; create it first, "
+                f"for example: tianzhou topic create {name}",
+            )
+        if not topic.perm & PERM_WRITE:
+            raise Refused(ResponseCode.NO_PERMISSION, f"topic {name} is not writable")
+        queues = max(topic.write_queue_nums, topic.read_queue_nums)
+        if header.queue_id >= queues:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {name} has {queues} queues; queue {header.queue_id} is not one of them",
+            )
+        return topic
+
+    def check_name(self, name: str) -> None:
+        try:
+            names.checked_topic(name)
+        except UsageError as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        if name in names.NOT_FOR_PRODUCERS:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"topic {name} is the broker's own; nobody sends to it"
+            )
+
+    def queue_for(self, topic: TopicConfig, queue_id: int) -> int:
+        """The queue that was asked for; one of the broker's choice for a negative number."""
+        if queue_id >= 0:
+            return queue_id
+        return random.randrange(max(1, topic.write_queue_nums))
+
+    def check_size(self, body_size: int, properties_size: int) -> None:
+        if body_size > self.body_bytes_max:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the body has {body_size} bytes, more than {self.body_bytes_max}",
+            )
+        if properties_size > PROPERTIES_BYTES_MAX - 256:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the properties have {properties_size} bytes, more than "
+                f"{PROPERTIES_BYTES_MAX - 256}",
+            )
+
+    def admit(self, message: Incoming, header: SendHeader, version: int) -> Incoming:
+        """The message as it must be stored: retried, dead, delayed, timed, half, or as it is."""
+        found = message.get(keys.KEYS)
+        if found is not None and found.count(b" ") >= INDEX_KEYS_MAX:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a message can have {INDEX_KEYS_MAX} keys, not {found.count(b' ') + 1}",
+            )
+        if message.topic.startswith(names.RETRY_PREFIX):
+            message = self._retried(message, header, version)
+        if message.get(keys.TRANSACTION_PREPARED) == b"true" and not message.reconsume_times:
+            if self._config.reject_transactions:
+                raise Refused(ResponseCode.NO_PERMISSION, "transactional messages are refused here")
+            return incoming.half(message)
+        return self.redirect(message)
+
+    def redirect(self, message: Incoming) -> Incoming:
+        """Delay rules. They hold for ordinary messages and for those that a commit reveals."""
+        kind = message.sys_flag & flags.TRANSACTION_MASK
+        if kind in (flags.TRANSACTION_PREPARED, flags.TRANSACTION_ROLLBACK):
+            return message
+        level = incoming.delay_level(message)
+        if level > 0:
+            return incoming.delayed(message, level, self._delay_levels)
+        if b"TIMER_DEL" not in message.properties:
+            return message
+        now_ms = self._clock.now_ms()
+        moment = incoming.timer_moment(message, now_ms)
+        if moment is None or moment <= now_ms:
+            return message
+        if moment - now_ms > self._config.timer_delay_max_s * 1000:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"delivery in {(moment - now_ms) // 1000} s is too far ahead; at most "
+                f"{self._config.timer_delay_max_s} s",
+            )
+        return incoming.timed(message, moment)
+
+    def _retried(self, message: Incoming, header: SendHeader, version: int) -> Incoming:
+        """A consumer sends a message back by itself: after too many times it is a dead letter."""
+        group_name = names.group_of_retry(message.topic)
+        group = self._groups.get(group_name)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group_name} does not exist"
+            )
+        most = group.retry_max_times
+        if version >= RETRY_VERSION_MIN and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        if message.reconsume_times <= most:
+            return message
+        topic = self._topics.ensure(names.dead_topic(group_name), queues=1)
+        text = properties.without(message.properties, keys.DELAY)
+        return message._replace(topic=topic.topic_name, queue_id=0, properties=text)

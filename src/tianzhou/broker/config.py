@@ -1,0 +1,106 @@
+"""Settings of the broker, with RocketMQ's property names as aliases."""
+
+from dataclasses import dataclass
+
+from tianzhou.base.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    cluster: str = setting("DefaultCluster", alias="brokerClusterName", help="Name of the cluster.")
+    name: str = setting("broker-a", alias="brokerName", help="Name of the broker group.")
+    broker_id: int = setting(
+        0, min=0, max=1 << 31, alias="brokerId", help="0 is the master of its group."
+    )
+    host: str = setting("127.0.0.1", alias="bindAddress", help="Address to listen on.")
+    port: int = setting(
+        10911, min=0, max=65535, alias="listenPort", help="Port to listen on; 0 takes a free one."
+    )
+    address: str = setting(
+        "", alias="brokerIP1",
+        help="Address handed out to clients. Empty: the one through which they came.",
+    )  # fmt: skip
+    nameservers: str = setting(
+        "", alias="namesrvAddr", help="NameServers, `host:port` separated by `;`."
+    )
+    permission: int = setting(
+        6, min=0, max=6, alias="brokerPermission", help="4 allows reading, 2 writing."
+    )
+    vip_port: bool = setting(
+        True, help="Listen two ports below as well, where old clients look for the broker."
+    )
+
+    auto_create_topics: bool = setting(
+        True,
+        alias="autoCreateTopicEnable",
+        help="Make a topic when the first message for it comes.",
+    )
+    auto_create_groups: bool = setting(
+        True,
+        alias="autoCreateSubscriptionGroup",
+        help="Make a group when its first consumer comes.",
+    )
+    default_topic_queues: int = setting(
+        8, min=1, max=1024, alias="defaultTopicQueueNums",
+        help="Queues of the template for new topics; a producer usually asks for 4 of them.",
+    )  # fmt: skip
+    topics_max: int = setting(10_000, min=16, max=1_000_000, help="How many topics there may be.")
+    groups_max: int = setting(10_000, min=16, max=1_000_000, help="How many groups there may be.")
+
+    long_polling: bool = setting(
+        True, alias="longPollingEnable", help="Let pulls wait for messages as long as they ask."
+    )
+    short_polling_ms: int = setting(
+        1_000, min=1, max=60_000, alias="shortPollingTimeMills",
+        help="How long a pull waits when long polling is off.",
+    )  # fmt: skip
+    sql_filters: bool = setting(
+        True, alias="enablePropertyFilter", help="Serve SQL92 subscriptions."
+    )
+    held_pulls_max: int = setting(
+        100_000, min=1, max=10_000_000, help="Pulls that may wait at the same time."
+    )
+
+    offsets_save_ms: int = setting(
+        5_000, min=100, max=600_000, alias="flushConsumerOffsetInterval",
+        help="How often consumer offsets are saved.",
+    )  # fmt: skip
+    delay_save_ms: int = setting(
+        10_000, min=100, max=600_000, alias="flushDelayOffsetInterval",
+        help="How often the progress of delayed messages is saved.",
+    )  # fmt: skip
+    register_ms: int = setting(
+        30_000, min=1_000, max=60_000, alias="registerNameServerPeriod",
+        help="How often the broker registers with its NameServers.",
+    )  # fmt: skip
+    client_expiry_ms: int = setting(
+        120_000,
+        min=1_000,
+        max=3_600_000,
+        help="A client that sends no heartbeat for so long is gone.",
+    )
+    lock_lease_ms: int = setting(
+        60_000, min=1_000, max=3_600_000, help="How long a queue stays locked without renewal."
+    )
+
+    transaction_timeout_ms: int = setting(
+        6_000, min=100, max=3_600_000, alias="transactionTimeOut",
+        help="How old a half message is before its producer is asked.",
+    )  # fmt: skip
+    transaction_check_ms: int = setting(
+        30_000, min=100, max=3_600_000, alias="transactionCheckInterval",
+        help="How often undecided half messages are looked at.",
+    )  # fmt: skip
+    transaction_checks_max: int = setting(
+        15, min=1, max=1_000, alias="transactionCheckMax",
+        help="How often a producer is asked before its half message is parked.",
+    )  # fmt: skip
+    reject_transactions: bool = setting(
+        False, alias="rejectTransactionMessage", help="Refuse transactional messages."
+    )
+    timer_delay_max_s: int = setting(
+        3 * 86_400, min=1, max=365 * 86_400, alias="timerMaxDelaySec",
+        help="How far ahead a message may be timed.",
+    )  # fmt: skip
+    region: str = setting("DefaultRegion", alias="regionId", help="Written into every message.")
+    trace: bool = setting(True, alias="traceOn", help="Tell clients that they may trace messages.")

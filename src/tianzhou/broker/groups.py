@@ -1,0 +1,72 @@
+"""Subscription groups: what consumers of a group may do, and how often a message is retried."""
+
+from tianzhou.base.clock import Clock
+from tianzhou.broker import names
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.net.exchange import Refused
+from tianzhou.store.tables import Table
+from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire.tables import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
+
+
+class Groups:
+    """Owner: the broker loop."""
+
+    def __init__(
+        self, table: Table[SubscriptionGroupTable], config: BrokerConfig, clock: Clock
+    ) -> None:
+        self._table = table
+        self._config = config
+        self._clock = clock
+        stored = table.load()
+        self._groups = dict(stored.subscription_group_table)
+        self._forbidden = dict(stored.forbidden_table)
+        self.version = stored.data_version
+        for name in names.SYSTEM_GROUPS:
+            self._groups.setdefault(name, SubscriptionGroupConfig(group_name=name))
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        return self._groups.get(name)
+
+    def all(self) -> dict[str, SubscriptionGroupConfig]:
+        return self._groups
+
+    def table(self) -> SubscriptionGroupTable:
+        return SubscriptionGroupTable(
+            data_version=self.version,
+            forbidden_table=self._forbidden,
+            subscription_group_table=self._groups,
+        )
+
+    def obtain(self, name: str) -> SubscriptionGroupConfig | None:
+        """The group, made now if that is allowed."""
+        found = self._groups.get(name)
+        if found is None and (self._config.auto_create_groups or names.is_system_group(name)):
+            found = SubscriptionGroupConfig(group_name=name)
+            self.put(found)
+        return found
+
+    def put(self, group: SubscriptionGroupConfig) -> None:
+        name = names.checked_group(group.group_name)
+        if name not in self._groups and len(self._groups) >= self._config.groups_max:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"there are {len(self._groups)} groups already, as many as groups_max allows",
+            )
+        if self._groups.get(name) != group:
+            self._groups[name] = group
+            self._save()
+
+    def remove(self, name: str) -> bool:
+        if self._groups.pop(name, None) is None:
+            return False
+        self._save()
+        return True
+
+    def _save(self) -> None:
+        self.version = DataVersion(
+            counter=self.version.counter + 1,
+            state_version=self.version.state_version,
+            timestamp=self._clock.now_ms(),
+        )
+        self._table.save(self.table())

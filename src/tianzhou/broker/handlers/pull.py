@@ -1,0 +1,283 @@
+"""Pulling: find the stored bytes of a queue and send them as they are, now or when they come."""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.groups import Groups
+from tianzhou.broker.holds import Hold, Holds
+from tianzhou.broker.permission import Permission
+from tianzhou.broker.sessions import Sessions
+from tianzhou.broker.subscriptions import Filter, Filters
+from tianzhou.broker.topics import Topics
+from tianzhou.filter.sql92 import Expression
+from tianzhou.net.desk import encode_reply
+from tianzhou.net.exchange import Peer, Refused, Reply
+from tianzhou.net.link import Link
+from tianzhou.record.message import decode_all
+from tianzhou.store.facts import Run
+from tianzhou.store.read import ReadLimit, ReadResult, ReadStatus
+from tianzhou.store.store import MessageStore
+from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire._generated_headers_pull import PullMessageRequest
+from tianzhou.wire.codec import decode_header, encode_head
+from tianzhou.wire.errors import HeaderFieldError
+from tianzhou.wire.frame import FrameBatch, frame_prefix
+from tianzhou.wire.header import RESPONSE_FLAG, VERSION, Header, SerialiseType
+from tianzhou.wire.headers_json import HeaderReader
+from tianzhou.wire.heartbeat import MessageModel
+from tianzhou.wire.tables import PERM_READ
+
+COMMIT: Final = 1
+SUSPEND: Final = 2
+SUBSCRIPTION: Final = 4
+CLASS_FILTER: Final = 8
+
+COUNT_MAX: Final = 1024
+"""Messages in one answer, whatever was asked for."""
+BYTES_DEFAULT: Final = 256 * 1024
+BYTES_MAX: Final = 4 * 1024 * 1024
+SUSPEND_MS_MAX: Final = 60_000
+"""Clients ask for 15 or 20 s; nobody waits for an answer longer than a minute."""
+
+_READER: Final = HeaderReader(PullMessageRequest)
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
+
+_CODES: Final = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+_ANSWER: Final = (
+    b'{"code":%%d,"extFields":{"maxOffset":"%%d","minOffset":"%%d","nextBeginOffset":"%%d",'
+    b'"suggestWhichBrokerId":"0"},"flag":1,"language":"PYTHON","opaque":%%d,"remark":"%%s",'
+    b'"serializeTypeCurrentRPC":"JSON","version":%d}'
+) % VERSION
+
+
+class Pull:
+    """Owner: the broker loop."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        sessions: Sessions,
+        permission: Permission,
+        filters: Filters,
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._sessions = sessions
+        self._permission = permission
+        self._filters = filters
+        self._monotonic_s = monotonic_s
+        self.holds = Holds(config.held_pulls_max)
+
+    def one(self, link: Link, batch: FrameBatch, index: int) -> None:
+        """Answer a pull, or hold it. HeaderError: the header is unreadable."""
+        if batch.serialise_types[index] == SerialiseType.JSON:
+            try:
+                typed = _READER.decode(batch.header(index))
+            except _UNREADABLE:
+                pass
+            else:
+                self._answer(link, typed.opaque, SerialiseType.JSON, typed.ext)
+                return
+        header = decode_header(batch.header(index), batch.serialise_types[index])
+        try:
+            fields = PullMessageRequest.from_ext(header.ext)
+        except HeaderFieldError as error:
+            reply = Reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
+            link.send(encode_reply(header, reply))
+        else:
+            self._answer(link, header.opaque, header.serialise_type, fields)
+
+    def _answer(
+        self, peer: Peer, opaque: int, serialise_type: SerialiseType, request: PullMessageRequest
+    ) -> None:
+        try:
+            found = self._check(request)
+        except Refused as refused:
+            header = Header(code=0, opaque=opaque, serialise_type=serialise_type)
+            peer.send(encode_reply(header, Reply(refused.code, remark=refused.remark)))
+            return
+        if request.sys_flag & COMMIT and request.commit_offset >= 0:
+            self._offsets.put(
+                request.consumer_group, request.topic, request.queue_id, request.commit_offset
+            )
+        suspend_ms = min(request.suspend_timeout_ms, SUSPEND_MS_MAX)
+        if not self._config.long_polling:
+            suspend_ms = min(suspend_ms, self._config.short_polling_ms)
+        may_wait = bool(request.sys_flag & SUSPEND) and suspend_ms > 0 and not self.holds.is_full
+        deadline = self._monotonic_s() + suspend_ms / 1000 if may_wait else 0.0
+        hold = Hold(peer, opaque, serialise_type, request, found, request.queue_offset, deadline)
+        self._serve(queue_key(request.topic, request.queue_id), hold, may_wait=may_wait)
+
+    # Checks, in RocketMQ's order
+
+    def _check(self, request: PullMessageRequest) -> Filter:
+        """What the pull lets through. Raises Refused."""
+        self._permission.check_read()
+        group = self._groups.obtain(request.consumer_group)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"group {request.consumer_group[:128]} does not exist",
+            )
+        if not group.consume_enable:
+            raise Refused(ResponseCode.NO_PERMISSION, f"group {group.group_name} may not consume")
+        topic = self._topics.get(request.topic)
+        if topic is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {request.topic[:128]} does not exist"
+            )
+        if not topic.perm & PERM_READ:
+            raise Refused(ResponseCode.NO_PERMISSION, f"topic {request.topic} is not readable")
+        if not 0 <= request.queue_id < topic.read_queue_nums:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {request.topic} has {topic.read_queue_nums} queues to read; "
+                f"queue {request.queue_id} is not one of them",
+            )
+        if request.sys_flag & CLASS_FILTER:
+            return self._filters.get(None, "*")
+        if request.sys_flag & SUBSCRIPTION:
+            return self._filters.get(request.expression_type, request.subscription)
+        return self._subscribed(request, broadcast_allowed=group.consume_broadcast_enable)
+
+    def _subscribed(self, request: PullMessageRequest, *, broadcast_allowed: bool) -> Filter:
+        """By what the group told us in its heartbeats."""
+        members = self._sessions.consumers.get(request.consumer_group)
+        subscription = members.subscriptions.get(request.topic) if members else None
+        if members is None or subscription is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"group {request.consumer_group} is not known to subscribe to {request.topic}; "
+                "a heartbeat must come first",
+            )
+        described = members.described
+        if (
+            not broadcast_allowed
+            and described is not None
+            and described.message_model is MessageModel.BROADCASTING
+        ):
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"group {request.consumer_group} may not broadcast"
+            )
+        if subscription.sub_version < request.sub_version:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the subscription of group {request.consumer_group} is older than the pull's",
+            )
+        return self._filters.get(subscription.expression_type, subscription.sub_string)
+
+    # Reading
+
+    def _serve(self, key: QueueKey, hold: Hold, *, may_wait: bool) -> None:
+        """Answer with what there is; without anything, park it if it may wait."""
+        request = hold.request
+        limit = ReadLimit(
+            min(max(request.max_msg_nums, 1), COUNT_MAX),
+            min(request.max_msg_bytes or BYTES_DEFAULT, BYTES_MAX),
+        )
+        expression = hold.filter.expression
+        codes = hold.filter.codes
+        offset = QueueOffset(max(hold.offset, 0))
+        with self._store.read(key, offset, limit, tags_codes=codes) as result:
+            pieces = result.spans if expression is None else _matching(result, expression)
+            status = result.status
+            if status is ReadStatus.FOUND and not pieces:
+                status = ReadStatus.NO_MATCHED_MESSAGE
+            nothing = status in (
+                ReadStatus.OFFSET_OVERFLOW_ONE,
+                ReadStatus.NO_MATCHED_LOGIC_QUEUE,
+                ReadStatus.NO_MESSAGE_IN_QUEUE,
+            ) and (offset == 0 or status is ReadStatus.OFFSET_OVERFLOW_ONE)
+            if may_wait and nothing:
+                self.holds.park(key, hold)
+                return
+            if status is ReadStatus.NO_MATCHED_MESSAGE and may_wait:
+                hold.offset = result.next_offset
+                if result.next_offset < result.max_offset or hold.offset == offset:
+                    self._reply(hold, status, result, [])
+                else:
+                    self.holds.park(key, hold)
+                return
+            self._reply(hold, status, result, pieces)
+
+    def _reply(
+        self, hold: Hold, status: ReadStatus, result: ReadResult, pieces: list[memoryview]
+    ) -> None:
+        code = _CODES.get(status)
+        if code is None:  # no such queue, or nothing in it yet
+            moved = hold.request.queue_offset != 0
+            code = ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.PULL_NOT_FOUND
+        if status is ReadStatus.OFFSET_OVERFLOW_ONE and hold.offset != hold.request.queue_offset:
+            # Everything up to here was looked at while the pull was held.
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY
+        size = sum(map(len, pieces))
+        if hold.serialise_type is SerialiseType.JSON:
+            text = _ANSWER % (
+                code, result.max_offset, result.min_offset, result.next_offset, hold.opaque,
+                status.name.encode(),
+            )  # fmt: skip
+            head = frame_prefix(serialise_type=0, header_size=len(text), body_size=size) + text
+        else:
+            head = _binary_head(hold, code, status, result, size)
+        # One copy: the bytes must leave the mapped file before the lease ends.
+        hold.peer.send(b"".join((head, *pieces)))
+
+    # Waking
+
+    def arrived(self, run: Run) -> None:
+        """Messages became visible: look again for those who wait for their queue."""
+        for hold in self.holds.take(run.queue):
+            if hold.peer.is_open:
+                self._serve(run.queue, hold, may_wait=True)
+
+    def tick(self) -> None:
+        """Answer those whose time is up."""
+        for key, hold in self.holds.take_expired(self._monotonic_s()):
+            self._serve(key, hold, may_wait=False)
+
+
+def _matching(result: ReadResult, expression: Expression) -> list[memoryview]:
+    """The records whose properties the expression lets through."""
+    pieces: list[memoryview] = []
+    for span in result.spans:
+        at = 0
+        for message in decode_all(span):
+            end = at + message.total_size
+            if expression.matches(bytes(message.stored_properties)):
+                pieces.append(span[at:end])
+            at = end
+    return pieces
+
+
+def _binary_head(hold: Hold, code: int, status: ReadStatus, result: ReadResult, size: int) -> bytes:
+    ext = {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(result.next_offset),
+        "minOffset": str(result.min_offset),
+        "maxOffset": str(result.max_offset),
+    }
+    header = Header(
+        code=code, opaque=hold.opaque, flag=RESPONSE_FLAG, remark=status.name, ext=ext,
+        serialise_type=hold.serialise_type,
+    )  # fmt: skip
+    return encode_head(header, size)

@@ -1,0 +1,66 @@
+"""Pulls that wait for a message: by queue, each with the moment when it is answered anyway."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tianzhou.base.kinds import QueueKey
+from tianzhou.broker.subscriptions import Filter
+from tianzhou.net.exchange import Peer
+from tianzhou.wire._generated_headers_pull import PullMessageRequest
+from tianzhou.wire.header import SerialiseType
+
+
+@dataclass(slots=True)
+class Hold:
+    """One waiting pull."""
+
+    peer: Peer
+    opaque: int
+    serialise_type: SerialiseType
+    request: PullMessageRequest
+    filter: Filter
+    offset: int
+    """Everything before this was looked at and does not match."""
+    deadline: float
+
+
+class Holds:
+    """Owner: the broker loop."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._holds: dict[QueueKey, list[Hold]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def is_full(self) -> bool:
+        return self._count >= self._count_max
+
+    def park(self, key: QueueKey, hold: Hold) -> None:
+        self._holds.setdefault(key, []).append(hold)
+        self._count += 1
+
+    def take(self, key: QueueKey) -> list[Hold]:
+        """All that wait for this queue; those still not satisfied are parked again."""
+        taken = self._holds.pop(key, [])
+        self._count -= len(taken)
+        return taken
+
+    def take_expired(self, now: float) -> Iterator[tuple[QueueKey, Hold]]:
+        """Those whose time is up; those of closed connections are dropped on the way."""
+        for key in list(self._holds):
+            row = self._holds[key]
+            kept = [hold for hold in row if hold.deadline > now and hold.peer.is_open]
+            if len(kept) == len(row):
+                continue
+            late = [hold for hold in row if hold.deadline <= now and hold.peer.is_open]
+            self._count -= len(row) - len(kept)
+            if kept:
+                self._holds[key] = kept
+            else:
+                del self._holds[key]
+            for hold in late:
+                yield key, hold

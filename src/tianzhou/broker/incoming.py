@@ -1,0 +1,99 @@
+"""A message on its way in, before it has become a record, and where it really goes.
+
+Delayed, timed and transactional messages are first stored in a topic of the broker's own, with the
+place they are meant for in their properties. Pure.
+"""
+
+from typing import Final, NamedTuple
+
+from tianzhou.base.kinds import Bytes, queue_key
+from tianzhou.broker import names
+from tianzhou.record import flags, properties
+from tianzhou.record import names as keys
+from tianzhou.record.chunk import Entry
+from tianzhou.store.facts import SCHEDULE_TOPIC
+
+TIMER_PRECISION_MS: Final = 1000
+
+
+class Incoming(NamedTuple):
+    topic: str
+    queue_id: int
+    body: Bytes
+    properties: bytes
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: bytes = bytes(8)
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+
+    def to_entry(self) -> Entry:
+        sys_flag = self.sys_flag
+        if len(self.born_host) > 8:
+            sys_flag |= flags.BORN_HOST_V6
+        return Entry(
+            queue_key(self.topic, self.queue_id), self.body, self.properties, self.flag, sys_flag,
+            self.born_timestamp, self.born_host, self.reconsume_times, self.prepared_offset,
+        )  # fmt: skip
+
+    def get(self, name: bytes) -> bytes | None:
+        return properties.find(self.properties, name)
+
+    def with_properties(self, added: dict[bytes, bytes]) -> "Incoming":
+        """The same with these properties set; what they had before is gone."""
+        text = self.properties
+        for name in added:
+            if name + b"\x01" in text:
+                text = properties.without(text, name)
+        text = properties.with_trailing_separator(text)
+        pieces = [name + b"\x01" + value + b"\x02" for name, value in added.items() if value]
+        return self._replace(properties=text + b"".join(pieces))
+
+
+def _towards(message: Incoming, topic: str, queue_id: int, **more: bytes) -> Incoming:
+    """Send it to a topic of the broker's own, remembering where it is meant to go."""
+    added = {keys.REAL_TOPIC: message.topic.encode(), keys.REAL_QUEUE_ID: b"%d" % message.queue_id}
+    added |= {name.encode(): value for name, value in more.items()}
+    return message.with_properties(added)._replace(topic=topic, queue_id=queue_id)
+
+
+def delayed(message: Incoming, level: int, levels: int) -> Incoming:
+    """To the queue of its delay level, counted from 1."""
+    return _towards(message, SCHEDULE_TOPIC, min(level, levels) - 1)
+
+
+def timed(message: Incoming, deliver_ms: int) -> Incoming:
+    """To the timer's topic. Java rounds down, by a whole step when there is nothing to round."""
+    out_ms = deliver_ms // TIMER_PRECISION_MS * TIMER_PRECISION_MS
+    if out_ms == deliver_ms:
+        out_ms -= TIMER_PRECISION_MS
+    return _towards(
+        message, names.TIMER_TOPIC, 0, TIMER_OUT_MS=b"%d" % out_ms,
+        TIMER_DELIVER_MS=b"%d" % deliver_ms,
+    )  # fmt: skip
+
+
+def half(message: Incoming) -> Incoming:
+    """To the half topic, where no consumer looks."""
+    unique = message.get(keys.UNIQ_KEY) or b""
+    sent = _towards(message, names.HALF_TOPIC, 0, __transactionId__=unique)
+    return sent._replace(sys_flag=sent.sys_flag & ~flags.TRANSACTION_MASK)
+
+
+def delay_level(message: Incoming) -> int:
+    text = message.get(keys.DELAY)
+    return int(text) if text and text.isdigit() else 0
+
+
+def timer_moment(message: Incoming, now_ms: int) -> int | None:
+    """When a timed message is to be delivered; None if it is not timed."""
+    for name, unit in (
+        (keys.TIMER_DELAY_SEC, 1000),
+        (keys.TIMER_DELAY_MS, 1),
+        (keys.TIMER_DELIVER_MS, 0),
+    ):
+        text = message.get(name)
+        if text and text.isdigit():
+            return int(text) if unit == 0 else now_ms + int(text) * unit
+    return None

@@ -1,0 +1,47 @@
+"""Queue locks for ordered consumption: one client of a group at a time, for a lease."""
+
+from typing import NamedTuple
+
+from tianzhou.wire.queues import MessageQueue
+
+
+class _Lock(NamedTuple):
+    client_id: str
+    until_ms: int
+
+
+class Locks:
+    """Owner: the broker loop. Time is an argument."""
+
+    def __init__(self, lease_ms: int) -> None:
+        self._lease_ms = lease_ms
+        self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
+
+    def lock(
+        self, group: str, client_id: str, queues: list[MessageQueue], now_ms: int
+    ) -> list[MessageQueue]:
+        """Take or renew locks; those that were free, expired or the client's own already."""
+        held = self._locks.setdefault(group, {})
+        granted: list[MessageQueue] = []
+        for queue in queues:
+            lock = held.get(queue)
+            if lock is None or lock.client_id == client_id or lock.until_ms < now_ms:
+                held[queue] = _Lock(client_id, now_ms + self._lease_ms)
+                granted.append(queue)
+        return granted
+
+    def unlock(self, group: str, client_id: str, queues: list[MessageQueue]) -> None:
+        held = self._locks.get(group, {})
+        for queue in queues:
+            lock = held.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                del held[queue]
+
+    def release(self, group: str, client_id: str) -> None:
+        """The client left: others need not wait for its leases to run out."""
+        held = self._locks.get(group, {})
+        self.unlock(group, client_id, list(held))
+
+    def is_locked(self, group: str, now_ms: int) -> bool:
+        """Whether the group consumes in order at the moment."""
+        return any(lock.until_ms >= now_ms for lock in self._locks.get(group, {}).values())

@@ -1,0 +1,98 @@
+"""Topics and groups that mean something to the broker, and which names others may choose."""
+
+import re
+from typing import Final
+
+from tianzhou.base.errors import UsageError
+from tianzhou.store.facts import SCHEDULE_TOPIC
+
+TEMPLATE_TOPIC: Final = "TBW102"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECKED_OUT_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+SYSTEM_PREFIX: Final = "rmq_sys_"
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_PREFIX: Final = "%DLQ%"
+
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+
+SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    TRANSACTION_GROUP,
+)
+
+NOT_FOR_PRODUCERS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, CHECKED_OUT_TOPIC, SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC, TIMER_TOPIC,
+    }
+)  # fmt: skip
+"""A message sent there by a client would be taken for one of our own."""
+
+TOPIC_CHARS_MAX: Final = 127
+GROUP_CHARS_MAX: Final = 120
+DERIVED_CHARS_MAX: Final = 255
+"""Retry and dead-letter topics carry the name of a group."""
+
+_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dead_topic(group: str) -> str:
+    return DEAD_PREFIX + group
+
+
+def group_of_retry(topic: str) -> str:
+    return topic[len(RETRY_PREFIX) :]
+
+
+def is_system(topic: str, *, cluster: str, broker: str) -> bool:
+    """Topics that no client may change or delete."""
+    return (
+        topic in NOT_FOR_PRODUCERS
+        or topic in (TEMPLATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC, cluster, broker)
+        or topic == cluster + REPLY_SUFFIX
+        or topic.startswith(SYSTEM_PREFIX)
+    )
+
+
+def is_system_group(group: str) -> bool:
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def checked_topic(topic: str) -> str:
+    """The name, if a topic may have it."""
+    derived = topic.startswith((RETRY_PREFIX, DEAD_PREFIX))
+    return _checked("topic", topic, DERIVED_CHARS_MAX if derived else TOPIC_CHARS_MAX)
+
+
+def checked_group(group: str) -> str:
+    return _checked("group", group, GROUP_CHARS_MAX)
+
+
+def _checked(kind: str, name: str, chars_max: int) -> str:
+    if not _ALLOWED.fullmatch(name):
+        raise UsageError(
+            f"the name of {kind} {name[:64]!r} must be made of letters, digits and % | _ - only"
+        )
+    if len(name) > chars_max:
+        raise UsageError(
+            f"the name of {kind} {name[:64]!r}… has {len(name)} characters, more than {chars_max}"
+        )
+    return name

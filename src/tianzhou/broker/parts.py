@@ -1,0 +1,73 @@
+"""The broker put together: every part gets what it uses, and nothing holds everything.
+
+`assemble` is called once, when the store is open and the port is known.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tianzhou.base.clock import Clock
+from tianzhou.broker.admission import Admission
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.groups import Groups
+from tianzhou.broker.handlers.clients import Clients
+from tianzhou.broker.handlers.offsets import Offsets
+from tianzhou.broker.handlers.pull import Pull
+from tianzhou.broker.handlers.send import Send
+from tianzhou.broker.locks import Locks
+from tianzhou.broker.permission import Permission
+from tianzhou.broker.requests import Requests
+from tianzhou.broker.sessions import Sessions
+from tianzhou.broker.subscriptions import Filters
+from tianzhou.broker.topics import Topics
+from tianzhou.broker.writer import Writer
+from tianzhou.net.desk import Desk
+from tianzhou.net.exchange import Handler
+from tianzhou.store.store import MessageStore
+
+
+@dataclass(slots=True)
+class Parts:
+    """What the server drives. Handlers never see this."""
+
+    requests: Requests
+    clients: Clients
+    pull: Pull
+    writer: Writer
+    topics: Topics
+    offsets: ConsumerOffsets
+    permission: Permission
+
+
+def assemble(
+    config: BrokerConfig,
+    store: MessageStore,
+    clock: Clock,
+    *,
+    store_host: bytes,
+    monotonic_s: Callable[[], float],
+) -> Parts:
+    tables, levels = store.tables, store.config.delay_levels_ms
+    topics = Topics(tables.topics, config, clock, len(levels))
+    groups = Groups(tables.groups, config, clock)
+    offsets = ConsumerOffsets(tables.consumer_offsets, clock)
+    sessions = Sessions()
+    locks = Locks(config.lock_lease_ms)
+    permission = Permission(config.name, config.permission)
+    filters = Filters(sql_enabled=config.sql_filters)
+    writer = Writer(store, store_host, monotonic_s)
+    admission = Admission(
+        config, topics, groups, permission, clock,
+        body_bytes_max=store.config.message_bytes_max, delay_levels=len(levels),
+    )  # fmt: skip
+    send = Send(config, topics, admission, writer)
+    permission.changed.append(send.forget_targets)
+    pull = Pull(config, store, topics, groups, offsets, sessions, permission, filters, monotonic_s)
+    writer.arrived.append(pull.arrived)
+    clients = Clients(config, topics, groups, sessions, locks, filters, clock)
+    handlers: dict[int, Handler] = {}
+    for part in (clients, Offsets(store, topics, groups, offsets)):
+        handlers |= part.handlers()
+    requests = Requests(send, pull, Desk(handlers))
+    return Parts(requests, clients, pull, writer, topics, offsets, permission)

@@ -1,0 +1,35 @@
+"""What the broker as a whole allows: reading, writing. Taken away to drain it for maintenance."""
+
+from collections.abc import Callable
+from typing import Final
+
+from tianzhou.net.exchange import Refused
+from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire.tables import PERM_READ, PERM_WRITE
+
+FORBIDDEN_BY_BROKER: Final = 1
+
+
+class Permission:
+    """Owner: the broker loop."""
+
+    def __init__(self, name: str, bits: int) -> None:
+        self._name = name
+        self.bits = bits
+        self.changed: list[Callable[[], None]] = []
+
+    def set(self, bits: int) -> None:
+        self.bits = bits
+        for tell in self.changed:
+            tell()
+
+    def check_write(self) -> None:
+        if not self.bits & PERM_WRITE:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"broker {self._name} takes no messages now: it is being drained; send to another",
+            )
+
+    def check_read(self) -> None:
+        if not self.bits & PERM_READ:
+            raise Refused(ResponseCode.NO_PERMISSION, f"broker {self._name} gives no messages now")

@@ -1,0 +1,116 @@
+"""Telling name servers that this broker is here and which topics it has."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.topics import Topics
+from tianzhou.net.dial import dial
+from tianzhou.net.link import Link
+from tianzhou.wire import fastjson
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.header import Header
+from tianzhou.wire.tables import RegisterBrokerBody
+
+log: Final = logging.getLogger("tianzhou.broker")
+
+ANSWER_S: Final = 6.0
+
+
+class Registration:
+    """Registers with every name server, periodically and at once when a topic changes.
+
+    Owner: the broker loop.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, topics: Topics, *, address: str, is_explicit: bool
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._address = address
+        self._is_explicit = is_explicit
+        self._servers = [server for server in config.nameservers.split(";") if server.strip()]
+        self._links: dict[str, Link] = {}
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        topics.changed.append(self._wake.set)
+
+    async def start(self) -> None:
+        """Register once, then go on in the background."""
+        await self._register_all()
+        self._task = asyncio.get_running_loop().create_task(self._loop())
+
+    async def _loop(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(self._config.register_ms / 1000):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            await self._register_all()
+
+    async def _register_all(self) -> None:
+        await asyncio.gather(*(self._register(server) for server in self._servers))
+
+    async def _register(self, server: str) -> None:
+        body = fastjson.encode(
+            RegisterBrokerBody(topic_config_serialize_wrapper=self._topics.table())
+        )
+        ext = self._identity() | {"compressed": "false", "bodyCrc32": "0"}
+        if not self._is_explicit:
+            ext["tzAddressByDial"] = "true"
+        answer = await self._call(server, RequestCode.REGISTER_BROKER, ext, body)
+        if answer is None or answer.code != 0:
+            remark = answer.remark if answer else "no answer"
+            log.warning("registration.failed", extra={"nameserver": server, "reason": remark})
+
+    def _identity(self) -> dict[str, str]:
+        return {
+            "brokerName": self._config.name,
+            "brokerAddr": self._address,
+            "clusterName": self._config.cluster,
+            "haServerAddr": self._address,
+            "brokerId": str(self._config.broker_id),
+        }
+
+    async def _call(
+        self, server: str, code: int, ext: dict[str, str], body: bytes
+    ) -> Header | None:
+        link = self._links.get(server)
+        if link is None or not link.is_open:
+            host, _, port = server.strip().rpartition(":")
+            try:
+                link = self._links[server] = await dial(host.strip("[]"), int(port))
+            except (OSError, TimeoutError):
+                return None
+        answered: asyncio.Future[Header | None] = asyncio.get_running_loop().create_future()
+        link.ask(code, ext, body, _resolve(answered), ANSWER_S)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await answered
+        except TimeoutError:
+            return None
+
+    async def close(self) -> None:
+        """Unregister, so that clients go elsewhere at once."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for server, link in self._links.items():
+            if link.is_open:
+                await self._call(server, RequestCode.UNREGISTER_BROKER, self._identity(), b"")
+            link.close()
+
+
+def _resolve(
+    answered: "asyncio.Future[Header | None]",
+) -> Callable[[Header | None, bytes], None]:
+    def on_answer(header: Header | None, _body: bytes) -> None:
+        if not answered.done():
+            answered.set_result(header)
+
+    return on_answer

@@ -1,0 +1,119 @@
+"""The broker as a server: the only async file here. It listens, ticks, and stops in order."""
+
+import asyncio
+import logging
+from typing import Final
+
+from tianzhou.base.clock import Clock
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.parts import Parts, assemble
+from tianzhou.broker.registration import Registration
+from tianzhou.net.link import Link
+from tianzhou.net.server import Server, bind
+from tianzhou.record.ids import Host, encode_host
+from tianzhou.store.store import MessageStore
+from tianzhou.wire.frame import FrameBatch
+
+log: Final = logging.getLogger("tianzhou.broker")
+
+TICK_S: Final = 0.1
+"""How exact held pulls, delays and timers are."""
+SECOND_TICKS: Final = 10
+
+
+class Broker:
+    """Owner: the event loop."""
+
+    def __init__(self, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._bound = bind(config.host, config.port)
+        self.port: int = self._bound.getsockname()[1]
+        host = config.address or ("127.0.0.1" if config.host in ("", "0.0.0.0") else config.host)
+        self.address = f"{host}:{self.port}"
+        self._parts: Parts = assemble(
+            config, store, clock,
+            store_host=encode_host(Host(_numeric(host), self.port)), monotonic_s=clock.monotonic_s,
+        )  # fmt: skip
+        self._server = Server(self)
+        self._registration = Registration(
+            config, self._parts.topics, address=self.address, is_explicit=bool(config.address)
+        )
+        self._ticks = 0
+        self._ticker: asyncio.TimerHandle | None = None
+        self._saved_s = clock.monotonic_s()
+
+    async def start(self) -> None:
+        self._store.start(self._on_flushed)
+        await self._server.listen(self._bound)
+        if self._config.vip_port and self._config.port > 2:
+            await self._listen_vip()
+        await self._registration.start()
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+
+    async def _listen_vip(self) -> None:
+        try:
+            bound = bind(self._config.host, self.port - 2)
+        except OSError as error:
+            log.info("vip_port.busy", extra={"port": self.port - 2, "reason": str(error)})
+            return
+        await self._server.listen(bound)
+
+    async def close(self) -> None:
+        """Stop accepting, answer what is in hand, unregister, save, flush."""
+        self._server.stop_listening()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        await self._registration.close()
+        if not self._store.is_broken:
+            self._store.flush()
+            self._parts.writer.settle()
+        await self._server.close()
+        self._parts.offsets.save()
+        self._store.close()
+
+    # Service
+
+    def opened(self, link: Link) -> None:
+        pass
+
+    def received(self, link: Link, batch: FrameBatch) -> None:
+        try:
+            self._parts.requests.received(link, batch)
+        finally:
+            self._parts.writer.settle()
+
+    def closed(self, link: Link) -> None:
+        self._parts.clients.gone(link)
+
+    # Time
+
+    def _on_flushed(self) -> None:
+        """Called by the flush thread."""
+        self._loop.call_soon_threadsafe(self._parts.writer.settle)
+
+    def _tick(self) -> None:
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        self._ticks += 1
+        parts = self._parts
+        parts.pull.tick()
+        parts.writer.tick()
+        parts.writer.settle()
+        if self._ticks % SECOND_TICKS == 0:
+            self._second()
+
+    def _second(self) -> None:
+        parts, now_s = self._parts, self._clock.monotonic_s()
+        parts.clients.expire()
+        if now_s - self._saved_s >= self._config.offsets_save_ms / 1000:
+            self._saved_s = now_s
+            parts.offsets.save()
+        if not self._store.is_broken:
+            self._store.maintain()
+
+
+def _numeric(host: str) -> str:
+    """An address for records; names are not stored in them."""
+    return host if host.replace(".", "").isdigit() or ":" in host else "127.0.0.1"

@@ -1,0 +1,55 @@
+"""What a pull lets through: everything, some tags, or what a SQL92 expression says."""
+
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from tianzhou.filter.errors import FilterError
+from tianzhou.filter.sql92 import Expression, compile_sql
+from tianzhou.filter.tags import parse_tags
+from tianzhou.net.exchange import Refused
+from tianzhou.wire._generated_codes import ResponseCode
+
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+CACHED_MAX: Final = 1_000
+
+
+class Filter(NamedTuple):
+    """At most one of the two is set; neither: everything passes."""
+
+    codes: frozenset[int] | None = None
+    expression: Expression | None = None
+
+
+EVERYTHING: Final = Filter()
+
+
+class Filters:
+    """Filters by their text. The same few subscriptions are pulled with all day."""
+
+    def __init__(self, *, sql_enabled: bool) -> None:
+        self._sql_enabled = sql_enabled
+        self._cache: OrderedDict[tuple[str, str], Filter] = OrderedDict()
+
+    def get(self, kind: str | None, text: str | None) -> Filter:
+        """Raises Refused when the text is no filter."""
+        key = (kind or TAG, text or "")
+        found = self._cache.get(key)
+        if found is None:
+            found = self._cache[key] = self._make(*key)
+            if len(self._cache) > CACHED_MAX:
+                self._cache.popitem(last=False)
+        return found
+
+    def _make(self, kind: str, text: str) -> Filter:
+        try:
+            if kind == TAG:
+                tags = parse_tags(text)
+                return EVERYTHING if tags.is_all else Filter(codes=tags.codes)
+            if kind == SQL92 and self._sql_enabled:
+                return Filter(expression=compile_sql(text))
+        except FilterError as error:
+            raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR, f"the broker does not support subscriptions by {kind[:32]}"
+        )

@@ -1,0 +1,147 @@
+"""The topics of this broker: how many queues each has and what may be done with it."""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from tianzhou.base.clock import Clock
+from tianzhou.broker import names
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.net.exchange import Refused
+from tianzhou.store.facts import SCHEDULE_TOPIC
+from tianzhou.store.tables import Table
+from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire.tables import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    DataVersion,
+    TopicConfig,
+    TopicConfigTable,
+)
+
+READ_WRITE: Final = PERM_READ | PERM_WRITE
+QUEUES_MAX: Final = 1024
+"""Queues of one topic. Each costs memory here and a pull in every consumer."""
+
+
+class Topics:
+    """Owner: the broker loop. Every change is saved before it is told to anybody."""
+
+    def __init__(
+        self, table: Table[TopicConfigTable], config: BrokerConfig, clock: Clock, delay_levels: int
+    ) -> None:
+        self._table = table
+        self._config = config
+        self._clock = clock
+        stored = table.load()
+        self._topics = dict(stored.topic_config_table)
+        self.version = stored.data_version
+        self.changed: list[Callable[[], None]] = []
+        """Called after every change: routes must be registered anew, caches dropped."""
+        for topic in _built_in(config, delay_levels):
+            self._topics.setdefault(topic.topic_name, topic)
+        for name in self._topics:
+            names.checked_topic(name)  # the table may have been edited by hand
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._topics.get(name)
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def all(self) -> dict[str, TopicConfig]:
+        return self._topics
+
+    def table(self) -> TopicConfigTable:
+        return TopicConfigTable(data_version=self.version, topic_config_table=self._topics)
+
+    def is_system(self, name: str) -> bool:
+        return names.is_system(name, cluster=self._config.cluster, broker=self._config.name)
+
+    def put(self, topic: TopicConfig) -> None:
+        """Make or change a topic."""
+        name = names.checked_topic(topic.topic_name)
+        for count in (topic.read_queue_nums, topic.write_queue_nums):
+            if not 0 <= count <= QUEUES_MAX:
+                raise Refused(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"topic {name} can't have {count} queues; from 0 to {QUEUES_MAX}",
+                )
+        if name not in self._topics and len(self._topics) >= self._config.topics_max:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"there are {len(self._topics)} topics already, as many as topics_max allows",
+            )
+        if self._topics.get(name) != topic:
+            self._topics[name] = topic
+            self._save()
+
+    def remove(self, name: str) -> bool:
+        if self._topics.pop(name, None) is None:
+            return False
+        self._save()
+        return True
+
+    def for_send(self, name: str, template: str, queues_asked: int) -> TopicConfig | None:
+        """The topic, made after the template that the producer names if it is new."""
+        found = self._topics.get(name)
+        if found is not None:
+            return found
+        if name.startswith(names.RETRY_PREFIX):
+            return self.ensure(name, queues=1)
+        model = self._topics.get(template)
+        if not self._config.auto_create_topics or model is None or not model.perm & PERM_INHERIT:
+            return None
+        queues = max(1, min(queues_asked or model.write_queue_nums, model.write_queue_nums))
+        return self.ensure(name, queues=queues, perm=model.perm & ~PERM_INHERIT)
+
+    def ensure(self, name: str, *, queues: int, perm: int = READ_WRITE) -> TopicConfig:
+        """The topic as it is, or made now."""
+        found = self._topics.get(name)
+        if found is None:
+            found = TopicConfig(
+                topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
+            )
+            self.put(found)
+        return found
+
+    def _save(self) -> None:
+        self.version = DataVersion(
+            counter=self.version.counter + 1,
+            state_version=self.version.state_version,
+            timestamp=self._clock.now_ms(),
+        )
+        self._table.save(self.table())
+        for tell in self.changed:
+            tell()
+
+
+def _built_in(config: BrokerConfig, delay_levels: int) -> list[TopicConfig]:
+    """Topics that every RocketMQ broker has from its start; clients' own tools rely on some."""
+    template = PERM_INHERIT | READ_WRITE
+    made = [
+        (names.SELF_TEST_TOPIC, 1, READ_WRITE),
+        (names.BENCHMARK_TOPIC, QUEUES_MAX, READ_WRITE),
+        (config.cluster, 16, template),
+        (config.name, 1, template),
+        (names.OFFSET_MOVED_TOPIC, 1, READ_WRITE),
+        (SCHEDULE_TOPIC, delay_levels, READ_WRITE),
+        (names.TRACE_TOPIC, 1, READ_WRITE),
+        (config.cluster + names.REPLY_SUFFIX, 1, READ_WRITE),
+        (names.HALF_TOPIC, 1, READ_WRITE),
+        (names.OP_TOPIC, 1, READ_WRITE),
+        (names.CHECKED_OUT_TOPIC, 1, READ_WRITE),
+        (names.TIMER_TOPIC, 1, READ_WRITE),
+    ]
+    if config.auto_create_topics:
+        made.append((names.TEMPLATE_TOPIC, config.default_topic_queues, template))
+    return [
+        TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+        for name, queues, perm in made
+    ]
+
+
+def with_perm(topic: TopicConfig, perm: int) -> TopicConfig:
+    return msgspec.structs.replace(topic, perm=perm)

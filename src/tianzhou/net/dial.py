@@ -1,0 +1,34 @@
+"""Connections that we open: to name servers now, to other brokers later."""
+
+import asyncio
+from typing import Final
+
+from tianzhou.net.link import Link
+from tianzhou.wire.codec import decode_header
+from tianzhou.wire.frame import FrameBatch
+
+CONNECT_S: Final = 3.0
+
+
+class _Caller:
+    """Takes answers; a request from the other side is not expected and not answered."""
+
+    def opened(self, link: Link) -> None:
+        pass
+
+    def received(self, link: Link, batch: FrameBatch) -> None:
+        for index in range(batch.count):
+            header = decode_header(batch.header(index), batch.serialise_types[index])
+            if header.is_response:
+                link.answered(header, bytes(batch.body(index)))
+
+    def closed(self, link: Link) -> None:
+        pass
+
+
+async def dial(host: str, port: int) -> Link:
+    """Connect. Raises OSError or TimeoutError."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(CONNECT_S):
+        _, link = await loop.create_connection(lambda: Link(_Caller(), loop), host, port)
+    return link
