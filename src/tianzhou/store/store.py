@@ -312,6 +312,11 @@ class MessageStore:
         self._refusal = reason
 
     @property
+    def is_broken(self) -> bool:
+        """A write or sync failed; nothing will be acknowledged until a restart."""
+        return self._flusher.error is not None
+
+    @property
     def refusal(self) -> str:
         """Why appends are refused now; empty when they are not."""
         return self._refusal
