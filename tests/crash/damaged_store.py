@@ -3,7 +3,7 @@
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -62,7 +62,7 @@ def open_store(root: Path, *, rebuild: bool = False) -> MessageStore:
 
 
 @contextlib.contextmanager
-def fast_directory() -> Iterator[Path]:
+def fast_directory() -> Generator[Path]:
     """In memory where there is such a thing: these tests damage files themselves, and syncs of a
     shared disk would take nearly all of their time."""
     memory = Path("/dev/shm")
