@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sources import ROOT, SRC, name_of, nodes_of, python_files, roots_imported
 
-PURE = ("base", "record", "wire")
+PURE = ("base", "record", "wire", "filter")
 ACTS = {"asyncio", "socket", "ssl", "threading", "time", "random", "logging", "os", "mmap"}
 STORE_BANS = {"asyncio", "socket", "logging", "random"}
 
@@ -18,6 +18,7 @@ THIRD_PARTY = {
     "base": set[str](),
     "record": {"isal", "lz4", "numpy", "zstandard"},
     "wire": {"msgspec"},
+    "filter": set[str](),
     "raft": set[str](),
     "store": {"msgspec", "numpy"},
     "net": set[str](),
