@@ -226,8 +226,11 @@ def _equal(left: Run[M], right: Run[M], test: Test, *, equal: bool) -> Decide[M]
 
 def _ordered(left: Run[M], right: Run[M], test: Test) -> Decide[M]:
     def compare(message: M) -> bool | None:
-        one, other = left(message), right(message)
-        return None if one is None or other is None else test(one, other)
+        one = left(message)
+        if one is None:
+            return None
+        other = right(message)
+        return None if other is None else test(one, other)
 
     return compare
 
@@ -240,10 +243,12 @@ def _range(
 
     def within(message: M) -> bool | None:
         value = run(message)
+        if value is None:
+            return None
         result: bool | None = not ends
         for bound, test in (low, high):
             limit = bound(message)
-            if value is None or limit is None:
+            if limit is None:
                 result = None
             elif test(value, limit) is ends:
                 return ends
