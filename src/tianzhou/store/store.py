@@ -199,7 +199,12 @@ class MessageStore:
         if self._closed:
             return []
         try:
-            return self._dispatcher.run(self._visible_limit())
+            while True:
+                before = self._dispatcher.position
+                runs = self._dispatcher.run(self._visible_limit())
+                # A slice of nothing but halves of transactions makes nothing visible; go on.
+                if runs or self._dispatcher.position == before:
+                    return runs
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise self._fence("writing queues and index", error) from error
@@ -258,6 +263,7 @@ class MessageStore:
         return Derivations(
             files, directories, dispatcher.position, dispatcher.anchor,
             len(self.queues), self.queues.units(),
+            len(index.files) if index is not None else 0,
             newest.name if newest else "", newest.count if newest else 1,
             dispatcher.last_timestamp,
         )  # fmt: skip
