@@ -22,6 +22,7 @@ from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import MISSING_SIZE, ConsumeQueue
 from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.facts import facts_of
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
 from tianzhou.store.key_index import KeyIndex
@@ -31,6 +32,7 @@ from tianzhou.store.scan import (
     Halt,
     LogScan,
     next_sound_record,
+    segment_of,
     sound_record_at,
     store_time_at,
 )
@@ -148,7 +150,7 @@ def _queues_fit(queues: Queues, log: CommitLog, checkpoint: Checkpoint) -> str:
         )
     for queue in queues:
         if not _points_at_record(queue, log):
-            return f"queue {queue.key.queue_id} of {queue.key.topic} points at no record"
+            return f"queue {queue.key.queue_id} of {queue.key.topic} points at no record of its own"
     return ""
 
 
@@ -158,16 +160,25 @@ def _points_at_record(queue: ConsumeQueue, log: CommitLog) -> bool:
     unit = queue.unit(queue.end - 1)
     if unit.size == MISSING_SIZE or unit.physical_offset < log.min_offset:
         return True
-    return sound_record_at(log.segments, log.file_bytes, unit.physical_offset) == unit.size
+    if sound_record_at(log.segments, log.file_bytes, unit.physical_offset) != unit.size:
+        return False
+    segment = segment_of(log.segments, log.file_bytes, unit.physical_offset)
+    assert segment is not None
+    at = unit.physical_offset - segment.start
+    facts = facts_of(segment.view, at, at + unit.size, ())
+    return (facts.queue, facts.queue_offset) == (queue.key, queue.end - 1)
 
 
 def _cut_index(parts: Parts) -> None:
     index, checkpoint, log = parts.key_index, parts.checkpoint, parts.log
     assert index is not None
-    if checkpoint.clean and index.files and index.files[-1].count == checkpoint.index_count:
-        return
-    if not index.cut(checkpoint.index_name, checkpoint.index_count):
+    as_left = bool(index.files) and index.files[-1].count == checkpoint.index_count
+    if not (checkpoint.clean and as_left):
+        as_left = index.cut(checkpoint.index_name, checkpoint.index_count)
+    if not as_left or len(index.files) != checkpoint.index_files:
         raise StoreDamaged(index.directory, "does not hold what the checkpoint says")
+    if checkpoint.clean:
+        return
     newest = index.files[-1] if index.files else None
     if newest is not None and not newest.is_empty:
         if sound_record_at(log.segments, log.file_bytes, newest.end_offset) is not None:
@@ -238,12 +249,20 @@ def _checked(parts: Parts) -> int:
 
 
 def _was_flushed(parts: Parts, following: PhysicalOffset | None) -> bool:
-    """Java's checkpoint knows no offset, but a time: a record that old was flushed, and so was
-    everything before it."""
-    if following is None or parts.checkpoint.exact or not parts.checkpoint.log_timestamp:
+    """Java's checkpoint knows no offset, but a time: a record older than that was flushed, and so
+    was everything before it. One as old may have come a moment later. The time is that of a
+    record; if there is none of that age, it was torn like so much else."""
+    flushed_time = parts.checkpoint.log_timestamp
+    if following is None or parts.checkpoint.exact or not flushed_time:
         return False
-    stored = store_time_at(parts.log.segments, parts.log.file_bytes, following)
-    return stored <= parts.checkpoint.log_timestamp
+    segments, file_bytes = parts.log.segments, parts.log.file_bytes
+    if store_time_at(segments, file_bytes, following) >= flushed_time:
+        return False
+    while following is not None:
+        if store_time_at(segments, file_bytes, following) >= flushed_time:
+            return True
+        following = next_sound_record(segments, file_bytes, following)
+    return False
 
 
 def _lost_end(parts: Parts, halt: Halt, report: Report) -> PhysicalOffset:
