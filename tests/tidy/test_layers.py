@@ -37,12 +37,13 @@ THIRD_PARTY = {
 # Files that may wait for something, there or to come. Everything else decides, and returns.
 ASYNC_SHELLS = (
     "net/server.py",
-    "net/peer.py",
+    "net/dial.py",
     "replication/*_master.py",
     "replication/*_slave.py",
     "replication/raft_driver.py",
     "nameserver/server.py",
     "broker/server.py",
+    "broker/registration.py",  # asks name servers, and waits for their answers
     "client/aio/*",
     "proxy/*",
     "dashboard/*",
