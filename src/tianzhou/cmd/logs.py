@@ -1,0 +1,44 @@
+"""Logs of a server: to the error stream, quiet, as text or as JSON lines."""
+
+import json
+import logging
+import sys
+from typing import Final
+
+_KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_CHARS_MAX: Final = 256
+
+
+def _fields(record: logging.LogRecord) -> dict[str, str]:
+    """What the event was logged with, made safe to print."""
+    return {
+        name: ascii(value)[1:-1][:_CHARS_MAX] if isinstance(value, str) else str(value)[:_CHARS_MAX]
+        for name, value in vars(record).items()
+        if name not in _KNOWN
+    }
+
+
+class TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        pairs = "".join(f" {name}={value}" for name, value in _fields(record).items())
+        text = f"{self.formatTime(record)} {record.levelname:7} {record.getMessage()}{pairs}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname,
+            "event": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def set_up(*, as_json: bool, level: int = logging.INFO) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -1,0 +1,70 @@
+"""Running servers until they are told to stop: the event loop, signals, the ready file."""
+
+import asyncio
+import ipaddress
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+import click
+
+STOP_S: Final = 4.5
+"""A stop takes less than this; what hangs longer is left behind."""
+
+
+class Running(Protocol):
+    async def close(self) -> None: ...
+
+
+def run(start: Callable[[], Awaitable[list[Running]]]) -> None:
+    """Start, serve until SIGTERM or SIGINT, then stop in reverse order."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(_serve(start))
+    else:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(start))
+
+
+async def _serve(start: Callable[[], Awaitable[list[Running]]]) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    servers = await start()
+    await stop.wait()
+    async with asyncio.timeout(STOP_S):
+        for server in reversed(servers):
+            await server.close()
+
+
+def write_ready(path: Path, facts: Mapping[str, object]) -> None:
+    """Whoever waits for the file finds it whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(facts) + "\n")
+    temporary.replace(path)
+
+
+def warn_if_exposed(host: str, what: str) -> None:
+    """One line when strangers can reach us."""
+    try:
+        exposed = not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        exposed = host != "localhost"
+    if exposed:
+        click.echo(
+            f"tianzhou: {what} on {host} can be reached from other machines, without a password: "
+            "anybody there can read, write and delete messages",
+            err=True,
+        )
+
+
+def refuse_optimised() -> None:
+    """Assertions are part of how the store protects data."""
+    if sys.flags.optimize:
+        raise SystemExit("tianzhou: do not run with -O: it removes checks that protect your data")

@@ -1,0 +1,83 @@
+"""`tianzhou up`: NameServer and Broker in one process, nothing to configure."""
+
+import os
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.server import Broker
+from tianzhou.cmd import logs, serve
+from tianzhou.cmd.clock import SystemClock
+from tianzhou.nameserver.config import NameServerConfig
+from tianzhou.nameserver.server import NameServer
+from tianzhou.store.config import FlushMode, StoreConfig
+from tianzhou.store.files import RealFiles
+from tianzhou.store.store import MessageStore
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--nameserver-port", default=9876, show_default=True, help="0 takes a free one.")
+@click.option("--broker-port", default=10911, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--data", type=click.Path(file_okay=False, path_type=Path), default="tianzhou-data",
+    show_default=True, help="Where messages are kept.",
+)  # fmt: skip
+@click.option("--ephemeral", is_flag=True, help="Keep messages in a temporary directory.")
+@click.option(
+    "--ready-file", type=click.Path(dir_okay=False, path_type=Path),
+    help="Written once everything serves: JSON with the addresses.",
+)  # fmt: skip
+@click.option("--sync-flush", is_flag=True, help="Acknowledge only what is on the medium.")
+@click.option("--log-json", is_flag=True, help="Log as JSON lines.")
+def up(
+    host: str,
+    nameserver_port: int,
+    broker_port: int,
+    data: Path,
+    ephemeral: bool,
+    ready_file: Path | None,
+    sync_flush: bool,
+    log_json: bool,
+) -> None:
+    """Start a NameServer and a Broker in one process."""
+    serve.refuse_optimised()
+    logs.set_up(as_json=log_json)
+    serve.warn_if_exposed(host, "NameServer and Broker")
+    directory = Path(tempfile.mkdtemp(prefix="tianzhou-")) if ephemeral else data.resolve()
+    clock = SystemClock()
+    flush_mode = FlushMode.SYNC if sync_flush else FlushMode.ASYNC
+    broker_config = BrokerConfig(host=host, port=broker_port)
+
+    async def start() -> list[serve.Running]:
+        names = NameServer(NameServerConfig(bind_address=host, listen_port=nameserver_port), clock)
+        port = await names.start()
+        store = MessageStore(RealFiles(), str(directory), StoreConfig(flush_mode=flush_mode), clock)
+        broker = Broker(replace(broker_config, nameservers=f"{host}:{port}"), store, clock)
+        await broker.start()
+        facts = {
+            "nameserver": f"{host}:{port}",
+            "broker": broker.address,
+            "brokerName": broker_config.name,
+            "cluster": broker_config.cluster,
+            "pid": os.getpid(),
+            "data": str(directory),
+        }
+        click.echo(
+            f"NameServer {facts['nameserver']}, broker {facts['broker']}, data in {directory}; "
+            "Ctrl-C stops",
+            err=True,
+        )
+        if ready_file is not None:
+            serve.write_ready(ready_file, facts)
+        return [names, broker]
+
+    try:
+        serve.run(start)
+    finally:
+        if ephemeral:
+            shutil.rmtree(directory, ignore_errors=True)
