@@ -8,8 +8,8 @@ All of it lies in the first 512 bytes, which a disk writes whole or not at all.
 
     0 log_timestamp 8 | 8 queues_timestamp 8 | 16 index_timestamp 8 | 24 unused 16
     64 magic 4 | 68 crc 4 | 72 flushed 8 | 80 derived 8 | 88 anchor 8 | 96 queues 8 |
-    104 units 8 | 112 index_count 8 | 120 clean 8 | 128 checked 8 | 136 index_name 24 |
-    160 timestamps 24
+    104 units 8 | 112 index_files 8 | 120 index_count 8 | 128 clean 8 | 136 checked 8 |
+    144 index_name 24 | 168 timestamps 24
 """
 
 import struct
@@ -23,7 +23,7 @@ FILE_BYTES: Final = 4096
 SECTOR: Final = 512
 TIMES: Final = struct.Struct(">qqq")
 OURS_AT: Final = 64
-OURS: Final = struct.Struct(">qqqqqqqq24s24s")
+OURS: Final = struct.Struct(">qqqqqqqqq24s24s")
 PREFIX: Final = struct.Struct(">iI")
 NO_QUEUES: Final = -1
 """As many queues are never found."""
@@ -47,10 +47,11 @@ class Checkpoint:
     """The record that ends at `derived` begins here: it proves that the log still fits."""
     queues: int = 0
     units: int = 0
-    """Number of queues and sum of their ends when all below `derived` was in them."""
+    """Number of queues and of their units when all below `derived` was in them."""
+    index_files: int = 0
     index_name: str = ""
     index_count: int = 1
-    """Newest index file and its entry count at `derived`."""
+    """Number of index files, the newest and its entry count at `derived`."""
     clean: bool = False
     """Everything was written at an orderly stop, and nothing since."""
     checked: bool = False
@@ -65,8 +66,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
     )
     ours = OURS.pack(
         checkpoint.flushed, checkpoint.derived, checkpoint.anchor, checkpoint.queues,
-        checkpoint.units, checkpoint.index_count, checkpoint.clean, checkpoint.checked,
-        checkpoint.index_name.encode(), times,
+        checkpoint.units, checkpoint.index_files, checkpoint.index_count,
+        checkpoint.clean, checkpoint.checked, checkpoint.index_name.encode(), times,
     )  # fmt: skip
     page = bytearray(SECTOR)
     page[:24] = times
@@ -85,13 +86,15 @@ def decode(page: bytes) -> Checkpoint:
     if magic != MAGIC or crc != crc32(ours):
         return known
     (
-        flushed, derived, anchor, queues, units, index_count, clean, checked, name, times,
+        flushed, derived, anchor, queues, units, index_files, index_count, clean, checked,
+        name, times,
     ) = OURS.unpack(ours)  # fmt: skip
     if times != page[:24]:
         return known
     return replace(
         known,
         flushed=flushed, derived=derived, anchor=anchor, queues=queues, units=units,
+        index_files=index_files,
         index_name=name.rstrip(b"\0").decode("ascii", "replace"), index_count=index_count,
         clean=bool(clean), checked=bool(checked), exact=True,
     )  # fmt: skip

@@ -121,8 +121,9 @@ def _delivery_time(
 ) -> int:
     """Delayed messages carry the moment of delivery where others carry the hash of their tag."""
     text = properties.find(found, b"DELAY")
-    level = int(text) if text and text.isdigit() else 0
-    if level <= 0:
+    # No more digits than a level may have: Java fails on them, and so may `int`.
+    level = int(text) if text and len(text) < 10 and text.isdigit() else 0
+    if level <= 0 or not delays_ms:
         return otherwise
     return store_timestamp + delays_ms[min(level, len(delays_ms)) - 1]
 

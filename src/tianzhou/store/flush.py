@@ -31,6 +31,7 @@ class Derivations(NamedTuple):
     anchor: int
     queues: int
     units: int
+    index_files: int
     index_name: str
     index_count: int
     timestamp: int
@@ -98,7 +99,8 @@ class Flusher:
             self._checkpoint.current,
             queues_timestamp=made.timestamp, index_timestamp=made.timestamp,
             derived=made.derived, anchor=made.anchor, queues=made.queues, units=made.units,
-            index_name=made.index_name, index_count=made.index_count, clean=clean, exact=True,
+            index_files=made.index_files, index_name=made.index_name,
+            index_count=made.index_count, clean=clean, exact=True,
         )  # fmt: skip
 
     def prepare_next(self) -> None:

@@ -180,7 +180,13 @@ class IndexFile:
         kept = self._entries()[1:count]
         numbers = np.arange(1, count)
         hashes = kept["key_hash"].astype(np.int64)
+        offsets = kept["physical_offset"].astype(np.int64)
         if (hashes < 0).any() or (kept["previous"] >= numbers).any():
+            return False
+        # A file that lost its bytes has chains too: all of them empty.
+        if count > 1 and (self.begin_timestamp <= 0 or offsets[0] != self.begin_offset):
+            return False
+        if (offsets[1:] < offsets[:-1]).any():
             return False
         self._reserve(count)
         table = self._slots()
@@ -188,7 +194,7 @@ class IndexFile:
         table[hashes % self._slots_number] = numbers
         self.count = count
         self.slot_count = int(np.count_nonzero(table))
-        self.end_offset = int(kept["physical_offset"][-1]) if count > 1 else self.begin_offset
+        self.end_offset = int(offsets[-1]) if count > 1 else self.begin_offset
         return True
 
     def set_end(self, timestamp: int) -> None:

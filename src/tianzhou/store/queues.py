@@ -64,8 +64,8 @@ class Queues:
                 yield queue_key(topic, int(name))
 
     def units(self) -> int:
-        """Sum of all queue ends: a number that shows when a queue, or a part of one, is lost."""
-        return sum(queue.end for queue in self._queues.values())
+        """Units of all queues: a number that shows when a queue, or either end of one, is lost."""
+        return sum(queue.end - queue.first for queue in self._queues.values())
 
     def write_out(self) -> None:
         for queue in self._queues.values():
