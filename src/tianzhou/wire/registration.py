@@ -42,6 +42,10 @@ RATIO_MAX: Final = 200
 TOPICS_MAX: Final = 100_000
 """Topics of one broker."""
 
+ADDRESS_BY_DIAL: Final = "tzAddressByDial"
+"""Field of the header, ours alone: `true` if nobody chose the address that the broker registers.
+Other name servers ignore it."""
+
 VERSION_WITH_FILTERS: Final = 37
 """V3_0_11. Before it the body is the table of topics alone."""
 VERSION_WITH_MAPPINGS: Final = 413

@@ -1,0 +1,72 @@
+"""Brokers as the name server knows them: what one says of itself, and what is remembered of it.
+
+A broker name stands for a group of processes with the same messages: the master with id 0, and
+slaves. Each has one address.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from tianzhou.nameserver.addresses import as_dialled
+from tianzhou.wire.tables import DataVersion, TopicConfig
+
+MASTER_ID: Final = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What a broker says in REGISTER_BROKER, already checked."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    ha_address: str = ""
+    by_dial: bool = False
+    """Nobody chose the address, and the broker runs on our machine."""
+    timeout_s: float = 120.0
+    acting_master: bool | None = None
+    """Whether the lowest slave stands in for the master. None: the broker is too old to say."""
+    zone: str | None = None
+    data_version: DataVersion = DataVersion()
+    topics: tuple[TopicConfig, ...] = ()
+
+
+@dataclass(slots=True)
+class Member:
+    """One process of a group."""
+
+    address: str
+    ha_address: str
+    by_dial: bool
+    data_version: DataVersion
+    timeout_s: float
+    heard_s: float
+    link: object
+    """The connection it registered through; only its identity is used."""
+
+    def address_for(self, dialled: str | None) -> str:
+        """Its address for a client that reached us through this end of its connection."""
+        return as_dialled(self.address, dialled) if self.by_dial and dialled else self.address
+
+    def ha_address_for(self, dialled: str | None) -> str:
+        if self.by_dial and dialled and self.ha_address:
+            return as_dialled(self.ha_address, dialled)
+        return self.ha_address
+
+
+@dataclass(slots=True)
+class Group:
+    """All that live under one broker name."""
+
+    name: str
+    cluster: str
+    acting_master: bool = False
+    zone: str | None = None
+    members: dict[int, Member] = field(default_factory=dict[int, Member])
+
+    def id_of(self, address: str) -> int | None:
+        return next((i for i, m in self.members.items() if m.address == address), None)
+
+    def addresses_for(self, dialled: str | None) -> dict[int, str]:
+        return {i: m.address_for(dialled) for i, m in sorted(self.members.items())}

@@ -1,0 +1,65 @@
+"""What strangers may call things. Names end up in answers to every client."""
+
+import re
+from typing import Final
+
+from tianzhou.base.errors import UsageError
+from tianzhou.record.names import checked_topic
+from tianzhou.wire.routes import QueueData
+from tianzhou.wire.tables import TopicConfig
+
+# Java calls a broker after its host unless told otherwise, so there may be dots.
+_NAME: Final = re.compile(r"[%|A-Za-z0-9_.-]{1,255}")
+# Groups may be longer than topics, and their topics carry a prefix.
+_OF_GROUP: Final = re.compile(r"(?=.{1,255}\Z)%(?:RETRY|DLQ)%[%|A-Za-z0-9_-]+")
+
+QUEUES_MAX: Final = 65_536
+"""Clients make an object for each queue of a route."""
+_PERM_MAX: Final = 15
+
+
+def checked_name(name: str, what: str) -> str:
+    """The name of a broker, a cluster or a zone. Raises UsageError."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{what} {name[:300]!r} is not made of 1 to 255 letters, digits and % | _ . - only"
+        )
+    return name
+
+
+def checked_topic_name(topic: str) -> str:
+    """The topic, if it is one that a broker may hold. Raises UsageError."""
+    return topic if _OF_GROUP.fullmatch(topic) else checked_topic(topic)
+
+
+def sound_topics(
+    configs: dict[str, TopicConfig], *, also: tuple[str, ...]
+) -> tuple[TopicConfig, ...]:
+    """The topics whose names and numbers clients can use.
+
+    The others are left out, not held against the broker: its good topics should have a route.
+    Every broker has topics named like itself and its cluster, whatever the rules for topics.
+    """
+    return tuple(
+        config
+        for config in configs.values()
+        if is_sound(config) and (config.topic_name in also or _is_topic(config.topic_name))
+    )
+
+
+def is_sound(shape: TopicConfig | QueueData) -> bool:
+    """Whether the numbers are ones that clients can use."""
+    counts = shape.read_queue_nums, shape.write_queue_nums
+    return (
+        all(0 <= count <= QUEUES_MAX for count in counts)
+        and 0 <= shape.perm <= _PERM_MAX
+        and 0 <= shape.topic_sys_flag < 1 << 31
+    )
+
+
+def _is_topic(name: str) -> bool:
+    try:
+        checked_topic_name(name)
+    except UsageError:
+        return False
+    return True

@@ -1,0 +1,56 @@
+"""Values that administrators leave at the name server, by namespace and key.
+
+In memory only, like everything here: an order config that must outlive a restart of all name
+servers is set again by whoever sets it up. The one namespace with a meaning is the one below.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from tianzhou.nameserver.topics import TableFull
+
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
+"""Topic to `broker-a:8;broker-b:8`: how many queues of an ordered topic each broker has."""
+
+BYTES_MAX: Final = 4 * 1024 * 1024
+"""All keys and values. A namespace goes into one answer, and JSON may need more."""
+
+
+class KvTable:
+    """Owner: the event loop of the name server.    Invariant: no namespace is empty"""
+
+    def __init__(self, *, bytes_max: int = BYTES_MAX) -> None:
+        self._spaces: dict[str, dict[str, str]] = {}
+        self._bytes = 0
+        self._bytes_max = bytes_max
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """TableFull: nothing has changed."""
+        old = self._spaces.get(namespace, {}).get(key)
+        size = self._bytes + _size(namespace, key, value)
+        if old is not None:
+            size -= _size(namespace, key, old)
+        if size > self._bytes_max:
+            raise TableFull(f"values of {size} bytes; {self._bytes_max} fit")
+        self._bytes = size
+        self._spaces.setdefault(namespace, {})[key] = value
+
+    def get(self, namespace: str, key: str) -> str | None:
+        return self._spaces.get(namespace, {}).get(key)
+
+    def delete(self, namespace: str, key: str) -> None:
+        space = self._spaces.get(namespace)
+        value = space.pop(key, None) if space else None
+        if space is None or value is None:
+            return
+        self._bytes -= _size(namespace, key, value)
+        if not space:
+            del self._spaces[namespace]
+
+    def namespace(self, namespace: str) -> Mapping[str, str]:
+        """Empty if there is none."""
+        return self._spaces.get(namespace, {})
+
+
+def _size(*texts: str) -> int:
+    return sum(len(text.encode()) for text in texts)

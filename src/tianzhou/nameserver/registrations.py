@@ -1,0 +1,141 @@
+"""Requests of brokers: register, unregister, heartbeat, versions, and who else is in the group."""
+
+from typing import Final
+
+from tianzhou.nameserver.addresses import checked_address, is_same_host
+from tianzhou.nameserver.brokers import MASTER_ID, Registration
+from tianzhou.nameserver.checks import checked_name, sound_topics
+from tianzhou.nameserver.kv import ORDER_TOPIC_CONFIG
+from tianzhou.nameserver.routes import Verdict
+from tianzhou.nameserver.state import State, reads_standard_json, reply_with_addresses
+from tianzhou.net.exchange import Refused, Reply, Request
+from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire._generated_headers_nameserver import (
+    BrokerHeartbeatRequest,
+    GetBrokerMemberGroupRequest,
+    QueryDataVersionRequest,
+    QueryDataVersionResponse,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    UnregisterBrokerRequest,
+)
+from tianzhou.wire.fastjson import encode
+from tianzhou.wire.registration import ADDRESS_BY_DIAL, checksum, decode_registration
+from tianzhou.wire.routes import BrokerMemberGroup, BrokerMemberGroupAnswer
+from tianzhou.wire.tables import KVTable, RegisterBrokerBody, decode_data_version
+
+_TIMEOUT_MS_MIN: Final = 1_000
+_TIMEOUT_MS_MAX: Final = 3_600_000
+"""Who asks for more would never be forgotten."""
+
+
+def register_broker(state: State, request: Request) -> Reply:
+    state.admit(request)
+    header = RegisterBrokerRequest.from_ext(request.header.ext)
+    if header.body_crc32 and header.body_crc32 != checksum(request.body):
+        raise Refused(ResponseCode.SYSTEM_ERROR, "the body does not match its checksum bodyCrc32")
+    body = decode_registration(request.body, request.header.version)
+    wanted = _registration(state, request, header, body)
+    verdict = state.routes.register(
+        wanted,
+        link=request.peer,
+        now_s=state.clock.monotonic_s(),
+        drops_omitted=state.config.drops_omitted_topics,
+    )
+    if verdict is Verdict.NOT_ALONE:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"register broker failed: {verdict.value}")
+    if verdict is not Verdict.AGAIN:
+        event = "broker.registered" if verdict is Verdict.FIRST else "broker.outdated"
+        state.note(event, _facts(wanted.broker_name, wanted.address, request))
+    answer = RegisterBrokerResponse()
+    if verdict is not Verdict.OUTDATED and wanted.broker_id != MASTER_ID:
+        answer = _where_master_is(state, request, wanted.broker_name)
+    orders = state.kv.namespace(ORDER_TOPIC_CONFIG)
+    return Reply(ext=answer.to_ext(), body=encode(KVTable(table=dict(orders))) if orders else b"")
+
+
+def _registration(
+    state: State, request: Request, header: RegisterBrokerRequest, body: RegisterBrokerBody
+) -> Registration:
+    peer = request.peer
+    by_dial = request.header.ext.get(ADDRESS_BY_DIAL) == "true" and is_same_host(
+        remote=peer.remote, local=peer.local
+    )
+    if header.broker_id < MASTER_ID:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"brokerId {header.broker_id} is negative")
+    table = body.topic_config_serialize_wrapper
+    names = (
+        checked_name(header.broker_name, "brokerName"),
+        checked_name(header.cluster_name, "clusterName"),
+    )
+    timeout_ms = header.heartbeat_timeout_ms or state.config.broker_timeout_ms
+    ha_address = header.ha_server_addr
+    return Registration(
+        cluster=header.cluster_name,
+        broker_name=header.broker_name,
+        broker_id=header.broker_id,
+        address=checked_address(header.broker_addr, may_be_any=by_dial),
+        ha_address=checked_address(ha_address, may_be_any=True) if ha_address else "",
+        by_dial=by_dial,
+        timeout_s=min(max(timeout_ms, _TIMEOUT_MS_MIN), _TIMEOUT_MS_MAX) / 1000,
+        acting_master=header.enable_acting_master,
+        zone=checked_name(header.zone_name, "zone") if header.zone_name else None,
+        data_version=table.data_version,
+        topics=sound_topics(table.topic_config_table, also=names),
+    )
+
+
+def _where_master_is(state: State, request: Request, broker_name: str) -> RegisterBrokerResponse:
+    master = state.routes.master_of(broker_name)
+    if master is None:
+        return RegisterBrokerResponse()
+    return RegisterBrokerResponse(
+        ha_server_addr=master.ha_address_for(request.peer.local),
+        master_addr=master.address_for(request.peer.local),
+    )
+
+
+def unregister_broker(state: State, request: Request) -> Reply:
+    state.admit(request)
+    header = UnregisterBrokerRequest.from_ext(request.header.ext)
+    if state.routes.unregister(header.broker_name, header.broker_addr):
+        state.note("broker.unregistered", _facts(header.broker_name, header.broker_addr, request))
+    return Reply()
+
+
+def broker_heartbeat(state: State, request: Request) -> Reply:
+    state.admit(request)
+    header = BrokerHeartbeatRequest.from_ext(request.header.ext)
+    state.routes.heard(header.broker_name, header.broker_addr, state.clock.monotonic_s())
+    return Reply()
+
+
+def query_data_version(state: State, request: Request) -> Reply:
+    """Whether a full registration is wanted. If not, this counts as a sign of life."""
+    state.admit(request)
+    header = QueryDataVersionRequest.from_ext(request.header.ext)
+    known = state.routes.data_version_of(header.broker_name, header.broker_addr)
+    is_changed = known is None or known != decode_data_version(request.body)
+    if not is_changed:
+        state.routes.heard(header.broker_name, header.broker_addr, state.clock.monotonic_s())
+    return Reply(
+        ext=QueryDataVersionResponse(changed=is_changed).to_ext(),
+        body=encode(known) if known is not None else b"",
+    )
+
+
+def get_broker_member_group(state: State, request: Request) -> Reply:
+    header = GetBrokerMemberGroupRequest.from_ext(request.header.ext)
+    group = BrokerMemberGroup(
+        broker_addrs=state.routes.addresses_of(header.broker_name, request.peer.local),
+        broker_name=header.broker_name,
+        cluster=header.cluster_name,
+    )
+    return reply_with_addresses(
+        BrokerMemberGroupAnswer(broker_member_group=group),
+        standard=reads_standard_json(request.header),
+    )
+
+
+def _facts(broker_name: str, address: str, request: Request) -> dict[str, str]:
+    return {"broker": broker_name, "address": address, "peer": request.peer.remote}

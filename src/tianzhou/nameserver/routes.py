@@ -1,0 +1,280 @@
+"""The route table: which brokers live, and where the queues of a topic are.
+
+It is soft state. Brokers repeat themselves every 30 seconds, to every name server; what one of
+them has forgotten it hears again, and who is silent too long is forgotten. Time is an argument
+(monotonic seconds), connections are objects of which only the identity counts.
+
+The rules are those of Java 5 (RouteInfoManager), with one difference: what is known of a process
+is kept with the broker name, not with the address, so the remains of a broker that came back under
+another name do not live as long as the new one.
+"""
+
+import enum
+from typing import Final
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from tianzhou.nameserver.brokers import MASTER_ID, Group, Member, Registration
+from tianzhou.nameserver.topics import TableFull, TopicTable
+from tianzhou.wire.routes import BrokerData, ClusterTable, QueueData, TopicRouteData
+from tianzhou.wire.tables import PERM_WRITE, DataVersion
+
+MEMBERS_MAX: Final = 10_000
+"""Brokers alive at a time; the largest clusters known have some hundred."""
+
+# Brokers of one group tell each other through this topic who is there; they need the true ids.
+_SYNC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+
+
+class Verdict(enum.Enum):
+    """What became of a registration."""
+
+    FIRST = "the broker is new here"
+    AGAIN = "the broker was known"
+    OUTDATED = "another process holds this id and knows more"
+    NOT_ALONE = "a broker that is not known can't register a single topic"
+
+
+class RouteTable:
+    """Owner: the event loop of the name server.
+
+    Invariant: no group is empty; rows of topics are of groups; _of_link is members by link
+    """
+
+    def __init__(self, topics: TopicTable | None = None, *, members_max: int = MEMBERS_MAX) -> None:
+        self.topics = topics if topics is not None else TopicTable()
+        self._groups: dict[str, Group] = {}
+        self._of_link: dict[object, set[tuple[str, int]]] = {}
+        self._members_max = members_max
+
+    # What brokers say
+
+    def register(
+        self, wanted: Registration, *, link: object, now_s: float, drops_omitted: bool = False
+    ) -> Verdict:
+        """Take over what a broker says. TableFull: nothing has changed."""
+        group = self._groups.get(wanted.broker_name)
+        old = group.members.get(wanted.broker_id) if group else None
+        if old is None and len(wanted.topics) == 1:
+            # One topic alone is a change to a table that we would have to know.
+            return Verdict.NOT_ALONE
+        self._check_room(wanted, is_new=old is None)
+        if group is None:
+            group = self._groups[wanted.broker_name] = Group(wanted.broker_name, wanted.cluster)
+        self._leave_other_id(group, wanted)
+        if _knows_more(old, wanted):
+            self._after_leaving(group)
+            return Verdict.OUTDATED
+        group.cluster, group.zone = wanted.cluster, wanted.zone
+        group.acting_master = bool(wanted.acting_master)
+        self._join(group, wanted, link=link, now_s=now_s)
+        self._take_topics(group, wanted, old, drops_omitted=drops_omitted)
+        return Verdict.FIRST if old is None else Verdict.AGAIN
+
+    def unregister(self, broker_name: str, address: str) -> bool:
+        """By address: a process that was replaced can't take its successor with it."""
+        group = self._groups.get(broker_name)
+        broker_id = group.id_of(address) if group else None
+        if group is None or broker_id is None:
+            return False
+        self._leave(group, broker_id)
+        self._after_leaving(group)
+        return True
+
+    def heard(self, broker_name: str, address: str, now_s: float) -> None:
+        member = self._member(broker_name, address)
+        if member is not None:
+            member.heard_s = now_s
+
+    def data_version_of(self, broker_name: str, address: str) -> DataVersion | None:
+        member = self._member(broker_name, address)
+        return member.data_version if member else None
+
+    # What time and connections say
+
+    def evict(self, now_s: float) -> list[tuple[str, Member]]:
+        """Forget who was silent too long: broker names, and what was known of the processes."""
+        late = [
+            (group, broker_id)
+            for group in self._groups.values()
+            for broker_id, member in group.members.items()
+            if now_s - member.heard_s > member.timeout_s
+        ]
+        return [(group.name, self._forget(group, broker_id)) for group, broker_id in late]
+
+    def closed(self, link: object) -> list[tuple[str, Member]]:
+        """A connection is gone, and with it the brokers that spoke through it last."""
+        keys = sorted(self._of_link.get(link, ()))
+        return [(name, self._forget(self._groups[name], broker_id)) for name, broker_id in keys]
+
+    def has_link(self, link: object) -> bool:
+        """Whether a broker that lives spoke through this connection."""
+        return link in self._of_link
+
+    # What clients ask. `dialled` is the end of their connection that is ours.
+
+    def route_of(
+        self, topic: str, *, dialled: str | None = None, acting_master: bool = False
+    ) -> TopicRouteData | None:
+        rows = self.topics.rows_of(topic)
+        if not rows:
+            return None
+        brokers = tuple(self._broker_data(self._groups[name], dialled) for name in rows)
+        if acting_master and not topic.startswith(_SYNC_PREFIX):
+            brokers = tuple(_with_acting_master(b, rows[b.broker_name]) for b in brokers)
+        return TopicRouteData(broker_datas=brokers, queue_datas=tuple(rows.values()))
+
+    def cluster_table(self, dialled: str | None = None) -> ClusterTable:
+        clusters: dict[str, list[str]] = {}
+        for group in self._groups.values():
+            clusters.setdefault(group.cluster, []).append(group.name)
+        return ClusterTable(
+            broker_addr_table={
+                group.name: self._broker_data(group, dialled) for group in self._groups.values()
+            },
+            cluster_addr_table=clusters,
+        )
+
+    def addresses_of(self, broker_name: str, dialled: str | None = None) -> dict[int, str]:
+        """By broker id; empty for a name nobody has."""
+        group = self._groups.get(broker_name)
+        return group.addresses_for(dialled) if group else {}
+
+    def master_of(self, broker_name: str) -> Member | None:
+        group = self._groups.get(broker_name)
+        return group.members.get(MASTER_ID) if group else None
+
+    def names_in(self, cluster: str) -> tuple[str, ...]:
+        """The broker names of a cluster."""
+        return tuple(group.name for group in self._groups.values() if group.cluster == cluster)
+
+    @property
+    def broker_count(self) -> int:
+        """How many broker names live here."""
+        return len(self._groups)
+
+    def has_broker(self, broker_name: str) -> bool:
+        return broker_name in self._groups
+
+    # How it is done
+
+    def _member(self, broker_name: str, address: str) -> Member | None:
+        group = self._groups.get(broker_name)
+        broker_id = group.id_of(address) if group else None
+        return group.members[broker_id] if group and broker_id is not None else None
+
+    def _check_room(self, wanted: Registration, *, is_new: bool) -> None:
+        count = sum(len(group.members) for group in self._groups.values())
+        if is_new and count >= self._members_max:
+            raise TableFull(f"{count} brokers are registered; no more fit")
+        self.topics.check_room(wanted.broker_name, [topic.topic_name for topic in wanted.topics])
+
+    def _leave_other_id(self, group: Group, wanted: Registration) -> None:
+        """A slave that became master does not keep its old id."""
+        broker_id = group.id_of(wanted.address)
+        if broker_id is not None and broker_id != wanted.broker_id:
+            self._leave(group, broker_id)
+
+    def _join(self, group: Group, wanted: Registration, *, link: object, now_s: float) -> None:
+        if wanted.broker_id in group.members:
+            self._leave(group, wanted.broker_id)
+        group.members[wanted.broker_id] = Member(
+            address=wanted.address,
+            ha_address=wanted.ha_address,
+            by_dial=wanted.by_dial,
+            data_version=wanted.data_version,
+            timeout_s=wanted.timeout_s,
+            heard_s=now_s,
+            link=link,
+        )
+        self._of_link.setdefault(link, set()).add((group.name, wanted.broker_id))
+
+    def _leave(self, group: Group, broker_id: int) -> Member:
+        member = group.members.pop(broker_id)
+        keys = self._of_link[member.link]
+        keys.discard((group.name, broker_id))
+        if not keys:
+            del self._of_link[member.link]
+        return member
+
+    def _after_leaving(self, group: Group) -> None:
+        if not group.members:
+            del self._groups[group.name]
+            self.topics.drop_broker(group.name)
+        elif group.acting_master and MASTER_ID not in group.members:
+            # A slave stands in for the master; it can be read, not written.
+            self.topics.wipe_write(group.name)
+
+    def _forget(self, group: Group, broker_id: int) -> Member:
+        member = self._leave(group, broker_id)
+        self._after_leaving(group)
+        return member
+
+    def _take_topics(
+        self, group: Group, wanted: Registration, old: Member | None, *, drops_omitted: bool
+    ) -> None:
+        is_master = wanted.broker_id == MASTER_ID
+        # Java 4 does not say whether it acts; then slaves say nothing about topics.
+        acts = wanted.acting_master is not None and wanted.broker_id == min(group.members)
+        if not is_master and not acts:
+            return
+        if drops_omitted:
+            self.topics.keep_only(group.name, {topic.topic_name for topic in wanted.topics})
+        changed = old is None or old.address != wanted.address
+        changed = changed or old is None or old.data_version != wanted.data_version
+        # What is not new stays as it is: an administrator may have taken the write permission.
+        fresh = (
+            topic
+            for topic in wanted.topics
+            if changed or not self.topics.has(topic.topic_name, group.name)
+        )
+        writable = is_master or not group.acting_master
+        self.topics.take_over(group.name, fresh, writable=writable)
+
+    def _broker_data(self, group: Group, dialled: str | None) -> BrokerData:
+        return BrokerData(
+            broker_addrs=group.addresses_for(dialled),
+            broker_name=group.name,
+            cluster=group.cluster,
+            enable_acting_master=group.acting_master,
+            zone_name=group.zone if group.zone is not None else UNSET,
+        )
+
+
+def _knows_more(old: Member | None, wanted: Registration) -> bool:
+    return (
+        old is not None
+        and old.address != wanted.address
+        and old.data_version.state_version > wanted.data_version.state_version
+    )
+
+
+def _with_acting_master(broker: BrokerData, row: QueueData) -> BrokerData:
+    """The lowest slave under the id of the master, if it stands in for it."""
+    addresses = broker.broker_addrs
+    if MASTER_ID in addresses or not broker.enable_acting_master or row.perm & PERM_WRITE:
+        return broker
+    lowest = min(addresses)
+    others = {broker_id: a for broker_id, a in addresses.items() if broker_id != lowest}
+    return replace(broker, broker_addrs={MASTER_ID: addresses[lowest], **others})
+
+
+def in_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
+    """Only what is near, as far as anything is.
+
+    Brokers without a master stay: their slaves are read wherever they are.
+    """
+    near = {
+        broker.broker_name
+        for broker in route.broker_datas
+        if MASTER_ID not in broker.broker_addrs
+        or (broker.zone_name is not UNSET and broker.zone_name.lower() == zone.lower())
+    }
+    if not near:
+        return route
+    return replace(
+        route,
+        broker_datas=tuple(b for b in route.broker_datas if b.broker_name in near),
+        queue_datas=tuple(q for q in route.queue_datas if q.broker_name in near),
+    )

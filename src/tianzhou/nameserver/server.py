@@ -1,0 +1,104 @@
+"""The name server as a service: connections in, answers out, and a look at the clock now and then.
+
+    server = NameServer(NameServerConfig(), clock)
+    port = await server.start()
+    ...
+    await server.close()
+
+The only file here that knows the event loop and the log.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from tianzhou.base.clock import Clock
+from tianzhou.nameserver.brokers import Member
+from tianzhou.nameserver.config import NameServerConfig
+from tianzhou.nameserver.handlers import handlers_of
+from tianzhou.nameserver.routes import RouteTable
+from tianzhou.nameserver.state import Admission, State, admit_everybody
+from tianzhou.net.desk import Desk
+from tianzhou.net.link import Link
+from tianzhou.net.server import Server, bind
+from tianzhou.wire.frame import FrameBatch
+
+log: Final = logging.getLogger("tianzhou.nameserver")
+
+
+class NameServer:
+    """Owner: the event loop. Make it, start it and close it there."""
+
+    def __init__(
+        self, config: NameServerConfig, clock: Clock, *, admit: Admission = admit_everybody
+    ) -> None:
+        self._state = State(clock=clock, config=config, admit=admit, note=_log_event)
+        self._desk = Desk(handlers_of(self._state))
+        self._server: Server | None = None
+        self._scanner: asyncio.TimerHandle | None = None
+
+    @property
+    def config(self) -> NameServerConfig:
+        """As it is now: some settings can be changed by request."""
+        return self._state.config
+
+    @property
+    def routes(self) -> RouteTable:
+        return self._state.routes
+
+    async def start(self, host: str | None = None, port: int | None = None) -> int:
+        """Listen, where the settings say unless told otherwise; the port that it became."""
+        assert self._server is None, "a name server is started once"
+        config = self.config
+        self._server = Server(self, connections_max=config.connections_max)
+        bound = bind(
+            host if host is not None else config.bind_address,
+            port if port is not None else config.listen_port,
+        )
+        await self._server.listen(bound)
+        self._scan_later()
+        return bound.getsockname()[1]
+
+    async def close(self) -> None:
+        """Stop listening, let answers leave, close all connections."""
+        if self._scanner is not None:
+            self._scanner.cancel()
+        if self._server is not None:
+            await self._server.close()
+
+    def scan(self) -> None:
+        """Forget brokers that were silent too long."""
+        for name, member in self.routes.evict(self._state.clock.monotonic_s()):
+            _log_left("broker.expired", name, member)
+            # A connection that other brokers still use stays; they are as alive as before.
+            if isinstance(member.link, Link) and not self.routes.has_link(member.link):
+                member.link.close()
+
+    def _scan_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._scanner = loop.call_later(self.config.scan_interval_ms / 1000, self._scan_again)
+
+    def _scan_again(self) -> None:
+        self.scan()
+        self._scan_later()
+
+    # Service, seen by the server
+
+    def opened(self, link: Link) -> None:
+        pass
+
+    def received(self, link: Link, batch: FrameBatch) -> None:
+        for index in range(batch.count):
+            self._desk.frame(link, batch, index)
+
+    def closed(self, link: Link) -> None:
+        for name, member in self.routes.closed(link):
+            _log_left("broker.disconnected", name, member)
+
+
+def _log_event(event: str, facts: dict[str, str]) -> None:
+    log.info(event, extra=facts)
+
+
+def _log_left(event: str, name: str, member: Member) -> None:
+    log.warning(event, extra={"broker": name, "address": member.address})

@@ -1,0 +1,92 @@
+"""What the handlers of the name server work on, and how they make an answer of it."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
+from tianzhou.nameserver.config import NameServerConfig
+from tianzhou.nameserver.kv import KvTable
+from tianzhou.nameserver.routes import RouteTable
+from tianzhou.net.exchange import Refused, Reply, Request
+from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire.fastjson import encode
+from tianzhou.wire.header import Header
+from tianzhou.wire.routes import (
+    BrokerMemberGroupAnswer,
+    ClusterTable,
+    TopicRouteData,
+    encode_routes,
+)
+
+Admission: TypeAlias = Callable[[Request], None]
+"""Asked before anything is changed; raises Refused to keep a stranger out."""
+
+Note: TypeAlias = Callable[[str, dict[str, str]], None]
+"""Told what happened, in the form noun.verb, and the facts of it."""
+
+STANDARD_JSON_VERSION: Final = 401
+"""V4_9_4. Who is older expects numbers as keys without quotes, as fastjson writes them."""
+
+_BODY_BYTES_MAX: Final = FRAME_BYTES_MAX - 2 * HEADER_BYTES_MAX
+_ADDRESSES: Final = re.compile(rb'"brokerAddrs":\{("[0-9][^{}]*)\}')
+_KEY: Final = re.compile(rb'"([0-9]+)":"')
+
+
+def admit_everybody(_: Request) -> None:
+    """Until there is access control: the name server listens on loopback unless told otherwise."""
+
+
+def note_nothing(_: str, __: dict[str, str]) -> None:
+    pass
+
+
+@dataclass(slots=True)
+class State:
+    """Owner: the event loop of the name server."""
+
+    clock: Clock
+    config: NameServerConfig = NameServerConfig()
+    admit: Admission = admit_everybody
+    note: Note = note_nothing
+    routes: RouteTable = field(default_factory=RouteTable)
+    kv: KvTable = field(default_factory=KvTable)
+    started_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started_s = self.clock.monotonic_s()
+
+
+def reply_with(body: object) -> Reply:
+    return _checked(encode(body))
+
+
+def reply_with_addresses(
+    body: TopicRouteData | ClusterTable | BrokerMemberGroupAnswer, *, standard: bool
+) -> Reply:
+    """Standard JSON with everything but ASCII escaped, or what old Java clients expect."""
+    return _checked(encode_routes(body) if standard else bare_keys(encode(body)))
+
+
+def reads_standard_json(header: Header) -> bool:
+    return header.version >= STANDARD_JSON_VERSION
+
+
+def bare_keys(data: bytes) -> bytes:
+    """The same with bare broker ids: `{0:"h:1"}`.
+
+    Addresses and names were checked when they came in: there is no quote and no bracket in them
+    that could be taken for one of JSON, except the pair around an IPv6 address.
+    """
+    return _ADDRESSES.sub(lambda found: _KEY.sub(rb'\1:"', found[0]), data)
+
+
+def _checked(data: bytes) -> Reply:
+    if len(data) > _BODY_BYTES_MAX:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the answer has {len(data)} bytes; {_BODY_BYTES_MAX} fit into a frame",
+        )
+    return Reply(body=data)

@@ -1,0 +1,133 @@
+"""Which broker names hold queues of which topics.
+
+Two dictionaries say the same from both sides: by topic for clients, by broker name for the day a
+broker leaves. It knows nothing of whether a broker lives.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+from msgspec.structs import replace
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.wire.routes import QueueData
+from tianzhou.wire.tables import PERM_READ, PERM_WRITE, TopicConfig
+
+TOPICS_MAX: Final = 100_000
+"""All their names must go into one answer."""
+ROWS_MAX: Final = 1_000_000
+"""Pairs of topic and broker name, about 100 bytes each."""
+
+
+class TableFull(TianzhouError):
+    """A stranger, or a mistake, has filled the table."""
+
+
+class TopicTable:
+    """Owner: the event loop of the name server.
+
+    Invariant: broker in _rows[topic] if and only if topic in _of_broker[broker]; none is empty
+    """
+
+    def __init__(self, *, topics_max: int = TOPICS_MAX, rows_max: int = ROWS_MAX) -> None:
+        self._rows: dict[str, dict[str, QueueData]] = {}
+        self._of_broker: dict[str, set[str]] = {}
+        self._topics_max = topics_max
+        self._rows_max = rows_max
+
+    # Questions
+
+    def rows_of(self, topic: str) -> Mapping[str, QueueData]:
+        """By broker name; empty for a topic nobody knows."""
+        return self._rows.get(topic, {})
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._rows)
+
+    def names_of(self, brokers: Iterable[str]) -> tuple[str, ...]:
+        """The topics that any of these brokers holds, each once."""
+        found = (topic for name in brokers for topic in self._of_broker.get(name, ()))
+        return tuple(dict.fromkeys(found))
+
+    def names_with(self, wanted: Callable[[int], bool]) -> tuple[str, ...]:
+        """The topics whose first row has such a system flag, as Java looks at it."""
+        return tuple(
+            topic
+            for topic, rows in self._rows.items()
+            if wanted(next(iter(rows.values())).topic_sys_flag)
+        )
+
+    def has(self, topic: str, broker: str) -> bool:
+        return topic in self._of_broker.get(broker, ())
+
+    # Changes
+
+    def check_room(self, broker: str, topics: Collection[str]) -> None:
+        """Raise TableFull before anything has changed."""
+        fresh = sum(topic not in self._rows for topic in topics)
+        if len(self._rows) + fresh > self._topics_max:
+            raise TableFull(f"{len(self._rows)} topics and {fresh} more; {self._topics_max} fit")
+        held = self._of_broker.get(broker, set())
+        rows = sum(map(len, self._of_broker.values())) + sum(t not in held for t in topics)
+        if rows > self._rows_max:
+            raise TableFull(f"{rows} pairs of topic and broker; {self._rows_max} fit")
+
+    def put(self, topic: str, row: QueueData) -> None:
+        self._rows.setdefault(topic, {})[row.broker_name] = row
+        self._of_broker.setdefault(row.broker_name, set()).add(topic)
+
+    def take_over(self, broker: str, configs: Iterable[TopicConfig], *, writable: bool) -> None:
+        """Put what a broker says about its topics."""
+        seen: dict[tuple[int, int, int, int], QueueData] = {}
+        for config in configs:
+            perm = config.perm if writable else config.perm & ~PERM_WRITE
+            shape = perm, config.read_queue_nums, config.write_queue_nums, config.topic_sys_flag
+            row = seen.get(shape)
+            if row is None:
+                # Most topics of a broker are alike; one object for all of them.
+                row = seen[shape] = QueueData(
+                    broker_name=broker,
+                    perm=perm,
+                    read_queue_nums=config.read_queue_nums,
+                    write_queue_nums=config.write_queue_nums,
+                    topic_sys_flag=config.topic_sys_flag,
+                )
+            self.put(config.topic_name, row)
+
+    def drop(self, topic: str, broker: str) -> None:
+        rows = self._rows.get(topic)
+        if rows is None or rows.pop(broker, None) is None:
+            return
+        if not rows:
+            del self._rows[topic]
+        held = self._of_broker[broker]
+        held.discard(topic)
+        if not held:
+            del self._of_broker[broker]
+
+    def drop_topic(self, topic: str) -> None:
+        for broker in tuple(self._rows.get(topic, ())):
+            self.drop(topic, broker)
+
+    def drop_broker(self, broker: str) -> None:
+        self.keep_only(broker, ())
+
+    def keep_only(self, broker: str, topics: Collection[str]) -> None:
+        for topic in tuple(self._of_broker.get(broker, ())):
+            if topic not in topics:
+                self.drop(topic, broker)
+
+    def wipe_write(self, broker: str) -> int:
+        """Nobody may write to this broker; how many topics that concerns."""
+        return self._change(broker, lambda perm: perm & ~PERM_WRITE)
+
+    def add_write(self, broker: str) -> int:
+        """Everybody may read and write all its topics: what they were before is not known."""
+        return self._change(broker, lambda _: PERM_READ | PERM_WRITE)
+
+    def _change(self, broker: str, perm_from: Callable[[int], int]) -> int:
+        topics = self._of_broker.get(broker, set())
+        for topic in topics:
+            row = self._rows[topic][broker]
+            self._rows[topic][broker] = replace(row, perm=perm_from(row.perm))
+        return len(topics)
