@@ -1,0 +1,87 @@
+"""Expressions over the stored property string, and the cache of them."""
+
+import pytest
+
+from tianzhou.base.errors import UsageError
+from tianzhou.filter.compiled import Compiled
+from tianzhou.filter.errors import FilterError
+from tianzhou.filter.limits import COMPILED_MAX, FINDS_MAX
+from tianzhou.filter.sql92 import compile_sql
+
+FEW = "a > 5 AND region = 'x'"
+MANY = " AND ".join([FEW] * FINDS_MAX)
+"""Names so many properties that the string is split."""
+
+
+@pytest.mark.parametrize("text", [FEW, MANY])
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        (b"a\x017\x02region\x01x\x02", True),
+        (b"region\x01x\x02a\x017", True),
+        (b"a\x017\x02region\x01y\x02", False),
+        (b"a\x015\x02region\x01x\x02", False),
+        (b"a\x01seven\x02region\x01x\x02", False),
+        (b"a\x01\xff\x02region\x01x\x02", False),
+        (b"a\x017\x02", False),
+        (b"", False),
+        # The last of two with one name counts, and a piece without a value does not.
+        (b"a\x011\x02a\x017\x02region\x01x", True),
+        (b"a\x017\x02a\x011\x02region\x01x", False),
+        (b"a\x017\x02a\x01\x02region\x01x", True),
+        (b"aa\x017\x02region\x01x", False),
+        (b"a\x02region\x01x\x01", False),
+    ],
+)
+def test_matches(text: str, properties: bytes, expected: bool) -> None:
+    assert compile_sql(text).matches(properties) is expected
+
+
+def test_what_an_expression_knows_of_itself() -> None:
+    expression = compile_sql(MANY)
+    assert expression.text == MANY
+    assert expression.names == {"a", "region"}
+
+
+def test_properties_of_the_system_are_properties() -> None:
+    assert compile_sql("TAGS = 'pear' AND KEYS IS NULL").matches(b"TAGS\x01pear\x02")
+
+
+def test_the_error_says_where() -> None:
+    with pytest.raises(UsageError, match=r"^character 5: expected a property or a number") as found:
+        compile_sql("a > 'x'")
+    assert isinstance(found.value, FilterError)
+    assert found.value.at == 4
+
+
+def test_cache_compiles_once() -> None:
+    compiled = Compiled()
+    assert compiled.get(FEW) is compiled.get(FEW)
+    assert len(compiled) == 1
+
+
+def test_cache_keeps_what_was_used_last() -> None:
+    compiled = Compiled(count_max=2)
+    first = compiled.get("a = 1")
+    compiled.get("a = 2")
+    assert compiled.get("a = 1") is first
+    compiled.get("a = 3")
+    assert "a = 1" in compiled
+    assert "a = 2" not in compiled
+    assert len(compiled) == 2
+
+
+def test_cache_is_bounded() -> None:
+    compiled = Compiled()
+    for number in range(COMPILED_MAX + 5):
+        compiled.get(f"a = {number}")
+    assert len(compiled) == COMPILED_MAX
+    assert "a = 4" not in compiled
+
+
+def test_cache_forgets_what_is_wrong() -> None:
+    compiled = Compiled()
+    for _ in range(2):
+        with pytest.raises(FilterError):
+            compiled.get("a =")
+    assert len(compiled) == 0
