@@ -1,0 +1,41 @@
+"""Values by namespace and key."""
+
+import pytest
+
+from tianzhou.nameserver.kv import KvTable
+from tianzhou.nameserver.topics import TableFull
+
+
+def test_values_are_found_by_namespace_and_key() -> None:
+    kv = KvTable()
+    kv.put("n", "k", "1")
+    kv.put("n", "k", "2")
+    kv.put("m", "k", "3")
+    assert kv.get("n", "k") == "2"
+    assert kv.get("n", "x") is None
+    assert kv.get("x", "k") is None
+    assert kv.namespace("m") == {"k": "3"}
+    assert kv.namespace("x") == {}
+
+
+def test_what_is_deleted_is_gone_and_may_be_deleted_again() -> None:
+    kv = KvTable()
+    kv.put("n", "k", "v")
+    for _ in range(2):
+        kv.delete("n", "k")
+    kv.delete("x", "k")
+    assert kv.get("n", "k") is None
+    assert kv.namespace("n") == {}
+
+
+def test_room_is_given_back() -> None:
+    kv = KvTable(bytes_max=10)
+    kv.put("n", "k", "12345678")
+    kv.put("n", "k", "8" * 8)
+    with pytest.raises(TableFull):
+        kv.put("n", "l", "")
+    with pytest.raises(TableFull):
+        kv.put("n", "k", "é2345678")
+    assert kv.get("n", "k") == "8" * 8
+    kv.delete("n", "k")
+    kv.put("n", "l", "12345678")

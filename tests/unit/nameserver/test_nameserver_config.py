@@ -1,0 +1,72 @@
+"""Settings of the name server, and which of them a request may change."""
+
+import dataclasses
+
+import pytest
+
+from tianzhou.base.settings import SettingsError, check, declarations, load
+from tianzhou.nameserver.config import (
+    SETTABLE,
+    NameServerConfig,
+    changed,
+    locked,
+    read_properties,
+    write_properties,
+)
+
+
+def test_every_field_is_declared_with_bounds_and_a_sentence() -> None:
+    declared = declarations(NameServerConfig)
+    for field in dataclasses.fields(NameServerConfig):
+        about = declared[field.name]
+        assert about.help.endswith(".")
+        if type(field.default) is int:
+            assert about.minimum is not None
+            assert about.maximum is not None
+    check(NameServerConfig())
+    assert declared.keys() >= SETTABLE
+
+
+def test_a_file_of_java_is_understood() -> None:
+    text = (
+        "# Fri\n! old\n\nlistenPort=9877\n orderMessageEnable : true \nbindAddress=0.0.0.0\nodd\n"
+    )
+    values = read_properties(text)
+    config, unknown = load(NameServerConfig, values)
+    assert (config.listen_port, config.order_config_enabled) == (9877, True)
+    assert config.bind_address == "0.0.0.0"
+    assert unknown == ["odd"]
+
+
+def test_what_is_written_is_read_back() -> None:
+    config = NameServerConfig(listen_port=1, order_config_enabled=True)
+    text = write_properties(config)
+    assert "orderMessageEnable=true\n" in text
+    assert "broker_timeout_ms=120000\n" in text
+    assert load(NameServerConfig, read_properties(text)) == (config, [])
+
+
+def test_only_some_settings_can_be_changed() -> None:
+    assert locked({"orderMessageEnable": "true", "scan_interval_ms": "10"}) == []
+    assert locked({"listenPort": "1", "orderMessageEnable": "true"}) == ["listenPort"]
+    for key in (
+        "bindAddress",
+        "kvConfigPath",
+        "configStorePath",
+        "rocketmqHome",
+        "",
+        "clusterTest",
+    ):
+        assert locked({key: "x"}) == [key]
+
+
+def test_a_change_keeps_everything_else() -> None:
+    config = NameServerConfig(listen_port=5, topic_list_enabled=False)
+    found = changed(config, {"orderMessageEnable": "true", "scan_interval_ms": "20"})
+    assert found == dataclasses.replace(config, order_config_enabled=True, scan_interval_ms=20)
+
+
+@pytest.mark.parametrize("value", ["x", "0", "999999999"])
+def test_a_value_out_of_bounds_is_refused(value: str) -> None:
+    with pytest.raises(SettingsError):
+        changed(NameServerConfig(), {"scanNotActiveBrokerInterval": value})
