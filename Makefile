@@ -8,7 +8,7 @@ READY := .venv/.ready
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check bench torture lock gen fmt clean
+.PHONY: help setup demo test quick check bench torture interop lock gen fmt clean
 
 help:  ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ bench: $(READY)  ## Measure: a table, and JSON lines in build/bench.jsonl
 
 torture: $(READY)  ## The crash tests at length: 1,000 kills, 500,000 crash images (about an hour)
 	TIANZHOU_TORTURE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 tests/crash
+
+interop: $(READY)  ## Proofs against Java RocketMQ (needs Maven and a JDK; skipped aloud without)
+	TIANZHOU_INTEROP=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 600 -rs tests/interop
 
 fmt: $(READY)  ## Format the code and sort imports
 	$(BIN)/ruff check --fix --select I

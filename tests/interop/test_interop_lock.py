@@ -1,0 +1,28 @@
+"""One directory has one owner, whichever language it speaks."""
+
+from pathlib import Path
+
+import pytest
+from corpus import config, fill, now_clock, open_store
+from java_probe import JavaStore
+
+from tianzhou.store.errors import StoreLocked
+
+
+def test_java_does_not_start_while_we_run(java: JavaStore, tmp_path: Path) -> None:
+    root, settings, clock = tmp_path / "store", config(record_crc=True), now_clock()
+    store = open_store(root, settings, clock)
+    fill(store, clock, range(2))
+    with java.session(root, settings) as session:
+        assert "Lock failed" in session.first["refused"]
+    store.close()
+
+
+def test_we_do_not_start_while_java_runs(java: JavaStore, tmp_path: Path) -> None:
+    root, settings, clock = tmp_path / "store", config(record_crc=True), now_clock()
+    with java.session(root, settings) as session:
+        assert session.first == {"opened": 0}
+        with pytest.raises(StoreLocked):
+            open_store(root, settings, clock)
+        session.close()
+    open_store(root, settings, clock).close()
