@@ -1,5 +1,7 @@
 """Subscription groups: what consumers of a group may do, and how often a message is retried."""
 
+from typing import Final
+
 from tianzhou.base.clock import Clock
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
@@ -7,6 +9,9 @@ from tianzhou.net.exchange import Refused
 from tianzhou.store.tables import Table
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.tables import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
+
+_FORBIDDEN_READ: Final = 1 << 2
+"""Bit of a row of the forbidden table, as RocketMQ numbers it."""
 
 
 class Groups:
@@ -24,6 +29,12 @@ class Groups:
         self.version = stored.data_version
         for name in names.SYSTEM_GROUPS:
             self._groups.setdefault(name, SubscriptionGroupConfig(group_name=name))
+        for name in self._groups:
+            names.checked_group(name)  # the table may have been edited by hand
+
+    def adopt(self, config: BrokerConfig) -> None:
+        """Settings changed while the broker runs."""
+        self._config = config
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
         return self._groups.get(name)
@@ -58,10 +69,25 @@ class Groups:
             self._save()
 
     def remove(self, name: str) -> bool:
-        if self._groups.pop(name, None) is None:
-            return False
+        was_there = self._groups.pop(name, None) is not None
+        if self._forbidden.pop(name, None) is not None or was_there:
+            self._save()
+        return was_there
+
+    def may_read(self, group: str, topic: str) -> bool:
+        return not self._forbidden.get(group, {}).get(topic, 0) & _FORBIDDEN_READ
+
+    def allow_read(self, group: str, topic: str, *, allowed: bool) -> None:
+        """Let a group read a topic, or keep it from that."""
+        if self.may_read(group, topic) == allowed:
+            return
+        row = dict(self._forbidden.get(group, {}))
+        row[topic] = row.get(topic, 0) ^ _FORBIDDEN_READ
+        row = {name: bits for name, bits in row.items() if bits}
+        self._forbidden[group] = row
+        if not row:
+            del self._forbidden[group]
         self._save()
-        return True
 
     def _save(self) -> None:
         self.version = DataVersion(

@@ -45,6 +45,10 @@ class Topics:
         for name in self._topics:
             names.checked_topic(name)  # the table may have been edited by hand
 
+    def adopt(self, config: BrokerConfig) -> None:
+        """Settings changed while the broker runs."""
+        self._config = config
+
     def get(self, name: str) -> TopicConfig | None:
         return self._topics.get(name)
 

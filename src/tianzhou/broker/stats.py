@@ -1,0 +1,270 @@
+"""What went through the broker: plain numbers, and how fast they grew.
+
+Events are counted where they happen, by methods named after them. `tick` looks at the counters from
+time to time and remembers what they were, so that a rate is a difference of two samples. Time is an
+argument; nothing here reads a clock.
+
+The windows are RocketMQ's: 10, 60 and 600 seconds for the broker, and a minute, an hour and a day
+for each topic and group.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeVar
+
+SECOND_MS: Final = 1_000
+RATE_WINDOWS_S: Final = (10, 60, 600)
+FLOWS_MAX: Final = 100_000
+"""Topics and pairs of topic and group that are watched one by one; about 4 KiB each when busy.
+Beyond it only the totals grow."""
+
+BUCKETS_MS: Final = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
+"""Upper ends of the ranges in which durations are counted; one more range is open."""
+
+_Key = TypeVar("_Key", str, tuple[str, str])
+
+
+class Counts(NamedTuple):
+    """What one flow has carried: calls, messages, bytes."""
+
+    calls: int = 0
+    messages: int = 0
+    size: int = 0
+
+
+class Growth(NamedTuple):
+    """By how much something grew over a time; in RocketMQ's words: sum, tps, avgpt."""
+
+    total: int = 0
+    per_second: float = 0.0
+    per_call: float = 0.0
+
+
+class _Series:
+    """Samples of counts, at least one step apart, as many as a window has steps."""
+
+    __slots__ = ("_samples", "_step_ms")
+
+    def __init__(self, *, step_ms: int, steps: int) -> None:
+        self._step_ms = step_ms
+        self._samples: deque[tuple[int, Counts]] = deque(maxlen=steps + 1)
+
+    def sample(self, now_ms: int, counts: Counts) -> None:
+        if not self._samples or now_ms - self._samples[-1][0] >= self._step_ms:
+            self._samples.append((now_ms, counts))
+
+    def since(self, now_ms: int, window_ms: int) -> tuple[int, Counts] | None:
+        """The oldest sample in the window."""
+        for at_ms, counts in self._samples:
+            if now_ms - window_ms <= at_ms < now_ms:
+                return at_ms, counts
+        return None
+
+
+class Window(NamedTuple):
+    name: str
+    step_ms: int
+    steps: int
+
+    @property
+    def length_ms(self) -> int:
+        return self.step_ms * self.steps
+
+
+MINUTE: Final = Window("minute", 10_000, 6)
+HOUR: Final = Window("hour", 600_000, 6)
+DAY: Final = Window("day", 3_600_000, 24)
+
+
+class Flow:
+    """Messages that went one way: into a topic, or from a topic to a group."""
+
+    __slots__ = ("_series", "calls", "count", "size")
+
+    def __init__(self, now_ms: int) -> None:
+        self.calls = 0
+        self.count = 0
+        self.size = 0
+        self._series = {
+            window: _Series(step_ms=window.step_ms, steps=window.steps)
+            for window in (MINUTE, HOUR, DAY)
+        }
+        self.sample(now_ms)
+
+    def add(self, count: int, size: int) -> None:
+        self.calls += 1
+        self.count += count
+        self.size += size
+
+    def counts(self) -> Counts:
+        return Counts(self.calls, self.count, self.size)
+
+    def sample(self, now_ms: int) -> None:
+        counts = self.counts()
+        for series in self._series.values():
+            series.sample(now_ms, counts)
+
+    def growth(self, window: Window, now_ms: int, *, of_size: bool = False) -> Growth:
+        found = self._series[window].since(now_ms, window.length_ms)
+        if found is None:
+            return Growth()
+        at_ms, before = found
+        total = self.size - before.size if of_size else self.count - before.messages
+        calls = self.calls - before.calls
+        return Growth(total, total * SECOND_MS / (now_ms - at_ms), total / calls if calls else 0.0)
+
+
+class Durations:
+    """How long something took, counted in ranges."""
+
+    __slots__ = ("buckets", "longest_ms")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(BUCKETS_MS) + 1)
+        self.longest_ms = 0
+
+    def add(self, ms: int) -> None:
+        rank = next((r for r, end in enumerate(BUCKETS_MS) if ms <= end), len(BUCKETS_MS))
+        self.buckets[rank] += 1
+        self.longest_ms = max(self.longest_ms, ms)
+
+    def percentile(self, part: float) -> int:
+        """An upper bound for this part of all durations."""
+        left = sum(self.buckets) * part
+        for count, end in zip(self.buckets, BUCKETS_MS, strict=False):
+            left -= count
+            if left <= 0:
+                return min(end, self.longest_ms)
+        return self.longest_ms
+
+
+class Stats:
+    """Owner: the broker loop."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.started_ms = now_ms
+        self.puts = Flow(now_ms)
+        self.gets = Flow(now_ms)
+        self.found_count = 0
+        """Pulls that found messages."""
+        self.missed_count = 0
+        """Pulls that found nothing."""
+        self.put_times = Durations()
+        self.get_times = Durations()
+        self.topic_puts: dict[str, Flow] = {}
+        self.group_gets: dict[tuple[str, str], Flow] = {}
+        """By topic and group; the next as well."""
+        self.group_send_backs: dict[tuple[str, str], Flow] = {}
+        self._now_ms = now_ms
+        self._seconds: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=RATE_WINDOWS_S[-1] + 1)
+        self._seconds.append((now_ms, self._numbers()))
+        self._today = _day_of(now_ms)
+        self.yesterday_morning = self.today_morning = (0, 0)
+        """Messages put and got when these days began."""
+
+    # Events
+
+    def put(self, topic: str, count: int, size: int) -> None:
+        """Messages were stored."""
+        self.puts.add(count, size)
+        flow = self.topic_puts.get(topic) or self._watch(self.topic_puts, topic)
+        if flow is not None:
+            flow.add(count, size)
+
+    def got(self, topic: str, group: str, count: int, size: int) -> None:
+        """A pull was answered with messages."""
+        self.found_count += 1
+        self.gets.add(count, size)
+        key = (topic, group)
+        flow = self.group_gets.get(key) or self._watch(self.group_gets, key)
+        if flow is not None:
+            flow.add(count, size)
+
+    def missed(self) -> None:
+        """A pull was answered, or held, because there was nothing."""
+        self.missed_count += 1
+
+    def sent_back(self, topic: str, group: str, size: int = 0) -> None:
+        """A consumer could not handle a message and gave it back."""
+        key = (topic, group)
+        flow = self.group_send_backs.get(key) or self._watch(self.group_send_backs, key)
+        if flow is not None:
+            flow.add(1, size)
+
+    def topic_deleted(self, topic: str) -> None:
+        self.topic_puts.pop(topic, None)
+        self._forget(lambda key: key[0] == topic)
+
+    def group_deleted(self, group: str) -> None:
+        self._forget(lambda key: key[1] == group)
+
+    def _forget(self, is_gone: Callable[[tuple[str, str]], bool]) -> None:
+        for flows in (self.group_gets, self.group_send_backs):
+            for key in [key for key in flows if is_gone(key)]:
+                del flows[key]
+
+    def _watch(self, flows: dict[_Key, Flow], key: _Key) -> Flow | None:
+        watched = len(self.topic_puts) + len(self.group_gets) + len(self.group_send_backs)
+        if watched >= FLOWS_MAX:
+            return None
+        # Counted from the last tick on: the first rate is then not that of a single moment.
+        flow = flows[key] = Flow(self._now_ms)
+        return flow
+
+    # Time
+
+    def tick(self, now_ms: int) -> None:
+        """Remember what the numbers are. Call it about every second."""
+        if now_ms - self._seconds[-1][0] < SECOND_MS:
+            return
+        self._seconds.append((now_ms, self._numbers()))
+        ten_seconds = now_ms // MINUTE.step_ms != self._now_ms // MINUTE.step_ms
+        self._now_ms = now_ms
+        if ten_seconds:
+            for flow in self._flows():
+                flow.sample(now_ms)
+        today = _day_of(now_ms)
+        if today != self._today:
+            self._today = today
+            self.yesterday_morning = self.today_morning
+            self.today_morning = (self.puts.count, self.gets.count)
+
+    def _flows(self) -> list[Flow]:
+        return [
+            self.puts, self.gets, *self.topic_puts.values(), *self.group_gets.values(),
+            *self.group_send_backs.values(),
+        ]  # fmt: skip
+
+    def _numbers(self) -> tuple[int, ...]:
+        return (self.puts.count, self.gets.count, self.found_count, self.missed_count)
+
+    # Rates, per second over 10, 60 and 600 s
+
+    def put_rates(self) -> list[float]:
+        return self._rates(0)
+
+    def transferred_rates(self) -> list[float]:
+        return self._rates(1)
+
+    def found_rates(self) -> list[float]:
+        return self._rates(2)
+
+    def missed_rates(self) -> list[float]:
+        return self._rates(3)
+
+    def _rates(self, rank: int) -> list[float]:
+        last_ms, last = self._seconds[-1]
+        rates: list[float] = []
+        for window_s in RATE_WINDOWS_S:
+            begin_ms = last_ms - window_s * SECOND_MS
+            first_ms, first = next(sample for sample in self._seconds if sample[0] >= begin_ms)
+            elapsed_ms = last_ms - first_ms
+            grown = last[rank] - first[rank]
+            rates.append(grown * SECOND_MS / elapsed_ms if elapsed_ms else 0.0)
+        return rates
+
+
+def _day_of(now_ms: int) -> tuple[int, int, int]:
+    """The local day, as an operator counts."""
+    return time.localtime(now_ms // SECOND_MS)[:3]

@@ -1,0 +1,163 @@
+"""Bodies that only administration uses: who is connected, how far groups are, how fast it goes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from tianzhou.base.kinds import Bytes
+from tianzhou.wire.fastjson import BodyReader, encode, object_map
+from tianzhou.wire.heartbeat import SubscriptionData
+from tianzhou.wire.queues import ConsumeStats, MessageQueue, encode_consume_stats
+from tianzhou.wire.tables import SubscriptionGroupConfig
+
+
+class SubscriptionGroupList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
+
+    group_config_list: tuple[SubscriptionGroupConfig, ...] = ()
+
+
+class GroupList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to QUERY_TOPIC_CONSUME_BY_WHO."""
+
+    group_list: tuple[str, ...] = ()
+
+
+class GroupForbidden(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to UPDATE_AND_GET_GROUP_FORBIDDEN."""
+
+    group: str
+    readable: bool
+    topic: str
+
+
+class ProducerClient(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    client_id: str
+    language: str
+    last_update_timestamp: int
+    remote_ip: str = msgspec.field(name="remoteIP")
+    version: int
+
+
+class ProducerTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to GET_ALL_PRODUCER_INFO: clients by group."""
+
+    data: dict[str, list[ProducerClient]] = {}
+
+
+class QueueTimeSpan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """From when to when the messages of a queue are, and of when the next to consume is."""
+
+    consume_time_stamp: int
+    delay_time: int
+    max_time_stamp: int
+    message_queue: MessageQueue
+    min_time_stamp: int
+
+
+class ConsumeTimeSpans(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to QUERY_CONSUME_TIME_SPAN."""
+
+    consume_time_span_set: tuple[QueueTimeSpan, ...] = ()
+
+
+class GroupSubscription(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to QUERY_SUBSCRIPTION_BY_CONSUMER."""
+
+    group: str
+    subscription_data: SubscriptionData | None = None
+    topic: str
+
+
+class StatsWindow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    avgpt: float = 0.0
+    sum: int = 0
+    tps: float = 0.0
+
+
+class BrokerStats(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to VIEW_BROKER_STATS_DATA."""
+
+    stats_day: StatsWindow = StatsWindow()
+    stats_hour: StatsWindow = StatsWindow()
+    stats_minute: StatsWindow = StatsWindow()
+
+
+class QueueUnit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One entry of a consume queue. We keep neither extensions nor bit maps of filters."""
+
+    bit_map: str | None = None
+    eval: bool = False
+    extend_data_json: str | None = None
+    msg: str | None = None
+    physic_offset: int
+    physic_size: int
+    tags_code: int
+
+
+class QueueUnits(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to QUERY_CONSUME_QUEUE."""
+
+    filter_data: str | None = None
+    max_queue_index: int
+    min_queue_index: int
+    queue_data: tuple[QueueUnit, ...] = ()
+    subscription_data: SubscriptionData | None = None
+
+
+class HaStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to GET_BROKER_HA_STATUS of a master without slaves."""
+
+    ha_client_runtime_info: dict[str, int] = {}
+    ha_connection_info: tuple[str, ...] = ()
+    in_sync_slave_nums: int = 0
+    master: bool = True
+    master_commit_log_max_offset: int
+
+
+class _ClientStatusText(msgspec.Struct, rename="camel"):
+    message_queue_table: dict[str, int] = {}
+
+
+_GROUP_CONFIGS: Final = BodyReader(SubscriptionGroupList)
+_CLIENT_STATUS: Final = BodyReader(_ClientStatusText)
+_QUEUE: Final = BodyReader(MessageQueue)
+
+
+def decode_group_config_list(data: Bytes) -> SubscriptionGroupList:
+    return _GROUP_CONFIGS.read(data)
+
+
+def encode_correction_offsets(offsets: Mapping[int, int]) -> bytes:
+    """Answer to QUERY_CORRECTION_OFFSET."""
+    return encode({"correctionOffsets": offsets})
+
+
+def decode_client_status(data: Bytes) -> dict[MessageQueue, int]:
+    """A consumer's answer to GET_CONSUMER_STATUS_FROM_CLIENT: the offsets it holds."""
+    table = _CLIENT_STATUS.read(data).message_queue_table
+    return {_QUEUE.read(queue.encode()): offset for queue, offset in table.items()}
+
+
+def encode_group_status(offsets: Mapping[str, Mapping[MessageQueue, int]]) -> bytes:
+    """Answer to INVOKE_BROKER_TO_GET_CONSUMER_STATUS: offsets by client."""
+    clients = {client: object_map(rows.items()) for client, rows in offsets.items()}
+    return encode({"consumerTable": clients, "messageQueueTable": {}})
+
+
+def encode_broker_consume_stats(
+    address: str, stats: Sequence[tuple[str, list[ConsumeStats]]], *, total_diff: int
+) -> bytes:
+    """Answer to GET_BROKER_CONSUME_STATS: for each group the state of each of its topics."""
+    rows = [
+        {group: [msgspec.Raw(encode_consume_stats(one)) for one in found]} for group, found in stats
+    ]
+    return encode(
+        {
+            "brokerAddr": address,
+            "consumeStatsList": rows,
+            "totalDiff": total_diff,
+            "totalInflightDiff": 0,
+        }
+    )
