@@ -243,8 +243,10 @@ def _settle(parts: Parts, halt: Halt, report: Report) -> PhysicalOffset | None:
     return halt.offset
 
 
-def _checked(parts: Parts) -> int:
-    """From where on a record without a checksum is a torn one."""
+def _checked(parts: Parts) -> int | None:
+    """From where on a record without a checksum is a torn one; None if nobody knows."""
+    if not parts.checkpoint.exact:
+        return None
     return parts.checkpoint.flushed if parts.checkpoint.checked else NOWHERE
 
 

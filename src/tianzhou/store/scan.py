@@ -16,6 +16,7 @@ from tianzhou.record.layout import (
     MAGIC_V2,
     SIZE_AND_MAGIC,
 )
+from tianzhou.record.message import MessageView
 from tianzhou.record.walk import Stop, first_unsound, is_sound, walk
 from tianzhou.store.dispatch import SLICE_BYTES, SLICE_RECORDS
 from tianzhou.store.facts import store_time_of
@@ -52,7 +53,8 @@ class LogScan:
     """Walks segments from an offset on. After iteration `halt` tells how it ended.
 
     Every record from `checked` on carries a checksum of the whole. Only where that is known can a
-    record that is torn in its checksum be told from one that was written without.
+    record that is torn in its checksum be told from one that was written without. Where it is not
+    known (None), one without must at least end in text, as everybody writes it.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class LogScan:
         segments: list[Segment],
         file_bytes: int,
         start: PhysicalOffset,
-        checked: int = NOWHERE,
+        checked: int | None = NOWHERE,
     ) -> None:
         self._segments = segments
         self._file_bytes = file_bytes
@@ -103,10 +105,11 @@ class LogScan:
 
     def _first_unchecked(self, segment: Segment, starts: list[int], end: int) -> int | None:
         """Rank of the first record that lacks the checksum which it must have."""
-        if not starts or segment.start + end <= self._checked:
+        checked = self._checked
+        if not starts or (checked is not None and segment.start + end <= checked):
             return None
         for rank, (start, stop) in enumerate(zip(starts, [*starts[1:], end], strict=True)):
-            if segment.start + start >= self._checked and not has_checksum(segment.view, stop):
+            if not _is_checked(segment, start, stop, checked):
                 return rank
         return None
 
@@ -117,6 +120,21 @@ class LogScan:
 def has_checksum(view: memoryview, end: int) -> bool:
     """Whether the record that ends here has the checksum of the whole, right or wrong."""
     return bytes(view[end - CRC_PROPERTY_BYTES : end - _CRC_DIGITS_BYTES]) == CRC_PROPERTY + b"\x01"
+
+
+def _is_checked(segment: Segment, start: int, end: int, checked: int | None) -> bool:
+    """Whether a sound record may be without a checksum, or has one."""
+    if checked is not None and segment.start + start < checked:
+        return True
+    return has_checksum(segment.view, end) or (checked is None and _is_text(segment.view, start))
+
+
+def _is_text(view: memoryview, start: int) -> bool:
+    try:
+        bytes(MessageView(view, start).stored_properties).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def segment_of(segments: list[Segment], file_bytes: int, offset: int) -> Segment | None:
@@ -148,7 +166,7 @@ def store_time_at(segments: list[Segment], file_bytes: int, offset: int) -> int:
 
 
 def next_sound_record(
-    segments: list[Segment], file_bytes: int, after: PhysicalOffset, checked: int = NOWHERE
+    segments: list[Segment], file_bytes: int, after: PhysicalOffset, checked: int | None = NOWHERE
 ) -> PhysicalOffset | None:
     """The first sound record that begins behind this offset, in this file or a later one."""
     for segment in segments:
@@ -163,7 +181,8 @@ def next_sound_record(
                 size = sound_record_at(segments, file_bytes, offset) if offset > after else None
                 if size is None:
                     continue
-                if offset < checked or has_checksum(segment.view, offset + size - segment.start):
+                start = offset - segment.start
+                if _is_checked(segment, start, start + size, checked):
                     return PhysicalOffset(offset)
             at += _SEARCH_BYTES
     return None
