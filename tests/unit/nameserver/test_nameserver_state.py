@@ -1,0 +1,46 @@
+"""The two forms of answers with addresses."""
+
+import pytest
+from registering import FakePeer
+
+from tianzhou.nameserver.state import (
+    admit_everybody,
+    bare_keys,
+    reads_standard_json,
+    reply_with_addresses,
+)
+from tianzhou.net.exchange import Request
+from tianzhou.wire.fastjson import encode
+from tianzhou.wire.header import Header
+from tianzhou.wire.routes import BrokerData, ClusterTable, decode_cluster_table
+
+TABLE = ClusterTable(
+    broker_addr_table={
+        "0": BrokerData(broker_name="0", broker_addrs={0: "[::1]:1", 12: "h:2"}, cluster="1"),
+        "1": BrokerData(broker_name="1", broker_addrs={}, cluster="1"),
+    },
+    cluster_addr_table={"1": ["0", "1"]},
+)
+
+
+def test_only_broker_ids_are_bare() -> None:
+    text = bare_keys(encode(TABLE))
+    assert b'"0":{"brokerAddrs":{0:"[::1]:1",12:"h:2"},' in text
+    assert b'"1":{"brokerAddrs":{},' in text
+    assert b'{"1":["0","1"]}' in text
+    assert decode_cluster_table(text) == TABLE
+
+
+@pytest.mark.parametrize("standard", [True, False])
+def test_both_forms_say_the_same(standard: bool) -> None:
+    body = reply_with_addresses(TABLE, standard=standard).body
+    assert decode_cluster_table(body) == TABLE
+
+
+@pytest.mark.parametrize(("version", "standard"), [(0, False), (400, False), (401, True)])
+def test_the_version_decides(version: int, standard: bool) -> None:
+    assert reads_standard_json(Header(code=105, opaque=0, version=version)) is standard
+
+
+def test_everybody_is_admitted_for_now() -> None:
+    admit_everybody(Request(Header(code=103, opaque=0), b"", FakePeer()))
