@@ -84,8 +84,9 @@ class LogScan:
             if not found.starts and found.stop is Stop.TORN:
                 found = walk(view, start, self._file_bytes, count_max=1)
             bad = first_unsound(view, found.starts, found.end, base=segment.start)
-            lacking = self._first_unchecked(segment, found.starts, found.end)
-            bad = min((rank for rank in (bad, lacking) if rank is not None), default=None)
+            sound_end = found.end if bad is None else found.starts[bad]
+            lacking = self._first_unchecked(segment, found.starts[:bad], sound_end)
+            bad = bad if lacking is None else lacking
             if bad is not None:
                 end = found.starts[bad]
                 if bad:
