@@ -1,0 +1,53 @@
+"""docs/filters.md says what the code does."""
+
+import re
+
+import pytest
+from doc_tables import only_table, read, section_of, tables_of
+from sources import ROOT
+
+from tianzhou.filter import limits
+from tianzhou.filter.errors import FilterError
+from tianzhou.filter.sql92 import compile_sql
+from tianzhou.filter.sql92.tokens import KEYWORDS
+
+DOC = read(ROOT / "docs/filters.md")
+RESULTS = {"true": True, "false": False, "null": None}
+
+
+def test_limits() -> None:
+    rows = only_table(DOC, "Limits")
+    assert {row["limit"]: int(row["value"]) for row in rows} == {
+        name: value for name, value in vars(limits).items() if name.isupper()
+    }
+    assert all(row["why"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    "row", only_table(DOC, "Missing values"), ids=lambda row: row["expression"]
+)
+def test_missing_values(row: dict[str, str]) -> None:
+    expression = compile_sql(row["expression"])
+    assert expression.evaluate({"a": "5"}.get) is RESULTS[row["result if `m` is missing"]]
+
+
+def test_words() -> None:
+    _, words = tables_of(section_of(DOC, "Expressions"))
+    (keywords,) = (row["rule"] for row in words if row["word"] == "keyword")
+    assert set(re.findall("[A-Z]+", keywords)) == KEYWORDS
+
+
+def test_the_example_compiles() -> None:
+    (example,) = re.findall(r"^```sql\n(.*?)^```$", DOC, re.DOTALL | re.MULTILINE)
+    expression = compile_sql(example)
+    assert expression.matches(b"price\x0115\x02region\x01south\x02express\x01TRUE\x02")
+    assert not expression.matches(b"price\x0125\x02region\x01north\x02")
+
+
+def test_what_is_refused_is_refused() -> None:
+    section = section_of(DOC, "Expressions").partition("Refused when")[2]
+    examples = [text for text in re.findall(r"`([^`]+)`", section) if re.search("[=>] ", text)]
+    assert len(examples) == 5
+    for text in examples:
+        with pytest.raises(FilterError):
+            compile_sql(text)
