@@ -10,14 +10,17 @@ from tianzhou.base.clock import Clock
 from tianzhou.broker.admission import Admission
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.delay import Delays
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.handlers.clients import Clients
 from tianzhou.broker.handlers.offsets import Offsets
 from tianzhou.broker.handlers.pull import Pull
 from tianzhou.broker.handlers.send import Send
+from tianzhou.broker.handlers.send_back import SendBack
 from tianzhou.broker.locks import Locks
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.requests import Requests
+from tianzhou.broker.services import Service
 from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.subscriptions import Filters
 from tianzhou.broker.topics import Topics
@@ -38,6 +41,7 @@ class Parts:
     topics: Topics
     offsets: ConsumerOffsets
     permission: Permission
+    services: tuple[Service, ...]
 
 
 def assemble(
@@ -67,7 +71,12 @@ def assemble(
     writer.arrived.append(pull.arrived)
     clients = Clients(config, topics, groups, sessions, locks, filters, clock)
     handlers: dict[int, Handler] = {}
-    for part in (clients, Offsets(store, topics, groups, offsets)):
+    for part in (
+        clients,
+        Offsets(store, topics, groups, offsets),
+        SendBack(store, topics, groups, permission, admission, writer),
+    ):
         handlers |= part.handlers()
     requests = Requests(send, pull, Desk(handlers))
-    return Parts(requests, clients, pull, writer, topics, offsets, permission)
+    services = (Delays(store, writer, clock, save_every_ms=config.delay_save_ms),)
+    return Parts(requests, clients, pull, writer, topics, offsets, permission, services)

@@ -71,6 +71,8 @@ class Broker:
             self._store.flush()
             self._parts.writer.settle()
         await self._server.close()
+        for service in self._parts.services:
+            service.finish()
         self._parts.offsets.save()
         self._store.close()
 
@@ -99,6 +101,9 @@ class Broker:
         self._ticks += 1
         parts = self._parts
         parts.pull.tick()
+        if not self._store.is_broken:
+            for service in parts.services:
+                service.tick()
         parts.writer.tick()
         parts.writer.settle()
         if self._ticks % SECOND_TICKS == 0:
