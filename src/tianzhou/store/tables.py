@@ -6,6 +6,7 @@ that can't be read is an error that names the file: starting with an empty one w
 or deliver everything again.
 """
 
+import errno
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -13,7 +14,7 @@ import msgspec
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
-from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.errors import DiskFull, StoreDamaged, StoreFenced
 from tianzhou.store.facts import SCHEDULE_TOPIC
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files, make_lasting_dirs
@@ -58,7 +59,15 @@ class Table(Generic[T]):
             ) from error
 
     def save(self, value: T) -> None:
-        """Replace the stored value; when this returns, the new one survives a crash."""
+        """Replace the stored value; when this returns, the new one survives a crash. Raises
+        DiskFull or StoreFenced; then the old one is there, or the new one."""
+        try:
+            self._replace(value)
+        except OSError as error:
+            kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreFenced
+            raise kind(f"saving {self.path} failed: {error}; check the disk") from error
+
+    def _replace(self, value: T) -> None:
         data = msgspec.json.format(msgspec.json.encode(value), indent=2)
         directory = self.path.rpartition("/")[0]
         temporary = f"{self.path}.tmp"
