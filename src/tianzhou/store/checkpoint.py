@@ -116,6 +116,12 @@ class CheckpointFile:
             self._file.sync()
         self.current = checkpoint
 
+    def admit_another(self) -> None:
+        """Somebody else wrote to the log since: it may go on behind `flushed`, and without
+        checksums. On the medium, because our own marker is about to replace theirs."""
+        if self.current.exact:
+            self.write(replace(self.current, clean=False, checked=False), sync=True)
+
     def distrust(self) -> None:
         """Say, for good, that queues and index are not to be believed: they are about to be made
         anew, and what a crash leaves of that could pass for what is described here."""

@@ -4,9 +4,8 @@ One writer owns it. All methods are called by that owner, except where a docstri
 with `start` a thread syncs in the background, without it the owner calls `flush` itself.
 """
 
-import contextlib
 import errno
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from tianzhou.base.clock import Clock
@@ -21,7 +20,7 @@ from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import DiskFull, StoreClosed, StoreFenced
 from tianzhou.store.facts import Run
 from tianzhou.store.failpoint import failpoint
-from tianzhou.store.files import File, Files, make_lasting_dirs
+from tianzhou.store.files import Files, make_lasting_dirs
 from tianzhou.store.flush import Derivations, Flusher, FlushThread
 from tianzhou.store.key_index import QUERY_COUNT_MAX, KeyIndex
 from tianzhou.store.queues import Queues
@@ -30,7 +29,6 @@ from tianzhou.store.retention import Pressure, Retention, pressure_of
 from tianzhou.store.search import Boundary
 from tianzhou.store.tables import Tables
 
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
 """As much log behind the checkpoint makes a new one due: it is what a restart has to scan."""
 
@@ -83,28 +81,24 @@ class MessageStore:
         self.root = root
         self.config = config
         self._clock = clock
-        self._lock: File | None = None
+        make_lasting_dirs(files, root)
+        self._lock = layout.take_lock(files, root)
         try:
-            make_lasting_dirs(files, root)
-            self._lock = layout.take_lock(files, root)
             self._open(progress, rebuild=rebuild)
-        except BaseException as error:
-            if self._lock is not None:
-                self._lock.close()
-            if isinstance(error, OSError):
-                kind = DiskFull if error.errno in _FULL else StoreFenced
-                raise kind(f"opening {root} failed: {error}; check the disk and restart") from error
+        except BaseException:
+            self._lock.close()
             raise
         self._thread: FlushThread | None = None
         self._closed = False
         self._refusal = ""
-        self._is_checkpoint_owed = False
         self._last_save_s = self._last_clean_s = clock.monotonic_s()
 
     def _open(self, progress: recovery.Progress, *, rebuild: bool) -> None:
         files, root, config = self._files, self.root, self.config
         self.was_clean = not files.exists(f"{root}/{layout.ABORT}")
         self._checkpoint = CheckpointFile(files, f"{root}/{layout.CHECKPOINT}")
+        if layout.was_used_by_another(files, root, clean=self._checkpoint.current.clean):
+            self._checkpoint.admit_another()
         self.log = CommitLog(
             files, f"{root}/{layout.COMMIT_LOG}",
             file_bytes=config.commit_log_file_bytes, reserve_bytes=config.reserve_bytes,
@@ -214,7 +208,7 @@ class MessageStore:
                 if runs or self._dispatcher.position == before:
                     return runs
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise self._fence("writing queues and index", error) from error
             self._refuse(f"no room for queues and index in {self.root}: {error}")
             return []
@@ -251,17 +245,11 @@ class MessageStore:
     def checkpoint(self) -> None:
         """Sync queues and index and say so, now."""
         self._raise_if_broken()
-        if self._thread is not None and self._thread.is_saving:
-            # What is dirty stays so until it can be handed over.
-            self._is_checkpoint_owed = True
-            return
-        with self._guard("writing queues"):
-            made = self._derivations()
+        made = self._derivations()
         if self._thread is None:
             self._flusher.save(made)
-        else:
+        elif not self._thread.is_saving:
             self._thread.save(made)
-        self._is_checkpoint_owed = False
         self._last_save_s = self._clock.monotonic_s()
         self._raise_if_broken()
 
@@ -295,9 +283,7 @@ class MessageStore:
         idle_s = now_s - self._last_save_s
         behind = self._dispatcher.position - self._checkpoint.current.derived
         busy = self._thread is not None and self._thread.is_saving
-        if self._is_checkpoint_owed and not busy:
-            self.checkpoint()
-        elif behind > 0 and not busy and idle_s >= config.queue_flush_interval_ms / 1000:
+        if behind > 0 and not busy and idle_s >= config.queue_flush_interval_ms / 1000:
             thorough = idle_s >= config.queue_flush_thorough_ms / 1000
             if behind >= CHECKPOINT_BYTES or thorough:
                 self.checkpoint()
@@ -313,19 +299,6 @@ class MessageStore:
             # The queues alone know which ranks these messages had. They say so on the medium
             # before the messages go, or a crash would let their ranks begin at 0 again.
             self.checkpoint()
-        with self._guard("removing expired files", final=True):
-            removed = self._remove_expired(due)
-        if removed:
-            self.checkpoint()
-        self._refusal = ""
-        if pressure is Pressure.REFUSE:
-            self._refuse(
-                f"the disk of {self.root} is {usage.used_ratio:.0%} full, more than "
-                f"{self.config.disk_refuse_ratio:.0%}; writes are refused until space is free"
-            )
-        return removed
-
-    def _remove_expired(self, due: int) -> int:
         settled = min(self._flusher.flushed, self._checkpoint.current.derived)
         removed = self._retention.remove(due, flushed=settled)
         if removed:
@@ -334,6 +307,13 @@ class MessageStore:
                 queue.remove_expired()
             if self.index is not None:
                 self.index.remove_expired(self.log.min_offset)
+            self.checkpoint()
+        self._refusal = ""
+        if pressure is Pressure.REFUSE:
+            self._refuse(
+                f"the disk of {self.root} is {usage.used_ratio:.0%} full, more than "
+                f"{self.config.disk_refuse_ratio:.0%}; writes are refused until space is free"
+            )
         return removed
 
     def _refuse(self, reason: str) -> None:
@@ -354,8 +334,7 @@ class MessageStore:
         # What was sent before must not come to light in the queues of a topic made again.
         self.flush()
         self.dispatch_all()
-        with self._guard(f"removing topic {topic}", final=True):
-            removed = self.queues.remove_topic(topic)
+        removed = self.queues.remove_topic(topic)
         self._next_offsets = {
             key: end for key, end in self._next_offsets.items() if key.topic != topic
         }
@@ -431,19 +410,14 @@ class MessageStore:
         try:
             failpoint("close.before_flush")
             if self._flusher.error is None:
-                with self._guard("closing"):
-                    self._close_cleanly()
-                self._raise_if_broken()
+                self._flusher.flush()
+                self.dispatch_all()
+                self._flusher.save(self._derivations(), clean=not self._refusal)
+                failpoint("close.before_abort")
+                if self._flusher.error is None and not self._refusal:
+                    layout.remove_abort(self._files, self.root)
         finally:
             self._release()
-
-    def _close_cleanly(self) -> None:
-        self._flusher.flush()
-        self.dispatch_all()
-        self._flusher.save(self._derivations(), clean=not self._refusal)
-        failpoint("close.before_abort")
-        if self._flusher.error is None and not self._refusal:
-            layout.remove_abort(self._files, self.root)
 
     def abandon(self) -> None:
         """Let go of the directory as a crash would: nothing is flushed, nothing marked clean."""
@@ -463,17 +437,6 @@ class MessageStore:
             raise self._flusher.error
         if getattr(self, "_closed", False):
             raise StoreClosed(f"the store in {self.root} is closed")
-
-    @contextlib.contextmanager
-    def _guard(self, what: str, *, final: bool = False) -> Generator[None]:
-        """Translate errors of the disk. A full one only refuses writes, unless that is final."""
-        try:
-            yield
-        except OSError as error:
-            if final or error.errno not in _FULL:
-                raise self._fence(what, error) from error
-            self._refuse(f"{what} failed for lack of room in {self.root}: {error}")
-            raise DiskFull(self._refusal) from error
 
     def _fence(self, what: str, error: OSError) -> StoreFenced:
         fenced = StoreFenced(
