@@ -22,8 +22,8 @@ from tianzhou.store.segments import Segment
 SCAN_UNITS_MAX: Final = 800
 """RocketMQ looks at most at this many units for one pull, matching or not."""
 
-_CHECK: Final = struct.Struct(">ii12xq")
-"""Size, magic and queue offset of a record."""
+_CHECK: Final = struct.Struct(">ii4xi4xq")
+"""Size, magic, queue and queue offset of a record."""
 _UNITS: Final = tuple(struct.Struct(">" + "qiq" * count) for count in range(65))
 _UNIT_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
@@ -149,7 +149,7 @@ def _read_all(
         units = _within(sizes, limit.size)
         offsets, sizes = offsets[:units], sizes[:units]
         total = sum(sizes)
-    first = offsets[0]
+    first, queue_id = offsets[0], queue.key.queue_id
     # Neighbours in one file: the whole run is one view, and its ends vouch for the middle.
     if offsets[-1] + sizes[-1] - first == total and min(sizes) > 0:
         segment = log.segment_at(first)
@@ -157,14 +157,15 @@ def _read_all(
             at = first - segment.start
             if (
                 at + total <= log.file_bytes
-                and _is_record(segment, first, sizes[0], start)
-                and _is_record(segment, offsets[-1], sizes[-1], start + units - 1)
+                and _is_record(segment, first, sizes[0], queue_id, start)
+                and _is_record(segment, offsets[-1], sizes[-1], queue_id, start + units - 1)
             ):
                 result.lease(segment, at, at + total)
                 result.count, result.size = units, total
                 result.next_offset = QueueOffset(start + units)
                 return
-    _take(log, list(zip(range(start, start + units), offsets, sizes, strict=True)), result)
+    wanted = list(zip(range(start, start + units), offsets, sizes, strict=True))
+    _take(log, queue_id, wanted, result)
     result.next_offset = QueueOffset(start + units)
 
 
@@ -202,7 +203,8 @@ def _read_matching(
     count = _within(sizes, limit.size) if sizes else 0
     chosen = ranks[:count]
     offsets = units["offset"][chosen].tolist()
-    _take(log, list(zip((chosen + start).tolist(), offsets, sizes[:count], strict=True)), result)
+    wanted = list(zip((chosen + start).tolist(), offsets, sizes[:count], strict=True))
+    _take(log, queue.key.queue_id, wanted, result)
     # When a limit stopped us the next read goes on behind the last message, else behind the scan.
     stopped = count == limit.count or count < len(ranks)
     scanned = int(chosen[-1]) + 1 if stopped and count else len(units)
@@ -211,10 +213,13 @@ def _read_matching(
         result.status = ReadStatus.NO_MATCHED_MESSAGE
 
 
-def _take(log: CommitLog, wanted: list[tuple[int, int, int]], result: ReadResult) -> None:
+def _take(
+    log: CommitLog, queue_id: int, wanted: list[tuple[int, int, int]], result: ReadResult
+) -> None:
     """Lease the records of these units (rank, offset, size), neighbours joined.
 
-    A unit that leads to no record of its rank is passed over: a wrong message is worse than none.
+    A unit that leads to no record of its queue and rank is passed over: a wrong message is worse
+    than none.
     """
     run_segment: Segment | None = None
     run_start = run_end = 0
@@ -222,7 +227,7 @@ def _take(log: CommitLog, wanted: list[tuple[int, int, int]], result: ReadResult
         if size == MISSING_SIZE or size <= 0:
             continue
         segment = log.segment_at(offset)
-        if segment is None or not _is_record(segment, offset, size, rank):
+        if segment is None or not _is_record(segment, offset, size, queue_id, rank):
             continue
         at = offset - segment.start
         if segment is run_segment and at == run_end:
@@ -239,9 +244,13 @@ def _take(log: CommitLog, wanted: list[tuple[int, int, int]], result: ReadResult
         result.status = ReadStatus.MESSAGE_WAS_REMOVING
 
 
-def _is_record(segment: Segment, offset: int, size: int, queue_offset: int) -> bool:
+def _is_record(segment: Segment, offset: int, size: int, queue_id: int, rank: int) -> bool:
     at = offset - segment.start
     if at + size > len(segment.view):
         return False
-    found_size, magic, found_offset = _CHECK.unpack_from(segment.view, at)
-    return found_size == size and magic in (MAGIC_V1, MAGIC_V2) and found_offset == queue_offset
+    found_size, magic, found_queue, found_rank = _CHECK.unpack_from(segment.view, at)
+    return (
+        found_size == size
+        and magic in (MAGIC_V1, MAGIC_V2)
+        and (found_queue, found_rank) == (queue_id, rank)
+    )
