@@ -19,7 +19,11 @@ _SIGNATURE: Final = b" tianzhou"
 def take_lock(files: Files, root: str) -> File:
     """Own the directory for the life of the process; StoreLocked if somebody else does."""
     lock = files.lock(f"{root}/{LOCK}")
-    lock.pwrite(0, b"lock")
+    try:
+        lock.pwrite(0, b"lock")
+    except OSError:
+        lock.close()
+        raise
     return lock
 
 

@@ -4,8 +4,9 @@ One writer owns it. All methods are called by that owner, except where a docstri
 with `start` a thread syncs in the background, without it the owner calls `flush` itself.
 """
 
+import contextlib
 import errno
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Final, NamedTuple
 
 from tianzhou.base.clock import Clock
@@ -20,7 +21,7 @@ from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import DiskFull, StoreClosed, StoreFenced
 from tianzhou.store.facts import Run
 from tianzhou.store.failpoint import failpoint
-from tianzhou.store.files import Files, make_lasting_dirs
+from tianzhou.store.files import File, Files, make_lasting_dirs
 from tianzhou.store.flush import Derivations, Flusher, FlushThread
 from tianzhou.store.key_index import QUERY_COUNT_MAX, KeyIndex
 from tianzhou.store.queues import Queues
@@ -29,6 +30,7 @@ from tianzhou.store.retention import Pressure, Retention, pressure_of
 from tianzhou.store.search import Boundary
 from tianzhou.store.tables import Tables
 
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
 """As much log behind the checkpoint makes a new one due: it is what a restart has to scan."""
 
@@ -81,16 +83,22 @@ class MessageStore:
         self.root = root
         self.config = config
         self._clock = clock
-        make_lasting_dirs(files, root)
-        self._lock = layout.take_lock(files, root)
+        self._lock: File | None = None
         try:
+            make_lasting_dirs(files, root)
+            self._lock = layout.take_lock(files, root)
             self._open(progress, rebuild=rebuild)
-        except BaseException:
-            self._lock.close()
+        except BaseException as error:
+            if self._lock is not None:
+                self._lock.close()
+            if isinstance(error, OSError):
+                kind = DiskFull if error.errno in _FULL else StoreFenced
+                raise kind(f"opening {root} failed: {error}; check the disk and restart") from error
             raise
         self._thread: FlushThread | None = None
         self._closed = False
         self._refusal = ""
+        self._is_checkpoint_owed = False
         self._last_save_s = self._last_clean_s = clock.monotonic_s()
 
     def _open(self, progress: recovery.Progress, *, rebuild: bool) -> None:
@@ -208,7 +216,7 @@ class MessageStore:
                 if runs or self._dispatcher.position == before:
                     return runs
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in _FULL:
                 raise self._fence("writing queues and index", error) from error
             self._refuse(f"no room for queues and index in {self.root}: {error}")
             return []
@@ -245,11 +253,17 @@ class MessageStore:
     def checkpoint(self) -> None:
         """Sync queues and index and say so, now."""
         self._raise_if_broken()
-        made = self._derivations()
+        if self._thread is not None and self._thread.is_saving:
+            # What is dirty stays so until it can be handed over.
+            self._is_checkpoint_owed = True
+            return
+        with self._guard("writing queues"):
+            made = self._derivations()
         if self._thread is None:
             self._flusher.save(made)
-        elif not self._thread.is_saving:
+        else:
             self._thread.save(made)
+        self._is_checkpoint_owed = False
         self._last_save_s = self._clock.monotonic_s()
         self._raise_if_broken()
 
@@ -283,7 +297,9 @@ class MessageStore:
         idle_s = now_s - self._last_save_s
         behind = self._dispatcher.position - self._checkpoint.current.derived
         busy = self._thread is not None and self._thread.is_saving
-        if behind > 0 and not busy and idle_s >= config.queue_flush_interval_ms / 1000:
+        if self._is_checkpoint_owed and not busy:
+            self.checkpoint()
+        elif behind > 0 and not busy and idle_s >= config.queue_flush_interval_ms / 1000:
             thorough = idle_s >= config.queue_flush_thorough_ms / 1000
             if behind >= CHECKPOINT_BYTES or thorough:
                 self.checkpoint()
@@ -299,6 +315,19 @@ class MessageStore:
             # The queues alone know which ranks these messages had. They say so on the medium
             # before the messages go, or a crash would let their ranks begin at 0 again.
             self.checkpoint()
+        with self._guard("removing expired files", final=True):
+            removed = self._remove_expired(due)
+        if removed:
+            self.checkpoint()
+        self._refusal = ""
+        if pressure is Pressure.REFUSE:
+            self._refuse(
+                f"the disk of {self.root} is {usage.used_ratio:.0%} full, more than "
+                f"{self.config.disk_refuse_ratio:.0%}; writes are refused until space is free"
+            )
+        return removed
+
+    def _remove_expired(self, due: int) -> int:
         settled = min(self._flusher.flushed, self._checkpoint.current.derived)
         removed = self._retention.remove(due, flushed=settled)
         if removed:
@@ -307,13 +336,6 @@ class MessageStore:
                 queue.remove_expired()
             if self.index is not None:
                 self.index.remove_expired(self.log.min_offset)
-            self.checkpoint()
-        self._refusal = ""
-        if pressure is Pressure.REFUSE:
-            self._refuse(
-                f"the disk of {self.root} is {usage.used_ratio:.0%} full, more than "
-                f"{self.config.disk_refuse_ratio:.0%}; writes are refused until space is free"
-            )
         return removed
 
     def _refuse(self, reason: str) -> None:
@@ -334,7 +356,8 @@ class MessageStore:
         # What was sent before must not come to light in the queues of a topic made again.
         self.flush()
         self.dispatch_all()
-        removed = self.queues.remove_topic(topic)
+        with self._guard(f"removing topic {topic}", final=True):
+            removed = self.queues.remove_topic(topic)
         self._next_offsets = {
             key: end for key, end in self._next_offsets.items() if key.topic != topic
         }
@@ -410,14 +433,19 @@ class MessageStore:
         try:
             failpoint("close.before_flush")
             if self._flusher.error is None:
-                self._flusher.flush()
-                self.dispatch_all()
-                self._flusher.save(self._derivations(), clean=not self._refusal)
-                failpoint("close.before_abort")
-                if self._flusher.error is None and not self._refusal:
-                    layout.remove_abort(self._files, self.root)
+                with self._guard("closing"):
+                    self._close_cleanly()
+                self._raise_if_broken()
         finally:
             self._release()
+
+    def _close_cleanly(self) -> None:
+        self._flusher.flush()
+        self.dispatch_all()
+        self._flusher.save(self._derivations(), clean=not self._refusal)
+        failpoint("close.before_abort")
+        if self._flusher.error is None and not self._refusal:
+            layout.remove_abort(self._files, self.root)
 
     def abandon(self) -> None:
         """Let go of the directory as a crash would: nothing is flushed, nothing marked clean."""
@@ -437,6 +465,17 @@ class MessageStore:
             raise self._flusher.error
         if getattr(self, "_closed", False):
             raise StoreClosed(f"the store in {self.root} is closed")
+
+    @contextlib.contextmanager
+    def _guard(self, what: str, *, final: bool = False) -> Generator[None]:
+        """Translate errors of the disk. A full one only refuses writes, unless that is final."""
+        try:
+            yield
+        except OSError as error:
+            if final or error.errno not in _FULL:
+                raise self._fence(what, error) from error
+            self._refuse(f"{what} failed for lack of room in {self.root}: {error}")
+            raise DiskFull(self._refusal) from error
 
     def _fence(self, what: str, error: OSError) -> StoreFenced:
         fenced = StoreFenced(
