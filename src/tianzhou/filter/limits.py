@@ -28,5 +28,9 @@ FINDS_MAX: Final = 3
 """An expression that names properties at most this often searches for each in the property string;
 beyond, splitting the string once is cheaper. `python -m bench.filters` measures both."""
 
+FIND_BYTES_MAX: Final = 1024
+"""A longer property string is always split: it could be written so that a search stops at every
+third byte, and splitting takes the same time whatever it holds."""
+
 assert TOKENS_MAX <= VISITS_MAX
 assert IN_VALUES_MAX + 4 <= TOKENS_MAX, "beside the strings stand a property, IN and parentheses"

@@ -5,7 +5,7 @@ import pytest
 from tianzhou.base.errors import UsageError
 from tianzhou.filter.compiled import Compiled
 from tianzhou.filter.errors import FilterError
-from tianzhou.filter.limits import COMPILED_MAX, FINDS_MAX
+from tianzhou.filter.limits import COMPILED_MAX, FIND_BYTES_MAX, FINDS_MAX
 from tianzhou.filter.sql92 import compile_sql
 
 FEW = "a > 5 AND region = 'x'"
@@ -35,6 +35,15 @@ MANY = " AND ".join([FEW] * FINDS_MAX)
 )
 def test_matches(text: str, properties: bytes, expected: bool) -> None:
     assert compile_sql(text).matches(properties) is expected
+
+
+@pytest.mark.parametrize("size", [FIND_BYTES_MAX, FIND_BYTES_MAX + 1])
+def test_long_property_strings(size: int) -> None:
+    properties = b"a\x017\x02region\x01x\x02"
+    filler = b"xa\x01" * size
+    expression = compile_sql(FEW)
+    assert expression.matches(filler[: size - len(properties) - 1] + b"\x02" + properties)
+    assert not expression.matches(filler[:size])
 
 
 def test_what_an_expression_knows_of_itself() -> None:

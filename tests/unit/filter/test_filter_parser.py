@@ -107,7 +107,7 @@ def test_trees(text: str, tree: Node) -> None:
         ("a LIKE 'x'", 2, "found 'LIKE'"),
         ("a = 5 + 1", 6, r"found '\+'"),
         ("a = 5 - 1", 6, "found '-'"),
-        ("a = 00", 5, "found '0'"),
+        ("a = 00", 4, "found '0'"),
         # Numbers that Java's types do not hold.
         ("a = 9223372036854775808", 4, "up to 9223372036854775807"),
         ("a = -9223372036854775808", 5, "up to 9223372036854775807"),

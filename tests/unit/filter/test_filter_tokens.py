@@ -24,7 +24,6 @@ def test_keywords_have_no_case(keyword: str) -> None:
         ("a _a $a A1$_", [NAME] * 4),
         ("LIKE ESCAPE inn nota", [NAME] * 4),
         ("0 5 10 5L 5l", [INTEGER] * 5),
-        ("00", [INTEGER] * 2),
         ("5LL", [INTEGER, NAME]),
         ("5d", [INTEGER, NAME]),
         ("5e", [INTEGER, NAME]),
@@ -69,6 +68,8 @@ def test_places() -> None:
         ("a\u00a0= 5", 1, "expected a property, a value or an operator"),
         ("a\x0b= 5", 1, "expected"),
         ("a = 5;", 5, "found ';'"),
+        ("a = 00", 4, "found '0'"),
+        ("0" * TEXT_BYTES_MAX, 0, "found '0'"),
         ("a = '\ud800'", 5, "surrogate"),
     ],
 )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tianzhou.filter.errors import NotComparable
-from tianzhou.filter.limits import FINDS_MAX
+from tianzhou.filter.limits import FIND_BYTES_MAX, FINDS_MAX
 from tianzhou.filter.sql92.closures import Closures
 from tianzhou.filter.sql92.parser import parse
 from tianzhou.filter.sql92.tree import Node, property_names
@@ -32,7 +32,7 @@ class Expression:
         True
         """
         try:
-            if self._splits:
+            if self._splits or len(properties) > FIND_BYTES_MAX:
                 return self._by_table(_table(properties)) is True
             return self._by_bytes(properties) is True
         except NotComparable:
