@@ -96,14 +96,22 @@ class Files(Protocol):
 def make_lasting_dirs(files: Files, path: str) -> None:
     """Make a directory, and those it lies in, whose names survive a crash: files synced within
     them are lost with a name that was not."""
-    made: list[str] = []
+    missing: list[str] = []
     while path and not files.exists(path):
-        made.append(path)
+        missing.append(path)
         path = path.rpartition("/")[0]
-    if made:
-        files.make_dirs(made[0])
-    for new in reversed(made):
-        files.sync_dir(new.rpartition("/")[0] or ("/" if new.startswith("/") else "."))
+    if path:
+        # Whoever made it may have died, or failed, before it was synced. In somebody else's
+        # directory we may not be able to, and need not.
+        with contextlib.suppress(PermissionError):
+            files.sync_dir(_parent(path))
+    for new in reversed(missing):
+        files.make_dirs(new)
+        files.sync_dir(_parent(new))
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
 
 
 class RealFile:
