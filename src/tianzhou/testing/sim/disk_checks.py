@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.store.store import MessageStore
-from tianzhou.testing.sim.workload import ALL, GROUP, Promise, Sent
+from tianzhou.testing.sim.workload import ALL, GROUP, Promise, Sent, clamped
 
 
 class Broken(AssertionError):
@@ -163,15 +163,5 @@ def check_offsets(store: MessageStore, promise: Promise) -> None:
         for queue_id, offset in row.items():
             end = store.max_offset(queue_key(topic, queue_id))
             demand(offset <= end, f"{name} stands at {offset}; queue {queue_id} ends at {end}")
-    wanted = [_clamped(store, offsets) for offsets in promise.committed]
+    wanted = [clamped(store, offsets) for offsets in promise.committed]
     demand(found in wanted, f"offsets {found} were found; expected {wanted}")
-
-
-def _clamped(store: MessageStore, offsets: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
-    return {
-        name: {
-            queue_id: min(offset, store.max_offset(queue_key(name.partition("@")[0], queue_id)))
-            for queue_id, offset in row.items()
-        }
-        for name, row in offsets.items()
-    }

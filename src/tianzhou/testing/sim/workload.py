@@ -139,6 +139,12 @@ class Workload:
     def _open(self) -> MessageStore:
         return MessageStore(self.disk, ROOT, self.config, self.clock)
 
+    def _reopen(self) -> MessageStore:
+        store = self._open()
+        committed = tuple(clamped(store, offsets) for offsets in self.promise.committed)
+        self.promise = self.promise._replace(committed=committed)
+        return store
+
     # Actions
 
     def append(self) -> None:
@@ -231,12 +237,23 @@ class Workload:
     def restart(self) -> None:
         self.store.close()
         self._learn()
-        self.store = self._open()
+        self.store = self._reopen()
 
     def kill(self) -> None:
         """kill -9 and a start: the page cache survives."""
         self.disk.kill()
-        self.store = self._open()
+        self.store = self._reopen()
+
+
+def clamped(store: MessageStore, offsets: Offsets) -> Offsets:
+    """Offsets as a start leaves them: none beyond the end of its queue."""
+    return {
+        name: {
+            queue_id: min(offset, store.max_offset(queue_key(name.partition("@")[0], queue_id)))
+            for queue_id, offset in row.items()
+        }
+        for name, row in offsets.items()
+    }
 
 
 def key_of(entry: Entry) -> str:

@@ -1,0 +1,93 @@
+"""Every call to the disk fails once, for every call of a short workload: SQLite's method."""
+
+import errno
+
+import pytest
+from image_faults import Fault, Run
+
+from tianzhou.store.config import FlushMode
+from tianzhou.store.errors import DiskFull
+from tianzhou.testing.sim.disk import Call
+
+
+def calls_of(mode: FlushMode) -> list[Call]:
+    run = Run(mode)
+    run.work()
+    assert not run.errors
+    assert run.acked == run.flushed == len(run.sent)
+    run.check_restart()
+    return run.disk.calls
+
+
+CALLS = {mode: calls_of(mode) for mode in FlushMode}
+MODES = [pytest.param(mode, id=mode.name.lower()) for mode in FlushMode]
+ONWARD = [pytest.param(False, id="once"), pytest.param(True, id="from-then-on")]
+
+
+def failing(mode: FlushMode, number: int, error: int, *, onward: bool, drops: bool = False) -> Run:
+    """A run in which this call failed; it was noticed, unless nobody needed what it did."""
+    run = Run(mode, Fault(number, error, onward), drops=drops)
+    try:
+        run.work()
+    except Exception as unexpected:
+        call = CALLS[mode][number - 1]
+        raise AssertionError(f"call {number}, {call}: {unexpected!r}") from unexpected
+    assert run.disk.failures or number > len(run.disk.calls)
+    return run
+
+
+def test_the_workload_is_long_enough() -> None:
+    for calls in CALLS.values():
+        assert len(calls) >= 200
+        kinds = {call.kind for call in calls}
+        assert kinds >= {"create", "pwrite", "reserve", "sync", "sync_dir", "rename", "remove"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("onward", ONWARD)
+@pytest.mark.parametrize("mode", MODES)
+def test_an_io_error_loses_nothing_acknowledged(mode: FlushMode, onward: bool) -> None:
+    for number in range(1, len(CALLS[mode]) + 1):
+        run = failing(mode, number, errno.EIO, onward=onward)
+        run.check_power_loss()
+        run.check_restart()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_a_failed_sync_is_not_trusted_after_a_restart(mode: FlushMode) -> None:
+    """The kernel may call the pages clean and not write them again."""
+    for number, call in enumerate(CALLS[mode], 1):
+        if call.kind == "sync":
+            failing(mode, number, errno.EIO, onward=False, drops=True).check_restart()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("onward", ONWARD)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_full_disk_loses_nothing_acknowledged(mode: FlushMode, onward: bool) -> None:
+    for number in range(1, len(CALLS[mode]) + 1):
+        run = failing(mode, number, errno.ENOSPC, onward=onward)
+        run.check_power_loss()
+        run.check_restart()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_room_for_the_log_refuses_and_passes(mode: FlushMode) -> None:
+    """Blocks and files are taken before anything is written, so a full disk is no disaster."""
+    for number, call in enumerate(CALLS[mode], 1):
+        if call.kind not in ("reserve", "create") or "/commitlog/" not in call.path:
+            continue
+        run = failing(mode, number, errno.ENOSPC, onward=False)
+        assert run.fenced is None, f"call {number}, {call}: {run.fenced}"
+        assert [type(error) for error in run.errors] == [DiskFull]
+        assert run.acked == len(run.sent), "the store did not go on"
+        run.check_restart()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_failed_write_or_sync_of_the_log_fences(mode: FlushMode) -> None:
+    for number, call in enumerate(CALLS[mode], 1):
+        if call.kind in ("pwrite", "sync") and "/commitlog/" in call.path:
+            run = failing(mode, number, errno.EIO, onward=False)
+            assert run.fenced is not None, f"call {number}, {call} was ignored"
