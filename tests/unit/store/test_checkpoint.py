@@ -1,0 +1,54 @@
+from pathlib import Path
+
+from tianzhou.store import checkpoint as module
+from tianzhou.store.checkpoint import Checkpoint, CheckpointFile, decode, encode
+from tianzhou.store.files import RealFiles
+
+FULL = Checkpoint(
+    log_timestamp=11, queues_timestamp=12, index_timestamp=13, flushed=1 << 40, derived=1 << 39,
+    anchor=(1 << 39) - 200, queues=7, units=99, index_files=2, index_name="20261115184332523",
+    index_count=41, clean=True, checked=True, exact=True,
+)  # fmt: skip
+
+
+def test_what_is_written_is_read() -> None:
+    assert decode(encode(FULL)) == FULL
+    assert len(encode(FULL)) == module.SECTOR
+
+
+def test_every_flipped_bit_of_our_part_leaves_only_the_times() -> None:
+    page = encode(FULL)
+    ours = range(module.OURS_AT, module.OURS_AT + module.PREFIX.size + module.OURS.size)
+    for at in ours:
+        for bit in range(8):
+            damaged = bytearray(page)
+            damaged[at] ^= 1 << bit
+            assert decode(bytes(damaged)) == Checkpoint(11, 12, 13)
+
+
+def test_times_that_somebody_else_wrote_make_our_part_worthless() -> None:
+    for at in range(24):
+        page = bytearray(encode(FULL))
+        page[at] ^= 1
+        found = decode(bytes(page))
+        assert not found.exact
+        assert found.flushed == 0
+
+
+def test_short_empty_and_negative_files_say_little() -> None:
+    assert decode(b"") == Checkpoint()
+    assert decode(encode(FULL)[:100]) == Checkpoint(11, 12, 13)
+    assert decode(b"\xff" * 512) == Checkpoint()
+
+
+def test_a_new_file_has_the_size_java_expects(tmp_path: Path) -> None:
+    file = CheckpointFile(RealFiles(), str(tmp_path / "checkpoint"))
+    assert file.current == Checkpoint()
+    file.write(FULL, sync=True)
+    file.close()
+    assert (tmp_path / "checkpoint").stat().st_size == 4096
+    file = CheckpointFile(RealFiles(), str(tmp_path / "checkpoint"))
+    assert file.current == FULL
+    file.distrust()
+    assert file.current.queues == module.NO_QUEUES
+    file.close()

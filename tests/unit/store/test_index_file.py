@@ -1,0 +1,102 @@
+import random
+from pathlib import Path
+
+import pytest
+
+from tianzhou.store import index_file
+from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.files import RealFiles
+from tianzhou.store.index_file import IndexFile, file_bytes
+
+SLOTS, ENTRIES = 10, 200
+NOW = 1_700_000_000_000
+Rows = tuple[list[int], list[int], list[int]]
+
+
+def begin(path: Path) -> IndexFile:
+    file = RealFiles().create(str(path), file_bytes(SLOTS, ENTRIES))
+    return IndexFile.begin(file, slots=SLOTS, entries=ENTRIES, offset=5, timestamp=NOW - 9000)
+
+
+def rows(count: int, seed: int) -> Rows:
+    dice = random.Random(seed)
+    hashes = [dice.choice((0, 3, 13, 2**31 - 1, dice.randrange(2**31))) for _ in range(count)]
+    times = [NOW + dice.randrange(-5000, 50_000) for _ in range(count)]
+    return hashes, [1000 + 100 * rank for rank in range(count)], times
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_many_entries_are_put_as_few(tmp_path: Path, seed: int) -> None:
+    few, many = begin(tmp_path / "few"), begin(tmp_path / "many")
+    for first, count in ((0, 60), (60, 1), (61, 130)):
+        hashes, offsets, times = (row[first : first + count] for row in rows(199, seed))
+        many.put(hashes, offsets, times)
+        for rank in range(count):
+            few.put(hashes[rank : rank + 1], offsets[rank : rank + 1], times[rank : rank + 1])
+    assert few.count == many.count == 192
+    few.close()
+    many.close()
+    assert (tmp_path / "few").read_bytes() == (tmp_path / "many").read_bytes()
+
+
+def test_a_file_opened_again_is_the_same(tmp_path: Path) -> None:
+    made = begin(tmp_path / "index")
+    made.put(*rows(100, 1))
+    wanted = [list(made.find(hash_, 0, 1 << 60)) for hash_ in range(20)]
+    header = made.begin_timestamp, made.end_timestamp, made.begin_offset, made.end_offset
+    made.close()
+    again = IndexFile(RealFiles().open(str(tmp_path / "index")), slots=SLOTS, entries=ENTRIES)
+    assert [list(again.find(hash_, 0, 1 << 60)) for hash_ in range(20)] == wanted
+    assert header == (
+        again.begin_timestamp, again.end_timestamp, again.begin_offset, again.end_offset,
+    )  # fmt: skip
+    again.close()
+
+
+def test_entries_are_found_newest_first_within_a_time(tmp_path: Path) -> None:
+    made = begin(tmp_path / "index")
+    times = [NOW, NOW + 1500, NOW + 3999, NOW + 10_000]
+    made.put([3, 13, 3, 3], [100, 200, 300, 400], times)
+    assert list(made.find(3, 0, 1 << 60)) == [400, 300, 100]
+    assert list(made.find(13, 0, 1 << 60)) == [200]  # the same slot, another hash
+    assert list(made.find(4, 0, 1 << 60)) == []
+    assert list(made.find(3, NOW + 3999, NOW + 3999)) == [300]
+    assert list(made.find(3, NOW, NOW)) == [100]
+    assert list(made.find(3, NOW + 11_500, 1 << 60)) == []
+    assert made.overlaps(NOW + 10_000, 1 << 60)
+    assert not made.overlaps(NOW + 10_001, 1 << 60)
+    assert not made.overlaps(0, NOW - 1)
+    made.close()
+
+
+def test_a_cut_takes_newer_entries_back(tmp_path: Path) -> None:
+    whole, cut = begin(tmp_path / "whole"), begin(tmp_path / "cut")
+    hashes, offsets, times = rows(150, 4)
+    whole.put(hashes[:70], offsets[:70], times[:70])
+    cut.put(hashes, offsets, times)
+    assert cut.cut(71)
+    cut.set_end(times[69])
+    assert [list(cut.find(h, 0, 1 << 60)) for h in hashes] == [
+        list(whole.find(h, 0, 1 << 60)) for h in hashes
+    ]
+    for wrong in (0, -1, ENTRIES + 1):
+        assert not cut.cut(wrong)
+    whole.close()
+    cut.close()
+
+
+def test_a_chain_that_leads_forward_ends(tmp_path: Path) -> None:
+    made = begin(tmp_path / "index")
+    made.put([3, 3, 3], [100, 200, 300], [NOW] * 3)
+    at = index_file.HEADER.size + index_file.SLOT.size * SLOTS + index_file.ENTRY.size * 2
+    index_file.ENTRY.pack_into(made._view, at, 3, 200, 0, 2)  # entry 2 comes after itself
+    assert list(made.find(3, 0, 1 << 60)) == [300, 200]
+    assert not made.cut(4)
+    made.close()
+
+
+def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
+    file = RealFiles().create(str(tmp_path / "index"), 100)
+    with pytest.raises(StoreDamaged, match="has 100 bytes"):
+        IndexFile(file, slots=SLOTS, entries=ENTRIES)
+    file.close()

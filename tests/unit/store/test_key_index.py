@@ -1,0 +1,100 @@
+from pathlib import Path
+
+from tianzhou.base.java import key_hash
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.store.files import RealFiles
+from tianzhou.store.key_index import KeyIndex
+from tianzhou.testing.sim.clock import ManualClock
+
+EVER = 1 << 60
+NOW = 1_700_000_000_000
+
+
+def make(directory: Path, clock: ManualClock) -> KeyIndex:
+    return KeyIndex(RealFiles(), str(directory), clock, slots=8, entries=11)
+
+
+def put(index: KeyIndex, count: int, *, first: int = 0) -> None:
+    """One key each, a second apart; ten fit into a file."""
+    ranks = range(first, first + count)
+    index.put(
+        [key_hash(f"t#k{rank % 4}") for rank in ranks],
+        [1000 * rank for rank in ranks],
+        [NOW + 1000 * rank for rank in ranks],
+    )
+
+
+def find(index: KeyIndex, key: str, begin: int = 0, end: int = EVER, count: int = 99) -> list[int]:
+    found = index.find("t", key, begin_ms=begin, end_ms=end, count_max=count)
+    return [offset // 1000 for offset in found]
+
+
+def test_files_roll_when_they_are_full_and_are_searched_newest_first(tmp_path: Path) -> None:
+    index = make(tmp_path / "index", ManualClock())
+    put(index, 35)
+    assert [file.count - 1 for file in index.files] == [10, 10, 10, 5]
+    assert find(index, "k1") == [33, 29, 25, 21, 17, 13, 9, 5, 1]
+    assert find(index, "k1", count=3) == [33, 29, 25]
+    assert find(index, "k1", begin=NOW + 13_000, end=NOW + 25_000) == [25, 21, 17, 13]
+    assert find(index, "nobody") == []
+    index.close()
+
+
+def test_a_new_file_inherits_the_end_of_the_last_until_its_first_entry(tmp_path: Path) -> None:
+    index = make(tmp_path / "index", ManualClock())
+    put(index, 11)
+    first, second = index.files
+    assert (second.begin_offset, second.begin_timestamp) == (10_000, NOW + 10_000)
+    assert first.end_offset == 9000
+    # Its first entry was timed against the end of the last file, as in Java.
+    seconds = int(second._entries()["seconds"][1])
+    assert seconds == 1
+    index.close()
+
+
+def test_names_grow_even_when_the_clock_goes_back(tmp_path: Path) -> None:
+    clock = ManualClock()
+    index = make(tmp_path / "index", clock)
+    put(index, 10)
+    clock.jump(-7 * 3_600_000)
+    put(index, 10, first=10)
+    put(index, 10, first=20)
+    names = [file.name for file in index.files]
+    assert names == sorted(set(names))
+    assert all(len(name) == 17 and name.isdecimal() for name in names)
+    index.close()
+    again = make(tmp_path / "index", clock)
+    again.load()
+    assert [file.name for file in again.files] == names
+    assert find(again, "k0") == [28, 24, 20, 16, 12, 8, 4, 0]
+    again.close()
+
+
+def test_a_cut_removes_newer_files(tmp_path: Path) -> None:
+    index = make(tmp_path / "index", ManualClock())
+    put(index, 14)
+    name, count = index.files[-1].name, index.files[-1].count
+    put(index, 16, first=14)
+    assert index.cut(name, count)
+    assert find(index, "k1") == [13, 9, 5, 1]
+    assert not index.cut("20000101000000000", 3)
+    assert index.files == []
+    assert index.cut("", 1)
+    index.close()
+
+
+def test_files_of_expired_messages_go_but_never_the_newest(tmp_path: Path) -> None:
+    index = make(tmp_path / "index", ManualClock())
+    put(index, 25)
+    assert index.remove_expired(PhysicalOffset(9000)) == 0
+    assert index.remove_expired(PhysicalOffset(9001)) == 1
+    assert index.remove_expired(PhysicalOffset(1 << 40)) == 1
+    assert len(index.files) == len(list((tmp_path / "index").iterdir())) == 1
+    index.close()
+
+
+def test_one_message_with_two_equal_keys_is_found_once(tmp_path: Path) -> None:
+    index = make(tmp_path / "index", ManualClock())
+    index.put([key_hash("t#k")] * 2, [7000] * 2, [NOW] * 2)
+    assert find(index, "k") == [7]
+    index.close()

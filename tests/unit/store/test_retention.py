@@ -1,0 +1,48 @@
+import pytest
+
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.retention import Pressure, pressure_of, verdict
+
+HOUR = 3_600_000
+CONFIG = StoreConfig(retention_hours=10, retention_at_hours=(4,))
+OLD, YOUNG = 10 * HOUR, 10 * HOUR - 1
+
+
+@pytest.mark.parametrize(
+    ("used", "pressure"),
+    [
+        (0.0, Pressure.NONE), (0.75, Pressure.NONE), (0.76, Pressure.CLEAN),
+        (0.85, Pressure.CLEAN), (0.86, Pressure.FORCE), (0.90, Pressure.FORCE),
+        (0.91, Pressure.REFUSE), (1.0, Pressure.REFUSE),
+    ],
+)  # fmt: skip
+def test_pressure(used: float, pressure: Pressure) -> None:
+    assert pressure_of(used, CONFIG) is pressure
+
+
+@pytest.mark.parametrize(
+    ("ages", "pressure", "hour", "by_hand", "files"),
+    [
+        ([], Pressure.NONE, 4, False, 0),
+        ([OLD, OLD, YOUNG], Pressure.NONE, 4, False, 2),
+        ([OLD, OLD, YOUNG], Pressure.NONE, 5, False, 0),
+        ([OLD, OLD, YOUNG], Pressure.NONE, 5, True, 2),
+        ([OLD, OLD, YOUNG], Pressure.CLEAN, 5, False, 2),
+        ([YOUNG, YOUNG], Pressure.CLEAN, 4, False, 0),
+        # Behind a young file the rest stays, whatever its age: the log has no gaps.
+        ([OLD, YOUNG, OLD], Pressure.NONE, 4, False, 1),
+        ([YOUNG, YOUNG], Pressure.FORCE, 5, False, 1),
+        ([OLD, OLD, YOUNG], Pressure.FORCE, 5, False, 2),
+        ([YOUNG], Pressure.REFUSE, 5, False, 1),
+        ([], Pressure.REFUSE, 5, False, 0),
+        # A clock that was set back makes files of the future.
+        ([-HOUR, OLD], Pressure.NONE, 4, False, 0),
+    ],
+)
+def test_verdict(ages: list[int], pressure: Pressure, hour: int, by_hand: bool, files: int) -> None:
+    assert verdict(ages, pressure, hour, CONFIG, by_hand=by_hand).files == files
+
+
+def test_nothing_is_ever_old_enough_without_a_reason() -> None:
+    assert verdict([OLD], Pressure.NONE, 5, CONFIG, by_hand=False).reason == ""
+    assert verdict([OLD], Pressure.FORCE, 5, CONFIG, by_hand=False).reason

@@ -1,0 +1,67 @@
+import pytest
+
+from tianzhou.base.settings import SettingsError, declarations, load
+from tianzhou.store.config import FlushMode, StoreConfig, delay_levels
+
+
+def test_defaults_are_within_their_bounds() -> None:
+    load(StoreConfig, {})
+
+
+def test_rocketmq_names_are_understood() -> None:
+    config, unknown = load(
+        StoreConfig,
+        {
+            "mappedFileSizeCommitLog": "65536",
+            "mappedFileSizeConsumeQueue": "410",
+            "flushDiskType": "SYNC_FLUSH",
+            "messageIndexEnable": "false",
+            "deleteWhen": "04;16",
+            "diskMaxUsedSpaceRatio": "60",
+            "fileReservedTime": "48",
+            "messageDelayLevel": "1s 2m 3h 4d",
+            "brokerName": "a",
+        },
+    )
+    assert unknown == ["brokerName"]
+    assert config.commit_log_file_bytes == 65536
+    assert config.consume_queue_file_units == 20  # whole units only
+    assert config.flush_mode is FlushMode.SYNC
+    assert not config.index_enabled
+    assert config.retention_at_hours == (4, 16)
+    assert config.disk_clean_ratio == 0.6
+    assert config.retention_hours == 48
+    assert config.delay_levels_ms == (1_000, 120_000, 10_800_000, 345_600_000)
+
+
+def test_every_setting_says_what_it_is_and_no_two_share_a_name() -> None:
+    declared = declarations(StoreConfig)
+    assert all(declaration.help for declaration in declared.values())
+    names = [*declared, *(d.alias for d in declared.values() if d.alias)]
+    assert len(set(names)) == len(names)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(
+            StoreConfig,
+            {"deleteWhen": "25", "messageDelayLevel": "1x", "flushDiskType": "NEVER"},
+        )
+    assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("commit_log_file_bytes", 4095), ("index_entries", 1), ("retention_hours", -1),
+     ("disk_refuse_ratio", 1.5), ("flush_interval_ms", 0)],
+)  # fmt: skip
+def test_a_value_out_of_bounds_is_refused(name: str, value: float) -> None:
+    with pytest.raises(SettingsError, match=name):
+        load(StoreConfig, {name: value})
+
+
+def test_delay_levels() -> None:
+    assert delay_levels("") == ()
+    for wrong in ("s", "1", "1.5s", "-1s"):
+        with pytest.raises(ValueError, match="is not a number"):
+            delay_levels(wrong)
