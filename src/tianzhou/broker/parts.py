@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tianzhou.base.clock import Clock
+from tianzhou.broker.administration import Administration, StatsTicks
 from tianzhou.broker.admission import Admission
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
@@ -22,6 +23,7 @@ from tianzhou.broker.permission import Permission
 from tianzhou.broker.requests import Requests
 from tianzhou.broker.services import Service
 from tianzhou.broker.sessions import Sessions
+from tianzhou.broker.stats import Stats
 from tianzhou.broker.subscriptions import Filters
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.writer import Writer
@@ -42,6 +44,9 @@ class Parts:
     offsets: ConsumerOffsets
     permission: Permission
     services: tuple[Service, ...]
+    stats: Stats
+    codes: frozenset[int]
+    """Requests that have a handler besides sends and pulls, refused ones included."""
 
 
 def assemble(
@@ -70,13 +75,24 @@ def assemble(
     pull = Pull(config, store, topics, groups, offsets, sessions, permission, filters, monotonic_s)
     writer.arrived.append(pull.arrived)
     clients = Clients(config, topics, groups, sessions, locks, filters, clock)
+    delays = Delays(store, writer, clock, save_every_ms=config.delay_save_ms)
+    stats = Stats(clock.now_ms())
+    administration = Administration(
+        config=config, store=store, clock=clock, topics=topics, groups=groups, offsets=offsets,
+        sessions=sessions, permission=permission, clients=clients, pull=pull, writer=writer,
+        delays=delays, stats=stats,
+    )  # fmt: skip
     handlers: dict[int, Handler] = {}
     for part in (
+        administration,
         clients,
         Offsets(store, topics, groups, offsets),
         SendBack(store, topics, groups, permission, admission, writer),
     ):
         handlers |= part.handlers()
     requests = Requests(send, pull, Desk(handlers))
-    services = (Delays(store, writer, clock, save_every_ms=config.delay_save_ms),)
-    return Parts(requests, clients, pull, writer, topics, offsets, permission, services)
+    services = (delays, StatsTicks(stats, clock))
+    return Parts(
+        requests, clients, pull, writer, topics, offsets, permission, services, stats,
+        codes=frozenset(handlers),
+    )  # fmt: skip

@@ -1,0 +1,102 @@
+"""Everything that answers administrators, put together from the parts of a broker."""
+
+from dataclasses import dataclass
+
+from tianzhou.base.clock import Clock
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.delay import Delays
+from tianzhou.broker.groups import Groups
+from tianzhou.broker.handlers.admin_broker import AdminBroker
+from tianzhou.broker.handlers.admin_clients import AdminClients
+from tianzhou.broker.handlers.admin_groups import AdminGroups
+from tianzhou.broker.handlers.admin_offsets import AdminOffsets
+from tianzhou.broker.handlers.admin_reset import AdminReset
+from tianzhou.broker.handlers.admin_topics import AdminTopics
+from tianzhou.broker.handlers.clients import Clients
+from tianzhou.broker.handlers.pull import Pull
+from tianzhou.broker.handlers.query import Query
+from tianzhou.broker.handlers.refusals import Refusals
+from tianzhou.broker.permission import Permission
+from tianzhou.broker.runtime import Runtime
+from tianzhou.broker.sessions import Sessions
+from tianzhou.broker.settable import Settable
+from tianzhou.broker.stats import Stats
+from tianzhou.broker.topics import Topics
+from tianzhou.broker.writer import Writer
+from tianzhou.net.exchange import Handler
+from tianzhou.record.ids import decode_host
+from tianzhou.store.store import MessageStore
+
+
+@dataclass(slots=True, kw_only=True)
+class Administration:
+    """What administration looks at. Its handlers get what each of them uses."""
+
+    config: BrokerConfig
+    store: MessageStore
+    clock: Clock
+    topics: Topics
+    groups: Groups
+    offsets: ConsumerOffsets
+    sessions: Sessions
+    permission: Permission
+    clients: Clients
+    pull: Pull
+    writer: Writer
+    delays: Delays
+    stats: Stats
+
+    def handlers(self) -> dict[int, Handler]:
+        config, store, clock, stats = self.config, self.store, self.clock, self.stats
+        topics, groups, offsets, sessions = self.topics, self.groups, self.offsets, self.sessions
+        host = decode_host(self.writer.store_host)
+        address = f"{host.address}:{host.port}"
+        parts = (
+            AdminTopics(config, store, topics, offsets, sessions, stats, clock, self.writer.settle),
+            AdminGroups(groups, offsets, sessions, stats),
+            AdminOffsets(config, address, store, topics, groups, offsets, sessions, stats, clock),
+            AdminReset(config, store, topics, groups, offsets, sessions),
+            AdminClients(config, store, sessions),
+            AdminBroker(self._settable(), self._runtime(), stats, store, clock),
+            Query(store, sessions),
+            Refusals(),
+        )
+        handlers: dict[int, Handler] = {}
+        for part in parts:
+            handlers |= part.handlers()
+        return handlers
+
+    def _settable(self) -> Settable:
+        settable = Settable(self.config, self.store.config, self.store.root)
+        settable.adopt += [self.topics.adopt, self.groups.adopt, self._adopt]
+        return settable
+
+    def _adopt(self, config: BrokerConfig) -> None:
+        self.clients.config = config
+        if self.permission.bits != config.permission:
+            self.permission.set(config.permission)
+
+    def _runtime(self) -> Runtime:
+        return Runtime(
+            store=self.store,
+            stats=self.stats,
+            held_pulls=self.pull.holds.__len__,
+            held_pulls_max=self.config.held_pulls_max,
+            waiting_answers=self.writer.acks.__len__,
+            delay_table=self.delays.table,
+        )
+
+
+@dataclass(slots=True)
+class StatsTicks:
+    """The service that lets statistics see time pass."""
+
+    stats: Stats
+    clock: Clock
+
+    def tick(self) -> None:
+        self.stats.tick(self.clock.now_ms())
+
+    def finish(self) -> None:
+        """They begin anew with the next start."""
