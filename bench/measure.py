@@ -31,10 +31,14 @@ class Row:
     yardstick: str = ""
     ratio: float | None = None
     floor: float | None = None
+    smaller_is_better: bool = False
+    """The ratio is a cost, and the floor a ceiling."""
 
     @property
     def holds(self) -> bool:
-        return self.floor is None or (self.ratio is not None and self.ratio >= self.floor)
+        if self.floor is None or self.ratio is None:
+            return self.floor is None
+        return self.ratio <= self.floor if self.smaller_is_better else self.ratio >= self.floor
 
 
 @dataclass(frozen=True, slots=True)

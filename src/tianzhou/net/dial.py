@@ -5,7 +5,7 @@ from typing import Final
 
 from tianzhou.net.link import Link
 from tianzhou.wire.codec import decode_header
-from tianzhou.wire.frame import FrameBatch
+from tianzhou.wire.frame import FrameBatch, FrameBuffer
 
 CONNECT_S: Final = 3.0
 
@@ -30,5 +30,7 @@ async def dial(host: str, port: int) -> Link:
     """Connect. Raises OSError or TimeoutError."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(CONNECT_S):
-        _, link = await loop.create_connection(lambda: Link(_Caller(), loop), host, port)
+        _, link = await loop.create_connection(
+            lambda: Link(_Caller(), loop, FrameBuffer()), host, port
+        )
     return link

@@ -19,8 +19,9 @@ from tianzhou.wire.header import Header
 WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
 """A peer that does not read is not read from either once this much waits for it."""
 
-IDLE_CAPACITY: Final = 4096
-"""What a connection holds while nothing arrives; thousands of them must cost little."""
+SHARED_CAPACITY: Final = 256 * 1024
+"""What one read takes. All connections of a server read into the same buffer: whole frames are
+handled before the next read, and only the beginning of one is kept by its connection."""
 
 
 class Service(Protocol):
@@ -38,14 +39,18 @@ class Link(asyncio.BufferedProtocol):
     """Owner: the event loop."""
 
     __slots__ = (
-        "_asked", "_buffer", "_loop", "_out", "_peername", "_service", "_transport", "_writing",
-        "blocked_since", "heard_at", "partial_since", "session",
+        "_asked", "_loop", "_out", "_own", "_peername", "_remote_host", "_service", "_shared",
+        "_transport", "_writing", "blocked_since", "heard_at", "partial_since", "session",
     )  # fmt: skip
 
-    def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, service: Service, loop: asyncio.AbstractEventLoop, shared: FrameBuffer
+    ) -> None:
         self._service = service
         self._loop = loop
-        self._buffer = FrameBuffer(IDLE_CAPACITY)
+        self._shared = shared
+        self._own: FrameBuffer | None = None
+        """Holds the beginning of a frame, while there is one."""
         self._transport: asyncio.Transport | None = None
         self._out: list[Bytes] = []
         self._writing = False
@@ -64,29 +69,40 @@ class Link(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)  # servers make no other kind
         self._transport.set_write_buffer_limits(WRITE_BYTES_MAX)
         self._peername = transport.get_extra_info("peername")
+        self._remote_host = encode_host(Host(*self._peername[:2])) if self._peername else bytes(8)
         self._service.opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer.writable()
+        return (self._own or self._shared).writable()
 
     def buffer_updated(self, nbytes: int) -> None:
         self.heard_at = self._loop.time()
-        self._buffer.wrote(nbytes)
+        buffer = self._own or self._shared
+        buffer.wrote(nbytes)
         # What is queued while handling leaves in one write at the end.
         self._writing = True
         try:
-            batch = self._buffer.take()
+            batch = buffer.take()
             if batch.count:
                 self._service.received(self, batch)
-            if self._buffer.broken is not None:
-                raise self._buffer.broken
+            if buffer.broken is not None:
+                raise buffer.broken
         except ProtocolError:
+            buffer.reset()
             self._flush()
             self.close()
         finally:
             self._writing = False
             self._flush()
-        if not self._buffer.waiting_bytes:
+        self._keep_rest(buffer)
+
+    def _keep_rest(self, buffer: FrameBuffer) -> None:
+        """A frame that has begun stays with this connection; otherwise nothing does."""
+        if buffer is self._shared:
+            self._own = buffer.hand_over()
+        elif not buffer.waiting_bytes:
+            self._own = None
+        if self._own is None:
             self.partial_since = None
         elif self.partial_since is None:
             self.partial_since = self.heard_at
@@ -124,9 +140,7 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def remote_host(self) -> bytes:
-        if not self._peername:
-            return bytes(8)
-        return encode_host(Host(*self._peername[:2]))
+        return self._remote_host
 
     @property
     def local(self) -> str:

@@ -6,8 +6,8 @@ import socket
 from collections.abc import Iterable
 from typing import Final
 
-from tianzhou.net.link import Link, Service
-from tianzhou.wire.frame import FrameBatch
+from tianzhou.net.link import SHARED_CAPACITY, Link, Service
+from tianzhou.wire.frame import FrameBatch, FrameBuffer
 
 IDLE_S: Final = 120.0
 """As Java: a connection on which nothing was heard for so long is closed."""
@@ -27,6 +27,7 @@ class Server:
     def __init__(self, service: Service, *, connections_max: int = CONNECTIONS_MAX) -> None:
         self._service = service
         self._connections_max = connections_max
+        self._shared = FrameBuffer(SHARED_CAPACITY)
         self._links: set[Link] = set()
         self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
@@ -37,7 +38,7 @@ class Server:
     async def listen(self, bound: socket.socket) -> None:
         """Accept connections on a socket that `bind` made."""
         listener = await self._loop.create_server(
-            lambda: Link(self, self._loop), sock=bound, backlog=1024
+            lambda: Link(self, self._loop, self._shared), sock=bound, backlog=1024
         )
         self._listeners.append(listener)
         if self._sweeper is None:

@@ -141,6 +141,24 @@ class FrameBuffer:
             raise self.broken
         return FrameBatch(self._view, headers, bodies, ends, types)
 
+    def reset(self) -> None:
+        """Forget everything: the stream it came from is being closed."""
+        self._taken = self._filled = 0
+        self.broken = None
+
+    def hand_over(self) -> "FrameBuffer | None":
+        """Move the beginning of a frame into a buffer of its own and be empty; None if there is
+        none. So one large buffer serves all connections that have nothing half-read."""
+        waiting = self._filled - self._taken
+        rest = self._view[self._taken : self._filled]
+        self._taken = self._filled = 0
+        if not waiting:
+            return None
+        other = FrameBuffer(max(CAPACITY_DEFAULT, waiting))
+        other._view[:waiting] = rest
+        other._filled = waiting
+        return other
+
     def _start_over(self) -> None:
         """Nothing of value is in the buffer. Gives back room that the last frames did not need."""
         if self.capacity > self._capacity_initial and self._filled <= self.capacity // 4:

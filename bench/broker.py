@@ -1,0 +1,153 @@
+"""The broker over real sockets: CPU per message of its process, beside a server that only
+acknowledges."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, perf_counter, sleep
+
+from bench.load import Connection, batch_frame, drive, pull_frame, send_frame
+from bench.measure import Row
+
+TOPIC = "bench"
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def served(command: list[str]) -> Generator[dict[str, str]]:
+    """A server process, known by the file it writes when it is ready."""
+    directory = Path(tempfile.mkdtemp(prefix="tianzhou-bench-"))
+    ready = directory / "ready.json"
+    process = subprocess.Popen([*command, str(ready)], stderr=subprocess.DEVNULL, cwd=Path.cwd())
+    try:
+        deadline = monotonic() + 10
+        while not ready.exists():
+            assert monotonic() < deadline, f"{command} did not start"
+            assert process.poll() is None, f"{command} ended with {process.returncode}"
+            sleep(0.01)
+        yield json.loads(ready.read_text())
+    finally:
+        process.terminate()
+        process.wait(10)
+        shutil.rmtree(directory)
+
+
+def broker() -> list[str]:
+    tianzhou = str(Path(sys.executable).with_name("tianzhou"))
+    return [
+        tianzhou, "up", "--ephemeral", "--nameserver-port", "0", "--broker-port", "0",
+        "--ready-file",
+    ]  # fmt: skip
+
+
+def yardstick() -> list[str]:
+    return [sys.executable, "-m", "bench.yardstick"]
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
+
+
+class Shape:
+    """One way of loading a server."""
+
+    def __init__(
+        self, name: str, burst: Callable[[int], bytes], *, connections: int, window: int,
+        total: int,
+        messages_per_request: int = 1, size: int = 0, most: float | None = None,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.burst = burst
+        self.connections = connections
+        self.window = window
+        self.total = total
+        self.messages = messages_per_request
+        self.size = size
+        self.most = most
+        """Times the CPU of the yardstick that one message may take."""
+
+    def measure(self, server: dict[str, str]) -> tuple[float, float]:
+        """Messages per second, and CPU seconds per message of the server."""
+        pid = int(server["pid"])
+        drive(
+            server["broker"], self.burst, connections=self.connections, window=self.window,
+            total=self.total // 10,
+        )  # fmt: skip
+        before = cpu_seconds(pid)
+        seconds = drive(
+            server["broker"], self.burst, connections=self.connections, window=self.window,
+            total=self.total,
+        )  # fmt: skip
+        messages = self.total * self.messages
+        return messages / seconds, (cpu_seconds(pid) - before) / messages
+
+
+def sends(body_bytes: int, rank: int, window: int) -> bytes:
+    body = bytes(body_bytes)
+    return b"".join(
+        send_frame(TOPIC, body, rank * 1000 + number, queue=rank % 4) for number in range(window)
+    )
+
+
+def shapes() -> list[Shape]:
+    many = {"connections": 8, "window": 64}
+    batch = [bytes(128)] * 32
+    return [
+        Shape("send 128 B, 8 x 64 in flight", lambda r: sends(128, r, 64), **many, total=200_000,
+              size=128, most=15),
+        Shape("send 1 KiB, 8 x 64 in flight", lambda r: sends(1024, r, 64), **many, total=150_000,
+              size=1024, most=17),
+        Shape("batches of 32 x 128 B", lambda r: batch_frame(TOPIC, batch, r * 1000) * 8,
+              connections=8, window=8, total=12_000, messages_per_request=32, size=128, most=9),
+        Shape("pulls of 32 x 1 KiB", lambda r: pull_frame("pulled", 0, r) * 4, connections=4,
+              window=4, total=20_000, messages_per_request=32, size=1024, most=2.5),
+        Shape("pulls of 32 x 1 KiB, one tag of ten",
+              lambda r: pull_frame("pulled", 0, r, tags="tag-3") * 4, connections=4, window=4,
+              total=10_000, messages_per_request=32, size=1024),
+    ]  # fmt: skip
+
+
+def fill(address: str) -> None:
+    """A queue to pull from."""
+    peer = Connection(address)
+    for first in range(0, 6_400, 64):
+        frames = b"".join(send_frame("pulled", bytes(1024), first + n) for n in range(64))
+        peer.exchange(frames, 64)
+    peer.socket.close()
+
+
+def rows() -> Iterator[Row]:
+    with served(yardstick()) as server:
+        plain = [shape.measure(server) for shape in shapes()[:2]]
+    with served(broker()) as server:
+        fill(server["broker"])
+        for shape in shapes():
+            # Frames cost the yardstick the same whatever is in them; per frame it is.
+            _, yard_cpu = plain[1 if shape.size == 1024 else 0]
+            rate, cpu = shape.measure(server)
+            yield Row(
+                "broker", shape.name, rate, rate * shape.size, cpu * 1e6,
+                "acknowledging only", cpu / yard_cpu, shape.most, smaller_is_better=True,
+            )  # fmt: skip
+        yield from latency(server["broker"])
+
+
+def latency(address: str) -> Iterator[Row]:
+    peer = Connection(address)
+    frame = send_frame(TOPIC, bytes(128), 1)
+    times: list[float] = []
+    for _ in range(5_000):
+        begun = perf_counter()
+        peer.exchange(frame)
+        times.append(perf_counter() - begun)
+    times.sort()
+    p50, p99 = times[len(times) // 2], times[len(times) * 99 // 100]
+    name = f"send, 1 in flight: p50 {p50 * 1e6:.0f} µs, p99 {p99 * 1e6:.0f} µs"
+    yield Row("broker", name, 1 / p50, 128 / p50, 0.0)
