@@ -29,6 +29,13 @@ def test_recovery_keeps_every_promise(seed: int) -> None:
     assert explorer.nested > 0, "recovery itself was never cut short"
 
 
+def test_neither_stale_records_nor_second_owners() -> None:
+    for seed in range(5):
+        explorer = Explorer(seed)
+        explorer.check_foreign_record()
+        explorer.check_lock()
+
+
 @pytest.mark.skipif(not PLACE, reason="TIANZHOU_CRASH names no image")
 def test_replay() -> None:
     place = Place.parse(PLACE)

@@ -3,11 +3,11 @@
 import errno
 
 import pytest
-from image_faults import Fault, Run
 
 from tianzhou.store.config import FlushMode
 from tianzhou.store.errors import DiskFull
 from tianzhou.testing.sim.disk import Call
+from tianzhou.testing.sim.disk_faults import Fault, Run
 
 
 def calls_of(mode: FlushMode) -> list[Call]:
@@ -59,7 +59,9 @@ def test_a_failed_sync_is_not_trusted_after_a_restart(mode: FlushMode) -> None:
     """The kernel may call the pages clean and not write them again."""
     for number, call in enumerate(CALLS[mode], 1):
         if call.kind == "sync":
-            failing(mode, number, errno.EIO, onward=False, drops=True).check_restart()
+            run = failing(mode, number, errno.EIO, onward=False, drops=True)
+            run.check_power_loss()
+            run.check_restart()
 
 
 @pytest.mark.slow

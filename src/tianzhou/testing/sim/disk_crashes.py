@@ -6,7 +6,7 @@ or crashed while they are being recovered.
 """
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from random import Random
 from typing import Final, NamedTuple
@@ -15,6 +15,7 @@ from tianzhou.base.kinds import QueueKey
 from tianzhou.record.chunk import Entry
 from tianzhou.record.chunk import build as chunk_of
 from tianzhou.record.layout import CRC_PROPERTY_BYTES
+from tianzhou.store.errors import StoreLocked
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.disk import SimDisk
 from tianzhou.testing.sim.disk_checks import (
@@ -186,6 +187,8 @@ class Explorer:
         report = store.recovered
         demand(store.log.end == end, f"the log ended at {end} and now ends at {store.log.end}")
         demand(report.cut_at is None and not report.damage, f"something was cut again: {report}")
+        # Only where a tear is in play may the checkpoint be lost, and everything derived anew.
+        demand(plan > 1 or not report.rebuilt, f"a whole checkpoint was not enough: {report}")
         found = all_contents(store)
         # Derived anew, a deleted topic comes back until its records expire: the log is the truth.
         gone = {one.topic for one in self.workload.promise.deletions if report.rebuilt}
@@ -196,6 +199,32 @@ class Explorer:
                 f"recovering again changed what can be read of {queue}",
             )
         return store
+
+    def check_foreign_record(self) -> None:
+        """A record of another place, behind the end of the log, is no message: blocks of removed
+        files come back like this."""
+        image = _image(self.workload.disk.crash_point(), "", 1)
+        store = self.open(SimDisk(image))
+        before, end = all_contents(store), store.log.end
+        size = store.log.file_bytes
+        path = f"{ROOT}/commitlog/{end // size * size:020d}"
+        image = _image(self._disk_of(store).crash_point(), "", 1)
+        content = bytearray(image.get(path) or bytes(size))
+        stale = min((one.record for one in self.history.sent), key=len)
+        if len(stale) + end % size <= size:
+            content[end % size : end % size + len(stale)] = stale
+            image[path] = bytes(content)
+            again = self.open(SimDisk(image))
+            demand(again.log.end == end, "a record of another place was taken for the next")
+            demand(all_contents(again) == before, "a record of another place is served")
+
+    def check_lock(self) -> None:
+        """Two stores never share a directory."""
+        disk = SimDisk()
+        self.open(disk)
+        with suppress(StoreLocked):
+            self.open(disk)
+            raise Broken("two stores have one directory")
 
     def _disk_of(self, store: MessageStore) -> SimDisk:
         disk = store._files
