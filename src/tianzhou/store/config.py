@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass
 
 from tianzhou.base import limits
-from tianzhou.base.settings import setting
+from tianzhou.base.settings import SettingsError, setting
 
 PAGE: int = 4096
 
@@ -23,8 +23,10 @@ def _hours(text: str) -> tuple[int, ...]:
     return hours
 
 
-def _percent(text: str) -> float:
-    return int(text) / 100
+def _ratio(text: str) -> float:
+    """RocketMQ writes percent for some of these and a fraction for others; both are clear."""
+    value = float(text)
+    return value / 100 if value > 1 else value
 
 
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -37,6 +39,8 @@ def delay_levels(text: str) -> tuple[int, ...]:
         if word[-1] not in _UNITS or not word[:-1].isdecimal():
             raise ValueError(f"{word!r} is not a number with s, m, h or d")
         levels.append(int(word[:-1]) * _UNITS[word[-1]])
+    if not levels:
+        raise ValueError("must name at least one delay")
     return tuple(levels)
 
 
@@ -95,7 +99,8 @@ class StoreConfig:
     )  # fmt: skip
     queue_flush_interval_ms: int = setting(
         1_000, min=1, max=60_000, alias="flushIntervalConsumeQueue",
-        help="How often consume queues, index and checkpoint are synced, in milliseconds.",
+        help="Consume queues, index and checkpoint are synced at most this often, in milliseconds, "
+        "and then when 16 MiB of log are not covered by the checkpoint.",
     )  # fmt: skip
     queue_flush_thorough_ms: int = setting(
         60_000, min=1, max=600_000, alias="flushConsumeQueueThoroughInterval",
@@ -115,15 +120,15 @@ class StoreConfig:
         help="Local hours in which expired files are removed.",
     )  # fmt: skip
     disk_clean_ratio: float = setting(
-        0.75, min=0.10, max=0.95, alias="diskMaxUsedSpaceRatio", read=_percent,
+        0.75, min=0.10, max=0.95, alias="diskMaxUsedSpaceRatio", read=_ratio,
         help="Over this use of the disk expired files go at once, whatever the hour.",
     )  # fmt: skip
     disk_force_ratio: float = setting(
-        0.85, min=0.15, max=0.97, alias="diskSpaceCleanForciblyRatio",
+        0.85, min=0.15, max=0.97, alias="diskSpaceCleanForciblyRatio", read=_ratio,
         help="Over this use the oldest files go, expired or not.",
     )  # fmt: skip
     disk_refuse_ratio: float = setting(
-        0.90, min=0.20, max=0.99, alias="diskSpaceWarningLevelRatio",
+        0.90, min=0.20, max=0.99, alias="diskSpaceWarningLevelRatio", read=_ratio,
         help="Over this use writes are refused until space is back.",
     )  # fmt: skip
     clean_interval_ms: int = setting(
@@ -135,10 +140,25 @@ class StoreConfig:
         delay_levels(DELAY_LEVELS), alias="messageDelayLevel", read=delay_levels,
         help="Delays of levels 1, 2, 3 …",
     )  # fmt: skip
-    memory_ratio: float = setting(
-        0.40, min=0.05, max=0.95,
-        help="Unread log within this part of memory counts as cached when a pull is limited.",
-    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        problems = [
+            text
+            for text, is_wrong in (
+                (
+                    "disk_clean_ratio, disk_force_ratio and disk_refuse_ratio must ascend",
+                    not self.disk_clean_ratio <= self.disk_force_ratio <= self.disk_refuse_ratio,
+                ),
+                (
+                    f"retention_at_hours = {self.retention_at_hours}: hours are 0 to 23",
+                    not all(0 <= hour <= 23 for hour in self.retention_at_hours),
+                ),
+                ("delay_levels_ms must name at least one delay", not self.delay_levels_ms),
+            )
+            if is_wrong
+        ]
+        if problems:
+            raise SettingsError(problems)
 
     @property
     def consume_queue_file_units(self) -> int:

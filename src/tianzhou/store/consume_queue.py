@@ -46,7 +46,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "_cache", "_file_units", "_tail", "directory", "first", "key", "min_offset",
-        "unsynced", "written",
+        "written",
     )  # fmt: skip
 
     def __init__(self, cache: FileCache, directory: str, key: QueueKey, file_units: int) -> None:

@@ -34,6 +34,12 @@ class DiskFull(StoreError):
     retry = Retry.OTHER_BROKER
 
 
+class FlushTimeout(StoreError):
+    """The disk did not sync in time. What was appended is in the log, and may still be lost."""
+
+    retry = Retry.OTHER_BROKER
+
+
 class StoreFenced(StoreError):
     """A write or a flush failed. What the disk holds is unknown, so nothing is acknowledged any
     more; a restart recovers what is really there."""

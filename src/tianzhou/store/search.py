@@ -38,7 +38,7 @@ def offset_by_time(
             low = QueueOffset(middle + 1)
     if boundary is Boundary.LOWER:
         return low
-    return QueueOffset(max(low - 1, 0))
+    return QueueOffset(low - 1 if low > queue.min_offset else 0)
 
 
 def _time_at(log: CommitLog, queue: ConsumeQueue, rank: int, end: int) -> int | None:

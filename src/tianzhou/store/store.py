@@ -18,7 +18,7 @@ from tianzhou.store.checkpoint import CheckpointFile
 from tianzhou.store.commit_log import CommitLog, Piece
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.dispatch import Dispatcher
-from tianzhou.store.errors import DiskFull, StoreClosed, StoreFenced
+from tianzhou.store.errors import DiskFull, FlushTimeout, StoreClosed, StoreFenced
 from tianzhou.store.facts import Run
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import File, Files, make_lasting_dirs
@@ -235,11 +235,12 @@ class MessageStore:
 
     def flush(self) -> None:
         """Bring everything appended to the medium now, in the caller's thread or the flusher's."""
-        if self._thread is not None:
-            self._thread.wait(self.log.end, self.config.sync_flush_timeout_ms / 1000)
-        else:
-            self._flusher.flush()
-        self._raise_if_broken()
+        timeout_ms = self.config.sync_flush_timeout_ms
+        if not self.wait_flushed(self.log.end, timeout_ms / 1000):
+            raise FlushTimeout(
+                f"the disk of {self.root} did not sync within {timeout_ms} ms; "
+                f"{self.log.end - self._flusher.flushed} bytes wait"
+            )
 
     def wait_flushed(self, offset: PhysicalOffset, timeout_s: float) -> bool:
         """Block until the log is on the medium up to here; False when the time is up."""
