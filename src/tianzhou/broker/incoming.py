@@ -14,6 +14,7 @@ from tianzhou.record.chunk import Entry
 from tianzhou.store.facts import SCHEDULE_TOPIC
 
 TIMER_PRECISION_MS: Final = 1000
+NUMBER_DIGITS_MAX: Final = 18
 
 
 class Incoming(NamedTuple):
@@ -68,22 +69,26 @@ def timed(message: Incoming, deliver_ms: int) -> Incoming:
     out_ms = deliver_ms // TIMER_PRECISION_MS * TIMER_PRECISION_MS
     if out_ms == deliver_ms:
         out_ms -= TIMER_PRECISION_MS
+    # Only a recall may name a message to be cancelled.
     return _towards(
         message, names.TIMER_TOPIC, 0, TIMER_OUT_MS=b"%d" % out_ms,
-        TIMER_DELIVER_MS=b"%d" % deliver_ms,
+        TIMER_DELIVER_MS=b"%d" % deliver_ms, TIMER_DEL_UNIQKEY=b"", TIMER_ROLL_TIMES=b"",
     )  # fmt: skip
 
 
 def half(message: Incoming) -> Incoming:
     """To the half topic, where no consumer looks."""
     unique = message.get(keys.UNIQ_KEY) or b""
-    sent = _towards(message, names.HALF_TOPIC, 0, __transactionId__=unique)
+    # Only a copy of ours may name another half message as its own.
+    sent = _towards(
+        message, names.HALF_TOPIC, 0, __transactionId__=unique, TRAN_PREPARED_QUEUE_OFFSET=b"",
+        TRANSACTION_CHECK_TIMES=b"",
+    )  # fmt: skip
     return sent._replace(sys_flag=sent.sys_flag & ~flags.TRANSACTION_MASK)
 
 
 def delay_level(message: Incoming) -> int:
-    text = message.get(keys.DELAY)
-    return int(text) if text and text.isdigit() else 0
+    return number_of(message.get(keys.DELAY), 0)
 
 
 def timer_moment(message: Incoming, now_ms: int) -> int | None:
@@ -93,7 +98,15 @@ def timer_moment(message: Incoming, now_ms: int) -> int | None:
         (keys.TIMER_DELAY_MS, 1),
         (keys.TIMER_DELIVER_MS, 0),
     ):
-        text = message.get(name)
-        if text and text.isdigit():
-            return int(text) if unit == 0 else now_ms + int(text) * unit
+        number = number_of(message.get(name), -1)
+        if number >= 0:
+            return number if unit == 0 else now_ms + number * unit
     return None
+
+
+def number_of(text: bytes | None, otherwise: int) -> int:
+    """A number as properties hold it. A longer one is no level, offset or time, and Python would
+    refuse to read a very long one."""
+    if not text or len(text) > NUMBER_DIGITS_MAX or not text.isdigit():
+        return otherwise
+    return int(text)

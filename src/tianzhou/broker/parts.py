@@ -13,11 +13,13 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.delay import Delays
 from tianzhou.broker.groups import Groups
+from tianzhou.broker.half_queue import HalfQueue
 from tianzhou.broker.handlers.clients import Clients
 from tianzhou.broker.handlers.offsets import Offsets
 from tianzhou.broker.handlers.pull import Pull
 from tianzhou.broker.handlers.send import Send
 from tianzhou.broker.handlers.send_back import SendBack
+from tianzhou.broker.handlers.transaction import EndTransaction
 from tianzhou.broker.locks import Locks
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.requests import Requests
@@ -26,6 +28,8 @@ from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.subscriptions import Filters
 from tianzhou.broker.topics import Topics
+from tianzhou.broker.transaction_checks import TransactionChecks
+from tianzhou.broker.transactions import Transactions
 from tianzhou.broker.writer import Writer
 from tianzhou.net.desk import Desk
 from tianzhou.net.exchange import Handler
@@ -82,16 +86,22 @@ def assemble(
         sessions=sessions, permission=permission, clients=clients, pull=pull, writer=writer,
         delays=delays, stats=stats,
     )  # fmt: skip
+    halves = HalfQueue.after(store, offsets)
+    transactions = Transactions(store, writer, admission, halves, clock)
     handlers: dict[int, Handler] = {}
     for part in (
         administration,
         clients,
         Offsets(store, topics, groups, offsets),
         SendBack(store, topics, groups, permission, admission, writer),
+        EndTransaction(transactions, writer),
     ):
         handlers |= part.handlers()
     requests = Requests(send, pull, Desk(handlers))
-    services = (delays, StatsTicks(stats, clock))
+    checks = TransactionChecks(
+        config, store, writer, sessions, offsets, halves, transactions, clock
+    )
+    services = (delays, checks, StatsTicks(stats, clock))
     return Parts(
         requests, clients, pull, writer, topics, offsets, permission, services, stats,
         codes=frozenset(handlers),

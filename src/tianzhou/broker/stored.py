@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import QueueKey, QueueOffset
-from tianzhou.broker.incoming import Incoming
+from tianzhou.broker.incoming import Incoming, number_of
 from tianzhou.record import flags, properties
 from tianzhou.record import names as keys
 from tianzhou.record.errors import RecordDamaged
@@ -14,8 +14,6 @@ from tianzhou.store.read import ReadLimit, ReadResult
 from tianzhou.store.store import MessageStore
 
 _ONE: Final = ReadLimit(count=1)
-_NUMBER_DIGITS_MAX: Final = 18
-"""A longer number is no offset and no time; Python would even refuse to read a very long one."""
 
 
 class Stored(NamedTuple):
@@ -54,12 +52,6 @@ class Stored(NamedTuple):
         return self.to_incoming()._replace(
             topic=topic.decode("utf-8", "replace"), queue_id=queue_id
         )
-
-
-def number_of(text: bytes | None, otherwise: int) -> int:
-    if not text or len(text) > _NUMBER_DIGITS_MAX or not text.isdigit():
-        return otherwise
-    return int(text)
 
 
 def records(found: ReadResult) -> Iterator[Stored]:

@@ -1,0 +1,182 @@
+"""Which half messages are still undecided.
+
+The half queue holds every transactional message as it was sent; the OP queue holds, for each that
+is done with, its offset in the half queue. What was scanned and is not `pending` is decided: no
+other memory of decisions is needed, however late a second one comes.
+
+A half that stays undecided for long is copied to the end of the queue, so that progress, and with
+it what a start has to read and what retention has to keep, does not wait for it. The copy names its
+root, the offset of the first: a transaction is its root, wherever its newest copy stands.
+
+A start reads both queues from the progress that was saved:
+
+    half progress: no half below it is pending
+    OP progress:   no OP message below it speaks of a half at or above the half progress
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from tianzhou.base.kinds import QueueOffset, queue_key
+from tianzhou.broker import names
+from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.incoming import Incoming, number_of
+from tianzhou.broker.stored import Stored, records
+from tianzhou.record import names as keys
+from tianzhou.record.chunk import Entry
+from tianzhou.store.read import ReadLimit
+from tianzhou.store.store import MessageStore
+
+HALF_QUEUE: Final = queue_key(names.HALF_TOPIC, 0)
+OP_QUEUE: Final = queue_key(names.OP_TOPIC, 0)
+_SLICE: Final = ReadLimit(count=800, size=1 << 26)
+"""Bodies are not looked at, so their size hardly matters."""
+
+
+@dataclass(slots=True)
+class Half:
+    """An undecided message."""
+
+    offset: int
+    """Of its newest copy."""
+    root: int
+    group: str
+    stored_ms: int
+    immunity_ms: int | None
+    """How long its producer wants to be left alone; None: as the settings say."""
+    checks: int
+
+
+class HalfQueue:
+    """Owner: the broker loop.
+
+    Invariant: offsets in `pending` ascend and are below `scanned`
+    """
+
+    def __init__(self, store: MessageStore, *, half_progress: int, op_progress: int) -> None:
+        self._store = store
+        self.pending: dict[int, Half] = {}
+        self.scanned = min(half_progress, store.max_offset(HALF_QUEUE))
+        self._copies: dict[int, int] = {}
+        """Root to newest copy, of undecided transactions that were copied."""
+        self._ended_ahead: set[int] = set()
+        """Decided before the scan came to them."""
+        self._op_marks: deque[tuple[int, int]] = deque([(self.scanned, op_progress)])
+        """Ends of the half queue and the OP queue, together, at some moments."""
+        self._ended_ahead |= self._read_ops(op_progress)
+        while self.scanned < store.max_offset(HALF_QUEUE):
+            self.scan()
+        self._ended_ahead.clear()
+
+    @classmethod
+    def after(cls, store: MessageStore, offsets: ConsumerOffsets) -> "HalfQueue":
+        """As the saved progress says."""
+        group = names.TRANSACTION_GROUP
+        return cls(
+            store,
+            half_progress=offsets.get(group, names.HALF_TOPIC, 0) or 0,
+            op_progress=offsets.get(group, names.OP_TOPIC, 0) or 0,
+        )
+
+    # What is undecided
+
+    def current(self, root: int) -> int:
+        """The offset of the newest copy."""
+        return self._copies.get(root, root)
+
+    def is_pending(self, root: int) -> bool:
+        current = self.current(root)
+        return current in self.pending or (
+            current >= self.scanned and current not in self._ended_ahead
+        )
+
+    def end(self, root: int) -> None:
+        """The transaction is done with; its OP message is in the log."""
+        current = self._copies.pop(root, root)
+        if self.pending.pop(current, None) is None and current >= self.scanned:
+            self._ended_ahead.add(current)
+
+    def copied(self, half: Half, offset: int) -> None:
+        """The half has a new copy. The scan will find it there."""
+        del self.pending[half.offset]
+        self._copies[half.root] = offset
+
+    # Reading the queues
+
+    def scan(self) -> list[Half]:
+        """Read on in the half queue, a slice; the undecided that were found."""
+        fresh: list[Half] = []
+        if self.scanned >= self._store.max_offset(HALF_QUEUE):
+            return fresh
+        with self._store.read(HALF_QUEUE, QueueOffset(self.scanned), _SLICE) as found:
+            for stored in records(found):
+                half = self._met(stored)
+                if half is not None:
+                    fresh.append(half)
+            self.scanned = found.next_offset
+        return fresh
+
+    def _met(self, stored: Stored) -> Half | None:
+        offset = int(stored.view.queue_offset)
+        root = root_of(stored)
+        if root != offset:
+            # A crash may have left the copy and not the mark that its predecessor is done with.
+            self.pending.pop(self.current(root), None)
+            self._copies[root] = offset
+        if offset in self._ended_ahead:
+            self._ended_ahead.discard(offset)
+            self._copies.pop(root, None)
+            return None
+        immunity_s = stored.number(keys.CHECK_IMMUNITY_TIME, -1)
+        half = self.pending[offset] = Half(
+            offset, root, (stored.get(keys.PRODUCER_GROUP) or b"").decode("utf-8", "replace"),
+            stored.view.store_timestamp, None if immunity_s < 0 else immunity_s * 1000,
+            stored.number(keys.TRANSACTION_CHECK_TIMES, 0),
+        )  # fmt: skip
+        return half
+
+    def _read_ops(self, offset: int) -> set[int]:
+        done: set[int] = set()
+        while offset < self._store.max_offset(OP_QUEUE):
+            with self._store.read(OP_QUEUE, QueueOffset(offset), _SLICE) as found:
+                for stored in records(found):
+                    # RocketMQ 5 writes several offsets into one, separated by commas.
+                    for text in stored.view.stored_body.split(b","):
+                        done.add(number_of(text, -1))
+                offset = found.next_offset
+        return done
+
+    # Progress
+
+    def progress(self) -> tuple[int, int]:
+        """From where the half queue and the OP queue must be read after a start."""
+        low = next(iter(self.pending), self.scanned)
+        marks = self._op_marks
+        while len(marks) > 1 and marks[1][0] <= low:
+            marks.popleft()
+        op_low = marks[0][1]
+        # OP messages so far speak of halves so far, and of those decided before they were scanned.
+        half_end = max([self._store.max_offset(HALF_QUEUE), *(n + 1 for n in self._ended_ahead)])
+        mark = (int(half_end), int(self._store.max_offset(OP_QUEUE)))
+        if mark != marks[-1]:
+            marks.append(mark)
+        return low, op_low
+
+    @property
+    def spread(self) -> int:
+        """How much of the half queue lies between the oldest undecided and the end."""
+        return self.scanned - next(iter(self.pending), self.scanned)
+
+
+def root_of(stored: Stored) -> int:
+    """Which transaction a half message belongs to."""
+    return stored.number(keys.TRANSACTION_PREPARED_QUEUE_OFFSET, int(stored.view.queue_offset))
+
+
+def op_entry(offset: int, *, born_ms: int, host: bytes) -> Entry:
+    """The message that says: this half is done with."""
+    return Incoming(
+        names.OP_TOPIC, 0, b"%d" % offset, b"TAGS\x01d\x02",
+        born_timestamp=born_ms, born_host=host,
+    ).to_entry()  # fmt: skip

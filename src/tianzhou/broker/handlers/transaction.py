@@ -1,0 +1,29 @@
+"""END_TRANSACTION: a producer says what becomes of its half message."""
+
+from dataclasses import dataclass
+
+from tianzhou.broker.durable_reply import reply_when_durable
+from tianzhou.broker.transactions import COMMIT, ROLLBACK, Transactions
+from tianzhou.broker.writer import Writer
+from tianzhou.net.exchange import Handler, Reply, Request
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_headers_send import EndTransactionRequest
+
+
+@dataclass(slots=True)
+class EndTransaction:
+    transactions: Transactions
+    writer: Writer
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.END_TRANSACTION: self.end}
+
+    def end(self, request: Request) -> Reply | None:
+        asked = EndTransactionRequest.from_ext(request.header.ext)
+        if asked.commit_or_rollback not in (COMMIT, ROLLBACK):
+            return None  # the producer does not know yet; the next check asks again
+        end = self.transactions.decide(asked)
+        if end is None:
+            return Reply(remark="this transaction was decided before; nothing changed")
+        reply_when_durable(self.writer, request, end, Reply())
+        return None

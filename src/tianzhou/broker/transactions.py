@@ -1,0 +1,144 @@
+"""Decisions about transactional messages. The first one in the log wins; later ones change nothing.
+
+A commit is one append of two records: the message where consumers see it, then the OP message that
+marks its half as done with. A crash keeps a prefix of an append, so it may leave the first without
+the second, and then that first is the last record of the log. A start looks there and completes it
+before anything else is written: no producer is asked about a message that was committed.
+"""
+
+import logging
+from typing import Final
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.broker import names
+from tianzhou.broker.admission import Admission
+from tianzhou.broker.half_queue import HALF_QUEUE, HalfQueue, op_entry, root_of
+from tianzhou.broker.incoming import Incoming
+from tianzhou.broker.stored import Stored, records
+from tianzhou.broker.writer import Writer
+from tianzhou.net.exchange import Refused
+from tianzhou.record import flags
+from tianzhou.record import names as keys
+from tianzhou.record.chunk import Entry
+from tianzhou.store.store import MessageStore
+from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire._generated_headers_send import EndTransactionRequest
+
+log: Final = logging.getLogger("tianzhou.broker")
+
+COMMIT: Final = flags.TRANSACTION_COMMIT
+ROLLBACK: Final = flags.TRANSACTION_ROLLBACK
+
+
+class Transactions:
+    """Owner: the broker loop."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        writer: Writer,
+        admission: Admission,
+        halves: HalfQueue,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._admission = admission
+        self._halves = halves
+        self._clock = clock
+        self._complete_last()
+
+    def decide(self, asked: EndTransactionRequest) -> PhysicalOffset | None:
+        """Commit or roll back; where the decision ends in the log, None if there was one before.
+
+        Raises Refused, and then nothing is decided.
+        """
+        with self._store.record_at(asked.commit_log_offset) as found:
+            half = next(records(found), None)
+            if half is None or half.view.topic != names.HALF_TOPIC:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"find prepared transaction message failed: no half message stands at "
+                    f"{asked.commit_log_offset}",
+                )
+            _check(half, asked)
+            root = root_of(half)
+            if not self._halves.is_pending(root):
+                return None
+            self._check_immunity(half, asked)
+            entries = [self.op(self._halves.current(root))]
+            if asked.commit_or_rollback == COMMIT:
+                message = self._admission.redirect(_visible(half))
+                entries.insert(0, message.to_entry())
+            appended = self._writer.put(entries)
+        self._halves.end(root)
+        return appended.end
+
+    def op(self, offset: int) -> Entry:
+        return op_entry(offset, born_ms=self._clock.now_ms(), host=self._writer.store_host)
+
+    def _check_immunity(self, half: Stored, asked: EndTransactionRequest) -> None:
+        """A producer that asked to be left alone for a time must decide within it."""
+        immunity_s = half.number(keys.CHECK_IMMUNITY_TIME, -1)
+        if asked.from_transaction_check or immunity_s < 0:
+            return
+        age_ms = self._clock.now_ms() - half.view.born_timestamp
+        if age_ms > immunity_s * 1000:
+            raise Refused(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"the decision comes {age_ms} ms after the message; its "
+                f"CHECK_IMMUNITY_TIME_IN_SECONDS is {immunity_s}; wait for the check",
+            )
+
+    def _complete_last(self) -> None:
+        """Mark the half of a committed message as done with, if a crash came in between."""
+        last = max((queue.last_physical_offset() for queue in self._store.queues), default=0)
+        with self._store.record_at(last) as found:
+            visible = next(records(found), None)
+            if visible is None or visible.view.sys_flag & flags.TRANSACTION_MASK != COMMIT:
+                return
+            prepared_offset = visible.view.prepared_offset
+        with self._store.record_at(prepared_offset) as found:
+            half = next(records(found), None)
+            if half is None or half.view.topic != names.HALF_TOPIC:
+                return
+            root = root_of(half)
+        if self._halves.is_pending(root):
+            log.warning("transaction.completed", extra={"offset": root})
+            self._writer.put([self.op(self._halves.current(root))])
+            self._halves.end(root)
+
+
+def _check(half: Stored, asked: EndTransactionRequest) -> None:
+    """The producer must name the half message exactly: group, offset, place."""
+    group = (half.get(keys.PRODUCER_GROUP) or b"").decode("utf-8", "replace")
+    if group != asked.producer_group:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the producer group wrong: the message is of {group}, not {asked.producer_group}",
+        )
+    if half.view.queue_offset != asked.tran_state_table_offset:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the transaction state table offset wrong: the message has "
+            f"{half.view.queue_offset}, not {asked.tran_state_table_offset}",
+        )
+
+
+def _visible(half: Stored) -> Incoming:
+    """The message as consumers see it: whether its half was copied leaves no trace in it."""
+    message = half.meant()
+    if message is None:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the half message at {HALF_QUEUE.topic} {half.view.queue_offset} does not say where "
+            "it is meant to go",
+        )
+    message = message.with_properties(
+        {keys.TRANSACTION_PREPARED_QUEUE_OFFSET: b"", keys.TRANSACTION_CHECK_TIMES: b""}
+    )
+    return message._replace(
+        sys_flag=message.sys_flag & ~flags.TRANSACTION_MASK | COMMIT,
+        prepared_offset=half.view.physical_offset,
+    )
