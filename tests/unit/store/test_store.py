@@ -1,0 +1,164 @@
+from pathlib import Path
+
+import pytest
+from small_store import FILE_BYTES, KEY, CalmFiles, chunk, open_store, put, read
+
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.record import flags
+from tianzhou.record.errors import RecordTooLarge
+from tianzhou.store.config import FlushMode
+from tianzhou.store.errors import StoreClosed, StoreFenced
+from tianzhou.store.files import RealFile
+from tianzhou.testing.sim.clock import ManualClock
+
+
+def test_synchronous_messages_are_seen_when_they_are_flushed(tmp_path: Path) -> None:
+    store = open_store(tmp_path, mode=FlushMode.SYNC)
+    placed = store.append(chunk(b"a"))
+    assert store.dispatch() == []
+    assert store.max_offset(KEY) == 0
+    assert store.wait_flushed(placed.end, 10)
+    (run,) = store.dispatch()
+    assert (run.queue, run.first) == (KEY, 0)
+    assert read(store) == [b"a"]
+    store.close()
+
+
+def test_asynchronous_messages_are_seen_at_once(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    placed = store.append(chunk(b"a"))
+    store.dispatch_all()
+    assert read(store) == [b"a"]
+    assert store.flushed < placed.end
+    store.flush()
+    assert store.flushed == placed.end == store.watermarks.appended
+    store.close()
+
+
+def test_a_thread_flushes_and_tells(tmp_path: Path) -> None:
+    progress: list[int] = []
+    store = open_store(tmp_path, mode=FlushMode.SYNC)
+    store.start(lambda: progress.append(store.flushed))
+    for n in range(20):
+        placed = store.append(chunk(b"%d" % n * 300))
+        assert store.wait_flushed(placed.end, 30)
+        store.dispatch_all()
+    store.checkpoint()
+    assert progress
+    assert read(store) == [b"%d" % n * 300 for n in range(20)]
+    store.close()
+    assert open_store(tmp_path).recovered.scanned_bytes == 0
+
+
+def test_halves_of_transactions_take_no_rank(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.append(chunk(b"half", sys_flag=flags.TRANSACTION_PREPARED))
+    placed = store.append(chunk(b"whole", sys_flag=flags.TRANSACTION_COMMIT))
+    store.append(chunk(b"undone", sys_flag=flags.TRANSACTION_ROLLBACK))
+    store.dispatch_all()
+    assert list(placed.queue_offsets) == [0]
+    assert read(store) == [b"whole"]
+    store.close()
+
+
+def test_a_record_larger_than_a_file_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put(store, b"a")
+    end = store.log.end
+    with pytest.raises(RecordTooLarge, match="commit_log_file_bytes"):
+        store.append(chunk(b"b", b"x" * FILE_BYTES))
+    assert store.log.end == end
+    put(store, b"c")
+    assert read(store) == [b"a", b"c"]
+    store.close()
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.close()
+    store.close()
+    assert store.dispatch() == []
+    for use in (lambda: store.append(chunk(b"a")), store.checkpoint, store.clean, store.flush):
+        with pytest.raises(StoreClosed):
+            use()
+
+
+class FailingFiles(CalmFiles):
+    """Syncs fail from the moment it is told so."""
+
+    failing = False
+
+    def create(self, path: str, size: int) -> RealFile:
+        return FailingFile(self, super().create(path, size))
+
+    def open(self, path: str) -> RealFile:
+        return FailingFile(self, super().open(path))
+
+
+class FailingFile(RealFile):
+    __slots__ = ("_files",)
+
+    def __init__(self, files: FailingFiles, file: RealFile) -> None:
+        super().__init__(file.path, file._fd)
+        self._files = files
+
+    def sync(self) -> None:
+        if self._files.failing:
+            raise OSError(5, "input/output error", self.path)
+        super().sync()
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_failed_sync_is_the_end_and_a_second_one_is_not_tried(
+    tmp_path: Path, threaded: bool
+) -> None:
+    files = FailingFiles()
+    store = open_store(tmp_path, files=files, mode=FlushMode.SYNC)
+    if threaded:
+        store.start()
+    placed = store.append(chunk(b"safe"))
+    assert store.wait_flushed(placed.end, 30)
+    store.dispatch_all()
+    files.failing = True
+    placed = store.append(chunk(b"lost"))
+    with pytest.raises(StoreFenced, match="check the disk and restart"):
+        store.wait_flushed(placed.end, 30)
+    files.failing = False
+    flushed = store.flushed
+    with pytest.raises(StoreFenced):
+        store.append(chunk(b"more"))
+    with pytest.raises(StoreFenced):
+        store.wait_flushed(PhysicalOffset(0), 1)
+    assert store.flushed == flushed < placed.end
+    assert read(store) == [b"safe"], "what was seen before can still be read"
+    store.close()
+    assert (tmp_path / "abort").exists(), "a broken store is not closed clean"
+    again = open_store(tmp_path)
+    assert read(again) in ([b"safe"], [b"safe", b"lost"])
+    again.close()
+
+
+def test_maintenance_saves_when_it_is_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = open_store(tmp_path, clock=clock)
+    put(store, b"a")
+    store.maintain()
+    assert store._checkpoint.current.derived == 0
+    clock.advance(seconds=61)
+    store.maintain()
+    assert store._checkpoint.current.derived == store.log.end
+    store.close()
+
+
+def test_a_deleted_topic_begins_at_0_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put(store, b"old", b"older")
+    assert store.delete_topic("orders") == 1
+    assert store.delete_topic("nobody") == 0
+    assert store.max_offset(KEY) == 0
+    put(store, b"new")
+    assert read(store) == [b"new"]
+    store.close()
+    again = open_store(tmp_path)
+    assert read(again) == [b"new"]
+    again.close()

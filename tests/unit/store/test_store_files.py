@@ -1,0 +1,81 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from tianzhou.store.files import RealFiles, Usage
+
+
+def test_a_file_is_written_where_it_is_told_and_seen_through_its_view(tmp_path: Path) -> None:
+    file = RealFiles().create(str(tmp_path / "a"), 100)
+    view = file.view()
+    file.pwrite(10, b"hello")
+    assert bytes(view[9:16]) == b"\0hello\0"
+    assert file.pread(10, 5) == b"hello"
+    assert file.pread(98, 10) == b"\0\0"
+    assert file.size() == 100
+    view.release()
+    file.close()
+    file.close()  # twice does no harm
+
+
+def test_a_view_that_somebody_holds_survives_the_file(tmp_path: Path) -> None:
+    file = RealFiles().create(str(tmp_path / "a"), 100)
+    file.pwrite(0, b"x" * 100)
+    view = file.view()
+    file.close()
+    (tmp_path / "a").unlink()
+    assert bytes(view) == b"x" * 100
+    view.release()
+
+
+def test_reserving_takes_blocks_and_keeps_the_bytes(tmp_path: Path) -> None:
+    file = RealFiles().create(str(tmp_path / "a"), 1 << 20)
+    file.pwrite(0, b"kept")
+    before = os.stat(tmp_path / "a").st_blocks
+    file.reserve(0, 1 << 20)
+    assert os.stat(tmp_path / "a").st_blocks > before
+    assert file.pread(0, 4) == b"kept"
+    assert file.size() == 1 << 20
+    file.close()
+
+
+def test_names(tmp_path: Path) -> None:
+    files = RealFiles()
+    root = str(tmp_path / "x" / "y")
+    assert files.list(root) == []
+    files.make_dirs(root)
+    files.make_dirs(root)
+    for name in ("b", "a"):
+        files.create(f"{root}/{name}", 0).close()
+    assert files.list(root) == ["a", "b"]
+    files.rename(f"{root}/a", f"{root}/b")
+    assert files.list(root) == ["b"]
+    files.remove(f"{root}/b")
+    files.sync_dir(root)
+    files.remove_dir(root)
+    assert not files.exists(root)
+
+
+def test_creating_empties_what_was_there(tmp_path: Path) -> None:
+    files = RealFiles()
+    path = str(tmp_path / "a")
+    file = files.create(path, 10)
+    file.pwrite(0, b"x")
+    file.close()
+    file = files.create(path, 10)
+    assert file.pread(0, 10) == bytes(10)
+    file.truncate(3)
+    assert file.size() == 3
+    file.close()
+
+
+def test_use_of_the_disk(tmp_path: Path) -> None:
+    assert 0 <= RealFiles().usage(str(tmp_path)).used_ratio <= 1
+    assert Usage(200, 50).used_ratio == 0.75
+    assert Usage(0, 0).used_ratio == 1.0
+
+
+def test_a_missing_file_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        RealFiles().open(str(tmp_path / "nobody"))
