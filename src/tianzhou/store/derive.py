@@ -4,9 +4,9 @@ One function, used right after an append and when everything is rebuilt: `derive
 records and returns runs of consume-queue units, one per queue, and the entries of the key index.
 
 Below a few dozen records a plain loop is fastest; it is also the reference. Above, `shapes.py`
-reads all heads at once and groups the records whose topic and properties have the same shape (the names
-and lengths of all properties); inside a group every tag and key stands at the same place, so that
-they are hashed as columns of a matrix. Records of a rare shape go through the loop.
+reads all heads at once and groups the records whose topic and properties have the same shape (the
+names and lengths of all properties); inside a group every tag and key stands at the same place, so
+that they are hashed as columns of a matrix. Records of a rare shape go through the loop.
 """
 
 from collections.abc import Sequence
