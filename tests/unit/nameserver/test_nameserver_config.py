@@ -1,6 +1,7 @@
 """Settings of the name server, and which of them a request may change."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +71,18 @@ def test_a_change_keeps_everything_else() -> None:
 def test_a_value_out_of_bounds_is_refused(value: str) -> None:
     with pytest.raises(SettingsError):
         changed(NameServerConfig(), {"scanNotActiveBrokerInterval": value})
+
+
+def test_the_page_tells_the_same() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "nameserver.md"
+    table = page.read_text(encoding="utf-8").split("## Settings")[1].split("## Limits")[0]
+    rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in table.splitlines()
+        if line.startswith("| `")
+    ]
+    defaults = dataclasses.asdict(NameServerConfig())
+    assert rows == [
+        [name, str(defaults[name]).lower(), about.alias or "", "yes" if name in SETTABLE else "no"]
+        for name, about in declarations(NameServerConfig).items()
+    ]

@@ -179,6 +179,13 @@ def test_without_its_master_an_acting_group_is_read_only(
     assert world.perms() == [6]
 
 
+def test_a_slave_that_leaves_changes_nothing_for_writers(world: World) -> None:
+    world.register(broker(A, acting_master=True))
+    world.register(broker(B, broker_id=1, acting_master=True))
+    world.table.unregister("broker-a", B)
+    assert world.perms() == [6]
+
+
 def test_the_acting_master_is_shown_as_master_if_wanted(world: World) -> None:
     world.register(broker(B, broker_id=1, acting_master=True))
     world.register(broker(C, broker_id=2, acting_master=True))

@@ -62,6 +62,9 @@ def test_an_outdated_broker_hears_nothing_bad(desk: Desk) -> None:
     assert desk.register(brokerAddr="10.0.0.2:10911") == Reply()
     assert desk.events == ["broker.registered", "broker.outdated"]
     assert desk.state.routes.addresses_of("broker-a") == {0: "10.0.0.1:10911"}
+    slave = {"brokerId": "1", "brokerAddr": "10.0.0.3:10911"}
+    desk.register(body=body, also=slave)
+    assert desk.register(also=slave | {"brokerAddr": "10.0.0.4:10911"}) == Reply()
 
 
 def test_a_slave_is_told_where_its_master_is(desk: Desk) -> None:
