@@ -63,5 +63,5 @@ def test_a_value_out_of_bounds_is_refused(name: str, value: float) -> None:
 def test_delay_levels() -> None:
     assert delay_levels("1s 2m") == (1_000, 120_000)
     for wrong in ("", "s", "1", "1.5s", "-1s"):
-        with pytest.raises(ValueError, match="is not a number|at least one"):
+        with pytest.raises(ValueError, match=r"is not a number|at least one"):
             delay_levels(wrong)

@@ -1,0 +1,99 @@
+import pytest
+
+from tianzhou.base import limits
+from tianzhou.base.kinds import queue_key
+from tianzhou.record import flags
+from tianzhou.record.chunk import Entry, build, crc_digits, stamp
+from tianzhou.record.crc import crc32
+from tianzhou.record.errors import RecordTooLarge
+from tianzhou.record.layout import CRC_PROPERTY_BYTES, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from tianzhou.record.message import MessageView
+
+KEY = queue_key("orders", 1)
+HOST = bytes(8)
+
+
+def record(entry: Entry, *, crc: bool = True) -> bytes:
+    chunk = build([entry], store_host=HOST, record_crc=crc)
+    stamp(chunk, 0, 1, queue_offsets=[3], physical_offset=100, store_timestamp=7)
+    return bytes(chunk.data)
+
+
+def magic_of(data: bytes) -> int:
+    return int.from_bytes(data[4:8], "big", signed=True)
+
+
+def test_nothing_gives_an_empty_chunk() -> None:
+    chunk = build([], store_host=HOST, record_crc=True)
+    assert (len(chunk), chunk.data, chunk.starts, chunk.ends) == (0, b"", [], [])
+
+
+def test_the_smallest_record() -> None:
+    data = record(Entry(queue_key("", 0), b""), crc=False)
+    assert len(data) == RECORD_BYTES_MIN == 91
+
+
+def test_the_checksum_is_the_last_property_and_covers_the_rest() -> None:
+    data = record(Entry(KEY, b"body", b"TAGS\x01a\x02"))
+    digits = crc_digits(crc32(data[:-CRC_PROPERTY_BYTES]))
+    assert data.endswith(b"TAGS\x01a\x02__CRC32#\x01" + digits + b"\x02")
+    assert crc_digits(12) == b"2100000000", "least significant digit first"
+    assert crc_digits(0xFFFFFFFF) == b"7463847412", "31 bits"
+
+
+def test_a_missing_separator_is_added_before_the_checksum() -> None:
+    data = record(Entry(KEY, b"", b"TAGS\x01a"))
+    assert MessageView(data).properties == {"TAGS": "a"}
+
+
+def test_the_checksum_of_a_former_life_is_replaced() -> None:
+    once = MessageView(record(Entry(KEY, b"", b"TAGS\x01a\x02"))).stored_properties
+    twice = record(Entry(KEY, b"", once))
+    assert twice.count(b"__CRC32#") == 1
+    assert MessageView(twice).tags == "a"
+
+
+def test_the_version_depends_on_the_length_of_the_topic() -> None:
+    assert magic_of(record(Entry(queue_key("t" * 127, 0), b""))) == MAGIC_V1
+    assert magic_of(record(Entry(queue_key("t" * 128, 0), b""))) == MAGIC_V2
+    assert MessageView(record(Entry(queue_key("题" * 100, 0), b""))).topic == "题" * 100
+
+
+def test_invisible_records_have_no_queue() -> None:
+    kinds = (0, flags.TRANSACTION_PREPARED, flags.TRANSACTION_COMMIT, flags.TRANSACTION_ROLLBACK)
+    entries = [Entry(KEY, b"", sys_flag=kind) for kind in kinds]
+    chunk = build(entries, store_host=HOST, record_crc=True)
+    assert chunk.queues == [KEY, None, KEY, None]
+
+
+def test_too_large_is_refused_with_the_numbers() -> None:
+    with pytest.raises(RecordTooLarge, match="4259840"):
+        record(Entry(KEY, bytes(limits.RECORD_BYTES_MAX)))
+    with pytest.raises(RecordTooLarge, match="32767"):
+        record(Entry(KEY, b"", b"x" * limits.PROPERTIES_BYTES_MAX))
+    with pytest.raises(RecordTooLarge, match="topic name has 32768"):
+        record(Entry(queue_key("t" * 32768, 0), b""))
+    assert record(Entry(KEY, b"", b"x" * limits.PROPERTIES_BYTES_MAX), crc=False)
+
+
+def test_how_many_fit() -> None:
+    chunk = build([Entry(KEY, b"x")] * 5, store_host=HOST, record_crc=True)
+    size = chunk.ends[0]
+    assert chunk.fitting(0, 5 * size) == 5
+    assert chunk.fitting(0, 5 * size - 1) == 4
+    assert chunk.fitting(3, 2 * size) == 5
+    assert chunk.fitting(3, size) == 4
+    assert chunk.fitting(3, size - 1) == 3
+    assert chunk.fitting(0, 0) == 0
+
+
+def test_a_part_of_a_chunk_is_stamped_alone() -> None:
+    chunk = build([Entry(KEY, b"x")] * 4, store_host=HOST, record_crc=True)
+    before = bytes(chunk.data)
+    stamp(chunk, 1, 3, queue_offsets=[8, 9], physical_offset=4096, store_timestamp=5)
+    views = [MessageView(chunk.data, start) for start in chunk.starts]
+    assert [view.queue_offset for view in views] == [0, 8, 9, 0]
+    assert views[1].physical_offset == 4096
+    assert views[2].physical_offset == 4096 + views[1].total_size
+    assert chunk.data[: chunk.starts[1]] == before[: chunk.starts[1]]
+    assert chunk.data[chunk.starts[3] :] == before[chunk.starts[3] :]
