@@ -54,4 +54,4 @@ def load_two(
     one, other = made
     assert isinstance(one, first)
     assert isinstance(other, second)
-    return one, other, sorted(set.intersection(*unknown))
+    return one, other, sorted(unknown[0] & unknown[1])

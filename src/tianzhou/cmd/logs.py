@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+from pathlib import Path
 from typing import Final
 
 _KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -36,6 +37,14 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line)
+
+
+def warn_unknown(names: list[str], path: Path | None) -> None:
+    """Settings that mean nothing to us: perhaps misspelt, perhaps of another RocketMQ."""
+    for name in names:
+        logging.getLogger("tianzhou").warning(
+            "setting.unknown", extra={"setting": name, "file": str(path)}
+        )
 
 
 def set_up(*, as_json: bool, level: int = logging.INFO) -> None:

@@ -13,6 +13,8 @@ from tianzhou.cmd.clock import SystemClock
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "demo": ("tianzhou.cmd.demo:demo", "Store, find and read messages: what works today."),
+    "broker": ("tianzhou.cmd.broker:broker", "Start a Broker, or drain a running one."),
+    "nameserver": ("tianzhou.cmd.nameserver:nameserver", "Start a NameServer."),
     "up": ("tianzhou.cmd.up:up", "Start a NameServer and a Broker in one process."),
     "store": ("tianzhou.admin.commands.store:store", "Inspect, verify and rebuild a directory."),
 }

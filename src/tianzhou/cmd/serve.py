@@ -12,6 +12,8 @@ from typing import Final, Protocol
 
 import click
 
+from tianzhou.cmd import logs
+
 STOP_S: Final = 4.5
 """A stop takes less than this; what hangs longer is left behind."""
 
@@ -64,7 +66,15 @@ def warn_if_exposed(host: str, what: str) -> None:
         )
 
 
-def refuse_optimised() -> None:
-    """Assertions are part of how the store protects data."""
-    if sys.flags.optimize:
+def prepare(*, as_json: bool) -> None:
+    """What every server does first."""
+    if sys.flags.optimize:  # assertions are part of how the store protects data
         raise SystemExit("tianzhou: do not run with -O: it removes checks that protect your data")
+    logs.set_up(as_json=as_json)
+
+
+def announce(text: str, ready_file: Path | None, facts: Mapping[str, object]) -> None:
+    """Everything serves: tell people, and whoever waits for the file."""
+    click.echo(f"{text}; Ctrl-C stops", err=True)
+    if ready_file is not None:
+        write_ready(ready_file, facts)

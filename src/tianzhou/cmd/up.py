@@ -10,7 +10,7 @@ import click
 
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.server import Broker
-from tianzhou.cmd import logs, serve
+from tianzhou.cmd import serve
 from tianzhou.cmd.clock import SystemClock
 from tianzhou.nameserver.config import NameServerConfig
 from tianzhou.nameserver.server import NameServer
@@ -45,8 +45,7 @@ def up(
     log_json: bool,
 ) -> None:
     """Start a NameServer and a Broker in one process."""
-    serve.refuse_optimised()
-    logs.set_up(as_json=log_json)
+    serve.prepare(as_json=log_json)
     serve.warn_if_exposed(host, "NameServer and Broker")
     directory = Path(tempfile.mkdtemp(prefix="tianzhou-")) if ephemeral else data.resolve()
     clock = SystemClock()
@@ -67,13 +66,8 @@ def up(
             "pid": os.getpid(),
             "data": str(directory),
         }
-        click.echo(
-            f"NameServer {facts['nameserver']}, broker {facts['broker']}, data in {directory}; "
-            "Ctrl-C stops",
-            err=True,
-        )
-        if ready_file is not None:
-            serve.write_ready(ready_file, facts)
+        text = f"NameServer {host}:{port}, broker {broker.address}, data in {directory}"
+        serve.announce(text, ready_file, facts)
         return [names, broker]
 
     try:

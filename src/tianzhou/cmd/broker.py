@@ -1,0 +1,81 @@
+"""`tianzhou broker`: a Broker by itself, and `tianzhou broker drain`."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from tianzhou.admin.commands.drain import drain
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.server import Broker
+from tianzhou.cmd import config_file, logs, serve
+from tianzhou.cmd.clock import SystemClock
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.files import RealFiles
+from tianzhou.store.store import MessageStore
+
+_NOT_OURS = ("storePathRootDir", "storePathCommitLog")
+
+
+@click.group(invoke_without_command=True)
+@click.option("-n", "--nameserver", "nameservers", help="NameServers: host:port;host:port…")
+@click.option(
+    "-c", "--config", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Settings: TOML, or a RocketMQ broker.conf.",
+)  # fmt: skip
+@click.option(
+    "--data", type=click.Path(file_okay=False, path_type=Path),
+    help="Where messages are kept; tianzhou-data unless the settings say otherwise.",
+)  # fmt: skip
+@click.option("-p", "--port", type=int, help="Port to listen on; 0 takes a free one.")
+@click.option(
+    "--ready-file", type=click.Path(dir_okay=False, path_type=Path),
+    help="Written once it serves: JSON with the address.",
+)  # fmt: skip
+@click.option("--log-json", is_flag=True, help="Log as JSON lines.")
+@click.pass_context
+def broker(
+    ctx: click.Context,
+    nameservers: str | None,
+    path: Path | None,
+    data: Path | None,
+    port: int | None,
+    ready_file: Path | None,
+    log_json: bool,
+) -> None:
+    """Start a Broker, or manage a running one."""
+    if ctx.invoked_subcommand is not None:
+        return
+    serve.prepare(as_json=log_json)
+    values = config_file.read(path) if path else {}
+    stored_at = values.pop("storePathRootDir", None)
+    config, store_config, unknown = config_file.load_two(BrokerConfig, StoreConfig, values)
+    logs.warn_unknown([name for name in unknown if name not in _NOT_OURS], path)
+    if nameservers is not None:
+        config = replace(config, nameservers=nameservers)
+    if port is not None:
+        config = replace(config, port=port)
+    serve.warn_if_exposed(config.host, "the Broker")
+    directory = (data or Path(str(stored_at or "tianzhou-data")).expanduser()).resolve()
+
+    async def start() -> list[serve.Running]:
+        clock = SystemClock()
+        store = MessageStore(RealFiles(), str(directory), store_config, clock)
+        running = Broker(config, store, clock)
+        await running.start()
+        facts = {
+            "nameserver": config.nameservers,
+            "broker": running.address,
+            "brokerName": config.name,
+            "cluster": config.cluster,
+            "pid": os.getpid(),
+            "data": str(directory),
+        }
+        serve.announce(f"Broker {running.address}, data in {directory}", ready_file, facts)
+        return [running]
+
+    serve.run(start)
+
+
+broker.add_command(drain)

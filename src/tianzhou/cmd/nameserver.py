@@ -1,0 +1,46 @@
+"""`tianzhou nameserver`: a NameServer by itself."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from tianzhou.base.settings import load
+from tianzhou.cmd import config_file, logs, serve
+from tianzhou.cmd.clock import SystemClock
+from tianzhou.nameserver.config import NameServerConfig
+from tianzhou.nameserver.server import NameServer
+
+
+@click.command()
+@click.option("-p", "--port", type=int, help="Port to listen on; 0 takes a free one.")
+@click.option("--host", help="Address to listen on.")
+@click.option(
+    "-c", "--config", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Settings: TOML, or a RocketMQ namesrv.properties.",
+)  # fmt: skip
+@click.option(
+    "--ready-file", type=click.Path(dir_okay=False, path_type=Path),
+    help="Written once it serves: JSON with the address.",
+)  # fmt: skip
+@click.option("--log-json", is_flag=True, help="Log as JSON lines.")
+def nameserver(
+    port: int | None, host: str | None, path: Path | None, ready_file: Path | None, log_json: bool
+) -> None:
+    """Start a NameServer."""
+    serve.prepare(as_json=log_json)
+    config, unknown = load(NameServerConfig, config_file.read(path) if path else {})
+    logs.warn_unknown(unknown, path)
+    if port is not None:
+        config = replace(config, listen_port=port)
+    if host is not None:
+        config = replace(config, bind_address=host)
+    serve.warn_if_exposed(config.bind_address, "the NameServer")
+
+    async def start() -> list[serve.Running]:
+        server = NameServer(config, SystemClock())
+        address = f"{config.bind_address}:{await server.start()}"
+        serve.announce(f"NameServer {address}", ready_file, {"nameserver": address})
+        return [server]
+
+    serve.run(start)
