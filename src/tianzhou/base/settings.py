@@ -77,23 +77,31 @@ def load(kind: type[T], values: Mapping[str, object]) -> tuple[T, list[str]]:
             chosen[name] = _convert(value, types[name], declared[name])
         except ValueError as error:
             problems.append(f"{key} = {value!r}: {error}")
+    try:
+        found = kind(**chosen)
+    except SettingsError as error:  # values that contradict each other
+        raise SettingsError(problems + error.problems) from error
+    problems += _out_of_bounds(found)
     if problems:
         raise SettingsError(problems)
-    found = kind(**chosen)
-    check(found)
     return found, unknown
 
 
 def check(settings: object) -> None:
     """Raise with every value that is out of its bounds."""
+    problems = _out_of_bounds(settings)
+    if problems:
+        raise SettingsError(problems)
+
+
+def _out_of_bounds(settings: object) -> list[str]:
     problems: list[str] = []
     for name, declared in declarations(type(settings)).items():
         value: Any = getattr(settings, name)
         low, high = declared.minimum, declared.maximum
         if (low is not None and value < low) or (high is not None and value > high):
-            problems.append(f"{name} = {value!r}: must be from {low} to {high}")
-    if problems:
-        raise SettingsError(problems)
+            problems.append(f"{declared.alias or name} = {value!r}: must be from {low} to {high}")
+    return problems
 
 
 def _convert(value: object, kind: object, declared: Declaration) -> object:
