@@ -302,7 +302,7 @@ def bodies_of(result: ReadResult) -> list[bytes]:
 
 TestStore = StoreMachine.TestCase
 TestStore.settings = settings(
-    max_examples=4000 if TORTURE else 150,
+    max_examples=4000 if TORTURE else 100,
     stateful_step_count=50,
     deadline=None,
 )
