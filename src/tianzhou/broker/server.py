@@ -41,6 +41,7 @@ class Broker:
         self._registration = Registration(
             config, self._parts.topics, address=self.address, is_explicit=bool(config.address)
         )
+        self._is_settling = False
         self._ticks = 0
         self._ticker: asyncio.TimerHandle | None = None
         self._saved_s = clock.monotonic_s()
@@ -85,10 +86,17 @@ class Broker:
         try:
             self._parts.requests.received(link, batch)
         finally:
-            self._parts.writer.settle()
+            # Once for all connections that are read in this round: dispatch likes large slices.
+            if not self._is_settling:
+                self._is_settling = True
+                self._loop.call_soon(self._settle)
 
     def closed(self, link: Link) -> None:
         self._parts.clients.gone(link)
+
+    def _settle(self) -> None:
+        self._is_settling = False
+        self._parts.writer.settle()
 
     # Time
 

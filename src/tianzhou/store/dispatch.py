@@ -21,7 +21,7 @@ from tianzhou.store.queues import Queues
 SLICE_RECORDS: Final = 2048
 SLICE_BYTES: Final = 4 * 1024 * 1024
 _FRESH_BYTES_MAX: Final = 8 * 1024 * 1024
-_WORTH_KEEPING: Final = 64
+_WORTH_KEEPING: Final = 512
 
 
 class _Fresh(NamedTuple):

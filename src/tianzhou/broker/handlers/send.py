@@ -6,8 +6,8 @@ transactions, binary headers) goes through `Admission`, one at a time, after wha
 before it is in the log, so that order is kept.
 """
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
@@ -15,20 +15,22 @@ from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.broker.admission import Admission, SendHeader
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.incoming import Incoming
+from tianzhou.broker.names import TIMER_TOPIC
+from tianzhou.broker.recall import handle_of
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.writer import Writer
 from tianzhou.net.desk import encode_reply
 from tianzhou.net.exchange import Refused, Reply
 from tianzhou.net.link import Link
 from tianzhou.record import names as keys
-from tianzhou.record.batch import BatchError, decode_batch, join_properties
+from tianzhou.record.batch import BatchError, decode_batch
 from tianzhou.record.chunk import Entry
 from tianzhou.store.store import Appended
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
 from tianzhou.wire.codec import decode_header
 from tianzhou.wire.errors import HeaderFieldError
-from tianzhou.wire.frame import FrameBatch, frame_prefix
+from tianzhou.wire.frame import PREFIX, FrameBatch
 from tianzhou.wire.header import VERSION, Header
 from tianzhou.wire.headers_json import HeaderReader
 from tianzhou.wire.tables import PERM_WRITE
@@ -41,6 +43,8 @@ _KINDS: Final[dict[int, type[SendMessageRequest] | type[SendMessageV2Request]]] 
     RequestCode.SEND_BATCH_MESSAGE: SendMessageV2Request,
 }
 _NOT_PLAIN: Final = 0x0C  # transaction bits
+# A named tuple without the call of its own constructor, which takes twice as long.
+_new_entry: Final = cast("Callable[[type[Entry], tuple[object, ...]], Entry]", tuple.__new__)
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 _SHORT_PROPERTIES: Final = 1024
 """Longer ones may hold too many keys and are looked at closely."""
@@ -77,6 +81,7 @@ class Send:
             b'"queueId":"%%d","queueOffset":"%%d"},"flag":1,"language":"PYTHON","opaque":%%d,'
             b'"serializeTypeCurrentRPC":"JSON","version":%d}'
         ) % (config.region.encode(), trace, writer.store_host.hex().upper().encode(), VERSION)
+        self._broker = config.name
         self._host_hex = writer.store_host.hex().upper()
         self._region = {"MSG_REGION": config.region, "TRACE_ON": trace.decode()}
 
@@ -88,7 +93,7 @@ class Send:
         """A row of single sends with JSON headers."""
         decode = _V2.decode if is_v2 else _V1.decode
         view, starts, bodies, ends = batch.view, batch.headers, batch.bodies, batch.ends
-        host, added = link.remote_host, self._added
+        host, added, new = link.remote_host, self._added, _new_entry
         if len(host) > 8:
             indexes, slowly = (), indexes
             for index in slowly:
@@ -122,9 +127,12 @@ class Send:
                 continue
             text = text + added if text[-1] == 2 else text + b"\x02" + added
             entries.append(
-                Entry(
-                    queues[queue_id], view[start : ends[index]], text, fields.flag,
-                    fields.sys_flag, fields.born_timestamp_ms, host,
+                new(
+                    Entry,
+                    (
+                        queues[queue_id], view[start : ends[index]], text, fields.flag,
+                        fields.sys_flag, fields.born_timestamp_ms, host, 0, 0,
+                    ),
                 )
             )  # fmt: skip
             asked.append((header.opaque, queue_id, header.flag))
@@ -152,14 +160,13 @@ class Send:
 
         def answer(durable: bool) -> None:
             code = 0 if durable else ResponseCode.FLUSH_DISK_TIMEOUT
-            template = self._answer
+            template, pack = self._answer, PREFIX.pack
             pieces: list[bytes] = []
             for (opaque, queue_id, flag), place, offset in zip(rows, places, offsets, strict=True):
                 if not flag & 2:
                     text = template % (code, place, queue_id, offset, opaque)
-                    pieces.append(
-                        frame_prefix(serialise_type=0, header_size=len(text), body_size=0) + text
-                    )
+                    size = len(text)
+                    pieces.append(pack(size + 4, size) + text)
             link.send(b"".join(pieces))
 
         self._writer.when_durable(appended.end, answer)
@@ -224,13 +231,11 @@ class Send:
             inner = decode_batch(message.body)
         except BatchError as error:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        shared = message.to_entry()
+        queue, _, outer, _, *rest = shared
         return [
-            message._replace(
-                body=body,
-                flag=flag,
-                properties=_closed(join_properties(properties, message.properties)),
-            ).to_entry()
-            for flag, body, properties in inner
+            _new_entry(Entry, (queue, body, _closed(bytes(text)) + outer, flag, *rest))
+            for flag, body, text in inner
         ]
 
     def _tell(
@@ -245,6 +250,8 @@ class Send:
         unique = Incoming("", 0, b"", entries[0].properties).get(keys.UNIQ_KEY)
         if unique is not None and not sender.is_batch:
             ext["transactionId"] = unique.decode("utf-8", "replace")
+        if entries[0].queue.topic == TIMER_TOPIC and not sender.is_batch:
+            ext["recallHandle"] = handle_of(entries[0].properties, self._broker) or ""
         code = ResponseCode.SUCCESS if durable else ResponseCode.FLUSH_DISK_TIMEOUT
         sender.link.send(encode_reply(sender.header, Reply(code, ext)))
 
@@ -254,16 +261,21 @@ class Send:
 
 
 def is_special(text: bytes) -> bool:
-    """Whether properties make a message anything but plain, or lack the unique id."""
+    """Whether properties make a message anything but plain, or lack the unique id.
+
+    Four short words stand in all the names that matter; most messages have none of them.
+    """
+    if b"UNIQ_KEY\x01" not in text or len(text) > _SHORT_PROPERTIES:
+        return True
+    if b"DEL" not in text and b"MSG" not in text and b"POP" not in text and b"false" not in text:
+        return False
     return (
-        b"UNIQ_KEY\x01" not in text
-        or b"DELAY\x01" in text
+        b"DELAY\x01" in text
         or b"TIMER_DEL" in text
         or b"TRAN_MSG\x01" in text
         or b"MSG_REGION\x01" in text
         or b"POP_CK\x01" in text
         or b"WAIT\x01false" in text
-        or len(text) > _SHORT_PROPERTIES
     )
 
 
