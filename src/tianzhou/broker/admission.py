@@ -13,7 +13,7 @@ from tianzhou.broker.incoming import Incoming
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.topics import Topics
 from tianzhou.net.exchange import Refused
-from tianzhou.record import flags, properties
+from tianzhou.record import flags
 from tianzhou.record import names as keys
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
@@ -110,6 +110,8 @@ class Admission:
             )
         if message.topic.startswith(names.RETRY_PREFIX):
             message = self._retried(message, header, version)
+            if message.topic.startswith(names.DEAD_PREFIX):
+                return message  # nothing delays a dead letter any more
         if message.get(keys.TRANSACTION_PREPARED) == b"true" and not message.reconsume_times:
             if self._config.reject_transactions:
                 raise Refused(ResponseCode.NO_PERMISSION, "transactional messages are refused here")
@@ -152,5 +154,11 @@ class Admission:
         if message.reconsume_times <= most:
             return message
         topic = self._topics.ensure(names.dead_topic(group_name), queues=1)
-        text = properties.without(message.properties, keys.DELAY)
-        return message._replace(topic=topic.topic_name, queue_id=0, properties=text)
+        message = message.with_properties(
+            {
+                keys.DELAY: b"",
+                keys.DLQ_ORIGIN_TOPIC: message.get(keys.RETRY_TOPIC) or b"",
+                keys.DLQ_ORIGIN_MESSAGE_ID: message.get(keys.ORIGIN_MESSAGE_ID) or b"",
+            }
+        )
+        return message._replace(topic=topic.topic_name, queue_id=0)

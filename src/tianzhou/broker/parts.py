@@ -17,6 +17,8 @@ from tianzhou.broker.half_queue import HalfQueue
 from tianzhou.broker.handlers.clients import Clients
 from tianzhou.broker.handlers.offsets import Offsets
 from tianzhou.broker.handlers.pull import Pull
+from tianzhou.broker.handlers.recall import Recall
+from tianzhou.broker.handlers.reply import Replies
 from tianzhou.broker.handlers.send import Send
 from tianzhou.broker.handlers.send_back import SendBack
 from tianzhou.broker.handlers.transaction import EndTransaction
@@ -27,6 +29,7 @@ from tianzhou.broker.services import Service
 from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.subscriptions import Filters
+from tianzhou.broker.timer import Timers
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.transaction_checks import TransactionChecks
 from tianzhou.broker.transactions import Transactions
@@ -86,6 +89,7 @@ def assemble(
         sessions=sessions, permission=permission, clients=clients, pull=pull, writer=writer,
         delays=delays, stats=stats,
     )  # fmt: skip
+    timers = Timers(store, writer, clock, save_every_ms=config.delay_save_ms)
     halves = HalfQueue.after(store, offsets)
     transactions = Transactions(store, writer, admission, halves, clock)
     handlers: dict[int, Handler] = {}
@@ -95,13 +99,15 @@ def assemble(
         Offsets(store, topics, groups, offsets),
         SendBack(store, topics, groups, permission, admission, writer),
         EndTransaction(transactions, writer),
+        Recall(config, store, permission, timers, writer, clock),
+        Replies(config, admission, sessions, writer, clock),
     ):
         handlers |= part.handlers()
     requests = Requests(send, pull, Desk(handlers))
     checks = TransactionChecks(
         config, store, writer, sessions, offsets, halves, transactions, clock
     )
-    services = (delays, checks, StatsTicks(stats, clock))
+    services = (delays, timers, checks, StatsTicks(stats, clock))
     return Parts(
         requests, clients, pull, writer, topics, offsets, permission, services, stats,
         codes=frozenset(handlers),

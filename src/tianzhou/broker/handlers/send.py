@@ -44,7 +44,10 @@ _KINDS: Final[dict[int, type[SendMessageRequest] | type[SendMessageV2Request]]] 
 }
 _NOT_PLAIN: Final = 0x0C  # transaction bits
 # A named tuple without the call of its own constructor, which takes twice as long.
-_new_entry: Final = cast("Callable[[type[Entry], tuple[object, ...]], Entry]", tuple.__new__)
+_new_entry: Final = cast(
+    "Callable[[type[Entry], tuple[object, ...]], Entry]",
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType] - the stub leaves its items open
+)
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 _SHORT_PROPERTIES: Final = 1024
 """Longer ones may hold too many keys and are looked at closely."""

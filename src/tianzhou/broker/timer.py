@@ -1,0 +1,214 @@
+"""Messages for any moment: they wait in the timer's topic, in no order but that of their arrival.
+
+Memory holds one number per waiting message, its moment and its offset in the topic's queue, in a
+heap: about 60 bytes each. Everything else stays in the log. The queue is read once, after a start
+from where the progress says, in slices, by the same code that meets new messages.
+
+A recall is a message in the same topic that names the one to cancel and has its moment. It comes
+later in the queue, so it is met before the moment, and goes out of the heap right after the message
+it cancels. While the queue is not read to its end, only moments are delivered that are older than
+the last message read: whoever recalled one of these did so before.
+
+A message must outlive the retention of the log. One that waits longer than `roll_ms` is put at the
+end of the topic again when this time is over; its moment in the heap is that of this roll.
+"""
+
+import heapq
+import logging
+from typing import Final
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.kinds import QueueOffset, queue_key
+from tianzhou.broker import names
+from tianzhou.broker.delivery import deliver
+from tianzhou.broker.incoming import Incoming
+from tianzhou.broker.lagging_save import LaggingSave
+from tianzhou.broker.recall import cancel_key
+from tianzhou.broker.stored import Stored, at_offset, records
+from tianzhou.broker.timer_progress import TimerProgress, progress_table
+from tianzhou.broker.writer import Writer
+from tianzhou.record import names as keys
+from tianzhou.record.chunk import Entry
+from tianzhou.store.read import ReadLimit
+from tianzhou.store.store import MessageStore
+
+log: Final = logging.getLogger("tianzhou.broker")
+
+TIMER_QUEUE: Final = queue_key(names.TIMER_TOPIC, 0)
+SCAN_SLICES_MAX: Final = 5
+"""Reads of up to 800 messages in one tick."""
+CHUNK_COUNT_MAX: Final = 256
+CHUNK_BYTES_MAX: Final = 1024 * 1024
+TICK_COUNT_MAX: Final = 2048
+"""Messages that go out in one tick."""
+ROLL_MS_MAX: Final = 172_800_000
+"""RocketMQ rolls after two days, of the three for which a log keeps messages."""
+_SLICE: Final = ReadLimit(count=800, size=1 << 26)
+_OFFSET_BITS: Final = 40
+_OFFSET_MASK: Final = (1 << _OFFSET_BITS) - 1
+_BLOCK_BITS: Final = 10
+
+
+class Timers:
+    """Owner: the broker loop.
+
+    Invariant: what was scanned is in the heap, or delivered, or cancelled
+    """
+
+    def __init__(
+        self, store: MessageStore, writer: Writer, clock: Clock, *, save_every_ms: int
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        table = progress_table(store)
+        self._before = table.load()
+        end = store.max_offset(TIMER_QUEUE)
+        self._scanned = min(self._before.low, end)
+        # A crash may have taken the end of the queue: what gets these offsets next was not read.
+        self._scanned_before = min(self._before.scanned, end)
+        retention_ms = store.config.retention_hours * 3_600_000
+        self._roll_ms = max(60_000, min(ROLL_MS_MAX, retention_ms * 2 // 3))
+        self._heap: list[int] = []
+        """Moment and offset of each waiting message, as one number."""
+        self._blocks: dict[int, int] = {}
+        """How many wait of each 1,024 messages of the queue: so the first of them is found."""
+        self._cancelled: set[bytes] = set()
+        self._seen_ms = 0
+        self._saving = LaggingSave(
+            store, self._progress, table.save, every_ms=save_every_ms, now_s=clock.monotonic_s()
+        )
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def cancel(self, key: bytes) -> None:
+        """A recall was accepted; its message in the topic may become visible only later."""
+        self._cancelled.add(key)
+
+    def tick(self) -> None:
+        now_ms = self._clock.now_ms()
+        is_complete = self._scan()
+        until_ms = now_ms if is_complete else min(now_ms, self._seen_ms)
+        count = 0
+        while self._heap and count < TICK_COUNT_MAX:
+            moved = self._deliver(now_ms, until_ms)
+            if not moved:
+                break
+            count += moved
+        if self._scanned >= self._scanned_before:
+            self._saving.tick(self._clock.monotonic_s())
+
+    def finish(self) -> None:
+        # What is saved speaks of all that had been read before; until that is read again, the
+        # older progress is the better one.
+        if self._scanned >= self._scanned_before:
+            self._saving.finish()
+
+    # Reading the topic
+
+    def _scan(self) -> bool:
+        """Read on; whether the end was reached."""
+        for _ in range(SCAN_SLICES_MAX):
+            if self._scanned >= self._store.max_offset(TIMER_QUEUE):
+                return True
+            with self._store.read(TIMER_QUEUE, QueueOffset(self._scanned), _SLICE) as found:
+                for stored in records(found):
+                    self._meet(stored)
+                self._scanned = found.next_offset
+        return self._scanned >= self._store.max_offset(TIMER_QUEUE)
+
+    def _meet(self, stored: Stored) -> None:
+        offset = int(stored.view.queue_offset)
+        stored_ms = self._seen_ms = stored.view.store_timestamp
+        deliver_ms = stored.number(keys.TIMER_DELIVER_MS, 0)
+        if offset < self._scanned_before:
+            before = self._before
+            moment = min(deliver_ms, stored_ms + before.roll_ms)
+            if (moment, offset) < (before.moment, before.offset):
+                return
+        cancels = stored.get(keys.TIMER_DELETE_UNIQ_KEY)
+        if cancels is not None:
+            self._cancelled.add(cancels)
+        self._push(min(deliver_ms, stored_ms + self._roll_ms) << _OFFSET_BITS | offset)
+
+    def _push(self, number: int) -> None:
+        heapq.heappush(self._heap, number)
+        block = (number & _OFFSET_MASK) >> _BLOCK_BITS
+        self._blocks[block] = self._blocks.get(block, 0) + 1
+
+    def _pop(self) -> int:
+        number = heapq.heappop(self._heap)
+        block = (number & _OFFSET_MASK) >> _BLOCK_BITS
+        left = self._blocks[block] = self._blocks[block] - 1
+        if not left:
+            del self._blocks[block]
+        return number
+
+    # Delivering
+
+    def _deliver(self, now_ms: int, until_ms: int) -> int:
+        """One chunk; how many messages went out of the heap."""
+        taken: list[int] = []
+        entries: list[Entry] = []
+        ended: list[bytes] = []
+        size = 0
+        while (
+            self._heap
+            and self._heap[0] >> _OFFSET_BITS <= until_ms
+            and len(taken) < CHUNK_COUNT_MAX
+            and size < CHUNK_BYTES_MAX
+        ):
+            taken.append(self._pop())
+            entry = self._due(taken[-1] & _OFFSET_MASK, now_ms, ended)
+            if entry is not None:
+                entries.append(entry)
+                size += len(entry.body)
+        if not deliver(self._writer, entries):
+            for number in taken:
+                self._push(number)
+            return 0
+        self._cancelled.difference_update(ended)
+        return len(taken)
+
+    def _due(self, offset: int, now_ms: int, ended: list[bytes]) -> Entry | None:
+        """What becomes of a message whose moment has come; None: nothing more."""
+        found, stored = at_offset(self._store, TIMER_QUEUE, offset)
+        with found:
+            if stored is None:
+                log.error("timer.message_unreadable", extra={"offset": offset})
+                return None
+            is_roll = stored.number(keys.TIMER_DELIVER_MS, 0) > now_ms
+            cancels = stored.get(keys.TIMER_DELETE_UNIQ_KEY)
+            if cancels is not None and not is_roll:
+                ended.append(cancels)
+                return None
+            if cancels is None and _key_of(stored) in self._cancelled:
+                return None
+            message = _rolled(stored) if is_roll else stored.meant()
+            return None if message is None else message.to_entry()
+
+    # Progress
+
+    def _progress(self) -> TimerProgress:
+        if not self._heap:
+            return TimerProgress(low=self._scanned, scanned=self._scanned, roll_ms=self._roll_ms)
+        first = self._heap[0]
+        return TimerProgress(
+            low=min(self._blocks) << _BLOCK_BITS,
+            scanned=self._scanned,
+            moment=first >> _OFFSET_BITS,
+            offset=first & _OFFSET_MASK,
+            roll_ms=self._roll_ms,
+        )
+
+
+def _key_of(stored: Stored) -> bytes:
+    topic, unique_id = stored.get(keys.REAL_TOPIC), stored.get(keys.UNIQ_KEY)
+    return cancel_key(topic or b"", unique_id or b"")
+
+
+def _rolled(stored: Stored) -> Incoming:
+    """The same message for the end of the topic, where it is young again."""
+    times = stored.number(keys.TIMER_ROLL_TIMES, 0) + 1
+    return stored.to_incoming().with_properties({keys.TIMER_ROLL_TIMES: b"%d" % times})
