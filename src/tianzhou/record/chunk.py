@@ -118,6 +118,8 @@ def build(entries: Iterable[Entry], *, store_host: bytes, record_crc: bool) -> R
         topic = topics.get(topic_name)
         if topic is None:
             topic = topics[topic_name] = _sized_topic(topic_name)
+        if CRC_PROPERTY in properties:
+            properties = _without_crc(properties)
         if record_crc:
             properties = _with_placeholder(properties)
         body_size, properties_size = len(body), len(properties)
@@ -242,13 +244,15 @@ def _sized_topic(topic: str) -> bytes:
     )
 
 
+def _without_crc(properties: bytes) -> bytes:
+    """A retried message brings the checksum of its first life. Kept, also where we write none, it
+    would prove the record damaged."""
+    return b"\x02".join(
+        entry for entry in properties.split(b"\x02") if not entry.startswith(CRC_PROPERTY + b"\x01")
+    )
+
+
 def _with_placeholder(properties: bytes) -> bytes:
-    if CRC_PROPERTY in properties:  # a retried message brings the checksum of its first life
-        properties = b"\x02".join(
-            entry
-            for entry in properties.split(b"\x02")
-            if not entry.startswith(CRC_PROPERTY + b"\x01")
-        )
     if properties and properties[-1] != 2:
         properties += b"\x02"
     return properties + CRC_PLACEHOLDER
