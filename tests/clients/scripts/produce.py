@@ -1,0 +1,89 @@
+"""Sends what the lines of standard input say, and says how it went.
+
+    produce.py NAMESERVER GROUP
+
+A line is a JSON object: `how` is sync, oneway, async, orderly or batch; `topic`, `body` (`bodies`
+for a batch), and perhaps `tags`, `keys`, `delay`, `shard`, `properties`. Each is answered by one
+line once it has been sent.
+"""
+
+import json
+import sys
+import threading
+
+from rocketmq.client import Message, Producer
+
+
+def say(**facts):
+    print(json.dumps(facts), flush=True)
+
+
+def message_of(wish, body):
+    message = Message(wish["topic"])
+    message.set_body(body)
+    if "tags" in wish:
+        message.set_tags(wish["tags"])
+    if "keys" in wish:
+        message.set_keys(wish["keys"])
+    if "delay" in wish:
+        message.set_delay_time_level(wish["delay"])
+    for name, value in wish.get("properties", {}).items():
+        message.set_property(name, value)
+    return message
+
+
+def facts_of(result):
+    return {"status": result.status.name, "id": result.msg_id, "offset": result.offset}
+
+
+def send_async(producer, message):
+    answered = threading.Event()
+    facts = {}
+
+    def keep(**more):
+        facts.update(more)
+        answered.set()
+
+    producer.send_async(
+        message,
+        lambda result: keep(**facts_of(result)),
+        lambda error: keep(error=str(error)),
+    )
+    if not answered.wait(10):
+        facts["error"] = "no callback came"
+    return facts
+
+
+def carry_out(producer, wish):
+    how = wish["how"]
+    if how == "batch":
+        return facts_of(producer.send_batch([message_of(wish, body) for body in wish["bodies"]]))
+    message = message_of(wish, wish["body"])
+    if how == "sync":
+        return facts_of(producer.send_sync(message))
+    if how == "orderly":
+        return facts_of(producer.send_orderly(message, wish["shard"]))
+    if how == "async":
+        return send_async(producer, message)
+    assert how == "oneway", how
+    producer.send_oneway(message)
+    return {"status": "SENT"}
+
+
+def main(nameserver, group):
+    # What it would send at most by itself is 128 KiB.
+    producer = Producer(group, max_message_size=4 * 1024 * 1024)
+    producer.set_namesrv_addr(nameserver)
+    producer.start()
+    say(event="ready")
+    for line in sys.stdin:
+        try:
+            say(event="done", **carry_out(producer, json.loads(line)))
+        except Exception as error:
+            say(event="done", error=repr(error))
+    producer.shutdown()
+    say(event="closed")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
