@@ -74,8 +74,10 @@ def test_many_are_stamped_as_few(rows: list[Entry], host: bytes, crc: bool, base
 @settings(deadline=None)
 @given(mixtures(count_min=1), st.booleans(), int63.map(lambda n: n >> 4))
 def test_a_stamped_chunk_is_sound_where_it_stands(rows: list[Entry], crc: bool, base: int) -> None:
-    # Without a checksum at the end, a text that ends in zeros looks as torn as it may be.
-    assume(crc or not any(row.properties.endswith(b"\0") for row in rows))
+    # Without a checksum at the end, a text that ends in zeros looks torn, and one that ends like a
+    # checksum is held to it: the price of finding every flip in records that have one.
+    ends = [row.properties[-1:] == b"\0" or b"__CRC32#" in row.properties for row in rows]
+    assume(crc or not any(ends))
     chunk = build(rows, store_host=STORE_HOSTS[0], record_crc=crc)
     offsets = list(range(len(rows)))
     stamp(chunk, 0, len(rows), queue_offsets=offsets, physical_offset=base, store_timestamp=5)
