@@ -1,0 +1,230 @@
+"""Delay levels: not early, hardly late, none lost."""
+
+from dataclasses import replace
+
+import pytest
+
+from tianzhou.base.kinds import queue_key
+from tianzhou.broker import delay
+from tianzhou.record.chunk import Entry
+from tianzhou.store.config import FlushMode, StoreConfig
+from tianzhou.store.facts import SCHEDULE_TOPIC
+from tianzhou.testing.small_broker import STORE, SmallBroker
+
+
+def send(broker: SmallBroker, body: bytes, level: int) -> None:
+    answer = broker.send("orders", body, {"DELAY": str(level), "TAGS": "a"}, queue_id=1)
+    assert answer.code == 0
+
+
+def delivered(broker: SmallBroker) -> list[bytes]:
+    return broker.bodies("orders", 1)
+
+
+def saved(broker: SmallBroker) -> dict[int, int]:
+    return broker.store.tables.delay_offsets.load().offset_table
+
+
+@pytest.mark.parametrize(("level", "seconds"), [(1, 1), (2, 5), (3, 10), (5, 60), (18, 7200)])
+def test_not_early_and_at_most_a_second_late(level: int, seconds: int) -> None:
+    broker = SmallBroker()
+    send(broker, b"waits", level)
+    broker.clock.advance(ms=seconds * 1000 - 101)
+    broker.run(seconds=0.1)
+    assert delivered(broker) == []
+    broker.run(seconds=0.1)
+    assert delivered(broker) == [b"waits"]
+
+
+def test_a_level_beyond_the_last_is_the_last() -> None:
+    broker = SmallBroker()
+    send(broker, b"waits", 99)
+    assert broker.bodies(SCHEDULE_TOPIC, 17) == [b"waits"]
+    broker.clock.advance(seconds=7200)
+    broker.tick()
+    assert delivered(broker) == [b"waits"]
+
+
+def test_a_delivered_message_keeps_what_it_was_sent_with() -> None:
+    broker = SmallBroker()
+    born_ms = broker.clock.now_ms()
+    send(broker, b"body", 1)
+    broker.run(seconds=2)
+    (message,) = broker.messages("orders", 1)
+    assert message.born_timestamp == born_ms
+    assert message.born_host.address == "10.1.1.1"
+    assert message.tags == "a"
+    # RocketMQ leaves these in; a message that has them is not delayed a second time.
+    assert message.properties["DELAY"] == "1"
+    assert message.properties["REAL_TOPIC"] == "orders"
+    assert message.properties["REAL_QID"] == "1"
+    broker.run(seconds=5)
+    assert delivered(broker) == [b"body"]
+
+
+def test_levels_do_not_wait_for_each_other() -> None:
+    broker = SmallBroker()
+    for level in (4, 3, 2, 1):
+        send(broker, b"%d" % level, level)
+    broker.run(seconds=31)
+    assert delivered(broker) == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_backlog_of_one_level_leaves_time_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delay, "CHUNK_COUNT_MAX", 4)
+    monkeypatch.setattr(delay, "TICK_COUNT_MAX", 8)
+    broker = SmallBroker()
+    for _ in range(40):
+        send(broker, b"many", 1)
+    send(broker, b"one", 2)
+    broker.clock.advance(seconds=6)
+    broker.tick()
+    assert b"one" in delivered(broker)
+    assert len(delivered(broker)) <= 8 + 18 * 4
+    broker.run(seconds=2)
+    assert len(delivered(broker)) == 41
+
+
+def test_messages_are_put_in_chunks() -> None:
+    broker = SmallBroker()
+    for rank in range(100):
+        send(broker, b"%d" % rank, 1)
+    broker.clock.advance(seconds=2)
+    calls = len(broker.disk.calls)
+    broker.tick()
+    writes = [call for call in broker.disk.calls[calls:] if "commitlog" in call.path and call.size]
+    assert len([call for call in writes if call.kind == "pwrite"]) == 1
+    assert delivered(broker) == [b"%d" % rank for rank in range(100)]
+
+
+def test_progress_is_saved_and_nothing_is_repeated_after_a_stop() -> None:
+    broker = SmallBroker()
+    for rank in range(10):
+        send(broker, b"%d" % rank, 1)
+    broker.run(seconds=2)
+    broker.restart()
+    assert saved(broker) == {1: 10}
+    broker.run(seconds=5)
+    assert len(delivered(broker)) == 10
+
+
+def test_progress_is_saved_as_often_as_told() -> None:
+    broker = SmallBroker()
+    send(broker, b"a", 1)
+    broker.run(seconds=9)
+    assert saved(broker) == {}
+    broker.run(seconds=2)
+    assert saved(broker) == {1: 1}
+
+
+def test_progress_is_not_saved_ahead_of_the_medium() -> None:
+    """The file would survive a loss of power, and the delivered messages would not."""
+    broker = SmallBroker()
+    send(broker, b"a", 1)
+    broker.flush()
+    for _ in range(300):
+        broker.clock.advance(ms=100)
+        broker.tick(flush=False)
+    assert delivered(broker) == [b"a"]
+    assert saved(broker) == {}
+    broker.tick()
+    assert saved(broker) == {1: 1}
+
+
+@pytest.mark.parametrize("mode", list(FlushMode))
+def test_a_killed_broker_delivers_every_message(mode: FlushMode) -> None:
+    broker = SmallBroker(store_config=replace(STORE, flush_mode=mode))
+    for rank in range(50):
+        send(broker, b"%d" % rank, 1 + rank % 3)
+    broker.run(seconds=6)
+    broker.kill()
+    broker.run(seconds=6)
+    assert set(delivered(broker)) == {b"%d" % rank for rank in range(50)}
+
+
+def test_what_was_due_while_the_broker_was_down_comes_at_once() -> None:
+    broker = SmallBroker()
+    send(broker, b"a", 3)
+    broker.kill()
+    broker.clock.advance(hours=5)
+    broker.tick()
+    assert delivered(broker) == [b"a"]
+
+
+def test_a_clock_set_back_does_not_hold_messages_for_that_long() -> None:
+    broker = SmallBroker()
+    send(broker, b"a", 3)
+    broker.clock.jump(-3_600_000)
+    broker.tick()
+    assert delivered(broker) == [b"a"]
+
+
+def test_a_clock_set_ahead_delivers_early_by_that_much_only() -> None:
+    broker = SmallBroker()
+    send(broker, b"a", 5)
+    broker.clock.jump(30_000)
+    broker.run(seconds=29)
+    assert delivered(broker) == []
+    broker.run(seconds=2)
+    assert delivered(broker) == [b"a"]
+
+
+def changed(broker: SmallBroker, config: StoreConfig) -> SmallBroker:
+    broker.stop()
+    return SmallBroker(broker.disk, store_config=config, clock=broker.clock)
+
+
+def test_messages_of_levels_that_are_gone_are_delivered_too() -> None:
+    broker = SmallBroker()
+    send(broker, b"a", 18)
+    broker = changed(broker, replace(STORE, delay_levels_ms=(1000, 2000)))
+    broker.run(seconds=2)
+    assert delivered(broker) == [b"a"]
+
+
+def test_a_level_that_became_shorter_is_believed() -> None:
+    broker = SmallBroker()
+    send(broker, b"a", 1)
+    broker = changed(broker, replace(STORE, delay_levels_ms=(500,)))
+    broker.tick()
+    assert delivered(broker) == [b"a"]
+
+
+def test_a_full_disk_delays_delivery() -> None:
+    broker = SmallBroker()
+    send(broker, b"a", 1)
+    broker.store._refuse("full")
+    broker.run(seconds=3)
+    assert delivered(broker) == []
+    broker.store._refuse("")
+    broker.run(seconds=0.2)
+    assert delivered(broker) == [b"a"]
+
+
+def test_a_message_that_says_not_where_to_go_is_passed() -> None:
+    broker = SmallBroker()
+    entry = Entry(queue_key(SCHEDULE_TOPIC, 0), b"lost", b"DELAY\x011\x02")
+    broker.parts.writer.put([entry])
+    broker.flush()
+    send(broker, b"a", 1)
+    broker.run(seconds=2)
+    assert delivered(broker) == [b"a"]
+
+
+def test_a_damaged_message_does_not_stop_its_level() -> None:
+    broker = SmallBroker()
+    for rank in range(3):
+        send(broker, b"%d" % rank, 1)
+    middle = broker.messages(SCHEDULE_TOPIC, 0)[1]
+    segment = broker.store.log.segment_at(middle.physical_offset)
+    assert segment is not None
+    segment.file.pwrite(middle.physical_offset - segment.start + 84, b"\x7f\xff\xff\xff")
+    broker.run(seconds=2)
+    assert delivered(broker) == [b"0", b"2"]
+
+
+def test_a_number_too_long_to_read_is_no_delay() -> None:
+    broker = SmallBroker()
+    answer = broker.send("orders", b"a", {"DELAY": "9" * 5000}, queue_id=1)
+    assert answer.code == 0
+    assert delivered(broker) == [b"a"]
