@@ -56,7 +56,7 @@ def test_all_problems_are_told_at_once() -> None:
      ("disk_refuse_ratio", 1.5), ("flush_interval_ms", 0)],
 )  # fmt: skip
 def test_a_value_out_of_bounds_is_refused(name: str, value: float) -> None:
-    with pytest.raises(SettingsError, match=name):
+    with pytest.raises(SettingsError, match=f"{value}: must be from"):
         load(StoreConfig, {name: value})
 
 
