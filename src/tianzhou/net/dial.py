@@ -3,7 +3,8 @@
 import asyncio
 from typing import Final
 
-from tianzhou.net.link import Link
+from tianzhou.net.limits import NetLimits
+from tianzhou.net.link import Link, Shared
 from tianzhou.wire.codec import decode_header
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
 
@@ -31,6 +32,6 @@ async def dial(host: str, port: int) -> Link:
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(CONNECT_S):
         _, link = await loop.create_connection(
-            lambda: Link(_Caller(), loop, FrameBuffer()), host, port
+            lambda: Link(_Caller(), loop, Shared(NetLimits(), FrameBuffer())), host, port
         )
     return link

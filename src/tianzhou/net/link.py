@@ -2,22 +2,26 @@
 
 From bytes received to bytes queued for sending there is no `await`. All frames of one read are
 handed over together, and everything that was queued meanwhile leaves in one write.
+
+A peer that has enough waiting, answers that it does not read or requests that wait for the disk, is
+not listened to until that has changed: a handler that finds the link full leaves the rest of its
+frames, and they are handed over again later, before anything new is read.
 """
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 from tianzhou.base.errors import ProtocolError
 from tianzhou.base.kinds import Bytes
 from tianzhou.net.exchange import OnAnswer
+from tianzhou.net.limits import NetLimits
 from tianzhou.record.ids import Host, encode_host
 from tianzhou.wire.connection import Connection
 from tianzhou.wire.errors import TooManyPending
-from tianzhou.wire.frame import FrameBatch, FrameBuffer
+from tianzhou.wire.frame import PREFIX, FrameBatch, FrameBuffer
 from tianzhou.wire.header import Header
-
-WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A peer that does not read is not read from either once this much waits for it."""
 
 SHARED_CAPACITY: Final = 256 * 1024
 """What one read takes. All connections of a server read into the same buffer: whole frames are
@@ -35,31 +39,54 @@ class Service(Protocol):
     def closed(self, link: "Link") -> None: ...
 
 
+@dataclass(slots=True)
+class Shared:
+    """What the connections of a server have together."""
+
+    limits: NetLimits
+    buffer: FrameBuffer
+    partial_bytes: int = 0
+    """Room taken for frames that have begun."""
+    unsent_bytes: int = 0
+    """Answers that wait for peers to read them. Counted when one writes; at most too high."""
+    relieve: Callable[[], None] = lambda: None
+    """Called when one of the two is over its limit."""
+
+
 class Link(asyncio.BufferedProtocol):
     """Owner: the event loop."""
 
     __slots__ = (
-        "_asked", "_loop", "_out", "_own", "_peername", "_remote_host", "_service", "_shared",
-        "_transport", "_writing", "blocked_since", "heard_at", "partial_since", "session",
+        "_asked", "_is_paused", "_left", "_loop", "_out", "_out_bytes", "_own", "_own_bytes",
+        "_peername", "_remote_host", "_service", "_shared", "_transport", "_unsent", "_writing",
+        "blocked_since", "closing_since", "heard_at", "partial_since", "session", "waiting_bytes",
+        "waiting_count",
     )  # fmt: skip
 
-    def __init__(
-        self, service: Service, loop: asyncio.AbstractEventLoop, shared: FrameBuffer
-    ) -> None:
+    def __init__(self, service: Service, loop: asyncio.AbstractEventLoop, shared: Shared) -> None:
         self._service = service
         self._loop = loop
         self._shared = shared
         self._own: FrameBuffer | None = None
-        """Holds the beginning of a frame, while there is one."""
+        """Holds the beginning of a frame, or frames that were left; while there are any."""
+        self._own_bytes = 0
+        self._left: int | None = None
+        """Where in the buffer the first frame begins that a handler left."""
         self._transport: asyncio.Transport | None = None
         self._out: list[Bytes] = []
+        self._out_bytes = 0
+        self._unsent = 0
         self._writing = False
+        self._is_paused = False
         self._asked: Connection[OnAnswer] | None = None
         self.heard_at = loop.time()
         self.partial_since: float | None = None
         """When a frame began that is not whole yet."""
         self.blocked_since: float | None = None
         """Since when the peer has not read what waits for it."""
+        self.closing_since: float | None = None
+        self.waiting_count = self.waiting_bytes = 0
+        """Requests that wait for the disk."""
         self.session: object | None = None
         """What the service remembers of this connection."""
 
@@ -67,66 +94,145 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # servers make no other kind
-        self._transport.set_write_buffer_limits(WRITE_BYTES_MAX)
+        self._transport.set_write_buffer_limits(self._shared.limits.write_bytes_max)
         self._peername = transport.get_extra_info("peername")
         self._remote_host = encode_host(Host(*self._peername[:2])) if self._peername else bytes(8)
         self._service.opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return (self._own or self._shared).writable()
+        return (self._own or self._shared.buffer).writable()
 
     def buffer_updated(self, nbytes: int) -> None:
         self.heard_at = self._loop.time()
-        buffer = self._own or self._shared
+        buffer = self._own or self._shared.buffer
         buffer.wrote(nbytes)
+        self._handle(buffer)
+
+    def _handle(self, buffer: FrameBuffer) -> None:
         # What is queued while handling leaves in one write at the end.
         self._writing = True
+        is_sound = False
         try:
             batch = buffer.take()
             if batch.count:
                 self._service.received(self, batch)
-            if buffer.broken is not None:
+            if buffer.broken is not None and self._left is None:
                 raise buffer.broken
+            is_sound = True
         except ProtocolError:
-            buffer.reset()
-            self._flush()
-            self.close()
+            pass
         finally:
             self._writing = False
             self._flush()
+            if not is_sound:
+                # Others read into it next; what happened here is none of their business.
+                self._left = None
+                buffer.reset()
+                self.close()
         self._keep_rest(buffer)
+        self._pause_if_full()
 
     def _keep_rest(self, buffer: FrameBuffer) -> None:
-        """A frame that has begun stays with this connection; otherwise nothing does."""
-        if buffer is self._shared:
+        """A frame that has begun, or was left, stays with this connection; otherwise nothing."""
+        left, self._left = self._left, None
+        if left is not None:
+            buffer.put_back(left)
+        if buffer is self._shared.buffer:
             self._own = buffer.hand_over()
         elif not buffer.waiting_bytes:
             self._own = None
-        if self._own is None:
+        self._count_own()
+        if left is not None:
+            self._pause()
+        if self._own is None or left is not None:
             self.partial_since = None
         elif self.partial_since is None:
             self.partial_since = self.heard_at
+
+    def _count_own(self) -> None:
+        size = self._own.capacity if self._own is not None else 0
+        grown, self._own_bytes = size - self._own_bytes, size
+        self._shared.partial_bytes += grown
+        if grown > 0 and self._shared.partial_bytes > self._shared.limits.partial_bytes_max:
+            self._shared.relieve()
+
+    # Not listening
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the peer has so much waiting that nothing more of it should be handled."""
+        limits, transport = self._shared.limits, self._transport
+        if transport is None:
+            return False
+        return (
+            self._out_bytes + transport.get_write_buffer_size() > limits.write_bytes_max
+            or self.waiting_count >= limits.waiting_count_max
+            or self.waiting_bytes > limits.waiting_bytes_max
+        )
+
+    def leave(self, batch: FrameBatch, index: int) -> None:
+        """Said by a service that finds the link full: the frames from this one on come again."""
+        self._left = batch.headers[index] - PREFIX.size
+
+    def wait(self, count: int, size: int) -> None:
+        """So many requests of this peer, with so many bytes, wait for the disk."""
+        self.waiting_count += count
+        self.waiting_bytes += size
+
+    def waited(self, count: int, size: int) -> None:
+        self.waiting_count -= count
+        self.waiting_bytes -= size
+        if self._is_paused and not self.is_full:
+            # Not now: whoever calls may be in the middle of handling this very connection.
+            self._loop.call_soon(self._go_on)
+
+    def _pause_if_full(self) -> None:
+        if self.is_full:
+            self._pause()
+        elif self._is_paused and self.blocked_since is None:
+            self._loop.call_soon(self._go_on)
+
+    def _pause(self) -> None:
+        if not self._is_paused and self.is_open and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _go_on(self) -> None:
+        """Handle what was left, then listen again."""
+        if not self._is_paused or not self.is_open or self.is_full:
+            return
+        self._is_paused = False
+        if self._own is not None:
+            self._handle(self._own)
+        if not self._is_paused and self.is_open and self._transport is not None:
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
         self.blocked_since = self._loop.time()
-        if self._transport is not None:
-            self._transport.pause_reading()
+        self._pause()
 
     def resume_writing(self) -> None:
         self.blocked_since = None
-        if self._transport is not None:
-            self._transport.resume_reading()
+        self._loop.call_soon(self._go_on)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._let_go()
         asked, self._asked = self._asked, None
         if asked is not None:
             for on_answer in asked.close():
                 on_answer(None, b"")
         self._service.closed(self)
+
+    def _let_go(self) -> None:
+        """Of all memory: nothing of it will be used."""
+        self._own = None
+        self._count_own()
+        self._shared.unsent_bytes -= self._unsent
+        self._unsent = 0
 
     # What handlers use
 
@@ -153,11 +259,13 @@ class Link(asyncio.BufferedProtocol):
 
     def send(self, data: Bytes) -> None:
         self._out.append(data)
+        self._out_bytes += len(data)
         if not self._writing:
             self._flush()
 
     def send_all(self, pieces: list[Bytes]) -> None:
         self._out += pieces
+        self._out_bytes += sum(map(len, pieces))
         if not self._writing:
             self._flush()
 
@@ -193,13 +301,23 @@ class Link(asyncio.BufferedProtocol):
                 on_answer(None, b"")
 
     def close(self) -> None:
-        if self._transport is not None:
+        """Queued answers still leave, if the peer reads them soon."""
+        if self._transport is not None and self.closing_since is None:
+            self.closing_since = self._loop.time()
             self._transport.close()
 
     def abort(self) -> None:
         """Drop the connection with whatever waits on it."""
         if self._transport is not None:
+            self._let_go()
             self._transport.abort()
+
+    def count_unsent(self) -> int:
+        """Bytes that wait for the peer to read them."""
+        size = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        self._shared.unsent_bytes += size - self._unsent
+        self._unsent = size
+        return size
 
     def _questions(self) -> Connection[OnAnswer]:
         if self._asked is None:
@@ -208,6 +326,11 @@ class Link(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         out, self._out = self._out, []
-        if out and self._transport is not None:
-            # One write: a join of small pieces is cheaper than a system call each.
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        self._out_bytes = 0
+        transport = self._transport
+        if not out or transport is None or transport.is_closing():
+            return
+        # One write: a join of small pieces is cheaper than a system call each.
+        transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if self.count_unsent() and self._shared.unsent_bytes > self._shared.limits.unsent_bytes_max:
+            self._shared.relieve()

@@ -2,33 +2,34 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
+from collections import Counter
 from collections.abc import Iterable
-from typing import Final
 
-from tianzhou.net.link import SHARED_CAPACITY, Link, Service
+from tianzhou.net.limits import NetLimits, connections_within_files
+from tianzhou.net.link import SHARED_CAPACITY, Link, Service, Shared
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
-
-IDLE_S: Final = 120.0
-"""As Java: a connection on which nothing was heard for so long is closed."""
-PARTIAL_S: Final = 15.0
-"""A frame that began must be whole by then."""
-BLOCKED_S: Final = 30.0
-"""A peer that does not read for so long is dropped."""
-SWEEP_S: Final = 1.0
-CLOSE_S: Final = 1.0
-"""How long queued answers may take to leave when the server stops."""
-CONNECTIONS_MAX: Final = 20_000
 
 
 class Server:
     """Owner: the event loop."""
 
-    def __init__(self, service: Service, *, connections_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(
+        self,
+        service: Service,
+        *,
+        connections_max: int | None = None,
+        limits: NetLimits | None = None,
+    ) -> None:
         self._service = service
-        self._connections_max = connections_max
-        self._shared = FrameBuffer(SHARED_CAPACITY)
+        self._limits = limits or NetLimits()
+        self._connections_max = connections_within_files(
+            connections_max or self._limits.connections_max
+        )
+        self._shared = Shared(self._limits, FrameBuffer(SHARED_CAPACITY), relieve=self._relieve)
         self._links: set[Link] = set()
+        self._of_host: Counter[str] = Counter()
         self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -42,7 +43,7 @@ class Server:
         )
         self._listeners.append(listener)
         if self._sweeper is None:
-            self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+            self._sweeper = self._loop.call_later(self._limits.sweep_s, self._sweep)
 
     @property
     def links(self) -> Iterable[Link]:
@@ -62,42 +63,83 @@ class Server:
         if self._links:
             self._emptied = asyncio.Event()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._emptied.wait(), CLOSE_S)
+                await asyncio.wait_for(self._emptied.wait(), self._limits.close_s)
         for link in tuple(self._links):
             link.abort()
 
     # Service, seen by links
 
     def opened(self, link: Link) -> None:
-        if len(self._links) >= self._connections_max:
+        host = _limited_host(link)
+        if len(self._links) >= self._connections_max or (
+            host and self._of_host[host] >= self._limits.connections_per_host_max
+        ):
             self.refused_count += 1
             link.abort()
             return
         _no_delay(link)
         self._links.add(link)
+        if host:
+            self._of_host[host] += 1
         self._service.opened(link)
 
     def received(self, link: Link, batch: FrameBatch) -> None:
         self._service.received(link, batch)
 
     def closed(self, link: Link) -> None:
-        if link in self._links:
-            self._links.discard(link)
-            self._service.closed(link)
-            if not self._links and self._emptied is not None:
-                self._emptied.set()
+        if link not in self._links:
+            return
+        self._links.discard(link)
+        host = _limited_host(link)
+        if host:
+            self._of_host[host] -= 1
+            if not self._of_host[host]:
+                del self._of_host[host]
+        self._service.closed(link)
+        if not self._links and self._emptied is not None:
+            self._emptied.set()
+
+    # Time and memory
 
     def _sweep(self) -> None:
-        now = self._loop.time()
+        self._sweeper = self._loop.call_later(self._limits.sweep_s, self._sweep)
+        now, limits = self._loop.time(), self._limits
         for link in tuple(self._links):
             link.expire(now)
-            if _is_over(link.partial_since, PARTIAL_S, now) or _is_over(
-                link.blocked_since, BLOCKED_S, now
+            link.count_unsent()
+            if (
+                _is_over(link.partial_since, limits.partial_s, now)
+                or _is_over(link.blocked_since, limits.blocked_s, now)
+                or _is_over(link.closing_since, limits.close_s, now)
             ):
                 link.abort()
-            elif now - link.heard_at > IDLE_S:
+            elif now - link.heard_at > limits.idle_s:
                 link.close()
-        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+        self._relieve()
+
+    def _relieve(self) -> None:
+        self._drop_oldest()
+        self._drop_largest()
+
+    def _drop_oldest(self) -> None:
+        """Frames that began long ago and are not whole yet go first: a peer that means well
+        sends the rest at once."""
+        limit = self._limits.partial_bytes_max
+        if self._shared.partial_bytes <= limit:
+            return
+        begun = [(link.partial_since, id(link), link) for link in self._links if link.partial_since]
+        for _, _, link in sorted(begun):
+            if self._shared.partial_bytes <= limit * 0.9:
+                break
+            link.abort()
+
+    def _drop_largest(self) -> None:
+        limit = self._limits.unsent_bytes_max
+        if self._shared.unsent_bytes <= limit:
+            return
+        sizes = sorted((link.count_unsent(), id(link), link) for link in self._links)
+        while sizes and self._shared.unsent_bytes > limit * 0.9:
+            sizes.pop()[-1].abort()
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -117,6 +159,15 @@ def bind(host: str, port: int) -> socket.socket:
 
 def _is_over(since: float | None, allowed_s: float, now: float) -> bool:
     return since is not None and now - since > allowed_s
+
+
+def _limited_host(link: Link) -> str:
+    """The address that connections are counted for; empty if they are not."""
+    host = link.remote.rpartition(":")[0]
+    try:
+        return "" if ipaddress.ip_address(host).is_loopback else host
+    except ValueError:
+        return host
 
 
 def _no_delay(link: Link) -> None:

@@ -146,6 +146,12 @@ class FrameBuffer:
         self._taken = self._filled = 0
         self.broken = None
 
+    def put_back(self, at: int) -> None:
+        """The frames from this position on, given out by the last take(), are given out again."""
+        assert 0 <= at <= self._taken
+        self._taken = at
+        self.broken = None
+
     def hand_over(self) -> "FrameBuffer | None":
         """Move the beginning of a frame into a buffer of its own and be empty; None if there is
         none. So one large buffer serves all connections that have nothing half-read."""
