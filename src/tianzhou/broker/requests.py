@@ -33,7 +33,7 @@ class Requests:
         self._desk = desk
 
     def received(self, link: Link, batch: FrameBatch) -> None:
-        """Handle all frames of one read, in order."""
+        """Handle the frames of one read, in order; all, or as many as the link has room for."""
         view, starts, types = batch.view, batch.headers, batch.serialise_types
         row: list[int] = []
         kind = b""
@@ -50,6 +50,9 @@ class Requests:
             if row:
                 self._send.run(link, batch, row, is_v2=kind == _SEND_V2)
                 row = []
+            if link.is_full:
+                link.leave(batch, index)
+                return
             if head == _PULL:
                 self._pull.one(link, batch, index)
             else:

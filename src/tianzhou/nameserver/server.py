@@ -89,6 +89,9 @@ class NameServer:
 
     def received(self, link: Link, batch: FrameBatch) -> None:
         for index in range(batch.count):
+            if link.is_full:
+                link.leave(batch, index)
+                return
             self._desk.frame(link, batch, index)
 
     def closed(self, link: Link) -> None:
