@@ -79,11 +79,13 @@ def assemble(
     )  # fmt: skip
     send = Send(config, topics, admission, writer)
     permission.changed.append(send.forget_targets)
-    pull = Pull(config, store, topics, groups, offsets, sessions, permission, filters, monotonic_s)
-    writer.arrived.append(pull.arrived)
+    stats = Stats(clock.now_ms())
+    pull = Pull(
+        config, store, topics, groups, offsets, sessions, permission, filters, stats, monotonic_s
+    )
+    writer.arrived += [stats.arrived, pull.arrived]
     clients = Clients(config, topics, groups, sessions, locks, filters, clock)
     delays = Delays(store, writer, clock, save_every_ms=config.delay_save_ms)
-    stats = Stats(clock.now_ms())
     administration = Administration(
         config=config, store=store, clock=clock, topics=topics, groups=groups, offsets=offsets,
         sessions=sessions, permission=permission, clients=clients, pull=pull, writer=writer,

@@ -13,6 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
+from tianzhou.store.consume_queue import sizes_of
+from tianzhou.store.facts import Run
+
 SECOND_MS: Final = 1_000
 RATE_WINDOWS_S: Final = (10, 60, 600)
 FLOWS_MAX: Final = 100_000
@@ -164,6 +167,11 @@ class Stats:
         """Messages put and got when these days began."""
 
     # Events
+
+    def arrived(self, run: Run) -> None:
+        """Messages became visible."""
+        sizes = sizes_of(run.units)
+        self.put(run.queue.topic, len(sizes), sum(sizes))
 
     def put(self, topic: str, count: int, size: int) -> None:
         """Messages were stored."""

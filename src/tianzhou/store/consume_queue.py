@@ -299,3 +299,8 @@ class ConsumeQueue:
 
     def _path(self, start: int) -> str:
         return f"{self.directory}/{file_name(start * UNIT_BYTES)}"
+
+
+def sizes_of(units: bytes) -> tuple[int, ...]:
+    """The sizes of the records that units point at."""
+    return struct.unpack(">" + "8xi8x" * (len(units) // UNIT_BYTES), units)

@@ -12,6 +12,7 @@ from tianzhou.broker.groups import Groups
 from tianzhou.broker.holds import Hold, Holds
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.sessions import Sessions
+from tianzhou.broker.stats import Stats
 from tianzhou.broker.subscriptions import Filter, Filters
 from tianzhou.broker.topics import Topics
 from tianzhou.filter.sql92 import Expression
@@ -75,6 +76,7 @@ class Pull:
         sessions: Sessions,
         permission: Permission,
         filters: Filters,
+        stats: Stats,
         monotonic_s: Callable[[], float],
     ) -> None:
         self._config = config
@@ -85,6 +87,7 @@ class Pull:
         self._sessions = sessions
         self._permission = permission
         self._filters = filters
+        self._stats = stats
         self._monotonic_s = monotonic_s
         self.holds = Holds(config.held_pulls_max)
 
@@ -231,6 +234,11 @@ class Pull:
             # Everything up to here was looked at while the pull was held.
             code = ResponseCode.PULL_RETRY_IMMEDIATELY
         size = sum(map(len, pieces))
+        if size:
+            request = hold.request
+            self._stats.got(request.topic, request.consumer_group, result.count, size)
+        else:
+            self._stats.missed()
         if hold.serialise_type is SerialiseType.JSON:
             text = _ANSWER % (
                 code, result.max_offset, result.min_offset, result.next_offset, hold.opaque,
