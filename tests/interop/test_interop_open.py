@@ -16,11 +16,11 @@ def test_java_reads_what_we_wrote(
     java: JavaStore, tmp_path: Path, stop: str, record_crc: bool
 ) -> None:
     root, settings, clock = tmp_path / "store", config(record_crc=record_crc), now_clock()
-    content = write_store(root, settings, clock, stop)
+    content, keys_from = write_store(root, settings, clock, stop)
     if stop == "closed":
         _check_size(root)
 
-    content.check(java.run(root, settings, keys=content.keys))
+    content.check(java.run(root, settings, keys=content.keys), keys_from=keys_from)
 
     store = open_store(root, settings, clock)
     assert store.recovered.damage == []

@@ -118,7 +118,7 @@ class CheckpointFile:
 
     def admit_another(self) -> None:
         """Somebody else wrote to the log since: it may go on behind `flushed`, and without
-        checksums. On the medium, because our own marker is about to replace theirs."""
+        checksums. On the medium, because the trace of it is about to be overwritten."""
         if self.current.exact:
             self.write(replace(self.current, clean=False, checked=False), sync=True)
 

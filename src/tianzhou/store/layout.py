@@ -13,41 +13,33 @@ CHECKPOINT: Final = "checkpoint"
 ABORT: Final = "abort"
 LOCK: Final = "lock"
 
-_SIGNATURE: Final = b" tianzhou"
+_NAME: Final = b"tianzhou"
 
 
 def take_lock(files: Files, root: str) -> File:
     """Own the directory for the life of the process; StoreLocked if somebody else does."""
-    lock = files.lock(f"{root}/{LOCK}")
-    try:
-        lock.pwrite(0, b"lock")
-    except OSError:
-        lock.close()
-        raise
-    return lock
+    return files.lock(f"{root}/{LOCK}")
+
+
+def was_used_by_another(lock: File) -> bool:
+    """Whether Java ran here after us. It writes the word `lock` over our name when it starts; if
+    it was killed soon after, that may be its only trace besides the records."""
+    return lock.pread(0, len(_NAME)) != _NAME
+
+
+def sign_lock(lock: File) -> None:
+    lock.pwrite(0, _NAME)
+    lock.sync()
 
 
 def write_abort(files: Files, root: str) -> None:
     """Present while a store is open: found at start, it means that the last stop was none."""
-    text = str(os.getpid()).encode() + _SIGNATURE
+    text = str(os.getpid()).encode()
     abort = files.create(f"{root}/{ABORT}", 0)
     abort.pwrite(0, text)
     abort.sync()
     abort.close()
     files.sync_dir(root)
-
-
-def was_used_by_another(files: Files, root: str, *, clean: bool) -> bool:
-    """Whether Java ran here after us; `clean` is what our checkpoint says. A Java broker that was
-    killed may have left no sign of itself but this marker, and records without a checksum."""
-    path = f"{root}/{ABORT}"
-    if not files.exists(path):
-        return not clean
-    abort = files.open(path)
-    try:
-        return not abort.pread(0, abort.size()).endswith(_SIGNATURE)
-    finally:
-        abort.close()
 
 
 def remove_abort(files: Files, root: str) -> None:

@@ -87,7 +87,7 @@ class MessageStore:
         try:
             make_lasting_dirs(files, root)
             self._lock = layout.take_lock(files, root)
-            self._open(progress, rebuild=rebuild)
+            self._open(self._lock, progress, rebuild=rebuild)
         except BaseException as error:
             if self._lock is not None:
                 self._lock.close()
@@ -101,12 +101,13 @@ class MessageStore:
         self._is_checkpoint_owed = False
         self._last_save_s = self._last_clean_s = clock.monotonic_s()
 
-    def _open(self, progress: recovery.Progress, *, rebuild: bool) -> None:
+    def _open(self, lock: File, progress: recovery.Progress, *, rebuild: bool) -> None:
         files, root, config = self._files, self.root, self.config
         self.was_clean = not files.exists(f"{root}/{layout.ABORT}")
         self._checkpoint = CheckpointFile(files, f"{root}/{layout.CHECKPOINT}")
-        if layout.was_used_by_another(files, root, clean=self._checkpoint.current.clean):
+        if layout.was_used_by_another(lock):
             self._checkpoint.admit_another()
+            layout.sign_lock(lock)
         self.log = CommitLog(
             files, f"{root}/{layout.COMMIT_LOG}",
             file_bytes=config.commit_log_file_bytes, reserve_bytes=config.reserve_bytes,

@@ -17,6 +17,7 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.zip.CRC32;
 
 // With stars: MessageExtBrokerInner moved from the second package to the first in 5.0.
@@ -117,6 +118,7 @@ public final class StoreProbe {
             }
         }
         keepOffTheNetwork(store);
+        keepDelayedMessages(store);
         return store;
     }
 
@@ -129,6 +131,17 @@ public final class StoreProbe {
         } else {
             Object acceptor = field(replication.getType(), "acceptSocketService").get(replication.get(store));
             field(acceptor.getClass(), "socketAddressListen").set(acceptor, loopback(0));
+        }
+    }
+
+    /** 4.x delivers what is due from within the store, 5.x from the broker. */
+    private static void keepDelayedMessages(DefaultMessageStore store) throws Exception {
+        for (Field delays : DefaultMessageStore.class.getDeclaredFields()) {
+            if (delays.getName().equals("scheduleMessageService")) {
+                delays.setAccessible(true);
+                Object service = delays.get(store);
+                ((AtomicBoolean) field(service.getClass(), "started").get(service)).set(true);
+            }
         }
     }
 
