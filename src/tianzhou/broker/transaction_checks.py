@@ -11,7 +11,6 @@ import logging
 from typing import Final
 
 from tianzhou.base.clock import Clock
-from tianzhou.base.kinds import queue_key
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
@@ -180,11 +179,12 @@ class TransactionChecks:
             if stored is None:
                 self._give_up(half)
                 return True
-            queue = queue_key(names.CHECKED_OUT_TOPIC, 0)
-            parked = stored.to_incoming().to_entry()._replace(queue=queue)
+            parked = stored.to_incoming()._replace(
+                topic=names.CHECKED_OUT_TOPIC, prepared_offset=stored.view.physical_offset
+            )
         self._work += 1
         try:
-            self._writer.put([parked, self._transactions.op(half.offset)])
+            self._writer.put([parked.to_entry(), self._transactions.op(half.offset)])
         except Refused:
             return False
         log.warning("transaction.parked", extra={"offset": half.offset, "group": half.group})

@@ -3,7 +3,8 @@
 A commit is one append of two records: the message where consumers see it, then the OP message that
 marks its half as done with. A crash keeps a prefix of an append, so it may leave the first without
 the second, and then that first is the last record of the log. A start looks there and completes it
-before anything else is written: no producer is asked about a message that was committed.
+before anything else is written: no producer is asked about a message that was committed. Parking a
+half is a decision too, and done alike.
 """
 
 import logging
@@ -92,13 +93,13 @@ class Transactions:
             )
 
     def _complete_last(self) -> None:
-        """Mark the half of a committed message as done with, if a crash came in between."""
+        """Mark the half of a decided message as done with, if a crash came in between."""
         last = max((queue.last_physical_offset() for queue in self._store.queues), default=0)
         with self._store.record_at(last) as found:
-            visible = next(records(found), None)
-            if visible is None or visible.view.sys_flag & flags.TRANSACTION_MASK != COMMIT:
+            decided = next(records(found), None)
+            if decided is None or not _is_decided(decided):
                 return
-            prepared_offset = visible.view.prepared_offset
+            prepared_offset = decided.view.prepared_offset
         with self._store.record_at(prepared_offset) as found:
             half = next(records(found), None)
             if half is None or half.view.topic != names.HALF_TOPIC:
@@ -108,6 +109,12 @@ class Transactions:
             log.warning("transaction.completed", extra={"offset": root})
             self._writer.put([self.op(self._halves.current(root))])
             self._halves.end(root)
+
+
+def _is_decided(stored: Stored) -> bool:
+    """Whether this record is what became of a half message."""
+    kind = stored.view.sys_flag & flags.TRANSACTION_MASK
+    return kind == COMMIT or stored.view.topic == names.CHECKED_OUT_TOPIC
 
 
 def _check(half: Stored, asked: EndTransactionRequest) -> None:
