@@ -1,0 +1,87 @@
+"""RocketMQ's C++ client goes on where it was when a server is restarted, or killed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clients import server_process
+from clients.cpp_client import ClientProcess, Clients
+from clients.server_process import ServerProcess
+from clients.waiting import wait_until
+
+BACK_S = 60.0
+"""The client does not look whether its connection broke: it waits 30 s for the answer to a pull
+that it had sent."""
+
+
+class Lives:
+    """A server that can be started again on the same data and ports."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._ports = {
+            "nameserver_port": server_process.spare_port(),
+            "broker_port": server_process.spare_port(),
+        }
+        self.server = self.start()
+
+    def start(self) -> ServerProcess:
+        self.server = server_process.up(self._directory, **self._ports)
+        return self.server
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Iterator[Lives]:
+    made = Lives(tmp_path / "server")
+    yield made
+    made.server.end()
+
+
+@pytest.fixture
+def clients(cpp_python: Path, lives: Lives, tmp_path: Path) -> Iterator[Clients]:
+    made = Clients(cpp_python, tmp_path, lives.server.nameserver)
+    yield made
+    made.end()
+
+
+def bodies(consumer: ClientProcess) -> list[str]:
+    return sorted(row["body"] for row in consumer.lines("got"))
+
+
+def test_a_group_goes_on_behind_what_it_consumed(lives: Lives, clients: Clients) -> None:
+    producer = clients.producer()
+    for n in range(20):
+        producer.send("sync", "cpp-kept", f"old {n:02}")
+    consumer = clients.push("cpp-kept-readers", "cpp-kept")
+    consumer.wait_lines("got", 20)
+    # At its end a consumer commits how far it came.
+    consumer.close()
+    producer.close()
+    assert lives.server.stop() == 0
+    lives.start()
+    producer = clients.producer()
+    for n in range(5):
+        producer.send("sync", "cpp-kept", f"new {n}")
+    again = clients.push("cpp-kept-readers", "cpp-kept")
+    again.wait_lines("got", 5)
+    assert bodies(again) == [f"new {n}" for n in range(5)]
+    stranger = clients.push("cpp-kept-strangers", "cpp-kept")
+    assert len(stranger.wait_lines("got", 25)) == 25
+
+
+def test_clients_that_live_on_find_a_killed_server_again(lives: Lives, clients: Clients) -> None:
+    producer = clients.producer()
+    sent = [f"{n:03}" for n in range(30)]
+    for body in sent[:10]:
+        producer.send("sync", "cpp-loyal", body)
+    consumer = clients.push("cpp-loyal-readers", "cpp-loyal")
+    consumer.wait_lines("got", 10, within_s=BACK_S)
+    lives.server.kill()
+    lives.start()
+    for body in sent[10:]:
+        producer.send("sync", "cpp-loyal", body)
+    wait_until(
+        lambda: set(bodies(consumer)) == set(sent), within_s=BACK_S,
+        what="everything was delivered after the kill",
+    )  # fmt: skip
