@@ -122,8 +122,11 @@ class KeyIndex(KeyIndexView):
 
     def cut(self, newest: str, count: int) -> bool:
         """Go back to where file `newest` had `count` entries; False if that can't be done."""
+        count_before = len(self.files)
         while self.files and self.files[-1].name > newest:
             self._remove(self.files.pop())
+        if len(self.files) < count_before:
+            self._files.sync_dir(self.directory)
         if not newest:
             return not self.files
         return bool(self.files) and self.files[-1].name == newest and self.files[-1].cut(count)
@@ -134,6 +137,8 @@ class KeyIndex(KeyIndexView):
         while len(self.files) > 1 and self.files[0].end_offset < log_min:
             self._remove(self.files.pop(0))
             removed += 1
+        if removed:
+            self._files.sync_dir(self.directory)
         return removed
 
     def remove_all(self) -> None:
@@ -144,6 +149,8 @@ class KeyIndex(KeyIndexView):
         self.dirty.clear()
         for name in self._files.list(self.directory):
             self._files.remove(f"{self.directory}/{name}")
+        # Later syncs come only with new entries, and there may be none.
+        self._files.sync_dir(self.directory)
 
     def take_dirty(self) -> set[str]:
         taken, self.dirty = self.dirty, set()
