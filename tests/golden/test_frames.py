@@ -32,7 +32,7 @@ from tianzhou.wire.heartbeat import (
 from tianzhou.wire.queues import decode_lock_batch, decode_locked_queues
 from tianzhou.wire.routes import decode_route, encode_routes
 
-SAMPLES = Path(__file__).resolve().parents[1] / "unit" / "wire" / "samples"
+SAMPLES = Path(__file__).parent / "samples"
 DIGITS = {"true": "1", "false": "0"}
 PEERS = {"cpp": "frames-cpp-1.0.1.jsonl", "node": "frames-node-ali-ons.jsonl"}
 
