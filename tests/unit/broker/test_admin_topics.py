@@ -1,0 +1,201 @@
+"""Topics as administrators make, change, look at and delete them."""
+
+import pytest
+from administrator import Administrator, Answer, join, make_topic
+
+from tianzhou.base.kinds import queue_key
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.testing.small_broker import SmallBroker
+from tianzhou.wire import fastjson
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.queues import MessageQueue, decode_topic_stats
+from tianzhou.wire.tables import TopicConfig, TopicConfigList, decode_topic_config
+
+
+def config_of(broker: SmallBroker, name: str) -> TopicConfig:
+    topic = broker.parts.topics.get(name)
+    assert topic is not None
+    return topic
+
+
+def delete(broker: SmallBroker, name: str) -> Answer:
+    return Administrator(broker).ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=name)
+
+
+def test_a_topic_is_made_and_changed_and_survives_a_restart() -> None:
+    broker = SmallBroker()
+    assert make_topic(broker, "orders", 3).code == 0
+    assert make_topic(broker, "orders", 5, perm="4", order="true").code == 0
+    broker.restart()
+    topic = config_of(broker, "orders")
+    assert (topic.read_queue_nums, topic.write_queue_nums) == (5, 5)
+    assert (topic.perm, topic.order) == (4, True)
+
+
+def test_a_producer_sees_the_change_at_once() -> None:
+    broker = SmallBroker()
+    make_topic(broker, "orders")
+    assert broker.send("orders").code == 0
+    make_topic(broker, "orders", perm="4")
+    assert broker.send("orders").code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "a b", "orders\n", "über", "x" * 128, "a/b", "..", "TBW102", "SCHEDULE_TOPIC_XXXX",
+     "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_mine", "DefaultCluster", "broker-a"],
+)  # fmt: skip
+def test_names_that_nobody_may_use(name: str) -> None:
+    broker = SmallBroker()
+    before = dict(broker.parts.topics.all())
+    assert make_topic(broker, name).code == ResponseCode.INVALID_PARAMETER
+    assert delete(broker, name).code == ResponseCode.INVALID_PARAMETER
+    assert broker.parts.topics.all() == before
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"readQueueNums": "-1"}, {"writeQueueNums": "1025"}, {"perm": "8"}, {"perm": "-1"},
+        {"topicFilterType": "NONE"}, {"attributes": "+queue.type=BatchCQ"},
+        {"attributes": "+colour=red"}, {"attributes": "+message.type=LETTER"},
+    ],
+)  # fmt: skip
+def test_values_that_make_no_sense(wrong: dict[str, str]) -> None:
+    broker = SmallBroker()
+    assert make_topic(broker, "orders", **wrong).code == ResponseCode.INVALID_PARAMETER
+    assert broker.parts.topics.get("orders") is None
+
+
+def test_attributes_are_set_and_taken_away() -> None:
+    broker = SmallBroker()
+    make_topic(broker, "orders", attributes="+message.type=FIFO,+cleanup.policy=DELETE")
+    assert config_of(broker, "orders").attributes == {
+        "message.type": "FIFO",
+        "cleanup.policy": "DELETE",
+    }
+    make_topic(broker, "orders", attributes="-cleanup.policy")
+    assert config_of(broker, "orders").attributes == {"message.type": "FIFO"}
+
+
+def test_a_list_of_topics_is_made_whole_or_not_at_all() -> None:
+    broker = SmallBroker()
+    good = TopicConfig(topic_name="a"), TopicConfig(topic_name="b", write_queue_nums=1)
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
+    bad = fastjson.encode(TopicConfigList(topic_config_list=(*good, TopicConfig(topic_name="c d"))))
+    assert Administrator(broker).ask(code, bad).code == ResponseCode.INVALID_PARAMETER
+    assert broker.parts.topics.get("a") is None
+    body = fastjson.encode(TopicConfigList(topic_config_list=good))
+    assert Administrator(broker).ask(code, body).code == 0
+    assert config_of(broker, "b").write_queue_nums == 1
+
+
+def test_there_is_a_limit() -> None:
+    broker = SmallBroker(config=BrokerConfig(topics_max=16))
+    codes = [make_topic(broker, f"t{n}").code for n in range(16)]
+    assert codes[0] == 0
+    assert codes[-1] == ResponseCode.SYSTEM_BUSY
+
+
+def test_deleting_takes_settings_offsets_and_queues() -> None:
+    broker = SmallBroker()
+    make_topic(broker, "orders")
+    broker.send("orders")
+    broker.parts.offsets.put("readers", "orders", 0, 1)
+    assert delete(broker, "orders").code == 0
+    broker.restart()
+    assert broker.parts.topics.get("orders") is None
+    assert broker.parts.offsets.get("readers", "orders", 0) is None
+    assert broker.store.max_offset(queue_key("orders", 0)) == 0
+    make_topic(broker, "orders")
+    assert broker.messages("orders") == []
+    broker.send("orders", b"new")
+    assert broker.bodies("orders") == [b"new"]
+
+
+def test_deleting_what_is_not_there_is_no_mistake() -> None:
+    assert delete(SmallBroker(), "nothing").code == 0
+
+
+def test_one_topic_is_shown() -> None:
+    broker = SmallBroker()
+    make_topic(broker, "orders", 3)
+    answer = Administrator(broker).ask(RequestCode.GET_TOPIC_CONFIG, topic="orders", lo="true")
+    assert decode_topic_config(answer.body) == config_of(broker, "orders")
+    missing = Administrator(broker).ask(RequestCode.GET_TOPIC_CONFIG, topic="x")
+    assert missing.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_all_topics_are_shown_whole_or_in_pages() -> None:
+    broker = SmallBroker()
+    tool = Administrator(broker)
+    whole = tool.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+    names = sorted(whole.json["topicConfigTable"])
+    assert names == sorted(broker.parts.topics.all())
+    version = fastjson.encode(broker.parts.topics.version).decode()
+    seen: list[str] = []
+    while len(seen) < len(names):
+        page = tool.ask(
+            RequestCode.GET_ALL_TOPIC_CONFIG,
+            topicSeq=str(len(seen)), maxTopicNum="5", dataVersion=version,
+        )  # fmt: skip
+        assert page.ext["totalTopicNum"] == str(len(names))
+        seen += page.json["topicConfigTable"]
+    assert seen == names
+
+
+def test_a_table_that_changed_is_paged_from_the_start() -> None:
+    broker = SmallBroker()
+    page = Administrator(broker).ask(
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        topicSeq="3", maxTopicNum="1", dataVersion='{"counter":99,"timestamp":1}',
+    )  # fmt: skip
+    assert list(page.json["topicConfigTable"]) == [min(broker.parts.topics.all())]
+
+
+def test_a_fresh_topic_lists_its_queues() -> None:
+    broker = SmallBroker()
+    make_topic(broker, "orders", 2)
+    code = RequestCode.GET_TOPIC_STATS_INFO
+    empty = decode_topic_stats(Administrator(broker).ask(code, topic="orders").body)
+    assert [(q.queue_id, row.max_offset) for q, row in empty.offset_table.items()] == [
+        (0, 0), (1, 0),
+    ]  # fmt: skip
+    broker.send("orders", queue_id=1)
+    answer = Administrator(broker).ask(code, topic="orders")
+    assert b'{"brokerName":"broker-a","queueId":1,"topic":"orders"}:{' in answer.body
+    row = decode_topic_stats(answer.body).offset_table[
+        MessageQueue(broker_name="broker-a", queue_id=1, topic="orders")
+    ]
+    assert (row.min_offset, row.max_offset) == (0, 1)
+    assert row.last_update_timestamp == broker.clock.now_ms()
+    assert Administrator(broker).ask(code, topic="x").code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_system_topics_are_named() -> None:
+    broker = SmallBroker()
+    make_topic(broker, "orders")
+    found = Administrator(broker).ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).json
+    assert "SCHEDULE_TOPIC_XXXX" in found["topicList"]
+    assert "orders" not in found["topicList"]
+
+
+def test_groups_of_a_topic_are_those_that_were_here_and_those_that_are() -> None:
+    broker = SmallBroker()
+    make_topic(broker, "orders")
+    broker.parts.offsets.put("before", "orders", 0, 1)
+    join(broker, "now", "orders")
+    found = Administrator(broker).ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="orders").json
+    assert found == {"groupList": ["before", "now"]}
+
+
+def test_queues_of_forgotten_topics_are_cleaned() -> None:
+    broker = SmallBroker()
+    make_topic(broker, "orders")
+    make_topic(broker, "kept")
+    broker.send("orders")
+    broker.send("kept")
+    broker.parts.topics.remove("orders")
+    assert Administrator(broker).ask(RequestCode.CLEAN_UNUSED_TOPIC).code == 0
+    assert broker.store.queues.of_topic("orders") == []
+    assert broker.bodies("kept") == [b"body"]

@@ -1,0 +1,26 @@
+"""Attributes of topics as text and as changes."""
+
+import pytest
+
+from tianzhou.broker.attributes import alter, parse
+from tianzhou.net.exchange import Refused
+
+
+def test_text_is_read_as_changes() -> None:
+    assert parse("+a=b, -c ,d=e,,") == {"+a": "b", "-c": "", "d": "e"}
+    assert parse(None) == parse("") == {}
+
+
+def test_changes_are_made_on_what_is_there() -> None:
+    current = {"message.type": "NORMAL"}
+    assert alter(current, {"+message.type": "FIFO"}) == {"message.type": "FIFO"}
+    assert alter(current, {"cleanup.policy": "DELETE"}) == current | {"cleanup.policy": "DELETE"}
+    assert alter(current, {"-message.type": ""}) == {}
+    assert alter(current, {"-queue.type": ""}) == current
+    assert current == {"message.type": "NORMAL"}
+
+
+@pytest.mark.parametrize("change", [{"+colour": "red"}, {"-colour": ""}, {"+queue.type": "x"}])
+def test_what_means_nothing_here_is_refused(change: dict[str, str]) -> None:
+    with pytest.raises(Refused):
+        alter({}, change)

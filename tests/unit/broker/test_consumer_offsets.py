@@ -1,0 +1,54 @@
+"""The table of consumer offsets."""
+
+from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.store.tables import Tables
+from tianzhou.testing.sim.clock import ManualClock
+from tianzhou.testing.sim.disk import SimDisk
+
+
+def made(disk: SimDisk | None = None) -> ConsumerOffsets:
+    return ConsumerOffsets(Tables(disk or SimDisk(), "config").consumer_offsets, ManualClock())
+
+
+def test_the_last_value_counts_even_a_lower_one() -> None:
+    offsets = made()
+    offsets.put("g", "t", 0, 9)
+    offsets.put("g", "t", 0, 4)
+    assert offsets.get("g", "t", 0) == 4
+    assert offsets.get("g", "t", 1) is None
+    assert offsets.get("h", "t", 0) is None
+
+
+def test_saving_writes_only_changes() -> None:
+    disk = SimDisk()
+    offsets = made(disk)
+    offsets.save()
+    assert not disk.exists("config/consumerOffset.json")
+    offsets.put("g", "t", 0, 9)
+    assert made(disk).get("g", "t", 0) is None
+    offsets.save()
+    assert made(disk).get("g", "t", 0) == 9
+    assert offsets.table().data_version.counter == 1
+    offsets.save()
+    assert offsets.table().data_version.counter == 1
+
+
+def test_names_are_not_mixed_up() -> None:
+    offsets = made()
+    for group, topic in (("g", "t"), ("gg", "t"), ("g", "tt")):
+        offsets.put(group, topic, 0, 1)
+    assert offsets.topics_of("g") == ["t", "tt"]
+    assert offsets.groups_of("t") == ["g", "gg"]
+    offsets.remove_topic("t")
+    assert offsets.topics_of("g") == ["tt"]
+    assert offsets.topics_of("gg") == []
+    offsets.remove_group("g")
+    assert offsets.table().offset_table == {}
+
+
+def test_a_clone_is_a_copy() -> None:
+    offsets = made()
+    offsets.put("g", "t", 3, 7)
+    offsets.clone("g", "h", "t")
+    offsets.put("g", "t", 3, 8)
+    assert offsets.of("h", "t") == {3: 7}

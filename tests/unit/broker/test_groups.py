@@ -1,0 +1,78 @@
+"""The table of subscription groups."""
+
+import pytest
+
+from tianzhou.base.errors import UsageError
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.groups import Groups
+from tianzhou.net.exchange import Refused
+from tianzhou.store.tables import Tables
+from tianzhou.testing.sim.clock import ManualClock
+from tianzhou.testing.sim.disk import SimDisk
+from tianzhou.wire.tables import SubscriptionGroupConfig, SubscriptionGroupTable
+
+
+def made(disk: SimDisk | None = None, config: BrokerConfig | None = None) -> Groups:
+    tables = Tables(disk or SimDisk(), "config")
+    return Groups(tables.groups, config or BrokerConfig(), ManualClock())
+
+
+def test_system_groups_are_there() -> None:
+    assert made().get("TOOLS_CONSUMER") is not None
+
+
+def test_groups_are_made_on_demand_if_that_is_allowed() -> None:
+    disk = SimDisk()
+    assert made(disk).obtain("readers") == SubscriptionGroupConfig(group_name="readers")
+    strict = made(disk, BrokerConfig(auto_create_groups=False))
+    assert strict.obtain("readers") is not None
+    assert strict.obtain("others") is None
+    assert strict.obtain("CID_RMQ_SYS_x") is not None
+    strict.adopt(BrokerConfig())
+    assert strict.obtain("others") is not None
+    assert strict.remove("others")
+    assert not strict.remove("others")
+
+
+def test_there_is_a_limit_and_names_are_checked() -> None:
+    groups = made(config=BrokerConfig(groups_max=16))
+    for number in range(16 - len(groups.all())):
+        groups.obtain(f"g{number}")
+    with pytest.raises(Refused, match="groups_max"):
+        groups.obtain("one-more")
+    with pytest.raises(UsageError):
+        groups.obtain("a b")
+
+
+def test_what_is_forbidden_is_saved_and_goes_with_the_group() -> None:
+    disk = SimDisk()
+    groups = made(disk)
+    groups.obtain("readers")
+    groups.allow_read("readers", "orders", allowed=False)
+    groups.allow_read("readers", "orders", allowed=False)
+    assert not made(disk).may_read("readers", "orders")
+    assert made(disk).may_read("readers", "others")
+    groups.remove("readers")
+    assert made(disk).may_read("readers", "orders")
+
+
+def test_bits_of_others_in_the_forbidden_table_stay() -> None:
+    disk = SimDisk()
+    table = SubscriptionGroupTable(forbidden_table={"g": {"t": 1}})
+    Tables(disk, "config").groups.save(table)
+    groups = made(disk)
+    assert groups.may_read("g", "t")
+    groups.allow_read("g", "t", allowed=False)
+    assert groups.table().forbidden_table == {"g": {"t": 5}}
+    groups.allow_read("g", "t", allowed=True)
+    assert groups.table().forbidden_table == {"g": {"t": 1}}
+
+
+def test_a_table_edited_by_hand_is_not_trusted() -> None:
+    disk = SimDisk()
+    bad = SubscriptionGroupConfig(group_name="a b")
+    Tables(disk, "config").groups.save(
+        SubscriptionGroupTable(subscription_group_table={"a b": bad})
+    )
+    with pytest.raises(UsageError):
+        made(disk)

@@ -1,0 +1,130 @@
+"""Counters, windows and rates, with time as an argument."""
+
+import pytest
+
+from tianzhou.broker import stats as module
+from tianzhou.broker.stats import DAY, HOUR, MINUTE, Durations, Growth, Stats
+
+START = 1_700_000_000_000
+
+
+def run(stats: Stats, start_s: int, end_s: int, per_second: int) -> None:
+    for second in range(start_s, end_s):
+        if per_second:
+            stats.put("orders", per_second, per_second * 100)
+        stats.tick(START + (second + 1) * 1000)
+
+
+def test_nothing_yet() -> None:
+    stats = Stats(START)
+    assert stats.put_rates() == [0.0, 0.0, 0.0]
+    assert stats.puts.growth(MINUTE, START) == Growth()
+
+
+def test_rates_over_three_windows() -> None:
+    stats = Stats(START)
+    run(stats, 0, 600, 10)
+    assert stats.put_rates() == [10.0, 10.0, 10.0]
+    run(stats, 600, 630, 70)
+    assert stats.put_rates() == pytest.approx([70.0, 40.0, 13.0])
+    run(stats, 630, 640, 0)
+    assert stats.put_rates()[0] == 0.0
+
+
+def test_a_young_broker_divides_by_its_age() -> None:
+    stats = Stats(START)
+    run(stats, 0, 5, 10)
+    assert stats.put_rates() == [10.0, 10.0, 10.0]
+
+
+def test_ticks_within_a_second_count_once() -> None:
+    stats = Stats(START)
+    stats.put("orders", 100, 0)
+    for ms in (1, 500, 999):
+        stats.tick(START + ms)
+    assert stats.put_rates() == [0.0, 0.0, 0.0]
+    stats.tick(START + 1000)
+    assert stats.put_rates()[0] == 100.0
+
+
+def test_gets_are_counted_by_group_and_by_outcome() -> None:
+    stats = Stats(START)
+    for _ in range(4):
+        stats.got("orders", "readers", 5, 50)
+    stats.missed()
+    stats.tick(START + 1000)
+    assert stats.transferred_rates()[0] == 20.0
+    assert stats.found_rates()[0] == 4.0
+    assert stats.missed_rates()[0] == 1.0
+    assert stats.group_gets["orders", "readers"].size == 200
+
+
+def test_growth_of_a_topic_in_each_window() -> None:
+    stats = Stats(START)
+    run(stats, 0, 7200, 1)
+    now_ms = START + 7_200_000
+    flow = stats.topic_puts["orders"]
+    assert flow.growth(MINUTE, now_ms).total == pytest.approx(60, abs=10)
+    assert flow.growth(HOUR, now_ms).total == pytest.approx(3600, abs=600)
+    assert flow.growth(DAY, now_ms).total == 7200
+    for window in (MINUTE, HOUR, DAY):
+        assert flow.growth(window, now_ms).per_second == pytest.approx(1.0, rel=0.01)
+        assert flow.growth(window, now_ms).per_call == 1.0
+    assert flow.growth(DAY, now_ms, of_size=True).total == 720_000
+
+
+def test_the_first_message_of_a_topic_counts() -> None:
+    stats = Stats(START)
+    stats.tick(START + 30_000)
+    stats.put("orders", 3, 30)
+    assert stats.topic_puts["orders"].growth(MINUTE, START + 31_000).total == 3
+
+
+def test_mornings() -> None:
+    stats = Stats(START)
+    day_ms = 86_400_000
+    stats.put("orders", 5, 0)
+    stats.tick(START + day_ms)
+    assert (stats.yesterday_morning, stats.today_morning) == ((0, 0), (5, 0))
+    stats.got("orders", "readers", 2, 0)
+    stats.tick(START + day_ms + 1000)
+    assert stats.today_morning == (5, 0)
+    stats.tick(START + 2 * day_ms)
+    assert (stats.yesterday_morning, stats.today_morning) == ((5, 0), (5, 2))
+
+
+def test_deleted_topics_and_groups_are_forgotten() -> None:
+    stats = Stats(START)
+    for topic in ("a", "b"):
+        stats.put(topic, 1, 1)
+        for group in ("g", "h"):
+            stats.got(topic, group, 1, 1)
+            stats.sent_back(topic, group)
+    stats.topic_deleted("a")
+    assert list(stats.topic_puts) == ["b"]
+    stats.group_deleted("g")
+    assert list(stats.group_gets) == list(stats.group_send_backs) == [("b", "h")]
+    assert stats.puts.count == 2
+
+
+def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FLOWS_MAX", 3)
+    stats = Stats(START)
+    for number in range(5):
+        stats.put(f"t{number}", 1, 1)
+        stats.got(f"t{number}", "g", 1, 1)
+        stats.sent_back(f"t{number}", "g")
+    assert len(stats.topic_puts) + len(stats.group_gets) + len(stats.group_send_backs) == 3
+    assert (stats.puts.count, stats.gets.count) == (5, 5)
+
+
+def test_durations() -> None:
+    times = Durations()
+    assert times.percentile(0.99) == 0
+    for ms in [0] * 98 + [7, 30_000]:
+        times.add(ms)
+    assert times.buckets[0] == 98
+    assert times.buckets[-1] == 1
+    assert times.percentile(0.5) == 0
+    assert times.percentile(0.99) == 10
+    assert times.percentile(0.999) == times.longest_ms == 30_000
