@@ -10,8 +10,8 @@ it complains. Reading files and the environment is the business of the program.
 
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from tianzhou.base.errors import UsageError
 
@@ -59,6 +59,10 @@ def declarations(kind: type) -> dict[str, Declaration]:
     }
 
 
+def _defaults(kind: type) -> dict[str, object]:
+    return {field.name: field.default for field in dataclasses.fields(kind)}
+
+
 def load(kind: type[T], values: Mapping[str, object]) -> tuple[T, list[str]]:
     """An object of this class from named values, and the names it does not know."""
     declared = declarations(kind)
@@ -77,11 +81,11 @@ def load(kind: type[T], values: Mapping[str, object]) -> tuple[T, list[str]]:
             chosen[name] = _convert(value, types[name], declared[name])
         except ValueError as error:
             problems.append(f"{key} = {value!r}: {error}")
+    problems += _out_of_bounds(kind, _defaults(kind) | chosen)
     try:
         found = kind(**chosen)
     except SettingsError as error:  # values that contradict each other
         raise SettingsError(problems + error.problems) from error
-    problems += _out_of_bounds(found)
     if problems:
         raise SettingsError(problems)
     return found, unknown
@@ -89,15 +93,16 @@ def load(kind: type[T], values: Mapping[str, object]) -> tuple[T, list[str]]:
 
 def check(settings: object) -> None:
     """Raise with every value that is out of its bounds."""
-    problems = _out_of_bounds(settings)
+    kind = type(settings)
+    problems = _out_of_bounds(kind, {name: getattr(settings, name) for name in declarations(kind)})
     if problems:
         raise SettingsError(problems)
 
 
-def _out_of_bounds(settings: object) -> list[str]:
+def _out_of_bounds(kind: type, values: Mapping[str, Any]) -> list[str]:
     problems: list[str] = []
-    for name, declared in declarations(type(settings)).items():
-        value: Any = getattr(settings, name)
+    for name, declared in declarations(kind).items():
+        value = values[name]
         low, high = declared.minimum, declared.maximum
         if (low is not None and value < low) or (high is not None and value > high):
             problems.append(f"{declared.alias or name} = {value!r}: must be from {low} to {high}")
@@ -123,7 +128,13 @@ def _convert(value: object, kind: object, declared: Declaration) -> object:
 def _checked(value: object, kind: object) -> object:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(kind, type) and (not isinstance(value, kind) or (kind is int and value is True)):
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError("must be a list")
+        return tuple(_checked(item, get_args(kind)[0]) for item in cast("Sequence[object]", value))
+    # In Python a truth value is a number; in a settings file it is a mistake.
+    is_bool_for_int = kind is int and isinstance(value, bool)
+    if isinstance(kind, type) and (not isinstance(value, kind) or is_bool_for_int):
         raise ValueError(f"must be of type {kind.__name__}")
     return value
 

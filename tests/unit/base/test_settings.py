@@ -1,0 +1,172 @@
+"""Settings declared here, and what becomes of values under every name, form and mistake."""
+
+import enum
+from dataclasses import dataclass
+
+import pytest
+
+from tianzhou.base.settings import SettingsError, check, declarations, load, setting
+
+
+class Colour(enum.Enum):
+    RED = "RED_PAINT"
+    BLUE = "BLUE_PAINT"
+
+
+def percent(text: str) -> float:
+    return float(text) / 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paint:
+    count: int = setting(3, min=1, max=9, alias="paintCount", help="Pots.")
+    ratio: float = setting(0.5, min=0.1, max=0.9, alias="paintRatio", read=percent, help="Full.")
+    wet: bool = setting(True, alias="isWet", help="Or dry.")
+    colour: Colour = setting(Colour.RED, alias="paintType", help="Of the paint.")
+    owner: str = setting("nobody", help="Who mixes it.")
+    hours: tuple[int, ...] = setting((4,), help="When.")
+    secret: int = 7
+    """Not a setting: no declaration."""
+
+    def __post_init__(self) -> None:
+        problems = [
+            text
+            for text, is_wrong in (
+                ("red paint is never dry", self.colour is Colour.RED and not self.wet),
+                ("nobody has at most 5 pots", self.owner == "nobody" and self.count > 5),
+            )
+            if is_wrong
+        ]
+        if problems:
+            raise SettingsError(problems)
+
+
+def paint(values: dict[str, object]) -> Paint:
+    return load(Paint, values)[0]
+
+
+def problems_of(values: dict[str, object]) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        load(Paint, values)
+    assert str(caught.value) == "; ".join(caught.value.problems)
+    return caught.value.problems
+
+
+def test_nothing_said_means_the_defaults() -> None:
+    assert load(Paint, {}) == (Paint(), [])
+
+
+def test_either_name_is_understood() -> None:
+    assert paint({"count": "4"}) == paint({"paintCount": "4"}) == Paint(count=4)
+
+
+def test_names_that_mean_nothing_are_handed_back_in_order() -> None:
+    _, unknown = load(Paint, {"smell": 1, "count": 2, "Count": 3, "secret": 4})
+    assert unknown == ["smell", "Count", "secret"]
+
+
+def test_declarations_come_in_the_order_of_the_class() -> None:
+    declared = declarations(Paint)
+    assert list(declared) == ["count", "ratio", "wet", "colour", "owner", "hours"]
+    assert declared["count"] == ("Pots.", 1, 9, "paintCount", None)
+
+
+@pytest.mark.parametrize(("text", "wet"), [("true", True), ("FALSE", False), ("False", False)])
+def test_truth_values(text: str, wet: bool) -> None:
+    assert paint({"isWet": text, "paintType": "BLUE"}).wet is wet
+
+
+@pytest.mark.parametrize("text", ["BLUE", "BLUE_PAINT"])
+def test_an_enumeration_goes_by_its_name_and_by_rocketmqs(text: str) -> None:
+    assert paint({"paintType": text}).colour is Colour.BLUE
+
+
+def test_a_setting_may_read_texts_its_own_way() -> None:
+    assert paint({"paintRatio": "25"}).ratio == 0.25
+    assert paint({"paintRatio": 0.25}).ratio == 0.25, "what is no text is taken as it is"
+
+
+def test_values_that_have_their_type_already_stay() -> None:
+    values: dict[str, object] = {
+        "count": 5, "wet": False, "colour": Colour.BLUE, "owner": "me", "hours": (1, 2),
+    }  # fmt: skip
+    assert paint(values) == Paint(
+        count=5, wet=False, colour=Colour.BLUE, owner="me", hours=(1, 2)
+    )  # fmt: skip
+    with pytest.raises(SettingsError):
+        paint({"paintRatio": 1})  # a whole number is as good as 1.0, which is too much
+    assert type(paint({"hours": [1, 2]}).hours) is tuple, "TOML has lists"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("count", "many", "invalid literal"),
+        ("count", 2.5, "must be of type int"),
+        ("count", True, "must be of type int"),
+        ("count", False, "must be of type int"),
+        ("paintRatio", "half", "could not convert"),
+        ("ratio", True, "must be of type float"),
+        ("wet", "1", "must be true or false"),
+        ("wet", 1, "must be of type bool"),
+        ("colour", "GREEN", "must be one of RED_PAINT, BLUE_PAINT"),
+        ("colour", 1, "must be of type Colour"),
+        ("owner", 1, "must be of type str"),
+        ("hours", 4, "must be a list"),
+        ("hours", ["4"], "must be of type int"),
+    ],
+)
+def test_a_value_that_is_none_is_named_with_what_it_should_be(
+    name: str, value: object, complaint: str
+) -> None:
+    (problem,) = problems_of({name: value})
+    assert problem.startswith(f"{name} = {value!r}: ")
+    assert complaint in problem
+
+
+@pytest.mark.parametrize("value", [0, 10, "0", "10", -1])
+def test_a_value_out_of_its_bounds_is_refused(value: object) -> None:
+    problems = problems_of({"count": value, "owner": "me"})
+    assert problems == [f"paintCount = {value}: must be from 1 to 9"]
+
+
+@pytest.mark.parametrize("value", [1, 9])
+def test_the_bounds_themselves_are_allowed(value: int) -> None:
+    assert paint({"count": value, "owner": "me"}).count == value
+
+
+def test_values_that_contradict_each_other_are_refused() -> None:
+    assert problems_of({"isWet": "false"}) == ["red paint is never dry"]
+    assert problems_of({"isWet": "false", "count": 6}) == [
+        "red paint is never dry",
+        "nobody has at most 5 pots",
+    ]
+
+
+def test_all_problems_are_told_at_once() -> None:
+    problems = problems_of(
+        {"paintType": "GREEN", "hours": 1, "count": 10, "paintRatio": "99", "wet": "false"}
+    )
+    assert problems == [
+        "paintType = 'GREEN': must be one of RED_PAINT, BLUE_PAINT",
+        "hours = 1: must be a list",
+        "paintCount = 10: must be from 1 to 9",
+        "paintRatio = 0.99: must be from 0.1 to 0.9",
+        "red paint is never dry",
+        "nobody has at most 5 pots",
+    ]
+
+
+def test_an_object_made_by_hand_is_checked_when_it_is_asked_for() -> None:
+    check(Paint(count=9, owner="me"))
+    with pytest.raises(SettingsError, match=r"paintCount = 10: .*; paintRatio = 0.0: "):
+        check(Paint(count=10, owner="me", ratio=0.0))
+
+
+def test_a_default_out_of_its_bounds_is_seen_too() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Wrong:
+        size: int = setting(0, min=1, help="At least one.")
+
+    with pytest.raises(SettingsError, match="size = 0: must be from 1 to None"):
+        load(Wrong, {})
