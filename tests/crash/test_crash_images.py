@@ -24,15 +24,18 @@ assert WANTED <= SEEDS * IMAGES
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_recovery_keeps_every_promise(seed: int) -> None:
     explorer = Explorer(seed)
+    explorer.crash_rebuild()
     explorer.explore(IMAGES)
     assert explorer.images >= IMAGES
     assert explorer.nested > 0, "recovery itself was never cut short"
 
 
-def test_neither_stale_records_nor_second_owners() -> None:
+def test_stale_records_halves_and_second_owners() -> None:
     for seed in range(5):
         explorer = Explorer(seed)
         explorer.check_foreign_record()
+        explorer.check_halves()
+        explorer.check_stale_units()
         explorer.check_lock()
 
 

@@ -7,14 +7,17 @@ or crashed while they are being recovered.
 
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import islice
 from random import Random
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import QueueKey
+from tianzhou.record import flags
 from tianzhou.record.chunk import Entry
 from tianzhou.record.chunk import build as chunk_of
 from tianzhou.record.layout import CRC_PROPERTY_BYTES
+from tianzhou.store.config import FlushMode
 from tianzhou.store.errors import StoreLocked
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.disk import SimDisk
@@ -31,7 +34,8 @@ from tianzhou.testing.sim.workload import HOST, QUEUES, ROOT, Promise, Sent, Wor
 
 STEPS: Final = 40
 IMAGES_PER_CUT: Final = 6
-LIFE_EVERY: Final = 12
+LIFE_EVERY: Final = 24
+LIFE_AFTER_CUT_EVERY: Final = 5
 NESTED_EVERY: Final = 40
 
 
@@ -109,18 +113,28 @@ class Explorer:
 
     def _crash(self, place: Place, image: Image) -> None:
         rank, promise = self.images, self.workload.cuts[place.cut].promise
-        self._check(place, image, promise)
-        if rank % LIFE_EVERY == 0:
+        store = self._check(place, image, promise)
+        # Where something was cut there is something that could come back.
+        if rank % (LIFE_EVERY if store.recovered.cut_at is None else LIFE_AFTER_CUT_EVERY) == 0:
             with _told(place):
                 self.live_on(image)
         if rank % NESTED_EVERY == 0:
             self._crash_again(place, image, promise)
 
-    def _crash_again(self, place: Place, image: Image, promise: Promise) -> None:
+    def crash_rebuild(self) -> None:
+        """Let the store derive everything anew after the workload, and cut that short."""
+        last = (len(self.workload.cuts) - 1) // 2 * 2
+        cut, place = self.workload.cuts[last], Place(self.seed, last, 1)
+        image = _image(cut.point, _seed(self.seed, last), 1)
+        self._crash_again(place, image, cut.promise, cuts=40, images=6)
+
+    def _crash_again(
+        self, place: Place, image: Image, promise: Promise, *, cuts: int = 8, images: int = 4
+    ) -> None:
         """Let recovery itself be cut short, at some of its calls."""
-        points = self._points_of_recovery(image)
-        for nested_cut in Random(str(place)).sample(range(len(points)), min(8, len(points))):
-            chosen = islice(plans(points[nested_cut], str(place)), 4)
+        points = self._points_of_recovery(place, image)
+        for nested_cut in Random(str(place)).sample(range(len(points)), min(cuts, len(points))):
+            chosen = islice(plans(points[nested_cut], str(place)), images)
             for number, plan in enumerate(chosen):
                 nested = build(points[nested_cut], plan)
                 if self._is_new(nested):
@@ -128,10 +142,11 @@ class Explorer:
                     self._check(at, nested, promise)
                     self.nested += 1
 
-    def _points_of_recovery(self, image: Image) -> list[CrashPoint]:
+    def _points_of_recovery(self, place: Place, image: Image) -> list[CrashPoint]:
+        """The moments of a recovery; half of them derive everything anew."""
         disk, points = SimDisk(image), list[CrashPoint]()
         disk.on_call = lambda: points.append(disk.crash_point())
-        self.open(disk)
+        self.open(disk, rebuild=place.cut % 2 == 0)
         return points
 
     def replay(self, place: Place) -> None:
@@ -139,7 +154,7 @@ class Explorer:
         cut = self.workload.cuts[place.cut]
         image = _image(cut.point, _seed(self.seed, place.cut), place.image)
         if place.nested_cut >= 0:
-            point = self._points_of_recovery(image)[place.nested_cut]
+            point = self._points_of_recovery(place, image)[place.nested_cut]
             image = _image(point, str(place._replace(nested_cut=-1)), place.nested_image)
         self._check(place, image, cut.promise)
         with _told(place):
@@ -147,15 +162,18 @@ class Explorer:
 
     # One image
 
-    def open(self, disk: SimDisk) -> MessageStore:
-        return MessageStore(disk, ROOT, self.workload.config, self.workload.clock)
+    def open(self, disk: SimDisk, *, rebuild: bool = False) -> MessageStore:
+        config, clock = self.workload.config, self.workload.clock
+        return MessageStore(disk, ROOT, config, clock, rebuild=rebuild)
 
-    def _check(self, place: Place, image: Image, promise: Promise) -> None:
+    def _check(self, place: Place, image: Image, promise: Promise) -> MessageStore:
         # The first image of a cut is that of a killed process: nothing at all may be missing.
         killed = place.image == 0 and place.nested_cut < 0
         required = max(promise.flushed, promise.appended) if killed else promise.flushed
         with _told(place):
-            check(self.open(SimDisk(image)), self.history, promise, required)
+            store = self.open(SimDisk(image))
+            check(store, self.history, promise, required)
+        return store
 
     def live_on(self, image: Image) -> None:
         """Recovering twice changes nothing; what is written afterwards stays, and what was cut
@@ -218,6 +236,36 @@ class Explorer:
             demand(again.log.end == end, "a record of another place was taken for the next")
             demand(all_contents(again) == before, "a record of another place is served")
 
+    def check_halves(self) -> None:
+        """A file of nothing but halves of transactions hides no message behind it."""
+        store = self.open(SimDisk())
+        body = bytes(store.log.file_bytes // 2)
+        for kind in (flags.TRANSACTION_PREPARED, 0):
+            entry = Entry(QUEUES[0], body, sys_flag=kind)
+            store.append(chunk_of([entry], store_host=HOST, record_crc=True))
+        store.flush()
+        store.dispatch_all()
+        demand(store.max_offset(QUEUES[0]) == 1, "a message behind a half can't be seen")
+
+    def check_stale_units(self) -> None:
+        """Units of messages that a crash took are gone for good, also when the log is as long
+        again: the queue was written and the log was not."""
+        config = replace(self.workload.config, flush_mode=FlushMode.ASYNC)
+        disk = SimDisk()
+        store = MessageStore(disk, ROOT, config, self.workload.clock)
+        _send(store, [_filler(QUEUES[0])])
+        store.checkpoint()
+        _send(store, [_filler(QUEUES[0])] * 3)
+        store.queues.write_out()
+        point = disk.crash_point()
+        image, without = _image(point, "", 0), _image(point, "", 1)
+        image |= {path: without.get(path) for path in image if "/commitlog/" in path}
+        store = MessageStore(SimDisk(image), ROOT, config, self.workload.clock)
+        _send(store, [_filler(QUEUES[1])] * 4)
+        after, end = all_contents(store), store.log.end
+        store.close()
+        self._reopened(self._disk_of(store), 1, after, end)
+
     def check_lock(self) -> None:
         """Two stores never share a directory."""
         disk = SimDisk()
@@ -233,10 +281,12 @@ class Explorer:
 
     def _replace_lost(self, store: MessageStore) -> list[tuple[Entry, bytes]]:
         """Send a message of the size of the first lost one, so that whatever is left of the next
-        would stand just behind it; then some more, and flush."""
+        would stand just behind it; then some to other queues, and flush."""
         lost = [one for one in self.history.sent if one.start == store.log.end and one.queue]
         sent: list[tuple[Entry, bytes]] = []
-        for number, entry in enumerate([_alike(lost[0])] if lost else [_filler(0), _filler(1)]):
+        others = [queue for queue in QUEUES if not lost or queue != lost[0].queue]
+        fillers = [_filler(queue) for queue in others]
+        for number, entry in enumerate([_alike(lost[0]), *fillers] if lost else fillers):
             chunk = chunk_of([entry], store_host=HOST, record_crc=True)
             self.workload.clock.advance(ms=number)
             store.append(chunk)
@@ -254,6 +304,11 @@ def _image(point: CrashPoint, seed: str, number: int) -> Image:
     # A point without changes has only the first.
     *_, plan = islice(plans(point, seed), number + 1)
     return build(point, plan)
+
+
+def _send(store: MessageStore, entries: list[Entry]) -> None:
+    store.append(chunk_of(entries, store_host=HOST, record_crc=True))
+    store.dispatch_all()
 
 
 @contextmanager
@@ -274,5 +329,5 @@ def _alike(lost: Sent) -> Entry:
     return Entry(lost.queue, body, properties)
 
 
-def _filler(number: int) -> Entry:
-    return Entry(QUEUES[number], b"after the crash", b"KEYS\x01after%d\x02" % number)
+def _filler(queue: QueueKey) -> Entry:
+    return Entry(queue, b"after the crash" * 9, b"KEYS\x01after\x02")

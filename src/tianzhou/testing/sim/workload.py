@@ -189,7 +189,18 @@ class Workload:
         self.store.dispatch()
 
     def dispatch_all(self) -> None:
+        """Everything that may be seen can be seen afterwards."""
         self.store.dispatch_all()
+        is_sync = self.config.flush_mode is FlushMode.SYNC
+        limit = self.store.flushed if is_sync else self.store.log.end
+        for one in reversed(self.sent):
+            if one.queue is not None and one.end <= limit:
+                deleted = any(
+                    d.topic == one.topic and one.start < d.at for d in self.promise.deletions
+                )
+                end = self.store.max_offset(one.queue)
+                assert deleted or end > one.queue_offset, f"{one.queue} ends at {end}"
+                break
 
     def checkpoint(self) -> None:
         self.store.checkpoint()

@@ -1,0 +1,137 @@
+"""The bugs we plant. Each is one that somebody has made, or nearly made, in a store like ours."""
+
+from typing import Final
+
+from planting import Bug, Edit
+
+_STORE: Final = "tianzhou.store.store:MessageStore."
+_RECOVERY: Final = "tianzhou.store.recovery:"
+_QUEUE: Final = "tianzhou.store.consume_queue:ConsumeQueue."
+_FLUSH: Final = "tianzhou.store.flush:Flusher."
+
+_SYNC_LOG: Final = "self._log.sync(self.flushed, end)"
+_MARK: Final = """marked = replace(self._checkpoint.current, flushed=end, log_timestamp=timestamp)
+        self._checkpoint.write(marked, sync=False)"""
+
+
+def _bug(name: str, suite: str, *edits: tuple[str, str, str], seed: int = 0) -> Bug:
+    return Bug(name, suite, seed, tuple(Edit(*edit) for edit in edits))
+
+
+SYNCS: Final = (
+    _bug("log not synced", "images", (_FLUSH + "flush", _SYNC_LOG, "pass")),
+    _bug("name of a log file not synced", "images",
+         ("tianzhou.store.segments:create", "files.sync_dir(directory)", "pass")),
+    _bug("name of the root not synced", "images",
+         ("tianzhou.store.files:make_lasting_dirs", "files.sync_dir(_parent(new))", "pass")),
+    _bug("cut not synced", "images", (_RECOVERY + "_cut", "tail.file.sync()", "pass")),
+    _bug("files behind the end removed together", "images",
+         (_RECOVERY + "_cut", "parts.files.sync_dir(log.directory)", "pass")),
+    _bug("queue files not synced", "images",
+         (_FLUSH + "save", "_sync(self._files, path)", "pass")),
+    _bug("names of queue files not synced", "images",
+         (_FLUSH + "save", "self._files.sync_dir(path)", "pass")),
+    _bug("gaps between queue files neither avoided nor mended", "images",
+         (_QUEUE + "_remove", "self._cache.files.sync_dir(self.directory)", "pass"),
+         ("tianzhou.store.queues:Queues.keep_expired", "mend=True", "mend=False"), seed=54),
+    _bug("table not synced", "images",
+         ("tianzhou.store.tables:Table._replace", "file.sync()", "pass"), seed=1),
+    _bug("name of a table not synced", "images",
+         ("tianzhou.store.tables:Table._replace", "self._files.sync_dir(directory)", "pass"),
+         seed=5),
+    _bug("checkpoint not synced", "images",
+         ("tianzhou.store.checkpoint:CheckpointFile.write", "self._file.sync()", "pass")),
+)  # fmt: skip
+
+ORDER: Final = (
+    _bug("checkpoint written before the sync", "images",
+         (_FLUSH + "flush", _SYNC_LOG, f"{_MARK}\n        {_SYNC_LOG}")),
+    _bug("checkpoint ahead of the truth", "images",
+         (_FLUSH + "flush", "flushed=end, log_timestamp", "flushed=end + 64, log_timestamp")),
+    _bug("queues not written before the checkpoint", "images",
+         (_STORE + "_derivations", "self.queues.write_out()", "pass")),
+    _bug("position ahead of the queues", "images",
+         (_STORE + "_derivations", "dispatcher.position, dispatcher.anchor",
+          "self.log.end, dispatcher.anchor"), seed=2),
+    _bug("dispatch ahead of the flush", "images",
+         (_STORE + "_visible_limit",
+          "return self._flusher.flushed if", "return self.log.end if"), seed=1),
+    _bug("messages expire before their ranks are saved", "images",
+         (_STORE + "clean", "        self.checkpoint()\n    with", "        pass\n    with"),
+         (_STORE + "_remove_expired",
+          "min(self._flusher.flushed, self._checkpoint.current.derived)", "self._flusher.flushed"),
+         seed=14),
+    _bug("old checkpoint believed during a rebuild", "images",
+         ("tianzhou.store.checkpoint:CheckpointFile.distrust", "if self.current.exact:",
+          "if False:"), seed=2),
+)  # fmt: skip
+
+RECOVERY: Final = (
+    _bug("tail not cut on disk", "images",
+         (_RECOVERY + "_cut", "tail.file.truncate(at)", "pass")),
+    _bug("quarantine skipped", "images",
+         (_RECOVERY + "_settle", "_quarantine(parts, halt.offset)", "'quarantine/none'")),
+    _bug("index not cut", "images",
+         (_RECOVERY + "_load_derived", "_cut_index(parts)", "pass")),
+    _bug("slots of a cut index not cleared", "images",
+         ("tianzhou.store.index_file:IndexFile.cut", "table.fill(0)", "pass"), seed=6),
+    _bug("queue cut only in memory", "images",
+         (_QUEUE + "truncate", "file.truncate((end - last) * UNIT_BYTES)", "pass")),
+    _bug("offsets not clamped", "images",
+         (_STORE + "_open", "self.tables.clamp(self.max_offset)", "0"), seed=22),
+    _bug("records without checksum always taken", "images",
+         (_RECOVERY + "_checked", "if not parts.checkpoint.exact:\n        return None",
+          "return NOWHERE"), seed=4),
+    _bug("new life of a topic skipped", "images",
+         (_QUEUE + "append", "self._begin_again()", "pass")),
+    _bug("unsynced bytes not written again", "dropped pages",
+         (_STORE + "_open", "recovery.rewrite_unsynced(self.log, PhysicalOffset(found.flushed))",
+          "pass")),
+)  # fmt: skip
+
+RECORDS: Final = (
+    _bug("checksum not checked", "images",
+         ("tianzhou.record.walk:is_sound", 'return tail == _CRC_NAME + crc_digits(crc) + b"\\x02"',
+          "return crc >= 0"), seed=11),
+    _bug("torn records served", "images",
+         ("tianzhou.record.walk:first_unsound", "for rank in suspects:", "for rank in ():"),
+         seed=2),
+    _bug("physical offset not compared", "images",
+         ("tianzhou.record.walk:is_sound", "physical_offset != base + start or ", ""), seed=2),
+    _bug("end of a file not marked", "images",
+         ("tianzhou.store.commit_log:CommitLog._close_file",
+          "current.file.pwrite(at, BLANK.pack(room, MAGIC_BLANK))", "pass")),
+    _bug("wrong unit read", "images",
+         (_QUEUE + "read", "at = (start - file_start) * UNIT_BYTES",
+          "at = (start - file_start + 1) * UNIT_BYTES")),
+    _bug("ranks with a gap after a restart", "images",
+         (_STORE + "_open", "int(queue.end)", "int(queue.end) + 1")),
+    _bug("dispatch ends at invisible messages", "images",
+         (_STORE + "dispatch", "if runs or self._dispatcher.position == before:", "if True:")),
+    _bug("lock not taken", "images",
+         ("tianzhou.store.layout:take_lock", 'files.lock(f"{root}/{LOCK}")',
+          'files.create(f"{root}/{LOCK}", 0)')),
+)  # fmt: skip
+
+FAULTS: Final = (
+    _bug("no fence after a failed sync", "faults",
+         (_FLUSH + "flush", 'self._fence("the commit log", error)', "pass")),
+    _bug("failed sync ignored", "faults",
+         (_FLUSH + "flush", 'self._fence("the commit log", error)\n        return False', "pass")),
+    _bug("failed sync tried again", "dropped pages",
+         (_FLUSH + "flush", _SYNC_LOG,
+          f"try:\n            {_SYNC_LOG}\n        except OSError:\n            {_SYNC_LOG}")),
+    _bug("no fence after a failed write", "faults",
+         (_STORE + "append", 'raise self._fence("writing the commit log", error) from error',
+          "pieces = []")),
+    _bug("full disk taken for a broken one", "faults",
+         ("tianzhou.store.commit_log:CommitLog._plan",
+          "if error.errno in (errno.ENOSPC, errno.EDQUOT):", "if False:")),
+    _bug("flush fails without a word", "faults",
+         (_STORE + "flush",
+          "if not self.wait_flushed(self.log.end, timeout_ms / 1000):", "if False:")),
+    _bug("directory stays locked after a failed start", "faults",
+         (_STORE + "__init__", "self._lock.close()", "pass")),
+)  # fmt: skip
+
+BUGS: Final = (*SYNCS, *ORDER, *RECOVERY, *RECORDS, *FAULTS)

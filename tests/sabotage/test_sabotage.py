@@ -1,0 +1,101 @@
+"""Testing the tests: each planted bug must be caught by the checks that guard the store.
+
+A survivor fails the run. Strengthen the checks then, not the list.
+"""
+
+import errno
+
+import pytest
+from bugs import BUGS
+from planting import Bug, planted
+
+from tianzhou.store.config import FlushMode
+from tianzhou.store.errors import DiskFull
+from tianzhou.testing.sim.disk_crashes import Explorer
+from tianzhou.testing.sim.disk_faults import Fault, Run
+
+PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
+SEEDS = 6
+IMAGES = 120
+
+
+def crash_images(first: int) -> None:
+    for seed in range(first, first + SEEDS):
+        explorer = Explorer(seed)
+        explorer.check_halves()
+        explorer.check_stale_units()
+        explorer.explore(IMAGES)
+        explorer.crash_rebuild()
+        explorer.check_foreign_record()
+        explorer.check_lock()
+
+
+def faults(*, error: int = errno.EIO, drops: bool = False) -> None:
+    for mode in FlushMode:
+        number = 0
+        while True:
+            number += 1
+            run = Run(mode, Fault(number, error, onward=False), drops=drops)
+            run.work()
+            if not run.disk.failures:
+                break  # the workload has fewer calls than that
+            run.check_power_loss()
+            run.check_restart()
+            check_answer(run, number, error)
+
+
+def check_answer(run: Run, number: int, error: int) -> None:
+    """Failures of the log itself have only one right answer."""
+    call = run.disk.calls[number - 1]
+    if "/commitlog/" not in call.path:
+        return
+    if call.kind in ("pwrite", "sync") and error == errno.EIO:
+        assert run.fenced is not None, "a failure of the log was ignored"
+    if call.kind in ("reserve", "create") and error == errno.ENOSPC:
+        assert [type(one) for one in run.errors] == [DiskFull], "a full disk is no disaster"
+
+
+def try_suite(bug: Bug) -> None:
+    match bug.suite:
+        case "images":
+            crash_images(bug.seed)
+        case "faults":
+            faults()
+            faults(error=errno.ENOSPC)
+        case _:
+            faults(drops=True)
+
+
+def outcome_of(bug: Bug) -> Exception | None:
+    with planted(bug):
+        try:
+            try_suite(bug)
+        except Exception as caught:
+            return caught
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
+def test_a_planted_bug_is_caught(bug: Bug) -> None:
+    caught = outcome_of(bug)
+    assert caught is not None, f"nobody noticed: {bug.name}"
+    assert not isinstance(caught.__cause__ or caught, PLANTED_BADLY), caught
+
+
+def test_the_faults_find_nothing_where_nothing_is_planted() -> None:
+    """The crash images have a control of their own: tests/crash."""
+    faults(drops=True)
+
+
+def test_there_are_enough_bugs_and_no_two_alike() -> None:
+    assert len(BUGS) >= 40
+    assert len({bug.name for bug in BUGS}) == len(BUGS)
+    assert len({bug.edits for bug in BUGS}) == len(BUGS)
+
+
+def test_the_product_is_whole_again_afterwards() -> None:
+    for bug in BUGS:
+        with planted(bug):
+            pass
+    Explorer(0).explore(20)
