@@ -3,6 +3,7 @@
 from typing import Final
 
 from tianzhou.base.clock import Clock
+from tianzhou.base.errors import UsageError
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.net.exchange import Refused
@@ -57,15 +58,25 @@ class Groups:
             self.put(found)
         return found
 
-    def put(self, group: SubscriptionGroupConfig) -> None:
-        name = names.checked_group(group.group_name)
-        if name not in self._groups and len(self._groups) >= self._config.groups_max:
+    def obtain_all(self, wanted: list[str]) -> list[SubscriptionGroupConfig]:
+        """The same for several, with one write to the disk; those that are there then."""
+        if self._config.auto_create_groups:
+            fresh = [name for name in wanted if name not in self._groups]
+            self.put(*(SubscriptionGroupConfig(group_name=name) for name in fresh))
+        return [self._groups[name] for name in wanted if name in self._groups]
+
+    def put(self, *groups: SubscriptionGroupConfig) -> None:
+        """Make or change groups: all, or none of them."""
+        wanted = {checked(group.group_name): group for group in groups}
+        fresh = len(wanted.keys() - self._groups.keys())
+        if fresh and len(self._groups) + fresh > self._config.groups_max:
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
-                f"there are {len(self._groups)} groups already, as many as groups_max allows",
+                f"there are {len(self._groups)} groups already; groups_max allows "
+                f"{self._config.groups_max}",
             )
-        if self._groups.get(name) != group:
-            self._groups[name] = group
+        if any(self._groups.get(name) != group for name, group in wanted.items()):
+            self._groups |= wanted
             self._save()
 
     def remove(self, name: str) -> bool:
@@ -96,3 +107,11 @@ class Groups:
             timestamp=self._clock.now_ms(),
         )
         self._table.save(self.table())
+
+
+def checked(name: str) -> str:
+    """The name, if a group may have it. Raises Refused."""
+    try:
+        return names.checked_group(name)
+    except UsageError as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error

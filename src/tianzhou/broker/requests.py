@@ -44,13 +44,17 @@ class Requests:
                 if kind != head and row:
                     self._send.run(link, batch, row, is_v2=kind == _SEND_V2)
                     row = []
+                    if link.is_leaving:
+                        return
                 kind = head
                 row.append(index)
                 continue
             if row:
                 self._send.run(link, batch, row, is_v2=kind == _SEND_V2)
                 row = []
-            if link.is_full:
+                if link.is_leaving:
+                    return
+            if link.has_enough:
                 link.leave(batch, index)
                 return
             if head == _PULL:

@@ -64,8 +64,15 @@ class Topics:
     def is_system(self, name: str) -> bool:
         return names.is_system(name, cluster=self._config.cluster, broker=self._config.name)
 
-    def put(self, topic: TopicConfig) -> None:
-        """Make or change a topic."""
+    def put(self, *topics: TopicConfig) -> None:
+        """Make or change topics: all, or none of them."""
+        for topic in topics:
+            self._check(topic, fresh=len({t.topic_name for t in topics} - self._topics.keys()))
+        if any(self._topics.get(topic.topic_name) != topic for topic in topics):
+            self._topics |= {topic.topic_name: topic for topic in topics}
+            self._save()
+
+    def _check(self, topic: TopicConfig, *, fresh: int) -> None:
         name = names.checked_topic(topic.topic_name)
         for count in (topic.read_queue_nums, topic.write_queue_nums):
             if not 0 <= count <= QUEUES_MAX:
@@ -73,14 +80,12 @@ class Topics:
                     ResponseCode.INVALID_PARAMETER,
                     f"topic {name} can't have {count} queues; from 0 to {QUEUES_MAX}",
                 )
-        if name not in self._topics and len(self._topics) >= self._config.topics_max:
+        if fresh and len(self._topics) + fresh > self._config.topics_max:
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
-                f"there are {len(self._topics)} topics already, as many as topics_max allows",
+                f"there are {len(self._topics)} topics already; topics_max allows "
+                f"{self._config.topics_max}",
             )
-        if self._topics.get(name) != topic:
-            self._topics[name] = topic
-            self._save()
 
     def remove(self, name: str) -> bool:
         if self._topics.pop(name, None) is None:
@@ -110,6 +115,16 @@ class Topics:
             )
             self.put(found)
         return found
+
+    def ensure_all(self, queues_of: dict[str, int]) -> None:
+        """The same for several, with one write to the disk. Those without queues are left out."""
+        self.put(
+            *(
+                TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count)
+                for name, count in queues_of.items()
+                if count > 0 and name not in self._topics
+            )
+        )
 
     def _save(self) -> None:
         self.version = DataVersion(

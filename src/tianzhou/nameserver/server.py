@@ -89,7 +89,7 @@ class NameServer:
 
     def received(self, link: Link, batch: FrameBatch) -> None:
         for index in range(batch.count):
-            if link.is_full:
+            if link.has_enough:
                 link.leave(batch, index)
                 return
             self._desk.frame(link, batch, index)

@@ -27,6 +27,9 @@ class NetLimits:
     sweep_s: float = 1.0
     """How often the times above are looked at."""
 
+    turn_s: float = 0.05
+    """How long the frames of one read may be worked on before others have their turn."""
+
     connections_max: int = 20_000
     connections_per_host_max: int = 1_000
     """From one address. Not for this machine itself, where tools and tests open many."""

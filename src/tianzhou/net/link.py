@@ -4,11 +4,12 @@ From bytes received to bytes queued for sending there is no `await`. All frames 
 handed over together, and everything that was queued meanwhile leaves in one write.
 
 A peer that has enough waiting, answers that it does not read or requests that wait for the disk, is
-not listened to until that has changed: a handler that finds the link full leaves the rest of its
-frames, and they are handed over again later, before anything new is read.
+not listened to until that has changed. A service that finds so, or that has worked for one peer for
+a while, leaves the rest of the frames; they come again later, before anything new is read.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
@@ -57,7 +58,7 @@ class Link(asyncio.BufferedProtocol):
     """Owner: the event loop."""
 
     __slots__ = (
-        "_asked", "_is_paused", "_left", "_loop", "_out", "_out_bytes", "_own", "_own_bytes",
+        "_asked", "_began", "_is_paused", "_left", "_loop", "_out", "_out_bytes", "_own", "_own_bytes",
         "_peername", "_remote_host", "_service", "_shared", "_transport", "_unsent", "_writing",
         "blocked_since", "closing_since", "heard_at", "partial_since", "session", "waiting_bytes",
         "waiting_count",
@@ -77,6 +78,8 @@ class Link(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._unsent = 0
         self._writing = False
+        self._began = 0.0
+        """When handling began; the loop's own time stands still meanwhile."""
         self._is_paused = False
         self._asked: Connection[OnAnswer] | None = None
         self.heard_at = loop.time()
@@ -111,6 +114,7 @@ class Link(asyncio.BufferedProtocol):
     def _handle(self, buffer: FrameBuffer) -> None:
         # What is queued while handling leaves in one write at the end.
         self._writing = True
+        self._began = time.monotonic()
         is_sound = False
         try:
             batch = buffer.take()
@@ -170,8 +174,18 @@ class Link(asyncio.BufferedProtocol):
             or self.waiting_bytes > limits.waiting_bytes_max
         )
 
+    @property
+    def has_enough(self) -> bool:
+        """Whether a service should leave the rest of the frames: the link is full, or what they
+        ask for takes long, and others are waiting for their turn."""
+        return time.monotonic() - self._began > self._shared.limits.turn_s or self.is_full
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._left is not None
+
     def leave(self, batch: FrameBatch, index: int) -> None:
-        """Said by a service that finds the link full: the frames from this one on come again."""
+        """Said by a service that finds it has enough: the frames from this one on come again."""
         self._left = batch.headers[index] - PREFIX.size
 
     def wait(self, count: int, size: int) -> None:

@@ -51,7 +51,7 @@ class RecordingPeer:
         self.remote_host = encode_host(Host(address, port))
         self.local = "10.0.0.1:10911"
         self.is_open = True
-        self.is_full = False
+        self.has_enough = self.is_leaving = False
         self.told: list[Told] = []
         self._sent = bytearray()
 

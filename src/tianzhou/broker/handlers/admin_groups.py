@@ -75,8 +75,8 @@ class AdminGroups:
         """All or none: each is looked at before the first is stored."""
         for group in asked:
             self._check(group)
+        self.groups.put(*asked)
         for group in asked:
-            self.groups.put(group)
             log.info("group.updated", extra={"group": group.group_name, "peer": _from(request)})
 
     def _check(self, group: SubscriptionGroupConfig) -> None:

@@ -96,8 +96,9 @@ class AdminTopics:
 
     def _put(self, asked: list[TopicConfig], request: Request) -> None:
         """All or none: each is looked at before the first is stored."""
-        for topic in [self._checked(topic) for topic in asked]:
-            self.topics.put(topic)
+        checked = [self._checked(topic) for topic in asked]
+        self.topics.put(*checked)
+        for topic in checked:
             log.info(
                 "topic.updated", extra={"topic": topic.topic_name, "peer": request.peer.remote}
             )

@@ -21,10 +21,19 @@ from tianzhou.wire._generated_headers_client import (
     ConsumerGroupRequest,
     UnregisterClientRequest,
 )
-from tianzhou.wire.heartbeat import ConsumerData, ConsumerList, decode_heartbeat
+from tianzhou.wire.heartbeat import (
+    ConsumerData,
+    ConsumerList,
+    HeartbeatData,
+    decode_heartbeat,
+)
 from tianzhou.wire.queues import LockedQueues, decode_lock_batch
 
 log: Final = logging.getLogger("tianzhou.broker")
+
+HEARTBEAT_BYTES_MAX: Final = 1024 * 1024
+HEARTBEAT_GROUPS_MAX: Final = 1_024
+"""Groups of one client. What it says of them is kept as long as it lives."""
 
 
 @dataclass(slots=True)
@@ -48,7 +57,14 @@ class Clients:
         }
 
     def heartbeat(self, request: Request) -> Reply:
+        if len(request.body) > HEARTBEAT_BYTES_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"a heartbeat of {len(request.body)} bytes; {HEARTBEAT_BYTES_MAX} are allowed",
+            )
         told = decode_heartbeat(request.body)
+        self._check_count(told)
+        self._make_groups(told)
         now_ms, header, peer = self.clock.now_ms(), request.header, request.peer
         for producer in told.producer_data_set:
             if _is_name(names.checked_group, producer.group_name):
@@ -59,6 +75,26 @@ class Clients:
             if _is_name(names.checked_group, consumer.group_name):
                 self._heard(consumer, told.client_id, request, now_ms)
         return Reply(ext={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
+
+    def _check_count(self, told: HeartbeatData) -> None:
+        """What it names is remembered as long as the client lives."""
+        count = len(told.producer_data_set) + len(told.consumer_data_set)
+        if count > HEARTBEAT_GROUPS_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"a heartbeat names {count} groups; {HEARTBEAT_GROUPS_MAX} are allowed",
+            )
+
+    def _make_groups(self, told: HeartbeatData) -> None:
+        """All that are new at once: saving a table is a write to the disk."""
+        wanted = [
+            consumer.group_name
+            for consumer in told.consumer_data_set
+            if self.groups.get(consumer.group_name) is None
+            and _is_name(names.checked_group, consumer.group_name)
+        ]
+        made = self.groups.obtain_all(wanted)
+        self.topics.ensure_all({names.retry_topic(g.group_name): g.retry_queue_nums for g in made})
 
     def _heard(self, told: ConsumerData, client_id: str, request: Request, now_ms: int) -> None:
         group = self.groups.obtain(told.group_name)

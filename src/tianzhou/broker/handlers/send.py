@@ -113,6 +113,9 @@ class Send:
             queues = self._targets.get(fields.topic) if fields is not None else None
             if header is None or fields is None or queues is None:
                 self._flush(link, entries, asked)
+                if link.has_enough:
+                    link.leave(batch, index)
+                    return
                 self.one(link, batch, index)
                 continue
             text = (fields.properties or "").encode()
