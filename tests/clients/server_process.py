@@ -107,3 +107,25 @@ def spare_port() -> int:
             except OSError:
                 continue
             return port
+
+
+class Lives:
+    """A server that is started again and again on the same data and ports."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._ports = {"nameserver_port": spare_port(), "broker_port": spare_port()}
+        self._lives: list[ServerProcess] = []
+
+    @property
+    def last(self) -> ServerProcess:
+        return self._lives[-1]
+
+    def start(self, *options: str) -> ServerProcess:
+        self._lives.append(up(self._directory, *options, **self._ports))
+        return self.last
+
+    def end(self) -> None:
+        """However the test went."""
+        for life in self._lives:
+            life.end()

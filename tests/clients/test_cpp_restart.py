@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clients import server_process
 from clients.cpp_client import ClientProcess, Clients
-from clients.server_process import ServerProcess
+from clients.server_process import Lives
 from clients.waiting import wait_until
 
 BACK_S = 60.0
@@ -15,32 +14,16 @@ BACK_S = 60.0
 that it had sent."""
 
 
-class Lives:
-    """A server that can be started again on the same data and ports."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._ports = {
-            "nameserver_port": server_process.spare_port(),
-            "broker_port": server_process.spare_port(),
-        }
-        self.server = self.start()
-
-    def start(self) -> ServerProcess:
-        self.server = server_process.up(self._directory, **self._ports)
-        return self.server
-
-
 @pytest.fixture
 def lives(tmp_path: Path) -> Iterator[Lives]:
     made = Lives(tmp_path / "server")
     yield made
-    made.server.end()
+    made.end()
 
 
 @pytest.fixture
 def clients(cpp_python: Path, lives: Lives, tmp_path: Path) -> Iterator[Clients]:
-    made = Clients(cpp_python, tmp_path, lives.server.nameserver)
+    made = Clients(cpp_python, tmp_path, lives.start().nameserver)
     yield made
     made.end()
 
@@ -58,7 +41,7 @@ def test_a_group_goes_on_behind_what_it_consumed(lives: Lives, clients: Clients)
     # At its end a consumer commits how far it came.
     consumer.close()
     producer.close()
-    assert lives.server.stop() == 0
+    assert lives.last.stop() == 0
     lives.start()
     producer = clients.producer()
     for n in range(5):
@@ -77,7 +60,7 @@ def test_clients_that_live_on_find_a_killed_server_again(lives: Lives, clients: 
         producer.send("sync", "cpp-loyal", body)
     consumer = clients.push("cpp-loyal-readers", "cpp-loyal")
     consumer.wait_lines("got", 10, within_s=BACK_S)
-    lives.server.kill()
+    lives.last.kill()
     lives.start()
     for body in sent[10:]:
         producer.send("sync", "cpp-loyal", body)
