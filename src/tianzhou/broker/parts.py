@@ -104,7 +104,9 @@ def assemble(
         Recall(config, store, permission, timers, writer, clock),
         Replies(config, admission, sessions, writer, clock),
     ):
-        handlers |= part.handlers()
+        added = part.handlers()
+        assert not handlers.keys() & added.keys(), "a code is served twice, or refused and served"
+        handlers |= added
     requests = Requests(send, pull, Desk(handlers))
     checks = TransactionChecks(
         config, store, writer, sessions, offsets, halves, transactions, clock

@@ -126,7 +126,7 @@ def test_offsets_are_cloned() -> None:
     assert broker.parts.offsets.of("copy", "old") == {}
     tool.ask(code, srcGroup="readers", destGroup="copy", topic="old", offline="true")
     assert broker.parts.offsets.of("copy", "old") == {0: 1}
-    assert tool.ask(code, srcGroup="readers", destGroup="a b").code == ResponseCode.SYSTEM_ERROR
+    assert tool.ask(code, srcGroup="readers", destGroup="a b").code != 0
 
 
 def test_all_offsets_as_one_table() -> None:

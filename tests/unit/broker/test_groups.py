@@ -2,7 +2,7 @@
 
 import pytest
 
-from tianzhou.base.errors import UsageError
+from tianzhou.base.errors import TianzhouError, UsageError
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups import Groups
 from tianzhou.net.exchange import Refused
@@ -40,7 +40,7 @@ def test_there_is_a_limit_and_names_are_checked() -> None:
         groups.obtain(f"g{number}")
     with pytest.raises(Refused, match="groups_max"):
         groups.obtain("one-more")
-    with pytest.raises(UsageError):
+    with pytest.raises(TianzhouError):
         groups.obtain("a b")
 
 

@@ -1,0 +1,48 @@
+"""docs/compat.md is what the tables of handlers say, and no request code is forgotten."""
+
+import importlib.util
+import subprocess
+import sys
+from types import ModuleType
+
+from sources import ROOT
+
+from tianzhou.broker.handlers.refusals import REFUSED
+from tianzhou.testing.small_broker import SmallBroker
+from tianzhou.wire._generated_codes import SERVED_BY_BROKER, RequestCode
+
+
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gen_compat", ROOT / "tools" / "gen_compat.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_fresh() -> None:
+    asked = subprocess.run(
+        [sys.executable, "tools/gen_compat.py", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert asked.returncode == 0, asked.stderr
+
+
+def test_every_code_is_served_or_refused_with_a_reason() -> None:
+    module = tool()
+    assert module.unaccounted(module.codes()) == []
+    assert all(len(reason) > 20 for reason in REFUSED.values())
+
+
+def test_only_requests_to_brokers_are_refused_by_them() -> None:
+    assert set(REFUSED) <= SERVED_BY_BROKER
+
+
+def test_what_has_a_handler_is_a_request_to_a_broker() -> None:
+    codes = {RequestCode(code) for code in SmallBroker().parts.codes}
+    assert codes <= SERVED_BY_BROKER
+
+
+def test_remarks_are_about_codes_that_exist() -> None:
+    module = tool()
+    assert set(module.NOTES) <= {code.number for code in module.codes()}

@@ -1,0 +1,168 @@
+"""Turns spec/requests.toml and the tables of handlers into docs/compat.md.
+
+python tools/gen_compat.py            write the file
+python tools/gen_compat.py --check    write nothing; exit 1 if the file is stale
+"""
+
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tianzhou.broker import requests
+from tianzhou.broker.handlers.refusals import REFUSED
+from tianzhou.nameserver.handlers import HANDLERS
+from tianzhou.testing.small_broker import SmallBroker
+from tianzhou.wire._generated_codes import RequestCode
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PAGE: Final = ROOT / "docs" / "compat.md"
+
+NOTES: Final[Mapping[int, str]] = {
+    12: "newest first; at most 64 messages and one frame",
+    21: "pages when numbers are given",
+    25: (
+        "`brokerPermission`, `autoCreateTopicEnable`, `autoCreateSubscriptionGroup`, `topics_max`, "
+        "`groups_max`, `client_expiry_ms`; in memory until the next start; any other key refuses "
+        "the whole request"
+    ),
+    26: "RocketMQ's names where it has one; secrets are never shown",
+    28: "thread pools do not exist here; what waits is shown under their names",
+    33: "also half messages, as with RocketMQ",
+    43: "for tools; there are no slaves yet",
+    45: "for tools; there are no slaves yet",
+    201: "pages when numbers are given",
+    202: "a fresh topic lists its queues",
+    208: "offsets of messages pulled and not yet confirmed are not kept: `pullOffset` is the other",
+    215: "answers 0 for a topic that is not there",
+    222: (
+        "sets the committed offsets, whether consumers are online or not, and tells those that "
+        "are; RocketMQ 4 answers 206 when none is"
+    ),
+    306: "queues are cleaned together with the log; does what is due",
+    315: (
+        "TOPIC_PUT_NUMS, TOPIC_PUT_SIZE, GROUP_GET_NUMS, GROUP_GET_SIZE, SNDBCK_PUT_NUMS, "
+        "BROKER_PUT_NUMS, BROKER_GET_NUMS"
+    ),
+    321: "at most 1,000 entries",
+    402: "always empty: every group pulls",
+    907: "always without slaves",
+}
+
+HEAD: Final = """\
+# Compatibility
+
+Written by `tools/gen_compat.py` from `spec/requests.toml` and the tables of handlers; do not edit.
+
+Every request code of RocketMQ's remoting protocol up to 5.3, and what happens to it here. A code
+that is refused on purpose gets REQUEST_CODE_NOT_SUPPORTED (3) and the reason; so does, without a
+reason, a number that nobody knows. Fields of requests that we do not know are ignored. The class
+in the third column lists the fields that are read; where there is none, there are no fields or
+they stand in the body.
+
+These commands of `mqadmin` 4.9.8 and 5.3.3 were run by hand, with Java consumers online, against a
+broker and a NameServer of ours, and did what they should: addWritePerm, brokerConsumeStats,
+brokerStatus, cleanExpiredCQ, cleanUnusedTopic, cloneGroupOffset, clusterList, consumeMessage,
+consumerConnection, consumerProgress, consumerStatus, deleteExpiredCommitLog, deleteSubGroup,
+deleteTopic, getBrokerConfig, getConsumerConfig, getNamesrvConfig, haStatus (5.3), printMsg,
+printMsgByQueue, producer, producerConnection, queryCq, queryMsgById (also with a consumer that
+handles the message), queryMsgByKey, queryMsgByOffset, queryMsgByUniqueKey, resetOffsetByTime,
+sendMessage, skipAccumulatedMessage, statsAll, topicClusterList, topicList, topicRoute, topicStatus,
+updateBrokerConfig, updateSubGroup, updateTopic, updateTopicPerm, wipeWritePerm.
+"""
+
+
+class Code(NamedTuple):
+    number: int
+    name: str
+    takes: str
+    served_by: tuple[str, ...]
+
+
+def codes() -> list[Code]:
+    spec: dict[str, Any] = tomllib.loads((ROOT / "spec/requests.toml").read_text(encoding="utf-8"))
+    found = [
+        Code(row["code"], name, row.get("takes", ""), tuple(row["served_by"]))
+        for name, row in spec["request"].items()
+    ]
+    return sorted(found)
+
+
+def broker_served() -> set[int]:
+    """Codes with a handler of the broker, those that only refuse left out."""
+    return {*SmallBroker().parts.codes, *requests._SENDS, *requests._PULLS} - set(REFUSED)
+
+
+def unaccounted(found: Iterable[Code]) -> list[str]:
+    """Codes of broker and NameServer that are neither served nor refused on purpose."""
+    served = broker_served()
+    missing: list[str] = []
+    for code in found:
+        if "broker" in code.served_by and code.number not in served | set(REFUSED):
+            missing.append(f"broker: {code.number} {code.name}")
+        if "nameserver" in code.served_by and code.number not in HANDLERS:
+            missing.append(f"NameServer: {code.number} {code.name}")
+    return missing
+
+
+def table(title: str, rows: Iterable[tuple[Code, str]], last: str) -> str:
+    lines = [f"\n## {title}\n", f"| CODE | NAME | FIELDS | {last} |", "| --- | --- | --- | --- |"]
+    for code, text in rows:
+        takes = f"`{code.takes}`" if code.takes else ""
+        lines.append(f"| {code.number} | {code.name} | {takes} | {text} |")
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    found, served = codes(), broker_served()
+
+    def of(server: str) -> list[Code]:
+        return [code for code in found if server in code.served_by]
+
+    def noted(some: Iterable[Code]) -> list[tuple[Code, str]]:
+        return [(code, NOTES.get(code.number, "")) for code in some]
+
+    broker = of("broker")
+    refused = [(c, REFUSED[RequestCode(c.number)]) for c in broker if c.number not in served]
+    return HEAD + "".join(
+        (
+            table("Broker: served", noted(c for c in broker if c.number in served), "REMARK"),
+            table("Broker: refused on purpose", refused, "REASON"),
+            table("NameServer: served", noted(of("nameserver")), "REMARK"),
+            table("Sent to clients", noted(of("client")), "REMARK"),
+            table(
+                "Controller: refused",
+                [(code, "there is no controller") for code in of("controller")],
+                "REASON",
+            ),
+            table(
+                "Not in use",
+                [(c, "taken, and used by no client") for c in found if not c.served_by],
+                "REASON",
+            ),
+        )
+    )
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        print("usage: gen_compat.py [--check]", file=sys.stderr)
+        return 2
+    missing = unaccounted(codes())
+    if missing:
+        print("neither served nor refused on purpose:", *missing, sep="\n  ", file=sys.stderr)
+        return 1
+    text = page()
+    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
+        return 0
+    if arguments:
+        print(f"{PAGE.relative_to(ROOT)} is stale: run tools/gen_compat.py", file=sys.stderr)
+        return 1
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
