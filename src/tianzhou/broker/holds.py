@@ -1,6 +1,6 @@
 """Pulls that wait for a message: by queue, each with the moment when it is answered anyway."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tianzhou.base.kinds import QueueKey
@@ -30,6 +30,7 @@ class Holds:
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self._holds: dict[QueueKey, list[Hold]] = {}
+        self._of_peer: dict[Peer, int] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -39,14 +40,28 @@ class Holds:
     def is_full(self) -> bool:
         return self._count >= self._count_max
 
+    def of_peer(self, peer: Peer) -> int:
+        """How many of one connection wait."""
+        return self._of_peer.get(peer, 0)
+
     def park(self, key: QueueKey, hold: Hold) -> None:
         self._holds.setdefault(key, []).append(hold)
+        self._of_peer[hold.peer] = self._of_peer.get(hold.peer, 0) + 1
         self._count += 1
+
+    def _forget(self, holds: Iterable[Hold]) -> None:
+        for hold in holds:
+            left = self._of_peer[hold.peer] - 1
+            if left:
+                self._of_peer[hold.peer] = left
+            else:
+                del self._of_peer[hold.peer]
+            self._count -= 1
 
     def take(self, key: QueueKey) -> list[Hold]:
         """All that wait for this queue; those still not satisfied are parked again."""
         taken = self._holds.pop(key, [])
-        self._count -= len(taken)
+        self._forget(taken)
         return taken
 
     def take_expired(self, now: float) -> Iterator[tuple[QueueKey, Hold]]:
@@ -56,11 +71,12 @@ class Holds:
             kept = [hold for hold in row if hold.deadline > now and hold.peer.is_open]
             if len(kept) == len(row):
                 continue
-            late = [hold for hold in row if hold.deadline <= now and hold.peer.is_open]
-            self._count -= len(row) - len(kept)
+            gone = [hold for hold in row if hold.deadline <= now or not hold.peer.is_open]
+            self._forget(gone)
             if kept:
                 self._holds[key] = kept
             else:
                 del self._holds[key]
-            for hold in late:
-                yield key, hold
+            for hold in gone:
+                if hold.peer.is_open:
+                    yield key, hold

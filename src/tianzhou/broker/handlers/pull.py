@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
@@ -16,7 +17,7 @@ from tianzhou.broker.stats import Stats
 from tianzhou.broker.subscriptions import Filter, Filters
 from tianzhou.broker.topics import Topics
 from tianzhou.filter.sql92 import Expression
-from tianzhou.net.desk import encode_reply
+from tianzhou.net.desk import REMARK_CHARS_MAX, encode_reply
 from tianzhou.net.exchange import Peer, Refused, Reply
 from tianzhou.net.link import Link
 from tianzhou.record.message import decode_all
@@ -42,6 +43,10 @@ COUNT_MAX: Final = 1024
 """Messages in one answer, whatever was asked for."""
 BYTES_DEFAULT: Final = 256 * 1024
 BYTES_MAX: Final = 4 * 1024 * 1024
+FILTER_S_MAX: Final = 0.02
+"""What a SQL92 filter may cost one pull; then the answer is what there is."""
+HELD_PER_PEER_MAX: Final = 1_024
+"""Pulls that one connection may have waiting: as many as a topic may have queues."""
 SUSPEND_MS_MAX: Final = 60_000
 """Clients ask for 15 or 20 s; nobody waits for an answer longer than a minute."""
 
@@ -116,8 +121,7 @@ class Pull:
         try:
             found = self._check(request)
         except Refused as refused:
-            header = Header(code=0, opaque=opaque, serialise_type=serialise_type)
-            peer.send(encode_reply(header, Reply(refused.code, remark=refused.remark)))
+            _refuse(peer, opaque, serialise_type, refused)
             return
         if request.sys_flag & COMMIT and request.commit_offset >= 0:
             self._offsets.put(
@@ -129,7 +133,17 @@ class Pull:
         may_wait = bool(request.sys_flag & SUSPEND) and suspend_ms > 0 and not self.holds.is_full
         deadline = self._monotonic_s() + suspend_ms / 1000 if may_wait else 0.0
         hold = Hold(peer, opaque, serialise_type, request, found, request.queue_offset, deadline)
-        self._serve(queue_key(request.topic, request.queue_id), hold, may_wait=may_wait)
+        self._answer_hold(queue_key(request.topic, request.queue_id), hold, may_wait=may_wait)
+
+    def _answer_hold(self, key: QueueKey, hold: Hold, *, may_wait: bool) -> None:
+        """Whatever goes wrong concerns this pull alone, not whose message woke it."""
+        try:
+            self._serve(key, hold, may_wait=may_wait)
+        except Refused as refused:
+            _refuse(hold.peer, hold.opaque, hold.serialise_type, refused)
+        except TianzhouError as error:
+            refused = Refused(ResponseCode.SYSTEM_ERROR, str(error)[:REMARK_CHARS_MAX])
+            _refuse(hold.peer, hold.opaque, hold.serialise_type, refused)
 
     # Checks, in RocketMQ's order
 
@@ -202,7 +216,11 @@ class Pull:
         codes = hold.filter.codes
         offset = QueueOffset(max(hold.offset, 0))
         with self._store.read(key, offset, limit, tags_codes=codes) as result:
-            pieces = result.spans if expression is None else _matching(result, expression)
+            pieces = (
+                result.spans
+                if expression is None
+                else _matching(result, expression, self._monotonic_s)
+            )
             status = result.status
             if status is ReadStatus.FOUND and not pieces:
                 status = ReadStatus.NO_MATCHED_MESSAGE
@@ -212,16 +230,25 @@ class Pull:
                 ReadStatus.NO_MESSAGE_IN_QUEUE,
             ) and (offset == 0 or status is ReadStatus.OFFSET_OVERFLOW_ONE)
             if may_wait and nothing:
-                self.holds.park(key, hold)
+                self._park(key, hold)
                 return
             if status is ReadStatus.NO_MATCHED_MESSAGE and may_wait:
                 hold.offset = result.next_offset
                 if result.next_offset < result.max_offset or hold.offset == offset:
                     self._reply(hold, status, result, [])
                 else:
-                    self.holds.park(key, hold)
+                    self._park(key, hold)
                 return
             self._reply(hold, status, result, pieces)
+
+    def _park(self, key: QueueKey, hold: Hold) -> None:
+        if self.holds.of_peer(hold.peer) >= HELD_PER_PEER_MAX:
+            raise Refused(
+                ResponseCode.FLOW_CONTROL,
+                f"{HELD_PER_PEER_MAX} pulls of this connection wait already; retry in a second, "
+                "or use another connection",
+            )
+        self.holds.park(key, hold)
 
     def _reply(
         self, hold: Hold, status: ReadStatus, result: ReadResult, pieces: list[memoryview]
@@ -256,21 +283,32 @@ class Pull:
         """Messages became visible: look again for those who wait for their queue."""
         for hold in self.holds.take(run.queue):
             if hold.peer.is_open:
-                self._serve(run.queue, hold, may_wait=True)
+                self._answer_hold(run.queue, hold, may_wait=True)
 
     def tick(self) -> None:
         """Answer those whose time is up."""
         for key, hold in self.holds.take_expired(self._monotonic_s()):
-            self._serve(key, hold, may_wait=False)
+            self._answer_hold(key, hold, may_wait=False)
 
 
-def _matching(result: ReadResult, expression: Expression) -> list[memoryview]:
-    """The records whose properties the expression lets through."""
+def _refuse(peer: Peer, opaque: int, serialise_type: SerialiseType, refused: Refused) -> None:
+    header = Header(code=0, opaque=opaque, serialise_type=serialise_type)
+    peer.send(encode_reply(header, Reply(refused.code, remark=refused.remark)))
+
+
+def _matching(
+    result: ReadResult, expression: Expression, monotonic_s: Callable[[], float]
+) -> list[memoryview]:
+    """The records whose properties the expression lets through; as many as there is time for."""
     pieces: list[memoryview] = []
+    deadline = monotonic_s() + FILTER_S_MAX
     for span in result.spans:
         at = 0
         for message in decode_all(span):
             end = at + message.total_size
+            if monotonic_s() > deadline:
+                result.next_offset = QueueOffset(message.queue_offset)
+                return pieces
             if expression.matches(bytes(message.stored_properties)):
                 pieces.append(span[at:end])
             at = end
