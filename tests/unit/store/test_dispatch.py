@@ -1,0 +1,198 @@
+import pytest
+from small_store import FILE_BYTES, KEY, OTHER, chunk
+
+from tianzhou.base.kinds import PhysicalOffset, QueueKey
+from tianzhou.record import flags
+from tianzhou.record.chunk import RecordChunk
+from tianzhou.store import dispatch
+from tianzhou.store.commit_log import CommitLog
+from tianzhou.store.consume_queue import UNIT
+from tianzhou.store.dispatch import Dispatcher
+from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.facts import Run
+from tianzhou.store.key_index import KeyIndex
+from tianzhou.store.queues import Queues
+from tianzhou.testing.sim.clock import ManualClock
+from tianzhou.testing.sim.disk import SimDisk
+
+NOW = 1_700_000_000_000
+
+
+class World:
+    """A log that is written to directly, and what is dispatched from it."""
+
+    def __init__(self) -> None:
+        disk = SimDisk()
+        self.log = CommitLog(disk, "log", file_bytes=FILE_BYTES, reserve_bytes=4096)
+        self.queues = Queues(disk, "cq", 10)
+        self.index = KeyIndex(disk, "index", ManualClock(), slots=8, entries=40)
+        self.dispatcher = Dispatcher(self.log, self.queues, self.index, ())
+        self.starts: list[int] = []
+        self._ranks: dict[QueueKey, int] = {}
+
+    def append(self, made: RecordChunk, *, offer: bool = False) -> None:
+        ranks: list[int] = []
+        for queue in made.queues:
+            ranks.append(self._ranks.get(queue, 0) if queue else 0)
+            if queue:
+                self._ranks[queue] = ranks[-1] + 1
+        pieces = self.log.append(made, queue_offsets=ranks, now_ms=NOW + len(self.starts))
+        for piece in pieces:
+            first = made.starts[piece.first]
+            self.starts += [
+                piece.offset + at - first for at in made.starts[piece.first : piece.end]
+            ]
+        if offer:
+            assert len(pieces) == 1
+            self.dispatcher.offer(pieces[0].offset, made.data, made.starts)
+
+    def offsets(self, key: QueueKey = KEY) -> list[int]:
+        """Where the messages of a queue stand, according to its units."""
+        queue = self.queues.get(key)
+        return [at for at, _, _ in UNIT.iter_unpack(queue.read(0, queue.end))] if queue else []
+
+    def run(self, limit: int | None = None) -> list[Run]:
+        return self.dispatcher.run(PhysicalOffset(self.log.end if limit is None else limit))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def count(runs: list[Run]) -> int:
+    return sum(len(run.units) for run in runs) // UNIT.size
+
+
+@pytest.mark.parametrize("offer", [False, True])
+def test_it_goes_no_further_than_it_is_told(world: World, offer: bool) -> None:
+    world.append(chunk(b"a", b"b", b"c"), offer=offer)
+    assert world.run(0) == []
+    assert world.offsets() == []
+    assert count(world.run(world.starts[2])) == 2
+    assert world.offsets() == world.starts[:2]
+    assert world.dispatcher.position == world.starts[2]
+    assert count(world.run()) == 1
+    assert world.offsets() == world.starts
+    assert world.run() == []
+
+
+@pytest.mark.parametrize("offer", [False, True])
+def test_it_knows_the_last_record_it_has_seen(world: World, offer: bool) -> None:
+    world.append(chunk(b"a"), offer=offer)
+    world.append(chunk(b"b", b"c"), offer=offer)
+    while world.run():
+        pass
+    dispatcher = world.dispatcher
+    assert dispatcher.position == world.log.end
+    assert dispatcher.anchor == world.starts[2]
+    assert dispatcher.last_timestamp == NOW + 1
+
+
+def test_runs_say_what_became_visible(world: World) -> None:
+    world.append(chunk(b"a", b"b"))
+    world.append(chunk(b"c", key=OTHER))
+    one, other = sorted(world.run())
+    assert (one.queue, one.first, len(one.units)) == (KEY, 0, 40)
+    assert (other.queue, other.first, len(other.units)) == (OTHER, 0, 20)
+    world.append(chunk(b"d"))
+    (run,) = world.run()
+    assert (run.queue, run.first) == (KEY, 2)
+
+
+def test_what_was_offered_is_not_read_from_the_log_again(world: World) -> None:
+    world.append(chunk(b"a"), offer=True)
+    world.log.segments[0].file.pwrite(0, bytes(200))  # as if the log could not be read
+    assert count(world.run()) == 1
+
+
+def test_several_small_offers_are_one_slice_of_the_log(world: World) -> None:
+    for body in (b"a", b"b", b"c"):
+        world.append(chunk(body), offer=True)
+    assert count(world.run()) == 3
+    assert world.run() == []
+    assert world.offsets() == world.starts
+
+
+def test_offers_that_were_passed_are_let_go(world: World) -> None:
+    for body in (b"a", b"b", b"c"):
+        world.append(chunk(body), offer=True)
+    world.run()
+    world.append(chunk(b"d"))
+    assert count(world.run()) == 1
+    assert not world.dispatcher._fresh
+    assert world.dispatcher._fresh_bytes == 0
+
+
+def test_no_more_is_kept_than_the_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = chunk(b"a")
+    monkeypatch.setattr(dispatch, "_FRESH_BYTES_MAX", 2 * len(made.data))
+    for _ in range(3):
+        world.append(chunk(b"a"), offer=True)
+    assert len(world.dispatcher._fresh) == 2
+    assert count(world.run()) == 3, "the third is found in the log"
+
+
+def test_a_slice_has_a_limit_in_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "SLICE_RECORDS", 3)
+    world.append(chunk(*[b"x"] * 7))
+    assert [count(world.run()) for _ in range(4)] == [3, 3, 1, 0]
+    assert world.offsets() == world.starts
+
+
+def test_a_slice_has_a_limit_in_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = chunk(*[b"x" * 10] * 4)
+    monkeypatch.setattr(dispatch, "SLICE_BYTES", made.starts[2] + 5)
+    world.append(made)
+    assert [count(world.run()) for _ in range(3)] == [2, 2, 0]
+
+
+def test_a_record_larger_than_a_slice_is_taken_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "SLICE_BYTES", 200)
+    world.append(chunk(b"x" * 500, b"y" * 500))
+    assert [count(world.run()) for _ in range(3)] == [1, 1, 0]
+    assert world.offsets() == world.starts
+
+
+def test_the_blank_end_of_a_file_is_stepped_over(world: World) -> None:
+    world.append(chunk(b"a" * 3000, b"b" * 3000))
+    assert [count(world.run()) for _ in range(3)] == [1, 1, 0]
+    assert world.offsets() == [0, FILE_BYTES]
+    assert world.dispatcher.anchor == FILE_BYTES
+
+
+def test_invisible_records_move_the_position_all_the_same(world: World) -> None:
+    world.append(chunk(b"half", sys_flag=flags.TRANSACTION_PREPARED))
+    assert world.run() == []
+    assert world.dispatcher.position == world.log.end
+    assert len(world.queues) == 0
+
+
+def test_keys_go_into_the_index(world: World) -> None:
+    world.append(chunk(b"a", b"b", keys="red blue"))
+    world.run()
+    found = world.index.find("orders", "blue", begin_ms=0, end_ms=1 << 61, count_max=9)
+    assert found == world.starts[::-1]
+
+
+def test_without_an_index_queues_are_filled(world: World) -> None:
+    world.append(chunk(b"a", keys="red"))
+    Dispatcher(world.log, world.queues, None, ()).run(world.log.end)
+    assert world.offsets() == world.starts
+
+
+def test_bytes_that_are_no_record_are_damage(world: World) -> None:
+    world.append(chunk(b"a", b"b"))
+    world.log.segments[0].file.pwrite(world.starts[1], b"\1" * 8)
+    assert count(world.run()) == 1
+    with pytest.raises(StoreDamaged, match=r"no record where one was appended \(damaged\)") as it:
+        world.run()
+    assert (it.value.path, it.value.offset) == (world.log.segments[0].file.path, world.starts[1])
+
+
+def test_it_never_steps_back(world: World) -> None:
+    world.dispatcher.skip_to(PhysicalOffset(100))
+    with pytest.raises(AssertionError):
+        world.dispatcher.skip_to(PhysicalOffset(99))

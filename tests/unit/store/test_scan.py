@@ -1,0 +1,267 @@
+from collections.abc import Sequence
+
+import pytest
+from small_store import FILE_BYTES, KEY, chunk
+
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.record.chunk import Entry, build
+from tianzhou.record.layout import INT32, MAGIC_V1
+from tianzhou.store import scan
+from tianzhou.store.commit_log import CommitLog
+from tianzhou.store.scan import (
+    NOWHERE,
+    LogScan,
+    has_checksum,
+    next_sound_record,
+    segment_of,
+    sound_record_at,
+    store_time_at,
+)
+from tianzhou.testing.sim.disk import SimDisk
+
+NOW = 1_700_000_000_000
+
+
+class Log:
+    """Records in files, and where each begins."""
+
+    def __init__(self) -> None:
+        self.log = CommitLog(SimDisk(), "log", file_bytes=FILE_BYTES, reserve_bytes=4096)
+        self.starts: list[int] = []
+
+    def append(self, *bodies: bytes, crc: bool = True, properties: bytes = b"A\x01b\x02") -> None:
+        entries = [Entry(KEY, body, properties) for body in bodies]
+        for entry in entries:
+            made = build([entry], store_host=bytes(8), record_crc=crc)
+            (piece,) = self.log.append(made, queue_offsets=[0], now_ms=NOW + len(self.starts))
+            self.starts.append(piece.offset)
+
+    def write(self, offset: int, data: bytes) -> None:
+        segment = self.log.segments[offset // FILE_BYTES]
+        segment.file.pwrite(offset - segment.start, data)
+
+    def walk(self, start: int = 0, checked: int | None = NOWHERE) -> LogScan:
+        return LogScan(self.log.segments, FILE_BYTES, PhysicalOffset(start), checked)
+
+    def next(self, after: int, checked: int | None = NOWHERE) -> int | None:
+        return next_sound_record(self.log.segments, FILE_BYTES, PhysicalOffset(after), checked)
+
+    def size(self, offset: int) -> int | None:
+        return sound_record_at(self.log.segments, FILE_BYTES, offset)
+
+
+@pytest.fixture
+def log() -> Log:
+    made = Log()
+    made.append(b"a" * 100, b"b" * 100, b"c" * 100)
+    return made
+
+
+@pytest.fixture
+def two_files() -> Log:
+    made = Log()
+    made.append(b"a" * 2000, b"b" * 1000, b"c" * 2000, b"d" * 100)
+    assert made.starts[2] == FILE_BYTES
+    return made
+
+
+def found(scanned: LogScan) -> list[int]:
+    return [piece.segment.start + start for piece in scanned for start in piece.starts]
+
+
+def ends(scanned: LogScan) -> list[int]:
+    return [piece.end_offset for piece in scanned]
+
+
+# LogScan
+
+
+def test_a_sound_log_is_read_to_its_ordinary_end(log: Log) -> None:
+    scanned = log.walk()
+    assert found(scanned) == log.starts
+    assert scanned.halt == (log.log.end, "no record begins here (end)", True)
+
+
+def test_it_begins_where_it_is_told(log: Log) -> None:
+    assert found(log.walk(log.starts[1])) == log.starts[1:]
+
+
+def test_the_blank_end_of_a_file_leads_to_the_next(two_files: Log) -> None:
+    scanned = two_files.walk()
+    assert found(scanned) == two_files.starts
+    assert scanned.halt.offset == two_files.log.end
+
+
+def test_a_log_without_files_ends_at_once() -> None:
+    scanned = Log().walk(5)
+    assert scanned.halt == (5, "nothing was read", True)
+    assert found(scanned) == []
+    assert scanned.halt == (5, "the last file ends here", True)
+
+
+def test_a_file_that_is_full_ends_the_log_if_it_is_the_last() -> None:
+    log = Log()
+    log.append(b"")
+    log.append(b"x" * (FILE_BYTES - 8 - 2 * log.log.end))
+    assert log.log.end == FILE_BYTES - 8
+    scanned = log.walk()
+    assert found(scanned) == log.starts
+    assert scanned.halt.is_bare
+    log.append(b"next")
+    scanned = log.walk()
+    assert found(scanned) == [*log.starts[:2], FILE_BYTES]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_record_whose_checksum_fails_ends_it(log: Log, rank: int) -> None:
+    log.write(log.starts[rank] + 90, b"!")
+    scanned = log.walk()
+    assert found(scanned) == log.starts[:rank]
+    assert scanned.halt == (log.starts[rank], "a record whose checksum fails", False)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"), [(b"\1" * 8, "damaged"), (INT32.pack(4000) + INT32.pack(MAGIC_V1), "torn")]
+)
+def test_bytes_that_begin_no_record_end_it(log: Log, data: bytes, why: str) -> None:
+    log.write(log.starts[2], data)
+    scanned = log.walk()
+    assert found(scanned) == log.starts[:2]
+    assert scanned.halt == (log.starts[2], f"no record begins here ({why})", False)
+
+
+def test_slices_have_limits_in_number_and_bytes(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "SLICE_RECORDS", 2)
+    assert ends(log.walk()) == [log.starts[2], log.log.end]
+    monkeypatch.setattr(scan, "SLICE_BYTES", log.starts[1] + 1)
+    assert ends(log.walk()) == [*log.starts[1:], log.log.end]
+
+
+def test_a_record_larger_than_a_slice_is_taken_alone(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "SLICE_BYTES", 50)
+    scanned = log.walk()
+    assert found(scanned) == log.starts
+    assert scanned.halt.offset == log.log.end
+
+
+# Records without a checksum of the whole
+
+
+def test_where_every_record_has_a_checksum_one_without_is_torn(log: Log) -> None:
+    log.append(b"d", crc=False)
+    log.append(b"e")
+    first, last = log.starts[3], log.starts[4]
+    assert found(log.walk(checked=last)) == log.starts, "it was written before"
+    scanned = log.walk(checked=first)
+    assert found(scanned) == log.starts[:3]
+    assert scanned.halt == (first, "a record whose checksum fails", False)
+    assert found(log.walk(checked=0)) == log.starts[:3]
+
+
+def test_where_nobody_knows_one_without_must_end_in_text(log: Log) -> None:
+    log.append(b"d", crc=False, properties=b"A\x01\xc3\xa4")
+    log.append(b"e", crc=False, properties=b"A\x01\xc3")
+    scanned = log.walk(checked=None)
+    assert found(scanned) == log.starts[:4]
+    assert scanned.halt.offset == log.starts[4]
+    assert found(log.walk()) == log.starts, "unless it is known that some have none"
+
+
+def test_a_failed_checksum_before_a_missing_one_is_met_first(log: Log) -> None:
+    log.append(b"d", crc=False)
+    log.write(log.starts[1] + 90, b"!")
+    scanned = log.walk(checked=0)
+    assert found(scanned) == log.starts[:1]
+
+
+def test_whether_a_record_has_a_checksum(log: Log) -> None:
+    log.append(b"d", crc=False)
+    view = log.log.segments[0].view
+    assert has_checksum(view, log.starts[3])
+    assert not has_checksum(view, log.log.end)
+    log.write(log.starts[3] - 5, b"!")
+    assert has_checksum(view, log.starts[3]), "right or wrong"
+
+
+# Single records
+
+
+def test_the_segment_of_an_offset(two_files: Log) -> None:
+    segments = two_files.log.segments
+
+    def of(offset: int, among: int = 0) -> int | None:
+        segment = segment_of(segments[among:], FILE_BYTES, offset)
+        return segment.start if segment else None
+
+    assert [of(0), of(FILE_BYTES - 1), of(FILE_BYTES)] == [0, 0, FILE_BYTES]
+    assert of(2 * FILE_BYTES) is None
+    assert of(FILE_BYTES - 1, among=1) is None
+    assert segment_of([], FILE_BYTES, 0) is None
+
+
+def test_a_sound_record_has_a_size(two_files: Log) -> None:
+    starts = two_files.starts
+    assert two_files.size(starts[0]) == starts[1]
+    assert two_files.size(starts[2]) == starts[3] - starts[2]
+    for wrong in (1, starts[1] - 1, two_files.log.end, FILE_BYTES - 4, 2 * FILE_BYTES, -1):
+        assert two_files.size(wrong) is None, wrong
+
+
+@pytest.mark.parametrize("size", [0, -1, FILE_BYTES + 1, 1 << 30])
+def test_a_size_that_can_not_be_is_no_record(log: Log, size: int) -> None:
+    log.write(log.starts[1], INT32.pack(size))
+    assert log.size(log.starts[1]) is None
+
+
+def test_when_a_record_was_stored(two_files: Log) -> None:
+    times = [store_time_at(two_files.log.segments, FILE_BYTES, start) for start in two_files.starts]
+    assert times == [NOW, NOW + 1, NOW + 2, NOW + 3]
+
+
+# Looking for the next one
+
+
+def test_the_next_record_is_found_behind_an_offset(two_files: Log) -> None:
+    starts: Sequence[int] = two_files.starts
+    assert two_files.next(0) == starts[1], "not the one at the offset itself"
+    assert two_files.next(starts[1] - 1) == starts[1]
+    assert two_files.next(starts[1]) == starts[2], "in the next file"
+    assert two_files.next(starts[3]) is None
+
+
+def test_what_only_looks_like_a_record_is_passed_over(log: Log) -> None:
+    log.append(INT32.pack(120) + INT32.pack(MAGIC_V1) + b"x" * 120, b"e")
+    log.write(log.starts[3] + 20, b"!")
+    assert log.next(log.starts[2]) == log.starts[4]
+
+
+def test_none_is_missed_at_the_edge_of_a_window(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    for size in range(1, 40):
+        monkeypatch.setattr(scan, "_SEARCH_BYTES", size)
+        assert log.next(0) == log.starts[1], size
+        assert log.next(log.starts[1] + 3) == log.starts[2], size
+
+
+def test_holes_are_jumped_over() -> None:
+    log = Log()
+    log.append(b"a" * 10)
+    log.append(b"b" * 2000)
+    log.append(b"c")
+    log.write(0, bytes(log.starts[2]))
+    assert log.next(0) == log.starts[2]
+
+
+def test_the_next_record_must_have_the_checksum_too(log: Log) -> None:
+    log.append(b"d", crc=False)
+    log.append(b"e")
+    assert log.next(log.starts[2]) == log.starts[3]
+    assert log.next(log.starts[2], checked=log.starts[3]) == log.starts[4]
+    assert log.next(log.starts[2], checked=log.starts[4]) == log.starts[3]
+
+
+def test_a_copy_of_a_record_at_another_place_is_none(log: Log) -> None:
+    made = chunk(b"z")
+    log.write(log.log.end + 100, bytes(made.data))
+    assert log.next(log.starts[2]) is None
