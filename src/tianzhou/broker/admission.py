@@ -5,6 +5,7 @@ from typing import Final
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.errors import UsageError
+from tianzhou.base.kinds import Bytes
 from tianzhou.base.limits import PROPERTIES_BYTES_MAX
 from tianzhou.broker import incoming, names
 from tianzhou.broker.config import BrokerConfig
@@ -13,7 +14,7 @@ from tianzhou.broker.incoming import Incoming
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.topics import Topics
 from tianzhou.net.exchange import Refused
-from tianzhou.record import flags
+from tianzhou.record import flags, properties
 from tianzhou.record import names as keys
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
@@ -23,8 +24,22 @@ SendHeader = SendMessageRequest | SendMessageV2Request
 
 INDEX_KEYS_MAX: Final = 64
 """Keys of one message; each is an entry of the index."""
+MANY_KEYS_BYTES: Final = 2 * INDEX_KEYS_MAX
+"""Shorter properties have no room for too many keys."""
 RETRY_VERSION_MIN: Final = 121
 """Clients before 3.4.9 do not say how often a message may be retried."""
+
+
+def check_keys(text: Bytes) -> None:
+    """Raises Refused for properties with more keys than a message may have."""
+    if len(text) <= MANY_KEYS_BYTES:
+        return
+    found = properties.find(text, keys.KEYS)
+    if found is not None and found.count(b" ") >= INDEX_KEYS_MAX:
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"a message can have {INDEX_KEYS_MAX} keys, not {found.count(b' ') + 1}",
+        )
 
 
 class Admission:
@@ -102,12 +117,7 @@ class Admission:
 
     def admit(self, message: Incoming, header: SendHeader, version: int) -> Incoming:
         """The message as it must be stored: retried, dead, delayed, timed, half, or as it is."""
-        found = message.get(keys.KEYS)
-        if found is not None and found.count(b" ") >= INDEX_KEYS_MAX:
-            raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"a message can have {INDEX_KEYS_MAX} keys, not {found.count(b' ') + 1}",
-            )
+        check_keys(message.properties)
         if message.topic.startswith(names.RETRY_PREFIX):
             message = self._retried(message, header, version)
             if message.topic.startswith(names.DEAD_PREFIX):

@@ -53,11 +53,12 @@ class ConsumerOffsets:
         """Write the table if anything changed."""
         if not self._is_dirty:
             return
-        self._is_dirty = False
         self._version = DataVersion(
             counter=self._version.counter + 1, timestamp=self._clock.now_ms()
         )
         self._table.save(self.table())
+        # Not before: what could not be saved now is saved the next time.
+        self._is_dirty = False
 
     def _remove(self, keys: list[str]) -> None:
         for key in keys:

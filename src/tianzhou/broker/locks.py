@@ -1,8 +1,13 @@
 """Queue locks for ordered consumption: one client of a group at a time, for a lease."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from tianzhou.net.exchange import Refused
+from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.queues import MessageQueue
+
+LOCKS_MAX: Final = 200_000
+"""Locks at a time. Each is a few hundred bytes, and anybody can ask for any."""
 
 
 class _Lock(NamedTuple):
@@ -16,11 +21,13 @@ class Locks:
     def __init__(self, lease_ms: int) -> None:
         self._lease_ms = lease_ms
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._count_at_most = 0
 
     def lock(
         self, group: str, client_id: str, queues: list[MessageQueue], now_ms: int
     ) -> list[MessageQueue]:
         """Take or renew locks; those that were free, expired or the client's own already."""
+        self._make_room(len(queues), now_ms)
         held = self._locks.setdefault(group, {})
         granted: list[MessageQueue] = []
         for queue in queues:
@@ -29,6 +36,24 @@ class Locks:
                 held[queue] = _Lock(client_id, now_ms + self._lease_ms)
                 granted.append(queue)
         return granted
+
+    def _make_room(self, count: int, now_ms: int) -> None:
+        """Leases that ran out are forgotten when there are many; Refused if that does not help."""
+        self._count_at_most += count
+        if self._count_at_most <= LOCKS_MAX:
+            return
+        living = {
+            group: {queue: lock for queue, lock in held.items() if lock.until_ms >= now_ms}
+            for group, held in self._locks.items()
+        }
+        self._locks = {group: held for group, held in living.items() if held}
+        self._count_at_most = count + sum(map(len, self._locks.values()))
+        if self._count_at_most > LOCKS_MAX:
+            self._count_at_most -= count
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"{self._count_at_most} queues are locked; {LOCKS_MAX} can be at a time",
+            )
 
     def unlock(self, group: str, client_id: str, queues: list[MessageQueue]) -> None:
         held = self._locks.get(group, {})

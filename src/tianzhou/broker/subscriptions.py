@@ -12,6 +12,10 @@ from tianzhou.wire._generated_codes import ResponseCode
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 CACHED_MAX: Final = 1_000
+CACHED_CHARS_MAX: Final = 4 * 1024 * 1024
+"""Of all texts together; what is made of one takes a few times as much."""
+TEXT_CHARS_MAX: Final = 32 * 1024
+"""A thousand tags. A thousand pulls of one connection may be waiting, each with its text."""
 
 
 class Filter(NamedTuple):
@@ -29,6 +33,7 @@ class Filters:
 
     def __init__(self, *, sql_enabled: bool) -> None:
         self._sql_enabled = sql_enabled
+        self._chars = 0
         self._cache: OrderedDict[tuple[str, str], Filter] = OrderedDict()
 
     def get(self, kind: str | None, text: str | None) -> Filter:
@@ -37,11 +42,18 @@ class Filters:
         found = self._cache.get(key)
         if found is None:
             found = self._cache[key] = self._make(*key)
-            if len(self._cache) > CACHED_MAX:
-                self._cache.popitem(last=False)
+            self._chars += len(key[1])
+            while len(self._cache) > CACHED_MAX or self._chars > CACHED_CHARS_MAX:
+                (_, old), _ = self._cache.popitem(last=False)
+                self._chars -= len(old)
         return found
 
     def _make(self, kind: str, text: str) -> Filter:
+        if len(text) > TEXT_CHARS_MAX:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"a subscription of {len(text)} characters; {TEXT_CHARS_MAX} are allowed",
+            )
         try:
             if kind == TAG:
                 tags = parse_tags(text)

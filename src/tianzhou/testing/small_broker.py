@@ -52,11 +52,18 @@ class RecordingPeer:
         self.local = "10.0.0.1:10911"
         self.is_open = True
         self.has_enough = self.is_leaving = False
+        self.waiting_count = 0
         self.told: list[Told] = []
         self._sent = bytearray()
 
     def send(self, data: Bytes) -> None:
         self._sent += data
+
+    def wait(self, count: int, size: int) -> None:
+        self.waiting_count += count
+
+    def waited(self, count: int, size: int) -> None:
+        self.waiting_count -= count
 
     def tell(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         self.told.append(Told(code, ext, body))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups import Groups
-from tianzhou.broker.topics import Topics
+from tianzhou.broker.topics import QUEUES_MAX, Topics
 from tianzhou.net.exchange import Handler, Refused, Reply, Request
 from tianzhou.record.message import decode_all
 from tianzhou.store.read import ReadLimit
@@ -60,6 +60,12 @@ class Offsets:
             self.groups.obtain(asked.consumer_group)
         if self.topics.get(asked.topic) is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic {asked.topic} does not exist")
+        if not 0 <= asked.queue_id < QUEUES_MAX or asked.commit_offset < 0:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"offset {asked.commit_offset} of queue {asked.queue_id} can't be: queues go from "
+                f"0 to {QUEUES_MAX - 1}, offsets from 0",
+            )
         self.offsets.put(asked.consumer_group, asked.topic, asked.queue_id, asked.commit_offset)
         return Reply()
 

@@ -11,20 +11,28 @@ from typing import Final, NamedTuple, cast
 
 import msgspec
 
+from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import QueueKey, queue_key
-from tianzhou.broker.admission import Admission, SendHeader
+from tianzhou.broker.admission import (
+    INDEX_KEYS_MAX,
+    MANY_KEYS_BYTES,
+    Admission,
+    SendHeader,
+    check_keys,
+)
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.incoming import Incoming
 from tianzhou.broker.names import TIMER_TOPIC
 from tianzhou.broker.recall import handle_of
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.writer import Writer
-from tianzhou.net.desk import encode_reply
+from tianzhou.net.desk import REMARK_CHARS_MAX, encode_reply
 from tianzhou.net.exchange import Refused, Reply
 from tianzhou.net.link import Link
 from tianzhou.record import names as keys
 from tianzhou.record.batch import BatchError, decode_batch
 from tianzhou.record.chunk import Entry
+from tianzhou.store.errors import DiskFull
 from tianzhou.store.store import Appended
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
@@ -51,6 +59,8 @@ _new_entry: Final = cast(
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 _SHORT_PROPERTIES: Final = 1024
 """Longer ones may hold too many keys and are looked at closely."""
+IDS_MAX: Final = 4_096
+"""Ids in the answer to a batch; more would not fit its header."""
 
 
 class Sender(NamedTuple):
@@ -163,6 +173,8 @@ class Send:
         asked.clear()
         places = appended.physical_offsets()
         offsets = appended.queue_offsets
+        stored = appended.end - places[0]
+        link.wait(len(rows), stored)
 
         def answer(durable: bool) -> None:
             code = 0 if durable else ResponseCode.FLUSH_DISK_TIMEOUT
@@ -174,6 +186,7 @@ class Send:
                     size = len(text)
                     pieces.append(pack(size + 4, size) + text)
             link.send(b"".join(pieces))
+            link.waited(len(rows), stored)
 
         self._writer.when_durable(appended.end, answer)
 
@@ -191,6 +204,14 @@ class Send:
             self._refuse(link, header, Refused(ResponseCode.INVALID_PARAMETER, str(error)))
         except Refused as refused:
             self._refuse(link, header, refused)
+        except DiskFull as error:  # no room for the table of topics
+            self._refuse(
+                link, header, Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"disk full: {error}")
+            )
+        except TianzhouError as error:
+            self._refuse(
+                link, header, Refused(ResponseCode.SYSTEM_ERROR, str(error)[:REMARK_CHARS_MAX])
+            )
 
     def _store(self, sender: Sender, body: memoryview) -> None:
         fields, admission = sender.fields, self._admission
@@ -209,9 +230,10 @@ class Send:
             entries = [admission.admit(message, fields, sender.header.version).to_entry()]
         appended = self._writer.put(entries)
         if not sender.header.is_oneway:
-            waits = b"WAIT\x01false" not in text
+            waits, size = b"WAIT\x01false" not in text, len(body)
+            sender.link.wait(1, size)
             self._writer.when_durable(
-                appended.end, lambda durable: self._tell(sender, entries, appended, durable),
+                appended.end, lambda durable: self._tell(sender, entries, appended, size, durable),
                 wait=waits,
             )  # fmt: skip
         if fields.topic not in self._targets and topic.perm & PERM_WRITE:
@@ -237,6 +259,8 @@ class Send:
             inner = decode_batch(message.body)
         except BatchError as error:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        for one in inner:
+            check_keys(one.properties)
         shared = message.to_entry()
         queue, _, outer, _, *rest = shared
         return [
@@ -245,9 +269,10 @@ class Send:
         ]
 
     def _tell(
-        self, sender: Sender, entries: list[Entry], appended: Appended, durable: bool
+        self, sender: Sender, entries: list[Entry], appended: Appended, size: int, durable: bool
     ) -> None:
-        ids = [f"{self._host_hex}{place:016X}" for place in appended.physical_offsets()]
+        places = appended.physical_offsets()[:IDS_MAX]
+        ids = [f"{self._host_hex}{place:016X}" for place in places]
         ext = {
             "msgId": ",".join(ids),
             "queueId": str(entries[0].queue.queue_id),
@@ -260,6 +285,7 @@ class Send:
             ext["recallHandle"] = handle_of(entries[0].properties, self._broker) or ""
         code = ResponseCode.SUCCESS if durable else ResponseCode.FLUSH_DISK_TIMEOUT
         sender.link.send(encode_reply(sender.header, Reply(code, ext)))
+        sender.link.waited(1, size)
 
     def _refuse(self, link: Link, header: Header, refused: Refused) -> None:
         if not header.is_oneway:
@@ -272,6 +298,8 @@ def is_special(text: bytes) -> bool:
     Four short words stand in all the names that matter; most messages have none of them.
     """
     if b"UNIQ_KEY\x01" not in text or len(text) > _SHORT_PROPERTIES:
+        return True
+    if len(text) > MANY_KEYS_BYTES and text.count(b" ") >= INDEX_KEYS_MAX:
         return True
     if b"DEL" not in text and b"MSG" not in text and b"POP" not in text and b"false" not in text:
         return False
