@@ -33,6 +33,8 @@ check: $(READY)  ## Lint, formatting, types, import contracts, generated files, 
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/gen_wire.py --check
+	$(BIN)/python tools/gen_docs.py --check
+	$(BIN)/python tools/gen_compat.py --check
 	$(BIN)/pyright
 	$(BIN)/python -m pytest tests/tidy
 
@@ -49,8 +51,10 @@ fmt: $(READY)  ## Format the code and sort imports
 	$(BIN)/ruff check --fix --select I
 	$(BIN)/ruff format
 
-gen: $(READY)  ## Write the generated protocol tables from spec/
+gen: $(READY)  ## Write what is generated: protocol tables, settings and compatibility documents
 	$(BIN)/python tools/gen_wire.py
+	$(BIN)/python tools/gen_docs.py
+	$(BIN)/python tools/gen_compat.py
 
 lock:  ## Resolve the dependencies anew into requirements.lock (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 \

@@ -165,6 +165,11 @@ class Pull:
             )
         if not topic.perm & PERM_READ:
             raise Refused(ResponseCode.NO_PERMISSION, f"topic {request.topic} is not readable")
+        if not self._groups.may_read(group.group_name, request.topic):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"group {group.group_name} is kept from topic {request.topic}",
+            )
         if not 0 <= request.queue_id < topic.read_queue_nums:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
