@@ -99,7 +99,7 @@ def assemble(
         administration,
         clients,
         Offsets(store, topics, groups, offsets),
-        SendBack(store, topics, groups, permission, admission, writer),
+        SendBack(store, topics, groups, permission, admission, writer, stats),
         EndTransaction(transactions, writer),
         Recall(config, store, permission, timers, writer, clock),
         Replies(config, admission, sessions, writer, clock),

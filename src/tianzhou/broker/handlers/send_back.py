@@ -10,6 +10,7 @@ from tianzhou.broker.durable_reply import reply_when_durable
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.incoming import Incoming
 from tianzhou.broker.permission import Permission
+from tianzhou.broker.stats import Stats
 from tianzhou.broker.stored import Stored, records
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.writer import Writer
@@ -32,6 +33,7 @@ class SendBack:
     permission: Permission
     admission: Admission
     writer: Writer
+    stats: Stats
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
@@ -59,6 +61,7 @@ class SendBack:
             else:
                 message = self._retried(original, topic, asked.delay_level)
         appended = self.writer.put([message.to_entry()])
+        self.stats.sent_back(message.topic, asked.group, len(message.body))
         reply_when_durable(self.writer, request, appended.end, Reply())
         return None
 
