@@ -52,3 +52,11 @@ def connections_within_files(wanted: int) -> int:
     if soft == resource.RLIM_INFINITY:
         return wanted
     return min(wanted, soft - min(FILES_RESERVED, soft // 2))
+
+
+def allow_files() -> int:
+    """Let this process open as many files as the system allows; how many that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

@@ -58,10 +58,10 @@ class Link(asyncio.BufferedProtocol):
     """Owner: the event loop."""
 
     __slots__ = (
-        "_asked", "_began", "_is_paused", "_left", "_loop", "_out", "_out_bytes", "_own", "_own_bytes",
-        "_peername", "_remote_host", "_service", "_shared", "_transport", "_unsent", "_writing",
-        "blocked_since", "closing_since", "heard_at", "partial_since", "session", "waiting_bytes",
-        "waiting_count",
+        "_asked", "_began", "_is_paused", "_left", "_loop", "_out", "_out_bytes", "_own",
+        "_own_bytes", "_peername", "_remote_host", "_service", "_shared", "_transport", "_unsent",
+        "_writing", "blocked_since", "closing_since", "heard_at", "partial_since", "session",
+        "waiting_bytes", "waiting_count",
     )  # fmt: skip
 
     def __init__(self, service: Service, loop: asyncio.AbstractEventLoop, shared: Shared) -> None:
