@@ -58,6 +58,7 @@ def broker(
         config = replace(config, port=port)
     serve.warn_if_exposed(config.host, "the Broker")
     directory = (data or Path(str(stored_at or "tianzhou-data")).expanduser()).resolve()
+    serve.refuse_shared(directory)
 
     async def start() -> list[serve.Running]:
         clock = SystemClock()

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from tianzhou.net.log_guard import RateLimit, one_entry
+
 _KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _CHARS_MAX: Final = 256
 
@@ -22,8 +24,11 @@ def _fields(record: logging.LogRecord) -> dict[str, str]:
 class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         pairs = "".join(f" {name}={value}" for name, value in _fields(record).items())
-        text = f"{self.formatTime(record)} {record.levelname:7} {record.getMessage()}{pairs}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        said = one_entry(record.getMessage())
+        text = f"{self.formatTime(record)} {record.levelname:7} {said}{pairs}"
+        if record.exc_info:
+            text += one_entry("\n" + self.formatException(record.exc_info))
+        return text
 
 
 class JsonFormatter(logging.Formatter):
@@ -50,4 +55,5 @@ def warn_unknown(names: list[str], path: Path | None) -> None:
 def set_up(*, as_json: bool, level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
+    handler.addFilter(RateLimit())
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -12,7 +12,9 @@ from typing import Final, Protocol
 
 import click
 
+from tianzhou.base.errors import UsageError
 from tianzhou.cmd import logs
+from tianzhou.net.limits import allow_files
 
 STOP_S: Final = 4.5
 """A stop takes less than this; what hangs longer is left behind."""
@@ -71,6 +73,18 @@ def prepare(*, as_json: bool) -> None:
     if sys.flags.optimize:  # assertions are part of how the store protects data
         raise SystemExit("tianzhou: do not run with -O: it removes checks that protect your data")
     logs.set_up(as_json=as_json)
+    os.umask(0o077)
+    allow_files()
+
+
+def refuse_shared(directory: Path) -> None:
+    """Whoever may write to the store may do everything; that must be its owner alone."""
+    mode = directory.stat().st_mode if directory.exists() else 0
+    if mode & 0o022:
+        raise UsageError(
+            f"{directory} can be written by others (mode {mode & 0o777:o}); "
+            f"say: chmod go-w {directory}"
+        )
 
 
 def announce(text: str, ready_file: Path | None, facts: Mapping[str, object]) -> None:

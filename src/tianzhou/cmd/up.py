@@ -48,6 +48,7 @@ def up(
     serve.prepare(as_json=log_json)
     serve.warn_if_exposed(host, "NameServer and Broker")
     directory = Path(tempfile.mkdtemp(prefix="tianzhou-")) if ephemeral else data.resolve()
+    serve.refuse_shared(directory)
     clock = SystemClock()
     flush_mode = FlushMode.SYNC if sync_flush else FlushMode.ASYNC
     broker_config = BrokerConfig(host=host, port=broker_port)
