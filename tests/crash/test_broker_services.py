@@ -233,6 +233,7 @@ def check(broker: SmallBroker, story: Story) -> None:
     for body, truth in story.truths.items():
         if body not in delayed:
             assert seen.count(body) <= 1, f"{body!r} was committed twice"
+        assert parked.count(body) <= 1, f"{body!r} was parked twice"
         if truth != COMMIT:
             assert body not in seen, f"{body!r} was not committed"
     for half in story.halves:

@@ -156,9 +156,10 @@ class HalfQueue:
         while len(marks) > 1 and marks[1][0] <= low:
             marks.popleft()
         op_low = marks[0][1]
-        # OP messages so far speak of halves so far, and of those decided before they were scanned.
-        half_end = max([self._store.max_offset(HALF_QUEUE), *(n + 1 for n in self._ended_ahead)])
-        mark = (int(half_end), int(self._store.max_offset(OP_QUEUE)))
+        # An OP message stands behind its half in the log, so it is never seen before it.
+        mark = (
+            int(self._store.max_offset(HALF_QUEUE)), int(self._store.max_offset(OP_QUEUE)),
+        )  # fmt: skip
         if mark != marks[-1]:
             marks.append(mark)
         return low, op_low

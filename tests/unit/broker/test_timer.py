@@ -9,7 +9,7 @@ from tianzhou.base.kinds import queue_key
 from tianzhou.broker import names, recall, timer
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.timer import Timers
-from tianzhou.broker.timer_progress import progress_table
+from tianzhou.broker.timer_progress import TimerProgress, progress_table
 from tianzhou.record.chunk import Entry
 from tianzhou.store.config import FlushMode
 from tianzhou.testing.sim.clock import ManualClock
@@ -173,6 +173,16 @@ def test_a_start_reads_in_slices_and_saves_nothing_before_it_is_done(
     assert progress_table(broker.store).load() == before
     broker.run(seconds=20)
     assert len(delivered(broker)) == 40
+
+
+def test_progress_beyond_the_end_of_the_queue_hides_nothing() -> None:
+    broker = SmallBroker()
+    far = TimerProgress(low=50, scanned=100, moment=1 << 50, offset=0, roll_ms=1 << 40)
+    progress_table(broker.store).save(far)
+    broker.kill()
+    send(broker, b"new", TIMER_DELAY_SEC="1")
+    broker.run(seconds=2)
+    assert delivered(broker) == [b"new"]
 
 
 def test_a_clock_that_is_set_back_loses_nothing() -> None:

@@ -6,7 +6,9 @@ import pytest
 
 from tianzhou.broker import names, transaction_checks
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.half_queue import op_entry
+from tianzhou.broker.half_queue import HALF_QUEUE, op_entry
+from tianzhou.record import properties
+from tianzhou.record.chunk import Entry
 from tianzhou.record.ids import Host
 from tianzhou.record.message import MessageView
 from tianzhou.store.config import FlushMode
@@ -22,8 +24,8 @@ COMMIT, ROLLBACK, UNKNOWN = "8", "12", "0"
 
 def send_half(broker: SmallBroker, body: bytes = b"half", **named: str) -> MessageView:
     """Send a half message; the half as it is stored."""
-    properties = {"TRAN_MSG": "true", "PGROUP": GROUP, "TAGS": "a"} | named
-    answer = broker.send("orders", body, properties, queue_id=2, sys_flag=4)
+    named = {"TRAN_MSG": "true", "PGROUP": GROUP, "TAGS": "a"} | named
+    answer = broker.send("orders", body, named, queue_id=2, sys_flag=4)
     assert answer.code == 0
     half = broker.messages(names.HALF_TOPIC)[-1]
     assert answer.ext["queueOffset"] == str(half.queue_offset)
@@ -343,8 +345,11 @@ def damage(broker: SmallBroker, message: MessageView) -> None:
 def test_a_half_from_a_producer_can_not_pose_as_a_copy() -> None:
     broker = SmallBroker()
     half = send_half(broker, b"first")
-    send_half(broker, b"thief", TRAN_PREPARED_QUEUE_OFFSET="0", TRANSACTION_CHECK_TIMES="99")
+    thief = send_half(
+        broker, b"thief", TRAN_PREPARED_QUEUE_OFFSET="0", TRANSACTION_CHECK_TIMES="99"
+    )
     broker.run(seconds=1)
+    assert code_of(decide(broker, thief, ROLLBACK)) == 0
     assert code_of(decide(broker, half, COMMIT)) == 0
     assert visible(broker) == [b"first"]
 
@@ -449,6 +454,26 @@ def test_a_copied_half_is_decided_once_by_either_name(restarts: bool) -> None:
     assert ops(broker)[-1] == b"31"
     (message,) = broker.messages("orders", 2)
     assert "TRAN_PREPARED_QUEUE_OFFSET" not in message.properties
+
+
+@pytest.mark.parametrize("by_copy", [False, True])
+def test_a_copy_whose_mark_was_torn_off_replaces_the_older_one(by_copy: bool) -> None:
+    broker = SmallBroker()
+    old = send_half(broker, b"old")
+    text = properties.encode(dict(old.properties) | {"TRAN_PREPARED_QUEUE_OFFSET": "0"})
+    broker.parts.writer.put([Entry(HALF_QUEUE, b"old", text)])
+    broker.flush()
+    broker.kill()
+    copy = broker.messages(names.HALF_TOPIC)[-1]
+    peer = producer(broker)
+    broker.run(seconds=31)
+    assert {one.ext["tranStateTableOffset"] for one in checks(peer)} == {"1"}
+    decide(broker, copy if by_copy else old, COMMIT)
+    decide(broker, old if by_copy else copy, COMMIT)
+    broker.kill()
+    decide(broker, old, COMMIT)
+    decide(broker, copy, COMMIT)
+    assert visible(broker) == [b"old"]
 
 
 @pytest.mark.usefixtures("small_spread")
