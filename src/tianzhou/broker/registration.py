@@ -1,6 +1,7 @@
 """Telling name servers that this broker is here and which topics it has."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -17,6 +18,10 @@ from tianzhou.wire.tables import RegisterBrokerBody
 log: Final = logging.getLogger("tianzhou.broker")
 
 ANSWER_S: Final = 6.0
+LEAVE_S: Final = 1.0
+"""How long name servers are waited for at the end; messages are still to be saved after that."""
+RETRY_S: Final = 1.0
+"""How often a name server that is not there is looked for. Clients find no broker meanwhile."""
 
 
 class Registration:
@@ -34,6 +39,8 @@ class Registration:
         self._is_explicit = is_explicit
         self._servers = [server for server in config.nameservers.split(";") if server.strip()]
         self._links: dict[str, Link] = {}
+        self._failed: set[str] = set()
+        """Name servers that did not take the last registration."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         topics.changed.append(self._wake.set)
@@ -45,13 +52,28 @@ class Registration:
 
     async def _loop(self) -> None:
         while True:
+            await self._pause()
+            # Before the topics are encoded: one that is made later must wake us again.
             self._wake.clear()
+            await self._register_all()
+
+    async def _pause(self) -> None:
+        """Until it is time, or a topic changed, or a name server does not know us."""
+        rounds = max(1, round(self._config.register_ms / 1000 / RETRY_S))
+        for _ in range(rounds):
             try:
-                async with asyncio.timeout(self._config.register_ms / 1000):
+                async with asyncio.timeout(RETRY_S):
                     await self._wake.wait()
             except TimeoutError:
-                pass
-            await self._register_all()
+                if not self._is_known_everywhere():
+                    return
+            else:
+                return
+
+    def _is_known_everywhere(self) -> bool:
+        """A name server forgets a broker when their connection closes."""
+        links = map(self._links.get, self._servers)
+        return not self._failed and all(link is not None and link.is_open for link in links)
 
     async def _register_all(self) -> None:
         await asyncio.gather(*(self._register(server) for server in self._servers))
@@ -64,7 +86,10 @@ class Registration:
         if not self._is_explicit:
             ext["tzAddressByDial"] = "true"
         answer = await self._call(server, RequestCode.REGISTER_BROKER, ext, body)
-        if answer is None or answer.code != 0:
+        if answer is not None and answer.code == 0:
+            self._failed.discard(server)
+        elif server not in self._failed:
+            self._failed.add(server)
             remark = answer.remark if answer else "no answer"
             log.warning("registration.failed", extra={"nameserver": server, "reason": remark})
 
@@ -100,9 +125,15 @@ class Registration:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        for server, link in self._links.items():
-            if link.is_open:
-                await self._call(server, RequestCode.UNREGISTER_BROKER, self._identity(), b"")
+        known = [server for server, link in self._links.items() if link.is_open]
+        leave = (
+            self._call(server, RequestCode.UNREGISTER_BROKER, self._identity(), b"")
+            for server in known
+        )
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await asyncio.gather(*leave)
+        for link in self._links.values():
             link.close()
 
 
