@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import click
+
 from tianzhou.net.log_guard import RateLimit, one_entry
 
 _KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -42,6 +44,14 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line)
+
+
+def say(text: str, event: str, *, level: int = logging.INFO) -> None:
+    """A sentence for the person who started this; an event where a program reads the log."""
+    if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.root.handlers):
+        logging.getLogger("tianzhou").log(level, event, extra={"text": text})
+    else:
+        click.echo(text, err=True)
 
 
 def warn_unknown(names: list[str], path: Path | None) -> None:

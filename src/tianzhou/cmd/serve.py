@@ -3,14 +3,13 @@
 import asyncio
 import ipaddress
 import json
+import logging
 import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
-
-import click
 
 from tianzhou.base.errors import UsageError
 from tianzhou.cmd import logs
@@ -61,11 +60,11 @@ def warn_if_exposed(host: str, what: str) -> None:
     except ValueError:
         exposed = host != "localhost"
     if exposed:
-        click.echo(
+        logs.say(
             f"tianzhou: {what} on {host} can be reached from other machines, without a password: "
             "anybody there can read, write and delete messages",
-            err=True,
-        )
+            "server.exposed", level=logging.WARNING,
+        )  # fmt: skip
 
 
 def prepare(*, as_json: bool) -> None:
@@ -89,6 +88,6 @@ def refuse_shared(directory: Path) -> None:
 
 def announce(text: str, ready_file: Path | None, facts: Mapping[str, object]) -> None:
     """Everything serves: tell people, and whoever waits for the file."""
-    click.echo(f"{text}; Ctrl-C stops", err=True)
+    logs.say(f"{text}; Ctrl-C stops", "server.ready")
     if ready_file is not None:
         write_ready(ready_file, facts)

@@ -151,9 +151,9 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
-    except OSError:
+    except OSError as error:
         made.close()
-        raise
+        raise OSError(error.errno, f"can't listen on {host}:{port}: {error.strerror}") from error
     return made
 
 
