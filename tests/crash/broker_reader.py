@@ -4,8 +4,7 @@ import socket
 from collections.abc import Iterator
 from typing import Final, Self
 
-from broker_load import SILENCE_S
-
+from crash.broker_load import SILENCE_S
 from tianzhou.record.message import MessageView, decode_all
 from tianzhou.wire.codec import decode_header, encode_command
 from tianzhou.wire.frame import PREFIX

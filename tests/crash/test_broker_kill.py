@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from broker_load import LATER, QUEUES, TOPICS, Load, Place, body_of
-from broker_reader import Reader
 
 from clients.server_process import Lives
 from clients.waiting import wait_until
+from crash.broker_load import LATER, QUEUES, TOPICS, Load, Place, body_of
+from crash.broker_reader import Reader
 
 TORTURE: Final = "TIANZHOU_TORTURE" in os.environ
 CYCLES: Final = 100 if TORTURE else 10

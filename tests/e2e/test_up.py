@@ -1,0 +1,287 @@
+"""`tianzhou up`, `nameserver` and `broker` as processes: starting, stopping, refusing."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from clients import server_process
+from clients.server_process import STOP_S, TIANZHOU, ServerProcess
+from clients.waiting import wait_until
+from crash.broker_load import QUEUES, TOPICS, Load
+from crash.broker_reader import Reader
+
+READY_S = 1.0
+READY_SLACK = 5
+"""A start takes less than a second on a calm machine; this one may be busy."""
+RSS_BYTES_MAX = 80_000_000
+
+Start = Callable[..., ServerProcess]
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Start]:
+    """Starts servers in one directory; none outlives the test."""
+    started: list[ServerProcess] = []
+
+    def start(*options: str) -> ServerProcess:
+        started.append(server_process.up(tmp_path / "server", *options))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.end()
+
+
+def refused(*arguments: str, cwd: Path) -> str:
+    """The sentence with which a command that can't start ends."""
+    done = subprocess.run(
+        [TIANZHOU, *arguments], capture_output=True, text=True, timeout=30, cwd=cwd
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def rss_bytes(pid: int) -> int:
+    text = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"^VmRSS:\s+(\d+) kB$", text, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def bodies(server: ServerProcess) -> list[bytes]:
+    with Reader(server.broker) as reader:
+        return [
+            view.body
+            for topic in TOPICS
+            for queue_id in range(QUEUES)
+            for view in reader.messages(topic, queue_id, 0)
+        ]
+
+
+# Starting
+
+
+def test_the_ready_file_says_where_everything_is(up: Start) -> None:
+    server = up()
+    facts = server.facts
+    assert facts.keys() >= {"nameserver", "broker", "brokerName", "cluster", "pid", "data"}
+    assert facts["brokerName"] == "broker-a"
+    assert facts["cluster"] == "DefaultCluster"
+    assert facts["pid"] == server.process.pid
+    assert Path(facts["data"]).is_dir()
+    with Reader(facts["nameserver"]) as reader:
+        answer, body = reader.ask(106, {})
+    assert answer.code == 0
+    assert facts["broker"].encode() in body
+
+
+def test_the_ready_file_appears_as_a_whole(tmp_path: Path) -> None:
+    """It is put in the place of another one, never written where somebody may look."""
+    ready, kept = tmp_path / "ready.json", tmp_path / "kept"
+    ready.write_text("old")
+    kept.hardlink_to(ready)
+    arguments = ["up", "--nameserver-port", "0", "--broker-port", "0", "--ephemeral"]
+    process = subprocess.Popen(
+        [TIANZHOU, *arguments, "--ready-file", str(ready)],
+        stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_until(lambda: ready.read_text() != "old", within_s=30, what="a new ready file")
+        assert json.loads(ready.read_text())["pid"] == process.pid
+        assert kept.read_text() == "old"
+        assert {path.name for path in tmp_path.iterdir()} == {"kept", "ready.json"}
+    finally:
+        process.terminate()
+        process.wait(STOP_S * 3)
+
+
+def test_it_serves_soon_and_takes_little_memory(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    seconds: list[float] = []
+    for number in range(3):
+        ports = ["--nameserver-port", "0", "--broker-port", "0"]
+        server = ServerProcess(["up", *ports, "--ephemeral"], tmp_path / str(number))
+        seconds.append(server.wait_ready())
+        rss = rss_bytes(server.process.pid)
+        assert server.stop() == 0
+        assert rss < RSS_BYTES_MAX, f"{rss / 1e6:.0f} MB"
+        record_property("rss_bytes", rss)
+        sys.stdout.write(f"ready after {seconds[-1]:.2f} s, {rss / 1e6:.0f} MB\n")
+    record_property("ready_s", min(seconds))
+    assert min(seconds) < READY_S * READY_SLACK
+
+
+def test_it_says_when_strangers_can_reach_it(up: Start) -> None:
+    server = up("--host", "0.0.0.0")
+    lines = [line for line in server.log().splitlines() if "without a password" in line]
+    assert len(lines) == 1
+    assert "0.0.0.0" in lines[0]
+
+
+def test_it_says_nothing_of_strangers_when_there_are_none(up: Start) -> None:
+    assert "without a password" not in up().log()
+
+
+def test_its_log_is_json_on_request(up: Start) -> None:
+    server = up("--log-json", "--host", "0.0.0.0")
+    assert server.stop() == 0
+    rows = [json.loads(line) for line in server.log().splitlines()]
+    assert {"broker.registered", "server.exposed", "server.ready"} <= {row["event"] for row in rows}
+    assert all({"time", "level", "event"} <= row.keys() for row in rows)
+
+
+# Refusing
+
+
+def test_a_second_one_on_the_same_data_is_refused(up: Start) -> None:
+    server = up()
+    ports = ("--nameserver-port", "0", "--broker-port", "0")
+    data = server.facts["data"]
+    said = refused("up", *ports, "--data", data, cwd=server.log_path.parent)
+    assert said.startswith("tianzhou: ")
+    assert data in said
+    assert "already runs" in said
+    # The first one has not noticed.
+    assert bodies(server) == []
+    assert server.stop() == 0
+
+
+def test_a_port_that_is_taken_is_named(up: Start, tmp_path: Path) -> None:
+    server = up()
+    for name, other in (("nameserver", "broker"), ("broker", "nameserver")):
+        port = server.facts[name].rpartition(":")[2]
+        ports = (f"--{name}-port", port, f"--{other}-port", "0")
+        said = refused("up", *ports, "--ephemeral", cwd=tmp_path)
+        assert said.splitlines()[-1].startswith("tianzhou: ")
+        assert port in said
+
+
+def test_all_problems_of_the_settings_are_listed(tmp_path: Path) -> None:
+    settings = tmp_path / "broker.conf"
+    settings.write_text("listenPort=70000\nflushConsumerOffsetInterval=soon\n")
+    said = refused("broker", "-n", "127.0.0.1:1", "-c", str(settings), cwd=tmp_path)
+    assert "listenPort" in said
+    assert "flushConsumerOffsetInterval" in said
+
+
+# Stopping
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_saves_everything(up: Start, number: signal.Signals) -> None:
+    """With producers in full flow: what was answered is there, and nothing needs repair."""
+    server = up()
+    data = Path(server.facts["data"])
+    assert (data / "abort").exists()
+    load = Load()
+    with load.in_flight(server.broker, 500):
+        with Reader(server.broker) as reader:
+            reader.commit(TOPICS[0], 1, 2)
+        begun_s = time.monotonic()
+        assert server.stop(number) == 0
+        assert time.monotonic() - begun_s < STOP_S
+    assert not (data / "abort").exists()
+    saved = json.loads((data / "config" / "consumerOffset.json").read_text())
+    assert saved["offsetTable"][f"{TOPICS[0]}@kill-readers"] == {"1": 2}
+    assert "Traceback" not in server.log()
+    again = up()
+    kept = {int(body.partition(b"|")[0]) for body in bodies(again)}
+    assert load.acked.keys() <= kept
+    with Reader(again.broker) as reader:
+        assert reader.committed(TOPICS[0], 1) == 2
+
+
+def test_a_stop_leaves_no_ephemeral_messages(up: Start) -> None:
+    server = up("--ephemeral")
+    data = Path(server.facts["data"])
+    assert (data / "commitlog").is_dir() or (data / "config").is_dir() or any(data.iterdir())
+    assert server.stop() == 0
+    assert not data.exists()
+
+
+# Separate processes
+
+
+def brokers_of(nameserver: str) -> bytes:
+    with Reader(nameserver) as reader:
+        return reader.ask(106, {})[1]
+
+
+def test_nameserver_and_broker_by_themselves(tmp_path: Path) -> None:
+    names = server_process.run(["nameserver", "-p", "0"], tmp_path / "names")
+    settings = tmp_path / "broker.conf"
+    settings.write_text(
+        "brokerName=broker-z\nbrokerClusterName=c9\nlistenPort=0\nnoSuchSetting=1\n"
+    )
+    arguments = ["broker", "-n", names.nameserver, "-c", str(settings)]
+    broker = server_process.run([*arguments, "--data", "kept"], tmp_path / "broker")
+    try:
+        assert broker.facts["brokerName"] == "broker-z"
+        assert "noSuchSetting" in broker.log()
+        assert "listenPort" not in broker.log()
+        table = brokers_of(names.nameserver)
+        assert b"broker-z" in table
+        assert b"c9" in table
+        load = Load()
+        with load.in_flight(broker.broker, 50):
+            assert broker.stop() == 0
+        # It took its leave: nobody waits two minutes for it to expire.
+        assert b"broker-z" not in brokers_of(names.nameserver)
+        broker = server_process.run([*arguments, "--data", "kept"], tmp_path / "broker")
+        assert b"broker-z" in brokers_of(names.nameserver)
+        assert len(bodies(broker)) >= len(load.acked)
+    finally:
+        broker.end()
+        names.end()
+
+
+def test_a_broker_finds_a_nameserver_that_comes_later_or_again(tmp_path: Path) -> None:
+    """Long before it is time to register again."""
+    port = str(server_process.spare_port())
+    arguments = ["broker", "-n", f"127.0.0.1:{port}", "-p", "0", "--data", "kept"]
+    broker = server_process.run(arguments, tmp_path / "broker")
+    try:
+        for _ in range(2):
+            names = server_process.run(["nameserver", "-p", port], tmp_path / "names")
+            wait_until(
+                lambda: b"broker-a" in brokers_of(f"127.0.0.1:{port}"),
+                within_s=10, what="the broker is registered",
+            )  # fmt: skip
+            names.kill()
+    finally:
+        broker.end()
+    # Said when it happens, not with every try.
+    assert 1 <= broker.log().count("registration.failed") <= 3
+
+
+def test_a_nameserver_that_hangs_does_not_keep_a_broker_from_saving(tmp_path: Path) -> None:
+    names = server_process.run(["nameserver", "-p", "0"], tmp_path / "names")
+    arguments = ["broker", "-n", names.nameserver, "-p", "0", "--data", "kept"]
+    broker = server_process.run(arguments, tmp_path / "broker")
+    names.process.send_signal(signal.SIGSTOP)
+    try:
+        begun_s = time.monotonic()
+        assert broker.stop() == 0
+        assert time.monotonic() - begun_s < STOP_S
+        assert not (Path(broker.facts["data"]) / "abort").exists()
+    finally:
+        names.kill()
+
+
+def test_it_refuses_to_run_without_assertions(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-O", TIANZHOU, "up", "--ephemeral"], cwd=tmp_path,
+        capture_output=True, text=True, timeout=30, env={**os.environ},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "-O" in done.stderr
