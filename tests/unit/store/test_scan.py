@@ -5,7 +5,7 @@ from small_store import FILE_BYTES, KEY, chunk
 
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.record.chunk import Entry, build
-from tianzhou.record.layout import INT32, MAGIC_V1
+from tianzhou.record.layout import HEAD, INT32, MAGIC_V1
 from tianzhou.store import scan
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.scan import (
@@ -116,6 +116,7 @@ def test_a_file_that_is_full_ends_the_log_if_it_is_the_last() -> None:
 def test_a_record_whose_checksum_fails_ends_it(log: Log, rank: int) -> None:
     log.write(log.starts[rank] + 90, b"!")
     scanned = log.walk()
+    assert ends(scanned) == [log.starts[rank]] * (rank > 0), "no slice of nothing"
     assert found(scanned) == log.starts[:rank]
     assert scanned.halt == (log.starts[rank], "a record whose checksum fails", False)
 
@@ -142,7 +143,7 @@ def test_a_record_larger_than_a_slice_is_taken_alone(
 ) -> None:
     monkeypatch.setattr(scan, "SLICE_BYTES", 50)
     scanned = log.walk()
-    assert found(scanned) == log.starts
+    assert ends(scanned) == [*log.starts[1:], log.log.end]
     assert scanned.halt.offset == log.log.end
 
 
@@ -169,11 +170,14 @@ def test_where_nobody_knows_one_without_must_end_in_text(log: Log) -> None:
     assert found(log.walk()) == log.starts, "unless it is known that some have none"
 
 
-def test_a_failed_checksum_before_a_missing_one_is_met_first(log: Log) -> None:
+@pytest.mark.parametrize("failing", [1, 4])
+def test_of_a_failed_checksum_and_a_missing_one_the_first_counts(log: Log, failing: int) -> None:
     log.append(b"d", crc=False)
-    log.write(log.starts[1] + 90, b"!")
+    log.append(b"e" * 100)
+    log.write(log.starts[failing] + 90, b"!")
     scanned = log.walk(checked=0)
-    assert found(scanned) == log.starts[:1]
+    assert found(scanned) == log.starts[: min(failing, 3)]
+    assert scanned.halt.offset == log.starts[min(failing, 3)]
 
 
 def test_whether_a_record_has_a_checksum(log: Log) -> None:
@@ -212,6 +216,12 @@ def test_a_sound_record_has_a_size(two_files: Log) -> None:
 @pytest.mark.parametrize("size", [0, -1, FILE_BYTES + 1, 1 << 30])
 def test_a_size_that_can_not_be_is_no_record(log: Log, size: int) -> None:
     log.write(log.starts[1], INT32.pack(size))
+    assert log.size(log.starts[1]) is None
+
+
+def test_a_body_that_reaches_beyond_the_file_is_no_record(log: Log) -> None:
+    log.write(log.starts[1], INT32.pack(1 << 20))
+    log.write(log.starts[1] + HEAD.size - 4, INT32.pack((1 << 20) - 200))
     assert log.size(log.starts[1]) is None
 
 

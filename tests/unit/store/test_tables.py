@@ -1,0 +1,177 @@
+import errno
+
+import pytest
+
+from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
+from tianzhou.store.errors import DiskFull, StoreDamaged, StoreFenced
+from tianzhou.store.facts import SCHEDULE_TOPIC
+from tianzhou.store.tables import Table, Tables
+from tianzhou.testing.sim.disk import SimDisk
+from tianzhou.testing.sim.disk_faults import lost
+from tianzhou.wire import tables as wire
+
+PATH = "store/config/delayOffset.json"
+ONE = wire.DelayOffsetTable(offset_table={1: 10})
+TWO = wire.DelayOffsetTable(offset_table={1: 20})
+EMPTY = wire.DelayOffsetTable()
+
+
+def table(disk: SimDisk) -> Table[wire.DelayOffsetTable]:
+    return Table(disk, PATH, wire.decode_delay_offsets, EMPTY)
+
+
+def write(disk: SimDisk, path: str, data: bytes) -> None:
+    disk.make_dirs(path.rpartition("/")[0])
+    file = disk.create(path, 0)
+    file.pwrite(0, data)
+    file.close()
+
+
+def read(disk: SimDisk, path: str) -> bytes:
+    file = disk.open(path)
+    return file.pread(0, file.size())
+
+
+def test_a_table_that_never_was_is_empty() -> None:
+    disk = SimDisk()
+    assert table(disk).load() == EMPTY
+    assert disk.calls == [], "nothing is made by looking"
+
+
+def test_what_was_saved_is_loaded_and_the_version_before_is_kept() -> None:
+    disk = SimDisk()
+    table(disk).save(ONE)
+    assert table(disk).load() == ONE
+    assert disk.list("store/config") == ["delayOffset.json"]
+    table(disk).save(TWO)
+    assert table(disk).load() == TWO
+    assert disk.list("store/config") == ["delayOffset.json", "delayOffset.json.bak"]
+    assert wire.decode_delay_offsets(read(disk, f"{PATH}.bak")) == ONE
+
+
+def test_a_saved_table_can_be_read_by_people() -> None:
+    disk = SimDisk()
+    table(disk).save(ONE)
+    assert b'\n  "offsetTable": {\n    "1": 10\n  }\n' in read(disk, PATH)
+
+
+def test_a_saved_table_survives_a_loss_of_power() -> None:
+    disk = SimDisk()
+    for value in (ONE, TWO):
+        table(disk).save(value)
+        assert table(SimDisk(lost(disk))).load() == value
+
+
+def test_between_two_renames_the_backup_counts() -> None:
+    disk = SimDisk()
+    table(disk).save(ONE)
+    disk.rename(PATH, f"{PATH}.bak")
+    write(disk, f"{PATH}.tmp", b"half of the ne")
+    assert table(disk).load() == ONE
+
+
+def test_a_table_that_can_not_be_read_stops_and_says_what_to_do() -> None:
+    disk = SimDisk()
+    table(disk).save(ONE)
+    table(disk).save(TWO)
+    write(disk, PATH, b'{"offsetTable":')
+    with pytest.raises(StoreDamaged, match=rf"{PATH}: can't be read: .* is {PATH}\.bak") as caught:
+        table(disk).load()
+    assert caught.value.path == PATH
+
+
+@pytest.mark.parametrize(("error", "kind"), [
+    (errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, StoreFenced),
+])  # fmt: skip
+def test_a_save_that_fails_at_any_call_leaves_the_old_table_or_the_new(
+    error: int, kind: type[Exception]
+) -> None:
+    disk = SimDisk()
+    table(disk).save(ONE)
+    before = len(disk.calls)
+    table(disk).save(TWO)
+    calls = len(disk.calls) - before
+    assert calls >= 6
+    for call in range(1, calls + 1):
+        disk = SimDisk()
+        table(disk).save(ONE)
+        disk.fail_at(call, error)
+        with pytest.raises(kind, match=rf"saving {PATH} failed: \[Errno {error}\]"):
+            table(disk).save(TWO)
+        disk.heal()
+        assert table(disk).load() in (ONE, TWO)
+        assert table(SimDisk(lost(disk))).load() in (ONE, TWO)
+        table(disk).save(TWO)
+        assert table(disk).load() == TWO, "the next one works again"
+
+
+# All tables of a broker
+
+
+def ends(key: QueueKey) -> QueueOffset:
+    return QueueOffset({("a", 0): 10, ("a", 1): 5, (SCHEDULE_TOPIC, 1): 7}.get(key, 0))
+
+
+def consumers(offsets: dict[str, dict[int, int]]) -> wire.ConsumerOffsetTable:
+    version = wire.DataVersion(counter=3)
+    return wire.ConsumerOffsetTable(data_version=version, offset_table=offsets)
+
+
+def test_tables_have_the_names_that_rocketmq_gives_them() -> None:
+    made = Tables(SimDisk(), "c")
+    parts = (made.topics, made.groups, made.consumer_offsets, made.delay_offsets)
+    assert [part.path for part in parts] == [
+        "c/topics.json", "c/subscriptionGroup.json", "c/consumerOffset.json", "c/delayOffset.json",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["topics", "subscriptionGroup", "consumerOffset", "delayOffset"]
+)  # fmt: skip
+def test_any_damaged_table_stops_the_start(name: str) -> None:
+    disk = SimDisk()
+    made = Tables(disk, "c")
+    made.load_all()
+    write(disk, f"c/{name}.json", b"")
+    with pytest.raises(StoreDamaged, match=f"^c/{name}.json: can't be read"):
+        made.load_all()
+
+
+def test_consumers_beyond_the_end_of_a_queue_are_taken_back_to_it() -> None:
+    disk = SimDisk()
+    made = Tables(disk, "c")
+    made.consumer_offsets.save(consumers({"a@g": {0: 11, 1: 5, 2: 1}, "a@h": {0: 9}}))
+    assert made.clamp(ends) == 2
+    expected = consumers({"a@g": {0: 10, 1: 5, 2: 0}, "a@h": {0: 9}})
+    assert made.consumer_offsets.load() == expected
+    assert Tables(SimDisk(lost(disk)), "c").consumer_offsets.load() == expected
+
+
+def test_delays_beyond_the_end_of_their_level_are_taken_back_to_it() -> None:
+    made = Tables(SimDisk(), "c")
+    made.delay_offsets.save(wire.DelayOffsetTable(offset_table={2: 8, 3: 0}))
+    assert made.clamp(ends) == 1, "level 2 is queue 1"
+    assert made.delay_offsets.load().offset_table == {2: 7, 3: 0}
+
+
+def test_offsets_that_fit_are_not_written_again() -> None:
+    disk = SimDisk()
+    made = Tables(disk, "c")
+    made.consumer_offsets.save(consumers({"a@g": {0: 10}}))
+    made.delay_offsets.save(wire.DelayOffsetTable(offset_table={2: 7}))
+    before = len(disk.calls)
+    assert made.clamp(ends) == 0
+    assert len(disk.calls) == before
+
+
+def test_a_topic_is_what_stands_before_the_group() -> None:
+    made = Tables(SimDisk(), "c")
+    made.consumer_offsets.save(consumers({"%RETRY%g@g": {0: 3}}))
+    asked: list[QueueKey] = []
+
+    def end_of(key: QueueKey) -> QueueOffset:
+        asked.append(key)
+        return QueueOffset(99)
+
+    assert made.clamp(end_of) == 0
+    assert asked == [queue_key("%RETRY%g", 0)]

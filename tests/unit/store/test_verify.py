@@ -1,0 +1,188 @@
+from dataclasses import replace
+
+import pytest
+from small_store import OTHER, chunk
+
+from tianzhou.record.chunk import RecordChunk
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.consume_queue import UNIT
+from tianzhou.store.store import MessageStore
+from tianzhou.store.verify import Directory, Findings, QueueSummary
+from tianzhou.testing.sim.clock import ManualClock
+from tianzhou.testing.sim.disk import SimDisk
+
+CONFIG = StoreConfig(
+    commit_log_file_bytes=4096, consume_queue_file_bytes=200, reserve_bytes=4096,
+    index_slots=8, index_entries=10,
+)  # fmt: skip
+LOG = "store/commitlog/00000000000000000000"
+QUEUE = "store/consumequeue/orders/0/00000000000000000000"
+
+
+class World:
+    """A directory with seven messages in two log files."""
+
+    def __init__(self, *, config: StoreConfig = CONFIG) -> None:
+        self.disk = SimDisk()
+        self.config = config
+        self.clock = ManualClock()
+        self.store = self.open()
+        self.starts: list[int] = []
+        self.put(chunk(b"a" * 500, b"b" * 500, b"c" * 500, keys="k"))
+        self.put(chunk(b"d" * 500, keys="k l", key=OTHER))
+        self.put(chunk(b"e" * 2000, b"f", b"g", keys="m"))
+
+    def open(self) -> MessageStore:
+        return MessageStore(self.disk, "store", self.config, self.clock)
+
+    def put(self, made: RecordChunk) -> None:
+        self.starts += self.store.append(made).physical_offsets()
+        self.store.dispatch_all()
+        self.clock.advance(ms=1000)
+
+    def closed(self) -> "World":
+        self.store.close()
+        return self
+
+    def write(self, path: str, at: int, data: bytes) -> None:
+        self.disk.open(path).pwrite(at, data)
+
+    def verify(self, steps: list[tuple[int, int]] | None = None) -> Findings:
+        directory = Directory(self.disk, "store", self.config)
+        before = len(self.disk.calls)
+        taken: list[tuple[int, int]] = [] if steps is None else steps
+        found = directory.verify(lambda done, total: taken.append((done, total)))
+        directory.close()
+        assert len(self.disk.calls) == before, "it only looks"
+        return found
+
+
+@pytest.fixture
+def world() -> World:
+    return World().closed()
+
+
+def index_path(world: World, rank: int = 0) -> str:
+    return f"store/index/{world.disk.list('store/index')[rank]}"
+
+
+def test_a_sound_directory_is_described(world: World) -> None:
+    end = world.store.log.end
+    found = world.verify()
+    assert found.is_sound
+    assert found == Findings(
+        clean=True, log_start=0, log_end=end, log_files=2, flushed=end, derived=end, records=7,
+        index_files=1, index_entries=8,
+        queues=[QueueSummary("orders", 0, 0, 6), QueueSummary("orders", 1, 0, 1)],
+    )  # fmt: skip
+
+
+def test_inspecting_reads_no_record(world: World) -> None:
+    world.write(LOG, 100, b"!")
+    directory = Directory(world.disk, "store", CONFIG)
+    found = directory.inspect()
+    directory.close()
+    assert found.is_sound
+    assert (found.records, found.log_end, found.index_entries) == (0, world.store.log.end, 8)
+
+
+def test_progress_ends_at_the_whole(world: World) -> None:
+    steps: list[tuple[int, int]] = []
+    world.verify(steps)
+    done = [step for step, _ in steps]
+    assert done == sorted(done)
+    assert len(steps) > 2
+    assert {total for _, total in steps} == {8192}
+    assert steps[-1] == (8192, 8192)
+
+
+def test_damage_is_a_range_and_what_follows_is_checked_too(world: World) -> None:
+    world.write(LOG, world.starts[1] + 100, b"!")
+    found = world.verify()
+    (damage,) = found.damage
+    assert damage == (world.starts[1], world.starts[2], "a record whose checksum fails")
+    assert found.records == 6
+    assert not found.is_sound
+
+
+def test_an_end_that_was_flushed_and_is_gone_is_damage(world: World) -> None:
+    world.write("store/commitlog/00000000000000004096", world.starts[6] - 4096, bytes(200))
+    found = world.verify()
+    (damage,) = found.damage
+    assert (damage.start, damage.end) == (world.starts[6], world.store.log.end)
+    assert found.log_end == world.starts[6]
+
+
+def test_a_unit_that_points_at_the_wrong_record_is_found(world: World) -> None:
+    world.write(QUEUE, 20, UNIT.pack(0, world.starts[1], 0))
+    found = world.verify()
+    assert found.problems == ["queue 0 of orders points at the wrong records"]
+    assert not found.is_sound
+
+
+def test_a_queue_that_is_longer_than_the_log_is_found(world: World) -> None:
+    world.write(QUEUE, 6 * 20, UNIT.pack(world.starts[6], 100, 0))
+    assert world.verify().problems == ["queue 0 of orders ends at 7; the log at 6"]
+
+
+def test_units_may_be_missing_after_a_crash_but_not_after_a_stop(world: World) -> None:
+    world.write(QUEUE, 4 * 20, bytes(40))
+    found = world.verify()
+    assert found.pending_units == 2
+    assert found.problems == ["2 units are missing in the queues"]
+    world.disk.create("store/abort", 0)
+    found = world.verify()
+    assert (found.clean, found.pending_units, found.is_sound) == (False, 2, True)
+
+
+def test_a_queue_that_is_missing_altogether_is_counted(world: World) -> None:
+    for name in world.disk.list("store/consumequeue/orders/1"):
+        world.disk.remove(f"store/consumequeue/orders/1/{name}")
+    world.disk.remove_dir("store/consumequeue/orders/1")
+    assert world.verify().pending_units == 1
+
+
+def test_what_a_killed_broker_leaves_is_sound() -> None:
+    world = World()
+    world.disk.kill()
+    found = world.verify()
+    assert found.is_sound
+    assert (found.clean, found.pending_units, found.records) == (False, 7, 7)
+
+
+def test_a_key_that_the_index_lost_is_found(world: World) -> None:
+    world.write(index_path(world), 40, bytes(8 * 4))  # every slot empty
+    assert world.verify().problems == ["8 keys are missing in the index"]
+
+
+def test_without_an_exact_checkpoint_the_index_promises_nothing(world: World) -> None:
+    world.write(index_path(world), 40, bytes(8 * 4))
+    world.write("store/checkpoint", 64, bytes(8))
+    assert world.verify().is_sound
+    world.disk.remove("store/checkpoint")
+    assert world.verify().is_sound
+
+
+def test_an_index_file_that_can_not_be_read_is_named(world: World) -> None:
+    path = index_path(world)
+    world.disk.open(path).truncate(100)
+    found = world.verify()
+    assert found.index_files == 0
+    assert found.problems[0].startswith(f"{path}: has 100 bytes")
+    assert found.problems[1:] == ["8 keys are missing in the index"]
+
+
+def test_queues_that_can_not_be_read_are_named(world: World) -> None:
+    world.disk.make_dirs("store/consumequeue/orders/x")
+    problems = world.verify().problems
+    assert problems[0] == "store/consumequeue/orders/x: is not a queue number; move it away"
+
+
+def test_expired_messages_raise_the_minimum_of_their_queues() -> None:
+    world = World(config=replace(CONFIG, retention_hours=0))
+    world.clock.advance(hours=1)
+    assert world.store.clean(by_hand=True) == 1
+    found = world.closed().verify()
+    assert found.is_sound
+    assert (found.log_start, found.log_files, found.records) == (4096, 1, 3)
+    assert found.queues == [QueueSummary("orders", 0, 3, 6), QueueSummary("orders", 1, 1, 1)]
