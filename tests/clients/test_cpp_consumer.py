@@ -1,5 +1,7 @@
 """RocketMQ's C++ consumers get what they subscribed to, in each of their ways."""
 
+import pytest
+
 from clients.cpp_client import ClientProcess, Clients, Facts
 from clients.waiting import wait_until
 
@@ -115,17 +117,19 @@ def test_a_pull_consumer_reads_a_topic_to_its_end(clients: Clients) -> None:
     assert bodies(clients.pull("cpp-pullers-b", "cpp-pull", "b")) == numbered(50, first=50)
 
 
-def test_two_members_share_and_one_takes_over(clients: Clients) -> None:
+@pytest.mark.parametrize("model", ["concurrent", "orderly"])
+def test_two_members_share_and_one_takes_over(clients: Clients, model: str) -> None:
     """The queues of a group are divided, and whoever is left gets all of them."""
-    send_all(clients, "cpp-shared", numbered(4))
-    members = [clients.push("cpp-members", "cpp-shared") for _ in range(2)]
+    topic = f"cpp-shared-{model}"
+    send_all(clients, topic, numbered(4))
+    members = [clients.push(f"cpp-members-{model}", topic, model=model) for _ in range(2)]
     producer = clients.producer()
     sent = 4
 
     def send_round() -> int:
         nonlocal sent
         for queue in range(4):
-            producer.send("orderly", "cpp-shared", f"{sent:04}", shard=queue)
+            producer.send("orderly", topic, f"{sent:04}", shard=queue)
             sent += 1
         return sent
 
