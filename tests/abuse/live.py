@@ -1,0 +1,146 @@
+"""A real `tianzhou up` process, and a witness: a healthy client that must not notice anything."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from raw_client import HungUp, RawClient, pull_of, send_v2
+
+START_S: Final = 20.0
+NOTICED_S: Final = 1.0
+"""An answer that takes longer is noticed."""
+PAUSE_S: Final = 0.01
+
+
+@dataclass(slots=True)
+class Live:
+    """The running process."""
+
+    process: subprocess.Popen[bytes]
+    nameserver: str
+    broker: str
+    data: Path
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def to_broker(self) -> RawClient:
+        return RawClient(self.broker)
+
+    def to_nameserver(self) -> RawClient:
+        return RawClient(self.nameserver)
+
+    def rss_bytes(self) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("no VmRSS")
+
+    def fd_count(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+
+@contextmanager
+def running(place: Path, *options: str, ephemeral: bool = True) -> Iterator[Live]:
+    """`tianzhou up` on free ports, with its log in a file; killed at the end."""
+    ready, log = place / "ready.json", place / "up.log"
+    stored = ("--ephemeral",) if ephemeral else ()
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [
+                sys.executable, "-c", "from tianzhou.cmd.main import main; main()", "up", *stored,
+                "--nameserver-port", "0", "--broker-port", "0", "--ready-file", str(ready),
+                *options,
+            ],
+            stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            env=os.environ | {"TMPDIR": str(place)},
+        )  # fmt: skip
+    try:
+        wait_for(lambda: ready.exists() or process.poll() is not None, START_S)
+        assert process.poll() is None, log.read_text()
+        facts = json.loads(ready.read_text())
+        yield Live(process, facts["nameserver"], facts["broker"], Path(facts["data"]), log)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def wait_for(condition: Callable[[], bool], wait_s: float = 10.0) -> None:
+    deadline = time.monotonic() + wait_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.02)
+
+
+def allow_many_files() -> int:
+    """As many open files as the system lets us have; how many that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
+
+
+class Witness:
+    """Sends and pulls all the time, in a thread. Each answer must be right and come in time."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._stop = threading.Event()
+        self._complaints: list[str] = []
+        self._rounds = 0
+        self.slowest_s = 0.0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with self._live.to_broker() as sender, self._live.to_broker() as puller:
+                while not self._stop.wait(PAUSE_S):
+                    self._round(sender, puller)
+        except (OSError, HungUp) as error:
+            self._complaints.append(f"the witness was disturbed: {error!r}")
+
+    def _round(self, sender: RawClient, puller: RawClient) -> None:
+        body = b"round %d" % self._rounds
+        start = time.monotonic()
+        sent = sender.ask(310, send_v2("Witness", queue_id=0), body)
+        middle = time.monotonic()
+        if sent.code:
+            self._complaints.append(f"a send got {sent.code}: {sent.remark}")
+            return
+        offset = int(sent.header.ext["queueOffset"])
+        found = puller.ask(11, pull_of("Witness", offset=offset, consumerGroup="witnesses"))
+        end = time.monotonic()
+        if found.code or body not in found.body:
+            self._complaints.append(f"a pull got {found.code}: {found.remark}")
+        self.slowest_s = max(self.slowest_s, middle - start, end - middle)
+        self._rounds += 1
+
+    def check(self) -> None:
+        """It has sent and pulled since, and noticed nothing."""
+        assert self._live.process.poll() is None, self._live.log.read_text()[-3000:]
+        before = self._rounds
+        wait_for(lambda: self._rounds > before + 1 or bool(self._complaints))
+        assert not self._complaints, self._complaints[:3]
+        slowest, self.slowest_s = self.slowest_s, 0.0
+        assert slowest < NOTICED_S, f"an answer took {slowest:.2f} s"
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(10)

@@ -1,0 +1,131 @@
+"""Messages that are too large, malformed or hostile, and what becomes of them."""
+
+import zlib
+
+import pytest
+from live import Live
+from raw_client import (
+    UNIQUE,
+    Answer,
+    RawClient,
+    batch_entry,
+    pull_of,
+    send_v1,
+    send_v2,
+)
+
+from tianzhou.base.errors import UsageError
+from tianzhou.record import properties
+from tianzhou.record.message import decode_all
+
+SUCCESS, SYSTEM_ERROR, ILLEGAL, NO_PERMISSION, INVALID = 0, 1, 13, 16, 29
+
+
+def say(client: RawClient, way: str, topic: str, body: bytes = b"x", text: str = UNIQUE) -> Answer:
+    """Send a message in one of the ways there are."""
+    match way:
+        case "v1":
+            return client.ask(10, send_v1(topic, properties=text), body)
+        case "v2":
+            return client.ask(310, send_v2(topic, properties=text), body)
+        case "binary":
+            return client.ask(310, send_v2(topic, properties=text), body, binary=True)
+        case _:
+            return client.ask(320, send_v2(topic, m="true"), batch_entry(body, text.encode()))
+
+
+WAYS = ("v1", "v2", "binary", "batch")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("is_known", [False, True], ids=["new-topic", "known-topic"])
+def test_s10_bodies_and_properties_that_are_too_large(live: Live, way: str, is_known: bool) -> None:
+    topic = "LargeKnown" if is_known else f"Large{way}"
+    with live.to_broker() as client:
+        if is_known:
+            assert say(client, "v2", topic).code == SUCCESS
+        answer = say(client, way, topic, bytes(4 * 2**20 + 1))
+        assert answer.code == ILLEGAL, answer
+        assert "4194304" in answer.remark
+        answer = say(client, way, topic, b"x", UNIQUE + "a\x01" + 32_700 * "b" + "\x02")
+        assert answer.code == ILLEGAL, answer
+        assert say(client, way, topic).code == SUCCESS
+
+
+@pytest.mark.parametrize("total", [-1, 0, 21, 24, 2**31 - 1])
+def test_s10_batches_with_wrong_sizes_inside(live: Live, total: int) -> None:
+    with live.to_broker() as client:
+        ext = send_v2("Batches", m="true")
+        good = batch_entry(b"good")
+        answer = client.ask(320, ext, good + batch_entry(b"x", total=total))
+        assert answer.code == ILLEGAL, answer
+        assert client.ask(320, ext, good[:-1]).code == ILLEGAL
+        assert client.ask(320, ext, b"").code == ILLEGAL
+        # All or nothing: the good message before the bad one is not there.
+        assert client.ask(30, {"topic": "Batches", "queueId": "0"}).header.ext["offset"] == "0"
+
+
+def test_s10_a_batch_of_very_many_is_answered(live: Live) -> None:
+    with live.to_broker() as client:
+        body = batch_entry(b"x") * 10_000
+        assert client.ask(320, send_v2("ManyInABatch", m="true"), body).code == SUCCESS
+        assert client.ask(320, send_v2("ManyInABatch", m="true"), body * 7).code == ILLEGAL
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_s11_compressed_bodies_are_never_inflated(live: Live, way: str) -> None:
+    bomb, topic = zlib.compress(bytes(256 * 2**20), 9), f"Bomb{way}"
+    before = live.rss_bytes()
+    with live.to_broker() as client:
+        sent = client.ask(
+            10 if way == "v1" else 310,
+            send_v1(topic, sysFlag="1") if way == "v1" else send_v2(topic, f="1"),
+            bomb,
+            binary=way == "binary",
+        )
+        assert sent.code == SUCCESS
+        found = client.ask(11, pull_of(topic))
+        (message,) = decode_all(found.body)
+        assert bytes(message.stored_body) == bomb
+    assert live.rss_bytes() - before < 20 * 2**20
+
+
+SYSTEM_TOPICS = (
+    "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "TRANS_CHECK_MAX_TIME_TOPIC", "rmq_sys_wheel_timer", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("topic", SYSTEM_TOPICS)
+@pytest.mark.parametrize("way", WAYS)
+def test_s15_nobody_writes_to_the_brokers_own_topics(live: Live, way: str, topic: str) -> None:
+    with live.to_broker() as client:
+        answer = say(client, way, topic)
+        assert answer.code == NO_PERMISSION, answer
+        assert client.ask(215, {"topic": topic}).code == INVALID
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_s18_a_message_has_few_keys(live: Live, way: str) -> None:
+    with live.to_broker() as client:
+        assert say(client, "v2", "Keys").code == SUCCESS
+        for count, code in ((65, ILLEGAL), (10_000, ILLEGAL), (64, SUCCESS)):
+            answer = say(
+                client, way, "Keys", b"x", UNIQUE + "KEYS\x01" + " ".join(count * "k") + "\x02"
+            )
+            assert answer.code == code, (count, answer)
+
+
+def test_s18_separators_give_nobody_another_property(live: Live) -> None:
+    r"""A piece ends at \x02 whatever is in it, and its name at the first \x01: every reader sees
+    the same, and builders refuse to write what would be read otherwise."""
+    for name, value in (("a\x01b", "c"), ("a\x02b", "c"), ("a", "b\x01c"), ("a", "b\x02c\x01d")):
+        with pytest.raises(UsageError):
+            properties.encode({name: value})
+    text = UNIQUE + "a\x01b\x01c\x02\x02\x01d\x02e\x01\x02f"
+    with live.to_broker() as client:
+        assert say(client, "v2", "Separators", b"x", text).code == SUCCESS
+        (message,) = decode_all(client.ask(11, pull_of("Separators")).body)
+    read = properties.decode(message.stored_properties)
+    assert read["a"] == "b\x01c"
+    assert not {"", "d", "e", "f"} & read.keys()

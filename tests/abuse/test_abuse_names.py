@@ -1,0 +1,253 @@
+"""Names that are no names, at every entrance; and numbers that are out of range."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from live import Live
+from raw_client import Answer, RawClient, batch_entry, heartbeat_of, pull_of, send_v1, send_v2
+
+from tianzhou.wire.registration import encode_registration
+from tianzhou.wire.tables import RegisterBrokerBody, TopicConfig, TopicConfigTable
+
+INVALID = 29
+BAD = {
+    "empty": "", "slash": "a/b", "up": "../x", "dots": "..", "dot": ".", "blank": "a b",
+    "new-line": "a\n", "nul": "a\x00b", "accent": "é", "digit-of-others": "a\u0661",
+    "absolute": "/etc/passwd", "long": 128 * "x", "long-retry": "%RETRY%" + 249 * "x",
+}  # fmt: skip
+GOOD = "GoodName"
+
+
+def create(topic: str) -> dict[str, str]:
+    return {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
+        "perm": "6", "topicFilterType": "SINGLE_TAG", "order": "false",
+    }  # fmt: skip
+
+
+def offset_of(group: str, topic: str, queue_id: int = 0, offset: int = 3) -> dict[str, str]:
+    return {
+        "consumerGroup": group, "topic": topic, "queueId": str(queue_id),
+        "commitOffset": str(offset),
+    }  # fmt: skip
+
+
+def back(group: str) -> dict[str, str]:
+    return {
+        "offset": "0", "group": group, "delayLevel": "0", "originMsgId": "x", "originTopic": "T",
+        "unitMode": "false", "maxReconsumeTimes": "16",
+    }  # fmt: skip
+
+
+def enter(client: RawClient, entrance: str, name: str) -> Answer:
+    match entrance:
+        case "send-v1":
+            return client.ask(10, send_v1(name), b"x")
+        case "send-v2":
+            return client.ask(310, send_v2(name), b"x")
+        case "send-binary":
+            return client.ask(310, send_v2(name), b"x", binary=True)
+        case "send-batch":
+            return client.ask(320, send_v2(name, m="true"), batch_entry(b"x"))
+        case "create":
+            return client.ask(17, create(name))
+        case "create-list":
+            rows = [{"topicName": GOOD}, {"topicName": name}]
+            return client.ask(18, {}, json.dumps({"topicConfigList": rows}).encode())
+        case "delete":
+            return client.ask(215, {"topic": name})
+        case "pull-topic":
+            return client.ask(11, pull_of(name))
+        case "offset-topic":
+            return client.ask(15, offset_of("g", name))
+        case _:
+            return enter_as_group(client, entrance, name)
+
+
+def enter_as_group(client: RawClient, entrance: str, name: str) -> Answer:
+    match entrance:
+        case "pull-group":
+            return client.ask(11, pull_of("Witness", consumerGroup=name))
+        case "pull-binary":
+            return client.ask(11, pull_of("Witness", consumerGroup=name), binary=True)
+        case "offset-group":
+            return client.ask(15, offset_of(name, "Witness"))
+        case "send-back":
+            return client.ask(36, back(name))
+        case "group":
+            return client.ask(200, {}, json.dumps({"groupName": name}).encode())
+        case "delete-group":
+            return client.ask(207, {"groupName": name, "cleanOffset": "true"})
+        case "heartbeat":
+            body = heartbeat_of(producers=(name, GOOD), consumers=(name,))
+            return client.ask(34, {}, body)
+        case _:
+            raise AssertionError(entrance)
+
+
+# Where a name means nothing when nothing is called so, it is simply not found; a heartbeat counts
+# for the names in it that are good.
+ENTRANCES = {
+    "send-v1": (INVALID,), "send-v2": (INVALID,), "send-binary": (INVALID,),
+    "send-batch": (INVALID,), "create": (INVALID,), "create-list": (INVALID,),
+    "delete": (INVALID,), "pull-topic": (17,), "offset-topic": (17,), "pull-group": (INVALID,),
+    "pull-binary": (INVALID,), "offset-group": (INVALID,), "send-back": (INVALID,),
+    "group": (INVALID,), "delete-group": (INVALID,), "heartbeat": (0,),
+}  # fmt: skip
+
+
+def files_of(live: Live) -> set[Path]:
+    return {path for path in live.data.parent.rglob("*") if "hypothesis" not in path.name}
+
+
+@pytest.mark.parametrize("entrance", ENTRANCES)
+@pytest.mark.parametrize("name", BAD)
+def test_s13_bad_names_at_every_entrance(live: Live, entrance: str, name: str) -> None:
+    with live.to_broker() as client:
+        assert enter(client, entrance, BAD[name]).code in ENTRANCES[entrance]
+        topics = json.loads(client.ask(21).body)["topicConfigTable"]
+        groups = json.loads(client.ask(201).body)["subscriptionGroupTable"]
+    for known in (*topics, *groups):
+        assert known.isascii()
+        assert not set(known) & set("./ \n\x00")
+        assert BAD[name] not in (known, known.removeprefix("%RETRY%")) or not known
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_s13_bad_names_at_the_nameserver(live: Live, name: str) -> None:
+    bad = BAD[name]
+    identity = {
+        "brokerName": "abuser", "brokerAddr": "127.0.0.1:1", "clusterName": "Abusers",
+        "brokerId": "0", "haServerAddr": "127.0.0.1:2", "compressed": "false", "bodyCrc32": "0",
+    }  # fmt: skip
+    body = encode_registration(
+        RegisterBrokerBody(
+            topic_config_serialize_wrapper=TopicConfigTable(
+                topic_config_table={bad: TopicConfig(topic_name=bad)}
+            )
+        )
+    )
+    with live.to_nameserver() as client:
+        assert client.ask(103, identity, body).code == 0  # its good topics count: it has none
+        for field in ("brokerName", "clusterName"):
+            if name not in ("dot", "dots", "long", "long-retry"):
+                assert client.ask(103, identity | {field: bad}, body).code != 0
+        assert client.ask(217, {"topic": bad}, b'{"queueDatas":[]}').code == INVALID
+        known = json.loads(client.ask(206).body)["topicList"]
+        client.ask(104, identity)
+    assert bad not in known
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "../../x", "/tmp/x", "..", "a/../../x", "%2e%2e/x", "a\\b"]
+)
+def test_s14_no_name_leaves_the_store(live: Live, name: str) -> None:
+    before = {path for path in files_of(live) if live.data not in path.parents}
+    with live.to_broker() as client:
+        for entrance in ENTRANCES:
+            enter(client, entrance, name)
+        client.ask(12, {
+            "topic": name, "key": name, "maxNum": "9", "beginTimestamp": "0",
+            "endTimestamp": "9999999999999",
+        })  # fmt: skip
+        for code in (29, 30, 31, 32, 202, 351):
+            client.ask(code, {"topic": name, "queueId": "0", "timestamp": "0"})
+    assert {path for path in files_of(live) if live.data not in path.parents} == before
+    assert not [path for path in files_of(live) if path.name == "x"]
+
+
+# Out of range
+
+PULLS = {
+    "queueId": ("-1", "4", "2147483647"),
+    "queueOffset": ("-1", "-9223372036854775808", "9223372036854775807"),
+    "maxMsgNums": ("-1", "0", "1000000000", "-2147483648"),
+    "maxMsgBytes": ("-1", "0", "2147483647", "-2147483648"),
+    "suspendTimeoutMillis": ("-1", "1000000000", "9223372036854775807"),
+    "commitOffset": ("-5", "9223372036854775807"),
+    "sysFlag": ("-1", "2147483647", "-2147483648", "16"),
+}
+TOO_LONG = ("9223372036854775808", "99999999999999999999", 4_301 * "9", "1.5", "x", "", " 1", "٣")
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("field", PULLS)
+def test_s16_numbers_out_of_range_in_a_pull(live: Live, field: str, binary: bool) -> None:
+    with live.to_broker() as client:
+        client.ask(310, send_v2("Ranges"), b"x")
+        for value in PULLS[field]:
+            answer = client.ask(11, pull_of("Ranges", **{field: value}), binary=binary)
+            expected = {"queueId": (INVALID,), "queueOffset": (0, 21), "sysFlag": (0, 24)}
+            assert answer.code in expected.get(field, (0,)), (value, answer)
+        for value in TOO_LONG:
+            answer = client.ask(11, pull_of("Ranges", **{field: value}), binary=binary)
+            assert answer.code in (INVALID, 0), (value, answer)
+
+
+def test_s16_a_pull_is_held_for_a_minute_at_most() -> None:
+    from tianzhou.broker.handlers.pull import SUSPEND_MS_MAX
+
+    assert SUSPEND_MS_MAX == 60_000
+
+
+@pytest.mark.parametrize(
+    ("code", "ext", "expected"),
+    [
+        (310, send_v2("Ranges", queue_id=4), INVALID),
+        (310, send_v2("Ranges", queue_id=2**31 - 1), INVALID),
+        (310, send_v2("Ranges", queue_id=-(2**31)), 0),
+        (10, send_v1("Ranges", queue_id=-1), 0),
+        (310, send_v2("Ranges", g="9" * 30), INVALID),
+        (310, send_v2("Ranges", f="x"), INVALID),
+        (310, send_v2("NewOne", d="1000000000"), 0),
+        (310, send_v2("AnotherOne", d="-7"), 0),
+        (15, offset_of("g", "Ranges", queue_id=77_777), INVALID),
+        (15, offset_of("g", "Ranges", queue_id=-1), INVALID),
+        (15, offset_of("g", "Ranges", offset=-3), INVALID),
+        (14, {"consumerGroup": "g", "topic": "Ranges", "queueId": "-1"}, 0),
+        (30, {"topic": "Ranges", "queueId": "-1"}, 0),
+        (29, {"topic": "Ranges", "queueId": "99", "timestamp": "-9223372036854775808"}, 0),
+        (33, {"offset": "-1"}, 1),
+        (33, {"offset": "1"}, 1),
+        (33, {"offset": "9223372036854775807"}, 1),
+        (321, {"topic": "Ranges", "queueId": "0", "index": "-9", "count": "2147483647"}, 0),
+        (17, create("Wide") | {"readQueueNums": "1025"}, INVALID),
+        (17, create("Wide") | {"writeQueueNums": "1000000"}, INVALID),
+        (17, create("Wide") | {"writeQueueNums": "-1"}, INVALID),
+        (17, create("Wide") | {"perm": "99"}, INVALID),
+    ],
+)  # fmt: skip
+def test_s16_numbers_out_of_range_elsewhere(
+    live: Live, code: int, ext: dict[str, str], expected: int
+) -> None:
+    with live.to_broker() as client:
+        client.ask(310, send_v2("Ranges"), b"x")
+        answer = client.ask(code, ext, b"x" if code in (10, 310) else b"")
+        assert answer.code == expected, answer
+        if expected == 0 and code == 310 and "d" in ext and ext["b"] != "Ranges":
+            made = json.loads(client.ask(351, {"topic": ext["b"]}).body)
+            assert 1 <= made["writeQueueNums"] <= 8
+
+
+def test_s17_a_storm_of_new_topics(live: Live) -> None:
+    """Each costs a write to the disk. The witness must have its turn in between, and no file is
+    made for a queue without messages."""
+    from raw_client import request
+
+    with live.to_broker() as client:
+        asked = [request(310, send_v2(f"Storm{n:03}"), b"x") for n in range(150)]
+        client.send(b"".join(data for _, data in asked))
+        answers = [client.receive() for _ in asked]
+        assert [a.header.opaque for a in answers] == [opaque for opaque, _ in asked]
+        assert {a.code for a in answers} == {0}
+        assert client.ask(17, create("StormWide") | {"readQueueNums": "1024"}).code == 0
+        body = heartbeat_of(consumers=tuple(f"storm{n}" for n in range(1_000)))
+        began = time.monotonic()
+        assert client.ask(34, {}, body).code == 0
+        assert time.monotonic() - began < 2
+        too_many = heartbeat_of(consumers=tuple(f"flood{n}" for n in range(1_025)))
+        assert client.ask(34, {}, too_many).code == INVALID
+        assert client.ask(34, {}, heartbeat_of(client="x" * 2**20)).code == INVALID
+    assert not (live.data / "consumequeue" / "StormWide").exists()
