@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tianzhou.base.kinds import queue_key
 from tianzhou.broker import names, transaction_checks
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.half_queue import HALF_QUEUE, op_entry
@@ -474,6 +475,25 @@ def test_a_copy_whose_mark_was_torn_off_replaces_the_older_one(by_copy: bool) ->
     decide(broker, old, COMMIT)
     decide(broker, copy, COMMIT)
     assert visible(broker) == [b"old"]
+
+
+@pytest.mark.parametrize("topic", ["orders", names.CHECKED_OUT_TOPIC])
+def test_a_decision_whose_mark_was_torn_off_is_completed(topic: str) -> None:
+    broker = SmallBroker()
+    half = send_half(broker, b"half")
+    entry = Entry(queue_key(topic, 0), b"half", prepared_offset=half.physical_offset)
+    flag = 8 if topic == "orders" else 0
+    broker.parts.writer.put([entry._replace(sys_flag=flag)])
+    broker.flush()
+    broker.kill()
+    broker.flush()
+    assert ops(broker) == [b"0"]
+    peer = producer(broker)
+    broker.run(seconds=10)
+    assert checks(peer) == []
+    assert code_of(decide(broker, half, COMMIT)) == 0
+    assert visible(broker) == []
+    assert broker.bodies(topic) == [b"half"]
 
 
 @pytest.mark.usefixtures("small_spread")

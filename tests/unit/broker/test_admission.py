@@ -1,0 +1,107 @@
+"""May this message be stored, and where?"""
+
+import pytest
+
+from tianzhou.broker import names
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.store.facts import SCHEDULE_TOPIC
+from tianzhou.testing.small_broker import SmallBroker
+from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire.tables import SubscriptionGroupConfig, TopicConfig
+
+LIMIT = 4 * 1024 * 1024
+
+
+def with_group(broker: SmallBroker, *, retry_max_times: int = 16) -> None:
+    group = SubscriptionGroupConfig(group_name="g", retry_max_times=retry_max_times)
+    broker.parts.clients.groups.put(group)
+
+
+def test_a_new_topic_is_made_after_its_template() -> None:
+    broker = SmallBroker()
+    assert broker.send("fresh").code == 0
+    topic = broker.parts.topics.get("fresh")
+    assert topic is not None
+    assert (topic.write_queue_nums, topic.perm) == (4, 6)
+
+
+def test_a_topic_that_may_not_be_made_is_named() -> None:
+    broker = SmallBroker(config=BrokerConfig(auto_create_topics=False))
+    answer = broker.send("fresh")
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    assert "fresh" in (answer.remark or "")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 128, "中文", "a/b", "../x", "a\n"])
+def test_names_are_checked(name: str) -> None:
+    assert SmallBroker().send(name).code == ResponseCode.INVALID_PARAMETER
+
+
+@pytest.mark.parametrize("name", sorted(names.NOT_FOR_PRODUCERS))
+def test_topics_of_our_own_take_nothing_from_producers(name: str) -> None:
+    assert SmallBroker().send(name).code == ResponseCode.NO_PERMISSION
+
+
+def test_a_queue_that_is_not_there_is_refused_and_a_negative_one_chosen() -> None:
+    broker = SmallBroker()
+    broker.send("orders")
+    assert broker.send("orders", queue_id=4).code == ResponseCode.INVALID_PARAMETER
+    answer = broker.send("orders", queue_id=-1)
+    assert answer.code == 0
+    assert 0 <= int(answer.ext["queueId"]) < 4
+
+
+def test_a_topic_without_write_permission_takes_nothing() -> None:
+    broker = SmallBroker()
+    broker.parts.topics.put(TopicConfig(topic_name="closed", perm=4))
+    assert broker.send("closed").code == ResponseCode.NO_PERMISSION
+
+
+def test_sizes_are_bounded() -> None:
+    broker = SmallBroker()
+    assert broker.send("orders", bytes(LIMIT + 1)).code == ResponseCode.MESSAGE_ILLEGAL
+    answer = broker.send("orders", b"x", {"P": "v" * 32_700})
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    many = " ".join(f"k{rank}" for rank in range(65))
+    assert broker.send("orders", b"x", {"KEYS": many}).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def test_transactions_can_be_refused() -> None:
+    broker = SmallBroker(config=BrokerConfig(reject_transactions=True))
+    answer = broker.send("orders", b"x", {"TRAN_MSG": "true", "PGROUP": "g"})
+    assert answer.code == ResponseCode.NO_PERMISSION
+
+
+def test_a_consumer_that_retries_by_itself_is_counted() -> None:
+    broker = SmallBroker()
+    with_group(broker, retry_max_times=2)
+    named = {"DELAY": "3", "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": "ID1"}
+    assert broker.send("%RETRY%g", b"again", named, reconsume_times=2).code == 0
+    assert broker.bodies(SCHEDULE_TOPIC, 2) == [b"again"]
+    assert broker.send("%RETRY%g", b"dead", named, reconsume_times=3).code == 0
+    (dead,) = broker.messages("%DLQ%g")
+    assert dead.body == b"dead"
+    assert "DELAY" not in dead.properties
+    assert dead.properties["DLQ_ORIGIN_TOPIC"] == "orders"
+    assert dead.properties["DLQ_ORIGIN_MESSAGE_ID"] == "ID1"
+
+
+def test_a_dead_letter_that_was_timed_once_is_not_timed_again() -> None:
+    broker = SmallBroker()
+    with_group(broker, retry_max_times=0)
+    named = {"TIMER_DELAY_SEC": "100", "RETRY_TOPIC": "orders"}
+    broker.send("%RETRY%g", b"dead", named, reconsume_times=1)
+    assert broker.bodies("%DLQ%g") == [b"dead"]
+
+
+def test_a_retry_for_nobody_is_refused() -> None:
+    answer = SmallBroker().send("%RETRY%nobody", reconsume_times=1)
+    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+def test_a_retried_transactional_message_is_no_half_any_more() -> None:
+    broker = SmallBroker()
+    with_group(broker)
+    broker.send("%RETRY%g", b"x", {"TRAN_MSG": "true", "DELAY": "1"}, reconsume_times=1)
+    assert broker.messages(names.HALF_TOPIC) == []
+    assert broker.bodies(SCHEDULE_TOPIC, 0) == [b"x"]

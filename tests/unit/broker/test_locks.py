@@ -1,0 +1,59 @@
+"""Queue locks: one client of a group at a time, for a lease."""
+
+from tianzhou.broker.locks import Locks
+from tianzhou.wire.queues import MessageQueue
+
+QUEUES = [MessageQueue(topic="t", broker_name="b", queue_id=number) for number in range(3)]
+
+
+def test_the_first_gets_it_and_others_wait_for_the_lease() -> None:
+    locks = Locks(60_000)
+    assert locks.lock("g", "a", QUEUES, 0) == QUEUES
+    assert locks.lock("g", "b", QUEUES, 59_999) == []
+    assert locks.lock("g", "b", QUEUES, 60_001) == QUEUES
+    assert locks.lock("g", "a", QUEUES, 60_002) == []
+
+
+def test_renewing_moves_the_lease() -> None:
+    locks = Locks(60_000)
+    locks.lock("g", "a", QUEUES[:1], 0)
+    assert locks.lock("g", "a", QUEUES[:1], 50_000) == QUEUES[:1]
+    assert locks.lock("g", "b", QUEUES[:1], 100_000) == []
+
+
+def test_queues_are_locked_one_by_one() -> None:
+    locks = Locks(60_000)
+    locks.lock("g", "a", QUEUES[:1], 0)
+    assert locks.lock("g", "b", QUEUES, 1) == QUEUES[1:]
+
+
+def test_groups_do_not_meet() -> None:
+    locks = Locks(60_000)
+    locks.lock("g", "a", QUEUES, 0)
+    assert locks.lock("h", "b", QUEUES, 0) == QUEUES
+
+
+def test_only_the_owner_unlocks() -> None:
+    locks = Locks(60_000)
+    locks.lock("g", "a", QUEUES, 0)
+    locks.unlock("g", "b", QUEUES)
+    assert locks.lock("g", "b", QUEUES, 1) == []
+    locks.unlock("g", "a", QUEUES[:2])
+    assert locks.lock("g", "b", QUEUES, 1) == QUEUES[:2]
+    locks.unlock("unknown", "a", QUEUES)
+
+
+def test_who_leaves_gives_everything_back() -> None:
+    locks = Locks(60_000)
+    locks.lock("g", "a", QUEUES, 0)
+    assert locks.is_locked("g", 1)
+    locks.release("g", "a")
+    assert not locks.is_locked("g", 1)
+    assert locks.lock("g", "b", QUEUES, 1) == QUEUES
+
+
+def test_a_lease_that_ran_out_locks_nothing() -> None:
+    locks = Locks(1_000)
+    locks.lock("g", "a", QUEUES, 0)
+    assert locks.is_locked("g", 1_000)
+    assert not locks.is_locked("g", 1_001)
