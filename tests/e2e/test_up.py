@@ -16,7 +16,7 @@ from clients import server_process
 from clients.server_process import STOP_S, TIANZHOU, ServerProcess
 from clients.waiting import wait_until
 from crash.broker_load import QUEUES, TOPICS, Load
-from crash.broker_reader import Reader
+from crash.broker_reader import Reader, pull_of
 
 READY_S = 1.0
 READY_SLACK = 5
@@ -199,6 +199,22 @@ def test_a_stop_saves_everything(up: Start, number: signal.Signals) -> None:
     assert load.acked.keys() <= kept
     with Reader(again.broker) as reader:
         assert reader.committed(TOPICS[0], 1) == 2
+
+
+def test_a_stop_waits_neither_for_held_pulls_nor_for_those_who_do_not_read(up: Start) -> None:
+    server = up()
+    load = Load()
+    with load.in_flight(server.broker, 2_000):
+        place = max(load.acked.values(), key=lambda place: place.offset)
+        with Reader(server.broker) as waiting, Reader(server.broker) as deaf:
+            waiting.tell(11, pull_of("SELF_TEST_TOPIC", 0, 0, wait_ms=15_000))
+            for _ in range(1_000):
+                deaf.tell(11, pull_of(place.topic, place.queue_id, 0))
+            begun_s = time.monotonic()
+            assert server.stop() == 0
+            assert time.monotonic() - begun_s < STOP_S
+    assert not (Path(server.facts["data"]) / "abort").exists()
+    assert "Traceback" not in server.log()
 
 
 def test_a_stop_leaves_no_ephemeral_messages(up: Start) -> None:

@@ -78,7 +78,7 @@ def assemble(
         body_bytes_max=store.config.message_bytes_max, delay_levels=len(levels),
     )  # fmt: skip
     send = Send(config, topics, admission, writer)
-    permission.changed.append(send.forget_targets)
+    permission.changed += [send.forget_targets, topics.touch]
     stats = Stats(clock.now_ms())
     pull = Pull(
         config, store, topics, groups, offsets, sessions, permission, filters, stats, monotonic_s

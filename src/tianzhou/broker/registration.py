@@ -6,14 +6,17 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.topics import Topics
+from tianzhou.broker.permission import Permission
+from tianzhou.broker.topics import READ_WRITE, Topics, with_perm
 from tianzhou.net.dial import dial
 from tianzhou.net.link import Link
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.header import Header
-from tianzhou.wire.tables import RegisterBrokerBody
+from tianzhou.wire.tables import RegisterBrokerBody, TopicConfigTable
 
 log: Final = logging.getLogger("tianzhou.broker")
 
@@ -31,10 +34,17 @@ class Registration:
     """
 
     def __init__(
-        self, config: BrokerConfig, topics: Topics, *, address: str, is_explicit: bool
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        permission: Permission,
+        *,
+        address: str,
+        is_explicit: bool,
     ) -> None:
         self._config = config
         self._topics = topics
+        self._permission = permission
         self._address = address
         self._is_explicit = is_explicit
         self._servers = [server for server in config.nameservers.split(";") if server.strip()]
@@ -79,9 +89,8 @@ class Registration:
         await asyncio.gather(*(self._register(server) for server in self._servers))
 
     async def _register(self, server: str) -> None:
-        body = fastjson.encode(
-            RegisterBrokerBody(topic_config_serialize_wrapper=self._topics.table())
-        )
+        topics = allowed(self._topics.table(), self._permission.bits)
+        body = fastjson.encode(RegisterBrokerBody(topic_config_serialize_wrapper=topics))
         ext = self._identity() | {"compressed": "false", "bodyCrc32": "0"}
         if not self._is_explicit:
             ext["tzAddressByDial"] = "true"
@@ -135,6 +144,14 @@ class Registration:
                 await asyncio.gather(*leave)
         for link in self._links.values():
             link.close()
+
+
+def allowed(table: TopicConfigTable, bits: int) -> TopicConfigTable:
+    """The topics as clients may use them: a broker that takes no messages has no writable ones."""
+    if bits & READ_WRITE == READ_WRITE:
+        return table
+    topics = {name: with_perm(t, t.perm & bits) for name, t in table.topic_config_table.items()}
+    return msgspec.structs.replace(table, topic_config_table=topics)
 
 
 def _resolve(

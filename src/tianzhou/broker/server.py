@@ -39,8 +39,9 @@ class Broker:
         )  # fmt: skip
         self._server = Server(self)
         self._registration = Registration(
-            config, self._parts.topics, address=self.address, is_explicit=bool(config.address)
-        )
+            config, self._parts.topics, self._parts.permission,
+            address=self.address, is_explicit=bool(config.address),
+        )  # fmt: skip
         self._is_settling = False
         self._ticks = 0
         self._ticker: asyncio.TimerHandle | None = None

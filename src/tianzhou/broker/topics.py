@@ -87,6 +87,10 @@ class Topics:
                 f"{self._config.topics_max}",
             )
 
+    def touch(self) -> None:
+        """What others see of the topics changed, though no topic did."""
+        self._save()
+
     def remove(self, name: str) -> bool:
         if self._topics.pop(name, None) is None:
             return False
