@@ -30,12 +30,16 @@ class Reader:
         self._stream.close()
         self._socket.close()
 
-    def ask(self, code: int, ext: dict[str, str]) -> tuple[Header, bytes]:
+    def tell(self, code: int, ext: dict[str, str]) -> None:
+        """Send a question, and leave it to the caller to look for the answer."""
         self._opaque += 1
         header = Header(
             code=code, opaque=self._opaque, language=Language.JAVA, version=409, ext=ext
         )
         self._socket.sendall(encode_command(header))
+
+    def ask(self, code: int, ext: dict[str, str]) -> tuple[Header, bytes]:
+        self.tell(code, ext)
         size, word = PREFIX.unpack(self._stream.read(PREFIX.size))
         rest = self._stream.read(size - 4)
         header_size = word & 0xFFFFFF
@@ -47,7 +51,7 @@ class Reader:
         """From an offset to the end; the offsets have no gap."""
         at = start
         while True:
-            answer, body = self.ask(11, _pull(topic, queue_id, at))
+            answer, body = self.ask(11, pull_of(topic, queue_id, at))
             if answer.code in (NOT_FOUND, NO_TOPIC):
                 return
             assert answer.code == FOUND, answer
@@ -73,9 +77,10 @@ def _queue(topic: str, queue_id: int) -> dict[str, str]:
     return {"topic": topic, "queueId": str(queue_id)}
 
 
-def _pull(topic: str, queue_id: int, offset: int) -> dict[str, str]:
+def pull_of(topic: str, queue_id: int, offset: int, *, wait_ms: int = 0) -> dict[str, str]:
     return _queue(topic, queue_id) | {
-        "consumerGroup": GROUP, "queueOffset": str(offset), "maxMsgNums": "200", "sysFlag": "4",
-        "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
+        "consumerGroup": GROUP, "queueOffset": str(offset), "maxMsgNums": "200",
+        "sysFlag": "6" if wait_ms else "4", "commitOffset": "0",
+        "suspendTimeoutMillis": str(wait_ms), "subscription": "*", "subVersion": "0",
         "expressionType": "TAG",
     }  # fmt: skip
