@@ -1,5 +1,6 @@
 """Java RocketMQ's own store, driven by `java/…/StoreProbe.java`: building it, talking to it."""
 
+import fcntl
 import json
 import shutil
 import subprocess
@@ -41,9 +42,12 @@ def build(version: str) -> str:
             pytest.skip(f"NOTHING WAS PROVEN against RocketMQ {version}: {tool} is not on the PATH")
     target = ROOT / "build" / "interop" / version
     stamp, state = target / "built-from", _state_of_source()
-    if not stamp.exists() or stamp.read_text() != state:
-        _run_maven(version, target)
-        stamp.write_text(state)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / f"{version}.lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)  # the tests run on several processes
+        if not stamp.exists() or stamp.read_text() != state:
+            _run_maven(version, target)
+            stamp.write_text(state)
     return f"{target / 'classes'}:{target / 'jars'}/*"
 
 
