@@ -125,7 +125,8 @@ class Witness:
             self._complaints.append(f"a send got {sent.code}: {sent.remark}")
             return
         offset = int(sent.header.ext["queueOffset"])
-        found = puller.ask(11, pull_of("Witness", offset=offset, consumerGroup="witnesses"))
+        pull = pull_of("Witness", offset=offset, consumerGroup="witnesses", sysFlag="6")
+        found = puller.ask(11, pull)
         end = time.monotonic()
         if found.code or body not in found.body:
             self._complaints.append(f"a pull got {found.code}: {found.remark}")

@@ -84,7 +84,7 @@ def test_s11_compressed_bodies_are_never_inflated(live: Live, way: str) -> None:
             binary=way == "binary",
         )
         assert sent.code == SUCCESS
-        found = client.ask(11, pull_of(topic))
+        found = client.ask(11, pull_of(topic, sysFlag="6"))
         (message,) = decode_all(found.body)
         assert bytes(message.stored_body) == bomb
     assert live.rss_bytes() - before < 20 * 2**20
@@ -125,7 +125,7 @@ def test_s18_separators_give_nobody_another_property(live: Live) -> None:
     text = UNIQUE + "a\x01b\x01c\x02\x02\x01d\x02e\x01\x02f"
     with live.to_broker() as client:
         assert say(client, "v2", "Separators", b"x", text).code == SUCCESS
-        (message,) = decode_all(client.ask(11, pull_of("Separators")).body)
+        (message,) = decode_all(client.ask(11, pull_of("Separators", sysFlag="6")).body)
     read = properties.decode(message.stored_properties)
     assert read["a"] == "b\x01c"
     assert not {"", "d", "e", "f"} & read.keys()

@@ -1,0 +1,115 @@
+"""A server in the test's own loop: limits that a test can wait for, and no broker behind it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+from tianzhou.net.limits import NetLimits
+from tianzhou.net.link import Link
+from tianzhou.net.server import Server, bind
+from tianzhou.wire.codec import decode_header, encode_command
+from tianzhou.wire.frame import FrameBatch
+from tianzhou.wire.header import Header, response_to
+
+WAIT_S = 20.0
+ECHO = 1
+LARGE = 2
+PARKED = 3
+"""Codes: answer at once; answer with a large body; answer when the test says so."""
+
+
+@dataclass(slots=True)
+class Echo:
+    """Answers requests; what it saw is for tests to look at."""
+
+    large_bytes: int = 64 * 1024
+    handled: int = 0
+    opened_count: int = 0
+    closed_count: int = 0
+    parked: list[tuple[Link, Header]] = field(default_factory=list[tuple[Link, Header]])
+
+    def opened(self, link: Link) -> None:
+        self.opened_count += 1
+
+    def received(self, link: Link, batch: FrameBatch) -> None:
+        for index in range(batch.count):
+            if link.has_enough:
+                link.leave(batch, index)
+                return
+            header = decode_header(batch.header(index), batch.serialise_types[index])
+            self.handled += 1
+            if header.code == PARKED:
+                link.wait(1, len(batch.body(index)))
+                self.parked.append((link, header))
+            else:
+                body = bytes(self.large_bytes) if header.code == LARGE else b""
+                link.send(encode_command(response_to(header, 0), body))
+
+    def release(self, body_size: int = 0) -> None:
+        parked, self.parked = self.parked, []
+        for link, header in parked:
+            link.send(encode_command(response_to(header, 0)))
+            link.waited(1, body_size)
+
+    def closed(self, link: Link) -> None:
+        self.closed_count += 1
+
+
+class World:
+    def __init__(self, server: Server, service: Echo, port: int) -> None:
+        self.server = server
+        self.service = service
+        self.port = port
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.writers.append(writer)
+        return reader, writer
+
+    def count(self) -> int:
+        return len(tuple(self.server.links))
+
+
+@asynccontextmanager
+async def small_server(limits: NetLimits, service: Echo | None = None) -> AsyncGenerator[World]:
+    service = service or Echo()
+    server = Server(service, limits=limits)
+    bound = bind("127.0.0.1", 0)
+    port: int = bound.getsockname()[1]
+    await server.listen(bound)
+    world = World(server, service, port)
+    try:
+        async with asyncio.timeout(WAIT_S):
+            yield world
+    finally:
+        for writer in world.writers:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+        await server.close()
+
+
+def run(
+    play: Callable[[World], Awaitable[None]], limits: NetLimits, service: Echo | None = None
+) -> None:
+    async def whole() -> None:
+        async with small_server(limits, service) as world:
+            await play(world)
+
+    asyncio.run(whole())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Come about it must before the time of the whole test is up."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """Wait for the end of the connection, whatever comes before it."""
+    with suppress(ConnectionError):
+        while await reader.read(1 << 20):
+            pass
+    return True

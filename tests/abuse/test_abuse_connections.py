@@ -1,0 +1,280 @@
+"""Connections that are slow, silent, too many, too eager, or deaf."""
+
+import asyncio
+import socket
+
+import pytest
+from live import Live, wait_for
+from raw_client import RawClient, pull_of, request, send_v2
+from small_server import ECHO, LARGE, PARKED, Echo, World, ended, run, until
+
+from tianzhou.net.limits import NetLimits
+
+FLOW_CONTROL = 215
+SOON = NetLimits(idle_s=0.4, partial_s=0.2, blocked_s=0.2, close_s=0.2, sweep_s=0.02)
+
+
+def ask(code: int, body: bytes = b"") -> bytes:
+    return request(code, body=body)[1]
+
+
+@pytest.mark.parametrize("kept", [1, 4, 8, 20], ids=["1", "size", "prefix", "half"])
+def test_s05_half_a_frame_and_silence(kept: int) -> None:
+    async def play(world: World) -> None:
+        reader, writer = await world.connect()
+        writer.write(ask(ECHO)[:kept])
+        assert await ended(reader)
+        await until(lambda: world.count() == 0)
+
+    run(play, SOON)
+
+
+def test_s05_a_trickle_is_cut_however_steady() -> None:
+    async def play(world: World) -> None:
+        reader, writer = await world.connect()
+        start = asyncio.get_running_loop().time()
+        for byte in ask(ECHO, bytes(1_000)):
+            if reader.at_eof():
+                break
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0.02)
+        assert await ended(reader)
+        assert asyncio.get_running_loop().time() - start < 5
+
+    run(play, NetLimits(partial_s=0.2, sweep_s=0.02))
+
+
+def test_s05_silence_ends_a_connection_and_talk_keeps_it() -> None:
+    async def play(world: World) -> None:
+        silent, _ = await world.connect()
+        reader, writer = await world.connect()
+        while not silent.at_eof():
+            writer.write(ask(ECHO))
+            await reader.readexactly(1)
+            await asyncio.sleep(0.02)
+        assert world.count() == 1
+
+    run(play, SOON)
+
+
+def test_s05_the_limits_of_a_real_server() -> None:
+    limits = NetLimits()
+    assert (limits.partial_s, limits.idle_s, limits.blocked_s) == (15, 120, 30)
+
+
+@pytest.mark.parametrize("most", [1, 7])
+def test_s06_connections_beyond_the_limit_are_closed_at_once(most: int) -> None:
+    async def play(world: World) -> None:
+        for _ in range(most):
+            await world.connect()
+        await until(lambda: world.count() == most)
+        for _ in range(20):
+            reader, _ = await world.connect()
+            assert await ended(reader)
+        assert world.server.refused_count == 20
+        world.writers[0].close()
+        await until(lambda: world.count() < most)
+        reader, writer = await world.connect()
+        writer.write(ask(ECHO))
+        assert await reader.readexactly(4)
+
+    run(play, NetLimits(connections_max=most))
+
+
+def test_s06_connections_from_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine may open as many as it likes, so another is made up."""
+    from tianzhou.net import server
+
+    async def play(world: World) -> None:
+        for _ in range(5):
+            await world.connect()
+        await until(lambda: world.count() == 5)
+        monkeypatch.setattr(server, "_limited_host", lambda _: "10.1.1.1")
+        for _ in range(2):
+            await world.connect()
+        await until(lambda: world.count() == 7)
+        reader, _ = await world.connect()
+        assert await ended(reader)
+
+    run(play, NetLimits(connections_per_host_max=2))
+
+
+def test_s06_churn_leaves_no_open_file(live: Live) -> None:
+    before = live.fd_count()
+    for _ in range(10):
+        clients = [live.to_broker() for _ in range(50)]
+        for client in clients:
+            client.socket.close()
+    wait_for(lambda: live.fd_count() <= before)
+
+
+def test_s07_requests_in_flight_are_counted_and_more_are_not_read() -> None:
+    service = Echo()
+
+    async def play(world: World) -> None:
+        reader, writer = await world.connect()
+        for _ in range(100):
+            writer.write(ask(PARKED))
+        await until(lambda: len(service.parked) == 10)
+        other, pen = await world.connect()
+        pen.write(ask(ECHO))
+        assert await other.readexactly(4)
+        assert len(service.parked) == 10
+        for released in range(10, 101, 10):
+            service.release()
+            await until(lambda done=released: service.handled == min(done + 10, 100) + 1)
+        service.release()
+        assert await reader.readexactly(100)
+
+    run(play, NetLimits(waiting_count_max=10), service)
+
+
+def test_s07_bytes_in_flight_are_counted_and_more_are_not_read() -> None:
+    service = Echo()
+
+    async def play(world: World) -> None:
+        reader, writer = await world.connect()
+        for _ in range(20):
+            writer.write(ask(PARKED, bytes(50_000)))
+        await until(lambda: len(service.parked) == 3)
+        while service.handled < 20:
+            service.release(50_000)
+            await asyncio.sleep(0.005)
+        service.release(50_000)
+        assert await reader.readexactly(20)
+
+    run(play, NetLimits(waiting_bytes_max=120_000), service)
+
+
+def test_s07_pulls_that_wait_are_counted(live: Live) -> None:
+    with live.to_broker() as client:
+        client.ask(310, send_v2("Patience"), b"x")
+        pull = pull_of("Patience", offset=1, queue_id=1, sysFlag="6", suspendTimeoutMillis="60000")
+        pull["queueOffset"] = "0"
+        for _ in range(1_025):
+            client.send(request(11, pull)[1])
+        answer = client.receive()
+        assert answer.code == FLOW_CONTROL
+        assert "1024 pulls" in answer.remark
+        assert "retry" in answer.remark
+        # It still has a voice.
+        assert client.ask(34, {}, b'{"clientID":"patient"}').code == 0
+
+
+def test_s07_sends_that_wait_for_the_disk_are_all_answered(live: Live) -> None:
+    with live.to_broker() as client:
+        client.ask(310, send_v2("Eager"), b"x")
+        data = b"".join(request(310, send_v2("Eager"), bytes(2_000))[1] for _ in range(5_000))
+        client.socket.setblocking(False)
+        sent = received = 0
+        while received < 5_000:
+            if sent < len(data):
+                try:
+                    sent += client.socket.send(data[sent : sent + 2**18])
+                except BlockingIOError:
+                    client.socket.setblocking(True)
+                    assert client.receive().code == 0
+                    received += 1
+                    client.socket.setblocking(False)
+            else:
+                client.socket.setblocking(True)
+                assert client.receive().code == 0
+                received += 1
+
+
+def test_s08_who_does_not_read_is_not_listened_to_and_dropped() -> None:
+    service = Echo(large_bytes=256 * 1024)
+
+    async def play(world: World) -> None:
+        reader, writer = await world.connect()
+        for _ in range(500):
+            writer.write(ask(LARGE))
+        await until(lambda: world.service.handled > 5)
+        handled = -1
+        while handled != service.handled:  # it stops before it has answered all
+            handled = service.handled
+            await asyncio.sleep(0.05)
+        assert handled < 100
+        await until(lambda: world.count() == 0)
+        assert await ended(reader)
+
+    # The client's own buffer takes some; it does not read because nobody asks it to.
+    run(play, NetLimits(write_bytes_max=2**20, blocked_s=0.5, sweep_s=0.02), service)
+
+
+def test_s08_who_reads_slowly_gets_everything() -> None:
+    service = Echo(large_bytes=100_000)
+
+    async def play(world: World) -> None:
+        reader, writer = await world.connect()
+        for _ in range(200):
+            writer.write(ask(LARGE))
+        got = 0
+        while got < 200 * 100_000:
+            got += len(await reader.read(2**18))
+            await asyncio.sleep(0.001)
+        assert service.handled == 200
+
+    run(play, NetLimits(write_bytes_max=2**18), service)
+
+
+def test_s08_a_deaf_peer_that_is_closed_is_gone_soon() -> None:
+    """Closing waits for answers to leave, which these never do."""
+    service = Echo(large_bytes=256 * 1024)
+
+    async def play(world: World) -> None:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(sock, ("127.0.0.1", world.port))
+        for _ in range(30):
+            await loop.sock_sendall(sock, ask(LARGE))
+        await loop.sock_sendall(sock, bytes(8))
+        await until(lambda: service.handled == 30)
+        await until(lambda: world.count() == 0)
+        sock.close()
+
+    run(play, NetLimits(write_bytes_max=2**26, close_s=0.1, sweep_s=0.02), service)
+
+
+def test_s08_all_that_waits_is_bounded_too() -> None:
+    service = Echo(large_bytes=2**20)
+
+    async def play(world: World) -> None:
+        for _ in range(20):
+            _, writer = await world.connect()
+            for _ in range(30):
+                writer.write(ask(LARGE))
+        await until(lambda: service.closed_count > 0)
+        assert world.count() > 0
+
+    run(play, NetLimits(write_bytes_max=2**23, unsent_bytes_max=2**25, sweep_s=0.02), service)
+
+
+def test_s08_all_frames_that_have_begun_are_bounded_too() -> None:
+    async def play(world: World) -> None:
+        for _ in range(30):
+            _, writer = await world.connect()
+            writer.write(ask(ECHO, bytes(4 * 2**20))[: 2**20])
+            await writer.drain()
+        await until(lambda: world.service.closed_count > 5)
+        reader, writer = await world.connect()
+        writer.write(ask(ECHO, bytes(2 * 2**20)))
+        assert await reader.readexactly(4)
+
+    run(play, NetLimits(partial_bytes_max=2**24))
+
+
+def test_s08_a_thousand_large_pulls_of_one_read(live: Live) -> None:
+    with live.to_broker() as client:
+        for _ in range(8):
+            assert client.ask(310, send_v2("LargePulls"), bytes(2**20)).code == 0
+    before = live.rss_bytes()
+    with RawClient(live.broker, receive_buffer=65_536) as client:
+        pull = pull_of("LargePulls", maxMsgBytes=str(4 * 2**20))
+        client.send(b"".join(request(11, pull)[1] for _ in range(600)))
+        with live.to_broker() as other:
+            for _ in range(20):
+                assert other.ask(31_999).code == 3
+        assert live.rss_bytes() - before < 64 * 2**20
