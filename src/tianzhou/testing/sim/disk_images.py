@@ -201,6 +201,8 @@ def _sectors(at: int, end: int) -> Iterator[tuple[int, int]]:
 def _disturb(content: bytearray, at: int, data: bytes, noise: bytes) -> None:
     """Put noise where the write would have changed something."""
     before = bytes(content[at : at + len(data)]).ljust(len(data), b"\0")
+    if before == data:
+        return  # a write that changes nothing leaves nothing to be torn
     if before == bytes(len(data)):
         put(content, at, noise)  # never written before: nothing there to keep
         return
