@@ -34,7 +34,7 @@ def served(command: list[str]) -> Generator[dict[str, str]]:
         yield json.loads(ready.read_text())
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
         shutil.rmtree(directory)
 
 
@@ -137,6 +137,8 @@ def rows() -> Iterator[Row]:
                 "acknowledging only", cpu / yard_cpu, shape.most, smaller_is_better=True,
             )  # fmt: skip
         yield from latency(server["broker"])
+        yield one_way(server)
+        yield woken(server)
 
 
 def latency(address: str) -> Iterator[Row]:
@@ -151,3 +153,48 @@ def latency(address: str) -> Iterator[Row]:
     p50, p99 = times[len(times) // 2], times[len(times) * 99 // 100]
     name = f"send, 1 in flight: p50 {p50 * 1e6:.0f} µs, p99 {p99 * 1e6:.0f} µs"
     yield Row("broker", name, 1 / p50, 128 / p50, 0.0)
+
+
+def one_way(server: dict[str, str]) -> Row:
+    """Nothing is answered, so one more request, which is, tells when all were handled."""
+    rounds, window = 800, 64
+    frames = b"".join(
+        send_frame(TOPIC, bytes(128), number, oneway=True) for number in range(window)
+    )
+    last = send_frame(TOPIC, bytes(128), 1)
+    peer, pid = Connection(server["broker"]), int(server["pid"])
+    peer.exchange(frames + last)
+    before, begun = cpu_seconds(pid), perf_counter()
+    for _ in range(rounds // 16):
+        peer.exchange(frames * 16 + last)
+    seconds = perf_counter() - begun
+    messages = rounds * window
+    cpu = (cpu_seconds(pid) - before) / messages
+    rate = messages / seconds
+    return Row("broker", "one-way 128 B, 1 connection", rate, rate * 128, cpu * 1e6)
+
+
+def woken(server: dict[str, str]) -> Row:
+    """Pulls that wait, each on a queue of its own topic, each woken by one message."""
+    count, window = 1_000, 50
+    address, pid = server["broker"], int(server["pid"])
+    waiting, sender = [Connection(address) for _ in range(window)], Connection(address)
+    topics = [f"woken-{number}" for number in range(count)]
+    for topic in topics:  # made, with one message to begin behind
+        sender.exchange(send_frame(topic, bytes(128), 1))
+    before, begun = cpu_seconds(pid), perf_counter()
+    for number, topic in enumerate(topics):
+        peer = waiting[number % window]
+        peer.outstanding += 1
+        peer.socket.sendall(pull_frame(topic, 1, number, wait_ms=15_000))
+    for topic in topics:
+        sender.exchange(send_frame(topic, bytes(128), 1))
+    for peer in waiting:
+        while peer.outstanding:
+            peer.receive()
+    seconds = perf_counter() - begun
+    cpu = (cpu_seconds(pid) - before) / count
+    for peer in (*waiting, sender):
+        peer.socket.close()
+    name = f"{count} long polls woken by one message each"
+    return Row("broker", name, count / seconds, count / seconds * 128, cpu * 1e6)
