@@ -12,8 +12,11 @@ Second = TypeVar("Second")
 
 
 def read(path: Path) -> dict[str, object]:
-    """Names and values. A file that begins like TOML, or is called so, is TOML."""
-    text = path.read_text()
+    """Names and values. A file whose name ends in .toml is TOML."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not UTF-8: {error}") from error
     if path.suffix == ".toml":
         try:
             return tomllib.loads(text)

@@ -41,9 +41,17 @@ async def _serve(start: Callable[[], Awaitable[list[Running]]]) -> None:
         loop.add_signal_handler(number, stop.set)
     servers = await start()
     await stop.wait()
-    async with asyncio.timeout(STOP_S):
-        for server in reversed(servers):
-            await server.close()
+    limit = asyncio.timeout(STOP_S)
+    try:
+        async with limit:
+            for server in reversed(servers):
+                await server.close()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise TimeoutError(
+            f"not everything stopped within {STOP_S} s; the next start recovers"
+        ) from error
 
 
 def write_ready(path: Path, facts: Mapping[str, object]) -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from tianzhou.base.kinds import PhysicalOffset, QueueOffset, queue_key
-from tianzhou.store.consume_queue import UNIT
+from tianzhou.store.consume_queue import MISSING, UNIT
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.queues import Queues
 from tianzhou.store.segments import file_name
@@ -126,3 +126,24 @@ def test_a_queue_that_can_not_be_read_does_not_stop_a_rebuild(disk: SimDisk) -> 
     queues.keep_expired(PhysicalOffset(1100))
     assert ends(queues) == {A1: 1}
     assert disk.list("cq/a") == ["1"]
+
+
+def test_ranks_that_a_gap_left_are_not_kept_for_their_own_sake(disk: SimDisk) -> None:
+    queues = open_queues(disk)
+    queues.obtain(queue_key("c", 0)).append(QueueOffset(0), MISSING * 2)
+    queues.write_out()
+    queues.keep_expired(PhysicalOffset(0))
+    assert ends(queues) == {}
+
+
+def test_what_was_only_in_memory_is_forgotten_before_a_rebuild(disk: SimDisk) -> None:
+    queues = open_queues(disk)
+    queues.obtain(queue_key("c", 0)).append(QueueOffset(0), units(1))
+    queues.keep_expired(PhysicalOffset(300))
+    assert ends(queues) == {A0: 3}
+
+
+def test_units_are_counted_from_the_first_file_on() -> None:
+    queues = open_queues(SimDisk())
+    queues.obtain(A0).append(QueueOffset(9), units(2))
+    assert queues.units() == 3, "the file of rank 9 begins with rank 8"

@@ -1,0 +1,116 @@
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tianzhou.base.errors import UsageError
+from tianzhou.cmd import serve
+
+
+class Part:
+    """A server that notes that it was stopped; or hangs, or fails."""
+
+    def __init__(self, name: str, stopped: list[str], *, hangs: bool = False) -> None:
+        self._name = name
+        self._stopped = stopped
+        self._hangs = hangs
+
+    async def close(self) -> None:
+        self._stopped.append(self._name)
+        if self._hangs:
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_a_signal_and_stops_in_reverse_order(number: signal.Signals) -> None:
+    stopped: list[str] = []
+
+    async def start() -> list[serve.Running]:
+        asyncio.get_running_loop().call_soon(signal.raise_signal, number)
+        return [Part("names", stopped), Part("broker", stopped)]
+
+    serve.run(start)
+    assert stopped == ["broker", "names"]
+
+
+def test_what_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "STOP_S", 0.01)
+    stopped: list[str] = []
+
+    async def start() -> list[serve.Running]:
+        asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)
+        return [Part("names", stopped), Part("broker", stopped, hangs=True)]
+
+    with pytest.raises(TimeoutError, match=r"not everything stopped within 0\.01 s"):
+        serve.run(start)
+    assert stopped == ["broker"]
+
+
+def test_a_start_that_fails_is_the_end() -> None:
+    async def start() -> list[serve.Running]:
+        raise OSError(98, "address already in use")
+
+    with pytest.raises(OSError, match="already in use"):
+        serve.run(start)
+
+
+def test_the_ready_file_is_whole_and_alone(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    path.write_text("of the last run, and much longer than what comes now")
+    serve.write_ready(path, {"broker": "h:1", "pid": 7})
+    assert json.loads(path.read_text()) == {"broker": "h:1", "pid": 7}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_people_and_whoever_waits_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve.announce("Broker h:1", None, {})
+    assert capsys.readouterr().err == "Broker h:1; Ctrl-C stops\n"
+    assert list(tmp_path.iterdir()) == []
+    serve.announce("Broker h:1", tmp_path / "ready", {"broker": "h:1"})
+    assert json.loads((tmp_path / "ready").read_text()) == {"broker": "h:1"}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_nothing_is_said_where_only_this_machine_can_reach_us(
+    host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve.warn_if_exposed(host, "the Broker")
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "broker.example.com"])
+def test_a_line_is_said_where_others_can(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    serve.warn_if_exposed(host, "the Broker")
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith(f"tianzhou: the Broker on {host} can be reached")
+
+
+@pytest.mark.parametrize(
+    ("mode", "refused"), [(0o700, False), (0o755, False), (0o770, True), (0o702, True)]
+)
+def test_a_directory_that_others_can_write_is_refused(
+    tmp_path: Path, mode: int, refused: bool
+) -> None:
+    serve.refuse_shared(tmp_path / "to be made")
+    directory = tmp_path / "data"
+    directory.mkdir()
+    directory.chmod(mode)
+    if refused:
+        with pytest.raises(UsageError, match=rf"mode {mode:o}\); say: chmod go-w {directory}"):
+            serve.refuse_shared(directory)
+    else:
+        serve.refuse_shared(directory)
+
+
+def test_a_python_without_assertions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "flags", SimpleNamespace(optimize=1))
+    with pytest.raises(SystemExit, match="do not run with -O"):
+        serve.prepare(as_json=False)

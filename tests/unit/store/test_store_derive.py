@@ -1,0 +1,100 @@
+import pytest
+
+from tianzhou.base.java import key_hash, string_hash
+from tianzhou.base.kinds import PhysicalOffset, QueueKey, queue_key
+from tianzhou.record import flags
+from tianzhou.record.chunk import Entry, RecordChunk, build, stamp
+from tianzhou.store import derive as module
+from tianzhou.store.consume_queue import UNIT
+from tianzhou.store.derive import derive, derive_plainly
+from tianzhou.store.facts import Derived
+from tianzhou.store.shapes import derive_by_shape
+
+NOW = 1_700_000_000_000
+BASE = PhysicalOffset(1 << 33)
+A, B = queue_key("a", 0), queue_key("b", 7)
+
+
+def made(entries: list[Entry], ranks: list[int]) -> RecordChunk:
+    chunk = build(entries, store_host=bytes(8), record_crc=True)
+    stamp(
+        chunk, 0, len(chunk), queue_offsets=ranks, physical_offset=BASE, store_timestamp=NOW
+    )  # fmt: skip
+    return chunk
+
+
+def rows(derived: Derived) -> dict[tuple[QueueKey, int], list[tuple[int, int, int]]]:
+    return {(run.queue, run.first): [*UNIT.iter_unpack(run.units)] for run in derived.runs}
+
+
+def of(chunk: RecordChunk) -> Derived:
+    return derive(chunk.data, chunk.starts, len(chunk.data), base=BASE, delays_ms=())
+
+
+# The same from the loop (below 16 records) and from the matrices: `times` repeats each case.
+@pytest.mark.parametrize("times", [1, 20])
+def test_units_say_where_how_long_and_of_which_tag(times: int) -> None:
+    tagged = Entry(A, b"body", b"TAGS\x01red\x02")
+    chunk = made([tagged] * times + [Entry(B, b"")], [*range(times), 5])
+    where = [BASE + start for start in chunk.starts]
+    size = chunk.ends[0]
+    assert rows(of(chunk)) == {
+        (A, 0): [(at, size, string_hash("red")) for at in where[:-1]],
+        (B, 5): [(where[-1], len(chunk.data) - chunk.starts[-1], 0)],
+    }
+
+
+@pytest.mark.parametrize("times", [1, 20])
+def test_a_rank_that_is_missing_begins_a_new_run(times: int) -> None:
+    ranks = [3, 4, 6, 7, *range(8, 7 + times)]
+    found = rows(of(made([Entry(A, b"x")] * len(ranks), ranks)))
+    assert {first: len(units) for (_, first), units in found.items()} == {3: 2, 6: 1 + times}
+
+
+@pytest.mark.parametrize("times", [1, 20])
+def test_queues_that_alternate_have_one_run_each(times: int) -> None:
+    ranks = [rank for rank in range(2 * times) for _ in range(2)]
+    found = rows(of(made([Entry(A, b"x"), Entry(B, b"y")] * 2 * times, ranks)))
+    assert {key: len(units) for key, units in found.items()} == {
+        (A, 0): 2 * times, (B, 0): 2 * times,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("times", [1, 20])
+def test_keys_come_in_the_order_of_the_log_with_place_and_time(times: int) -> None:
+    entry = Entry(A, b"", b"KEYS\x01k1 k2\x02UNIQ_KEY\x01u\x02")
+    chunk = made([entry] * times, list(range(times)))
+    derived = of(chunk)
+    hashes = [key_hash(f"a#{key}") for key in ("u", "k1", "k2")]
+    assert list(derived.key_hashes) == hashes * times
+    assert list(derived.key_offsets) == [BASE + at for at in chunk.starts for _ in range(3)]
+    assert list(derived.key_timestamps) == [NOW] * 3 * times
+
+
+@pytest.mark.parametrize("times", [1, 20])
+def test_halves_of_transactions_have_keys_but_no_units(times: int) -> None:
+    half = Entry(A, b"", b"KEYS\x01k\x02", sys_flag=flags.TRANSACTION_PREPARED)
+    derived = of(made([half] * times, [0] * times))
+    assert derived.runs == []
+    assert len(derived.key_hashes) == times
+    assert derived.last_timestamp == NOW
+
+
+def test_the_last_time_is_that_of_the_last_record() -> None:
+    chunk = made([Entry(A, b"x"), Entry(A, b"y")], [0, 1])
+    stamp(
+        chunk, 1, 2, queue_offsets=[1], physical_offset=BASE + chunk.starts[1],
+        store_timestamp=NOW + 5,
+    )  # fmt: skip
+    assert of(chunk).last_timestamp == NOW + 5
+
+
+@pytest.mark.parametrize(("count", "way"), [(15, "derive_plainly"), (16, "derive_by_shape")])
+def test_few_records_go_through_the_loop_and_many_through_matrices(
+    count: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunk = made([Entry(A, b"x")] * count, list(range(count)))
+    expected = of(chunk)
+    other = {"derive_plainly": derive_by_shape, "derive_by_shape": derive_plainly}[way]
+    monkeypatch.delattr(module, other.__name__)
+    assert rows(of(chunk)) == rows(expected)
