@@ -20,7 +20,7 @@ PACKAGE: Final = "rocketmq==0.4.4"
 ROOT: Final = Path(__file__).parents[2]
 PLACE: Final = ROOT / "build" / "cpp-client"
 SCRIPTS: Final = Path(__file__).parent / "scripts"
-INSTALL_S: Final = 100
+INSTALL_S: Final = 90
 START_S: Final = 20.0
 END_S: Final = 30.0
 
