@@ -21,9 +21,11 @@ class Stored(NamedTuple):
 
     data: memoryview
     view: MessageView
+    properties: bytes
+    """Looked at several times, so they are copied once."""
 
     def get(self, name: bytes) -> bytes | None:
-        return properties.find(self.view.stored_properties, name)
+        return properties.find(self.properties, name)
 
     def number(self, name: bytes, otherwise: int) -> int:
         """A property that should be a number."""
@@ -35,7 +37,7 @@ class Stored(NamedTuple):
         host_size = HOST_BYTES_V6 if view.sys_flag & flags.BORN_HOST_V6 else HOST_BYTES_V4
         return Incoming(
             view.topic, view.queue_id, view.stored_body,
-            properties.without(view.stored_properties, keys.RECORD_CRC), view.flag,
+            properties.without(self.properties, keys.RECORD_CRC), view.flag,
             view.sys_flag & ~flags.STORE_HOST_V6, view.born_timestamp,
             bytes(self.data[AT_BORN_HOST : AT_BORN_HOST + host_size]),
             view.reconsume_times, view.prepared_offset,
@@ -63,9 +65,10 @@ def records(found: ReadResult) -> Iterator[Stored]:
             data = span[at : at + size]
             at += size
             try:
-                yield Stored(data, MessageView(data))
+                view = MessageView(data)
             except RecordDamaged:
                 continue
+            yield Stored(data, view, view.stored_properties)
 
 
 def at_offset(store: MessageStore, key: QueueKey, offset: int) -> tuple[ReadResult, Stored | None]:
