@@ -1,6 +1,7 @@
 """Admission: may this message be stored, and where? Every check of a send, in RocketMQ's order."""
 
 import random
+from collections.abc import Callable
 from typing import Final
 
 from tianzhou.base.clock import Clock
@@ -63,6 +64,8 @@ class Admission:
         self._clock = clock
         self.body_bytes_max = body_bytes_max
         self._delay_levels = delay_levels
+        self.timers_are_full: Callable[[], bool] = lambda: False
+        self.halves_are_full: Callable[[], bool] = lambda: False
 
     def topic_for(self, header: SendHeader) -> TopicConfig:
         """The topic of a send, made now if need be. Raises Refused."""
@@ -125,6 +128,8 @@ class Admission:
         if message.get(keys.TRANSACTION_PREPARED) == b"true" and not message.reconsume_times:
             if self._config.reject_transactions:
                 raise Refused(ResponseCode.NO_PERMISSION, "transactional messages are refused here")
+            if self.halves_are_full():
+                raise _busy("transactional messages are undecided")
             return incoming.half(message)
         return self.redirect(message)
 
@@ -148,6 +153,8 @@ class Admission:
                 f"delivery in {(moment - now_ms) // 1000} s is too far ahead; at most "
                 f"{self._config.timer_delay_max_s} s",
             )
+        if self.timers_are_full():
+            raise _busy("timed messages wait")
         return incoming.timed(message, moment)
 
     def _retried(self, message: Incoming, header: SendHeader, version: int) -> Incoming:
@@ -172,3 +179,10 @@ class Admission:
             }
         )
         return message._replace(topic=topic.topic_name, queue_id=0)
+
+
+def _busy(what: str) -> Refused:
+    """Each of them is remembered; memory must not be what ends first."""
+    return Refused(
+        ResponseCode.SYSTEM_BUSY, f"as many {what} as the broker can remember; try again later"
+    )

@@ -30,6 +30,8 @@ from tianzhou.store.store import MessageStore
 
 HALF_QUEUE: Final = queue_key(names.HALF_TOPIC, 0)
 OP_QUEUE: Final = queue_key(names.OP_TOPIC, 0)
+HALVES_MAX: Final = 1_000_000
+"""Undecided halves at once: about 300 MB."""
 _SLICE: Final = ReadLimit(count=800, size=1 << 26)
 """Bodies are not looked at, so their size hardly matters."""
 
@@ -90,6 +92,9 @@ class HalfQueue:
         return current in self.pending or (
             current >= self.scanned and current not in self._ended_ahead
         )
+
+    def is_full(self) -> bool:
+        return len(self.pending) >= HALVES_MAX
 
     def end(self, root: int) -> None:
         """The transaction is done with; its OP message is in the log."""

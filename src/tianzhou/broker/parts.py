@@ -93,6 +93,7 @@ def assemble(
     )  # fmt: skip
     timers = Timers(store, writer, clock, save_every_ms=config.delay_save_ms)
     halves = HalfQueue.after(store, offsets)
+    admission.timers_are_full, admission.halves_are_full = timers.is_full, halves.is_full
     transactions = Transactions(store, writer, admission, halves, clock)
     handlers: dict[int, Handler] = {}
     for part in (

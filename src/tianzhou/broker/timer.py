@@ -43,6 +43,8 @@ TICK_COUNT_MAX: Final = 1536
 """Messages that go out in one tick: about 50 ms of work, since each is read on its own."""
 ROLL_MS_MAX: Final = 172_800_000
 """RocketMQ rolls after two days, of the three for which a log keeps messages."""
+TIMERS_MAX: Final = 5_000_000
+"""Messages that may wait at once: about 300 MB."""
 _SLICE: Final = ReadLimit(count=800, size=1 << 26)
 _OFFSET_BITS: Final = 40
 _OFFSET_MASK: Final = (1 << _OFFSET_BITS) - 1
@@ -81,6 +83,9 @@ class Timers:
 
     def __len__(self) -> int:
         return len(self._heap)
+
+    def is_full(self) -> bool:
+        return len(self._heap) >= TIMERS_MAX
 
     def cancel(self, key: bytes) -> None:
         """A recall was accepted; its message in the topic may become visible only later."""

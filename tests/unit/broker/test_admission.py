@@ -2,7 +2,7 @@
 
 import pytest
 
-from tianzhou.broker import names
+from tianzhou.broker import half_queue, names, timer
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.store.facts import SCHEDULE_TOPIC
 from tianzhou.testing.small_broker import SmallBroker
@@ -92,6 +92,19 @@ def test_a_dead_letter_that_was_timed_once_is_not_timed_again() -> None:
     named = {"TIMER_DELAY_SEC": "100", "RETRY_TOPIC": "orders"}
     broker.send("%RETRY%g", b"dead", named, reconsume_times=1)
     assert broker.bodies("%DLQ%g") == [b"dead"]
+
+
+def test_what_must_be_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timer, "TIMERS_MAX", 2)
+    monkeypatch.setattr(half_queue, "HALVES_MAX", 2)
+    broker = SmallBroker()
+    for kind in ({"TIMER_DELAY_SEC": "9"}, {"TRAN_MSG": "true", "PGROUP": "g"}):
+        codes = list[int]()
+        for _ in range(3):
+            codes.append(broker.send("orders", b"x", kind).code)
+            broker.tick()
+        assert codes == [0, 0, ResponseCode.SYSTEM_BUSY]
+    assert broker.send("orders").code == 0
 
 
 def test_a_retry_for_nobody_is_refused() -> None:
