@@ -7,6 +7,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.net.exchange import Refused
+from tianzhou.store.errors import StoreError
 from tianzhou.store.tables import Table
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.tables import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
@@ -76,8 +77,12 @@ class Groups:
                 f"{self._config.groups_max}",
             )
         if any(self._groups.get(name) != group for name, group in wanted.items()):
-            self._groups |= wanted
-            self._save()
+            before, self._groups = self._groups, self._groups | wanted
+            try:
+                self._save()
+            except StoreError:
+                self._groups = before
+                raise
 
     def remove(self, name: str) -> bool:
         was_there = self._groups.pop(name, None) is not None

@@ -9,6 +9,7 @@ from tianzhou.base.clock import Clock
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.net.exchange import Refused
+from tianzhou.store.errors import StoreError
 from tianzhou.store.facts import SCHEDULE_TOPIC
 from tianzhou.store.tables import Table
 from tianzhou.wire._generated_codes import ResponseCode
@@ -69,8 +70,13 @@ class Topics:
         for topic in topics:
             self._check(topic, fresh=len({t.topic_name for t in topics} - self._topics.keys()))
         if any(self._topics.get(topic.topic_name) != topic for topic in topics):
-            self._topics |= {topic.topic_name: topic for topic in topics}
-            self._save()
+            before = self._topics
+            self._topics = before | {topic.topic_name: topic for topic in topics}
+            try:
+                self._save()
+            except StoreError:
+                self._topics = before
+                raise
 
     def _check(self, topic: TopicConfig, *, fresh: int) -> None:
         name = names.checked_topic(topic.topic_name)

@@ -52,6 +52,7 @@ VERSION_WITH_MAPPINGS: Final = 413
 """V5_0_0."""
 
 _LEVEL: Final = 9
+_SLICE: Final = 4096
 _CRC_MASK: Final = 0x7FFF_FFFF
 _INT: Final = struct.Struct(">i")
 _LINE_WORDS: Final = 5
@@ -110,17 +111,22 @@ def _sized(data: bytes) -> bytes:
 
 
 def _inflate(data: Bytes) -> bytes:
-    allowed = min(INFLATED_BYTES_MAX, RATIO_MAX * len(data))
     stream = zlib.decompressobj()
-    try:
-        found = stream.decompress(data, allowed + 1)
-    except zlib.error as error:
-        raise BodyError(f"registration of {len(data)} bytes is no zlib stream: {error}") from None
-    if len(found) > allowed:
-        raise BodyError(f"registration of {len(data)} bytes inflates to more than {allowed}")
+    found = bytearray()
+    for end in range(_SLICE, len(data) + _SLICE, _SLICE):
+        # For each slice, so that what is made to hurt is found before it does.
+        allowed = min(INFLATED_BYTES_MAX, RATIO_MAX * min(end, len(data)))
+        try:
+            found += stream.decompress(data[end - _SLICE : end], allowed - len(found) + 1)
+        except zlib.error as error:
+            raise BodyError(
+                f"registration of {len(data)} bytes is no zlib stream: {error}"
+            ) from None
+        if len(found) > allowed:
+            raise BodyError(f"registration of {len(data)} bytes inflates to more than {allowed}")
     if not stream.eof:
         raise BodyError(f"registration of {len(data)} bytes ends before its zlib stream")
-    return found
+    return bytes(found)
 
 
 def _decode_fields(data: bytes, version: int) -> RegisterBrokerBody:

@@ -21,6 +21,7 @@ from tianzhou.net.desk import REMARK_CHARS_MAX, encode_reply
 from tianzhou.net.exchange import Peer, Refused, Reply
 from tianzhou.net.link import Link
 from tianzhou.record.message import decode_all
+from tianzhou.store.errors import DiskFull
 from tianzhou.store.facts import Run
 from tianzhou.store.read import ReadLimit, ReadResult, ReadStatus
 from tianzhou.store.store import MessageStore
@@ -121,6 +122,10 @@ class Pull:
         try:
             found = self._check(request)
         except Refused as refused:
+            _refuse(peer, opaque, serialise_type, refused)
+            return
+        except DiskFull as error:  # no room for the table of groups
+            refused = Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"disk full: {error}")
             _refuse(peer, opaque, serialise_type, refused)
             return
         if request.sys_flag & COMMIT and request.commit_offset >= 0:
