@@ -16,7 +16,7 @@ def write(path: Path, text: str | bytes) -> Path:
 def test_lines_of_rocketmq(tmp_path: Path) -> None:
     path = write(
         tmp_path / "broker.conf",
-        "# a comment\n! another\n\nbrokerName = broker-a \r\n"
+        "# a comment\n! another\n\n  # indented\n  \nbrokerName = broker-a \r\n"
         "namesrvAddr=a:1;b:2\n  flushDiskType=SYNC_FLUSH\nurl=x=y\nempty=\n经纪=人\n",
     )
     assert read(path) == {

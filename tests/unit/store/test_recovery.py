@@ -1,5 +1,7 @@
 """What recovery decides, case by case. `tests/crash` holds it against every state of a disk."""
 
+import contextlib
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,6 +12,7 @@ from tianzhou.base.kinds import PhysicalOffset, QueueKey
 from tianzhou.store.checkpoint import SECTOR, TIMES, Checkpoint, decode, encode
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import StoreConfig
+from tianzhou.store.errors import StoreFenced
 from tianzhou.store.recovery import Damage, Report, rewrite_unsynced
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
@@ -89,8 +92,12 @@ def test_an_empty_directory_needs_nothing() -> None:
 def test_after_an_orderly_stop_nothing_is_scanned(world: World) -> None:
     world.put(2)
     world.store.close()
+    before = len(world.disk.calls)
     assert world.restart() == Report()
     assert world.messages() == [0, 1, 2, 5, 6]
+    assert world.store.log.mark == (world.store.log.end, world.clock.now_ms())
+    written = [call for call in world.disk.calls[before:] if "commitlog/" in call.path]
+    assert written == [], "the log is left as it is"
 
 
 def test_after_a_kill_only_what_the_checkpoint_lacks_is_derived(world: World) -> None:
@@ -156,6 +163,17 @@ def test_records_behind_a_hole_that_nobody_promised_go_into_quarantine(world: Wo
     assert copy.pread(0, end - hole) == kept
     assert world.messages() == [0, 1, 2]
     assert world.log_bytes(hole, end - hole) == bytes(end - hole)
+
+
+def test_the_quarantine_holds_later_files_too_also_empty_ones(world: World) -> None:
+    world.put(25)
+    for start in world.starts:
+        if start >= FILE_BYTES:
+            world.write(start, bytes(300))
+    hole = world.starts[5]
+    world.write(hole + 100, b"!")
+    report = world.restart()
+    assert world.disk.open(report.quarantine).size() == 2 * FILE_BYTES - hole
 
 
 @pytest.mark.parametrize("data", [bytes(400), b"\1" * 400], ids=["zeros", "garbage"])
@@ -249,6 +267,32 @@ def test_everything_is_derived_anew_when_it_is_asked_for(world: World) -> None:
     assert all(world.is_found(number) for number in range(5))
 
 
+def test_a_rebuild_that_was_interrupted_is_done_again() -> None:
+    """What it leaves must not pass for what the checkpoint describes, at whatever call it dies."""
+    call, has_failed, interrupted = 0, True, 0
+    while has_failed:
+        call += 1
+        world = World()
+        world.put(3)
+        world.store.checkpoint()
+        world.disk.kill()
+        before = len(world.disk.calls)
+        world.disk.fail_at(call, errno.EIO, onward=True)
+        with contextlib.suppress(StoreFenced):
+            world.restart(rebuild=True)
+        has_failed = world.disk.failures > 0
+        removals = [made for made in world.disk.calls[before : before + call - 1]
+                    if made.kind == "remove"]  # fmt: skip
+        world.disk.heal()
+        rebuilt = world.restart().rebuilt
+        if has_failed and removals:
+            interrupted += 1
+            assert rebuilt or world.disk.calls[before + call - 1].path == "store/checkpoint"
+        assert world.messages() == [0, 1, 2]
+        assert all(world.is_found(number) for number in range(3))
+    assert interrupted
+
+
 def test_a_log_that_begins_behind_the_checkpoint_is_derived_anew(world: World) -> None:
     world.put(25)
     world.store.flush()
@@ -257,7 +301,9 @@ def test_a_log_that_begins_behind_the_checkpoint_is_derived_anew(world: World) -
     report = world.restart()
     assert "the log begins behind it" in report.rebuilt
     assert report.records == sum(start >= FILE_BYTES for start in world.starts)
-    assert world.messages()[-1] == 29
+    first = next(number for number, start in enumerate(world.starts) if start >= FILE_BYTES)
+    assert world.messages() == list(range(first, 30)), "from the first that the log still has"
+    assert world.store.min_offset(KEY) == first - 2, "in the ranks that they always had"
 
 
 def test_what_the_index_had_beyond_the_checkpoint_is_not_found_twice(world: World) -> None:

@@ -6,6 +6,7 @@ from small_store import OTHER, chunk
 from tianzhou.record.chunk import RecordChunk
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import UNIT
+from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.store import MessageStore
 from tianzhou.store.verify import Directory, Findings, QueueSummary
 from tianzhou.testing.sim.clock import ManualClock
@@ -176,6 +177,14 @@ def test_queues_that_can_not_be_read_are_named(world: World) -> None:
     world.disk.make_dirs("store/consumequeue/orders/x")
     problems = world.verify().problems
     assert problems[0] == "store/consumequeue/orders/x: is not a queue number; move it away"
+
+
+def test_a_short_log_file_is_reported_and_not_healed(world: World) -> None:
+    path = "store/commitlog/00000000000000004096"
+    world.disk.open(path).truncate(100)
+    with pytest.raises(StoreDamaged, match="has 100 bytes and should have 4096"):
+        world.verify()
+    assert world.disk.open(path).size() == 100
 
 
 def test_expired_messages_raise_the_minimum_of_their_queues() -> None:
