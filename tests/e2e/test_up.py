@@ -269,11 +269,13 @@ def test_a_broker_finds_a_nameserver_that_comes_later_or_again(tmp_path: Path) -
     try:
         for _ in range(2):
             names = server_process.run(["nameserver", "-p", port], tmp_path / "names")
-            wait_until(
-                lambda: b"broker-a" in brokers_of(f"127.0.0.1:{port}"),
-                within_s=10, what="the broker is registered",
-            )  # fmt: skip
-            names.kill()
+            try:
+                wait_until(
+                    lambda: b"broker-a" in brokers_of(f"127.0.0.1:{port}"),
+                    within_s=10, what="the broker is registered",
+                )  # fmt: skip
+            finally:
+                names.kill()
     finally:
         broker.end()
     # Said when it happens, not with every try.
