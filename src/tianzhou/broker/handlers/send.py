@@ -263,10 +263,14 @@ class Send:
             check_keys(one.properties)
         shared = message.to_entry()
         queue, _, outer, _, *rest = shared
-        return [
-            _new_entry(Entry, (queue, body, _closed(bytes(text)) + outer, flag, *rest))
-            for flag, body, text in inner
-        ]
+        # The batch has an id too; behind a message's own it would be the one that counts.
+        rest_of_outer = message.with_properties({keys.UNIQ_KEY: b""}).properties
+        entries: list[Entry] = []
+        for flag, body, view in inner:
+            text = _closed(bytes(view))
+            text += rest_of_outer if b"UNIQ_KEY\x01" in text else outer
+            entries.append(_new_entry(Entry, (queue, body, text, flag, *rest)))
+        return entries
 
     def _tell(
         self, sender: Sender, entries: list[Entry], appended: Appended, size: int, durable: bool
