@@ -1,0 +1,46 @@
+"""Servers of ours for Java's clients to talk to."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from clients import server_process
+from clients.server_process import ServerProcess
+
+IMPATIENT = """
+brokerClusterName = DefaultCluster
+brokerName = broker-a
+messageDelayLevel = 1s 1s 1s 1s 1s 1s
+transactionTimeOut = 500
+transactionCheckInterval = 500
+"""
+"""Retries and questions about transactions come within seconds, not minutes."""
+
+
+@contextmanager
+def up(directory: Path) -> Generator[ServerProcess]:
+    """`tianzhou up`, with nothing configured."""
+    with _watched(server_process.up(directory, "--ephemeral")) as server:
+        yield server
+
+
+@contextmanager
+def impatient(directory: Path) -> Generator[ServerProcess]:
+    """NameServer and Broker as processes of their own; what is long by default is short here."""
+    names = server_process.run(["nameserver", "-p", "0"], directory / "nameserver")
+    with _watched(names):
+        settings = directory / "broker.conf"
+        settings.write_text(IMPATIENT)
+        command = ["broker", "-n", names.nameserver, "-p", "0", "-c", str(settings)]
+        with _watched(server_process.run(command, directory / "broker")) as broker:
+            yield broker
+
+
+@contextmanager
+def _watched(server: ServerProcess) -> Generator[ServerProcess]:
+    """Whatever the clients saw, the server has no error to report."""
+    try:
+        yield server
+    finally:
+        server.end()
+    assert "Traceback" not in server.log(), server.log()
