@@ -24,7 +24,7 @@ assert WANTED <= SEEDS * IMAGES
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_recovery_keeps_every_promise(seed: int) -> None:
     explorer = Explorer(seed)
-    explorer.crash_rebuild()
+    explorer.crash_rebuild(cuts=8)
     explorer.explore(IMAGES)
     assert explorer.images >= IMAGES
     assert explorer.nested > 0, "recovery itself was never cut short"

@@ -15,7 +15,7 @@ from tianzhou.testing.sim.disk_crashes import Explorer
 from tianzhou.testing.sim.disk_faults import Fault, Run
 
 PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
-SEEDS = 6
+SEEDS = 12
 IMAGES = 120
 
 
@@ -25,7 +25,7 @@ def crash_images(first: int) -> None:
         explorer.check_halves()
         explorer.check_stale_units()
         explorer.explore(IMAGES)
-        explorer.crash_rebuild()
+        explorer.crash_rebuild(cuts=40)
         explorer.check_foreign_record()
         explorer.check_lock()
 

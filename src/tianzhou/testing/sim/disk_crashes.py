@@ -35,7 +35,7 @@ from tianzhou.testing.sim.workload import HOST, QUEUES, ROOT, Promise, Sent, Wor
 STEPS: Final = 40
 IMAGES_PER_CUT: Final = 6
 LIFE_EVERY: Final = 24
-LIFE_AFTER_CUT_EVERY: Final = 5
+LIFE_AFTER_CUT_EVERY: Final = 8
 NESTED_EVERY: Final = 40
 
 
@@ -121,12 +121,12 @@ class Explorer:
         if rank % NESTED_EVERY == 0:
             self._crash_again(place, image, promise)
 
-    def crash_rebuild(self) -> None:
+    def crash_rebuild(self, cuts: int) -> None:
         """Let the store derive everything anew after the workload, and cut that short."""
         last = (len(self.workload.cuts) - 1) // 2 * 2
         cut, place = self.workload.cuts[last], Place(self.seed, last, 1)
         image = _image(cut.point, _seed(self.seed, last), 1)
-        self._crash_again(place, image, cut.promise, cuts=40, images=6)
+        self._crash_again(place, image, cut.promise, cuts=cuts, images=6)
 
     def _crash_again(
         self, place: Place, image: Image, promise: Promise, *, cuts: int = 8, images: int = 4
