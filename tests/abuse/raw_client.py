@@ -109,6 +109,11 @@ class RawClient:
             if answer.header.is_response and answer.header.opaque == opaque:
                 return answer
 
+    def send_message(self, topic: str, properties: str = UNIQUE, body: bytes = b"x") -> Answer:
+        answer = self.ask(310, send_v2(topic, properties=properties), body)
+        assert answer.code == 0, answer
+        return answer
+
     def is_hung_up(self, wait_s: float = WAIT_S) -> bool:
         """Whether the other side closes, saying nothing more, within this time."""
         try:

@@ -1,0 +1,71 @@
+"""What connections and pulls that wait cost a running broker."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from live import Witness, allow_many_files, running, wait_for
+from raw_client import RawClient, pull_of, request, send_v2
+
+IDLE = 2_000
+HELD = 5_000
+HELD_CONNECTIONS = 10
+MIB = 2**20
+
+
+@pytest.mark.slow
+def test_two_thousand_idle_connections(tmp_path: Path) -> None:
+    if allow_many_files() < IDLE + 500:
+        pytest.skip("this process may not open so many files")
+    with running(tmp_path) as live, ExitStack() as stack:
+        witness = Witness(live)
+        witness.check()
+        before, files = live.rss_bytes(), live.fd_count()
+        clients = [stack.enter_context(live.to_broker()) for _ in range(IDLE)]
+        for client in clients:
+            assert client.ask(31_999).code == 3
+        cost = live.rss_bytes() - before
+        assert live.fd_count() >= files + IDLE
+        assert cost < 60 * MIB, f"{cost / IDLE:.0f} bytes each"
+        witness.check()
+        stack.close()
+        wait_for(lambda: live.fd_count() <= files)
+        witness.check()
+        witness.stop()
+
+
+@pytest.mark.slow
+def test_five_thousand_held_pulls(tmp_path: Path) -> None:
+    with running(tmp_path) as live, ExitStack() as stack:
+        witness = Witness(live)
+        with live.to_broker() as client:
+            client.send_message("Held")
+        clients = [stack.enter_context(live.to_broker()) for _ in range(HELD_CONNECTIONS)]
+        for client in clients:
+            assert client.ask(31_999).code == 3
+        witness.check()
+        before = live.rss_bytes()
+        asked: dict[RawClient, set[int]] = {}
+        for client in clients:
+            pulls = [request(11, wanting(number)) for number in range(HELD // HELD_CONNECTIONS)]
+            asked[client] = {opaque for opaque, _ in pulls}
+            client.send(b"".join(data for _, data in pulls))
+        for client in clients:  # answered after all pulls before it were taken
+            assert client.ask(31_999).code == 3
+        cost = live.rss_bytes() - before
+        assert cost < 40 * MIB, f"{cost / HELD:.0f} bytes each"
+        witness.check()
+        # All of them wait for one queue, and one message wakes them.
+        with live.to_broker() as client:
+            assert client.ask(310, send_v2("Held"), b"wake").code == 0
+        for client in clients:
+            found = {client.receive().header.opaque for _ in asked[client]}
+            assert found == asked[client]
+        witness.stop()
+
+
+def wanting(number: int) -> dict[str, str]:
+    return pull_of(
+        "Held", offset=1, consumerGroup=f"held{number % 50}", sysFlag="6",
+        suspendTimeoutMillis="60000",
+    )  # fmt: skip
