@@ -119,6 +119,8 @@ class Link(asyncio.BufferedProtocol):
         try:
             batch = buffer.take()
             if batch.count:
+                # The rest is another frame, and has its own time.
+                self.partial_since = None
                 self._service.received(self, batch)
             if buffer.broken is not None and self._left is None:
                 raise buffer.broken
