@@ -25,7 +25,7 @@ HOSTILE = {
 
 
 def sql(text: str, topic: str = "Filtered", **more: str) -> dict[str, str]:
-    return pull_of(topic, expressionType="SQL92", subscription=text, **more)
+    return pull_of(topic, expressionType="SQL92", subscription=text) | more
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -178,11 +178,11 @@ def test_s16_numbers_out_of_range_in_a_pull(live: Live, field: str, binary: bool
     with live.to_broker() as client:
         client.ask(310, send_v2("Ranges"), b"x")
         for value in PULLS[field]:
-            answer = client.ask(11, pull_of("Ranges", **{field: value}), binary=binary)
+            answer = client.ask(11, pull_of("Ranges") | {field: value}, binary=binary)
             expected = {"queueId": (INVALID,), "queueOffset": (0, 21), "sysFlag": (0, 24)}
             assert answer.code in expected.get(field, (0,)), (value, answer)
         for value in TOO_LONG:
-            answer = client.ask(11, pull_of("Ranges", **{field: value}), binary=binary)
+            answer = client.ask(11, pull_of("Ranges") | {field: value}, binary=binary)
             assert answer.code in (INVALID, 0), (value, answer)
 
 

@@ -1,0 +1,97 @@
+"""A transport and a loop without sockets: a test says what arrives and sees what leaves."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from tianzhou.net.limits import NetLimits
+from tianzhou.net.link import Link, Service, Shared
+from tianzhou.wire.frame import FrameBuffer
+
+
+class FakeLoop:
+    """Time stands still until the test moves it; what is called soon waits for `run`."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self._soon: list[Callable[[], None]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._soon.append(callback)
+
+    def run(self) -> None:
+        while self._soon:
+            soon, self._soon = self._soon, []
+            for callback in soon:
+                callback()
+
+
+class FakeTransport:
+    def __init__(self, peername: tuple[str, int] | None = ("10.1.1.1", 4711)) -> None:
+        self.peername = peername
+        self.written: list[bytes] = []
+        self.unsent = 0
+        """What the peer has not read, as the test sets it."""
+        self.is_reading = True
+        self.is_closed = self.is_aborted = False
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        self.high = high
+
+    def get_extra_info(self, name: str) -> object:
+        return {"peername": self.peername, "sockname": ("10.0.0.1", 10911)}.get(name)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def write(self, data: bytes) -> None:
+        assert not self.is_closed
+        self.written.append(bytes(data))
+
+    def pause_reading(self) -> None:
+        assert self.is_reading
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.is_reading
+        self.is_reading = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_closed = self.is_aborted = True
+
+    def take(self) -> bytes:
+        data, self.written = b"".join(self.written), []
+        return data
+
+
+class Wired:
+    """A link with both fakes."""
+
+    def __init__(
+        self, service: Service, *, limits: NetLimits | None = None, shared: Shared | None = None,
+        loop: FakeLoop | None = None,
+    ) -> None:  # fmt: skip
+        self.loop = loop or FakeLoop()
+        self.shared = shared or Shared(limits or NetLimits(), FrameBuffer(4096))
+        self.transport = FakeTransport()
+        as_any = cast("Any", self.loop)  # has all of a loop that links use
+        self.link = Link(service, as_any, self.shared)
+        self.link.connection_made(cast("asyncio.Transport", self.transport))
+
+    def arrives(self, data: bytes) -> None:
+        """As a loop does it: into the buffer that the link gives, in as many reads as needed."""
+        while data:
+            room = self.link.get_buffer(-1)
+            taken = min(len(room), len(data))
+            room[:taken] = data[:taken]
+            self.link.buffer_updated(taken)
+            data = data[taken:]

@@ -1,0 +1,108 @@
+"""The desk: finds the handler, answers whatever it does, and says what went wrong."""
+
+import logging
+from typing import cast
+
+import pytest
+from fake_transport import Wired
+
+from tianzhou.base.errors import UsageError
+from tianzhou.net.desk import REMARK_CHARS_MAX, Desk
+from tianzhou.net.exchange import Refused, Reply, Request
+from tianzhou.net.link import Link
+from tianzhou.wire.codec import decode_headers, encode_command
+from tianzhou.wire.frame import FrameBatch, FrameBuffer
+from tianzhou.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header
+
+
+class Front:
+    """A service that is nothing but a desk."""
+
+    def __init__(self) -> None:
+        self.desk = Desk(
+            {1: _reply, 2: _refuse, 3: _misuse, 4: _break, 5: lambda _: None, 6: _long}
+        )
+
+    def opened(self, link: Link) -> None:
+        pass
+
+    def received(self, link: Link, batch: FrameBatch) -> None:
+        for index in range(batch.count):
+            self.desk.frame(link, batch, index)
+
+    def closed(self, link: Link) -> None:
+        pass
+
+
+def _reply(request: Request) -> Reply:
+    return Reply(0, {"got": request.body.decode()}, b"body")
+
+
+def _refuse(_: Request) -> Reply:
+    raise Refused(16, "not you")
+
+
+def _misuse(_: Request) -> Reply:
+    raise UsageError("not so")
+
+
+def _break(_: Request) -> Reply:
+    raise ZeroDivisionError("oh")
+
+
+def _long(_: Request) -> Reply:
+    raise UsageError(10_000 * "x")
+
+
+def answer(front: Front, code: int, *, flag: int = 0, body: bytes = b"") -> Header | None:
+    wired = Wired(front)
+    wired.arrives(encode_command(Header(code=code, opaque=7, flag=flag), body))
+    data = wired.transport.take()
+    if not data:
+        return None
+    buffer = FrameBuffer()
+    buffer.writable()[: len(data)] = data
+    buffer.wrote(len(data))
+    (header,) = decode_headers(buffer.take())
+    assert header.opaque == 7
+    assert header.is_response
+    return header
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "remark"),
+    [(2, 16, "not you"), (3, 1, "not so"), (99, 3, "99"), (6, 1, REMARK_CHARS_MAX * "x")],
+)
+def test_what_goes_wrong_is_said(code: int, expected: int, remark: str) -> None:
+    found = answer(Front(), code)
+    assert found is not None
+    assert found.code == expected
+    assert remark in cast("str", found.remark)
+
+
+def test_an_answer_has_fields_and_body() -> None:
+    found = answer(Front(), 1, body=b"hello")
+    assert found is not None
+    assert found.ext == {"got": "hello"}
+
+
+def test_an_exception_nobody_expected_is_logged_counted_and_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    front = Front()
+    with caplog.at_level(logging.ERROR):
+        found = answer(front, 4)
+    assert found is not None
+    assert (found.code, found.remark) == (1, "ZeroDivisionError: oh")
+    assert front.desk.failed_count == 1
+    assert "request.failed" in caplog.text
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 99])
+def test_one_way_requests_get_no_answer(code: int) -> None:
+    assert answer(Front(), code, flag=ONEWAY_FLAG) is None
+
+
+def test_later_answers_and_answers_to_us() -> None:
+    assert answer(Front(), 5) is None
+    assert answer(Front(), 0, flag=RESPONSE_FLAG) is None

@@ -1,0 +1,293 @@
+"""One connection: partial frames, the shared buffer, writes, pauses, questions."""
+
+import pytest
+from fake_transport import FakeLoop, Wired
+
+from tianzhou.base.errors import ProtocolError
+from tianzhou.net.limits import NetLimits
+from tianzhou.net.link import Link, Shared
+from tianzhou.wire.codec import decode_header, decode_headers, encode_command
+from tianzhou.wire.frame import FrameBatch, FrameBuffer
+from tianzhou.wire.header import RESPONSE_FLAG, Header
+
+
+def frame(opaque: int, body: bytes = b"") -> bytes:
+    return encode_command(Header(code=1, opaque=opaque), body)
+
+
+class Noting:
+    """Notes which frames came, answers each with its number, stops where it is told to."""
+
+    def __init__(self) -> None:
+        self.opaques: list[int] = []
+        self.reads: list[int] = []
+        self.stop_before: int | None = None
+        self.failure: Exception | None = None
+        self.opened_links: list[Link] = []
+        self.closed_links: list[Link] = []
+
+    def opened(self, link: Link) -> None:
+        self.opened_links.append(link)
+
+    def received(self, link: Link, batch: FrameBatch) -> None:
+        self.reads.append(batch.count)
+        for index, header in enumerate(decode_headers(batch)):
+            if link.has_enough or header.opaque == self.stop_before:
+                link.leave(batch, index)
+                assert link.is_leaving
+                return
+            if self.failure is not None:
+                raise self.failure
+            self.opaques.append(header.opaque)
+            link.send(b"%d;" % header.opaque)
+
+    def closed(self, link: Link) -> None:
+        self.closed_links.append(link)
+
+
+def test_frames_of_one_read_are_handled_together_and_answered_in_one_write() -> None:
+    service = Noting()
+    wired = Wired(service)
+    wired.arrives(frame(1) + frame(2) + frame(3))
+    assert service.reads == [3]
+    assert wired.transport.written == [b"1;2;3;"]
+    wired.link.send_all([b"a", b"b"])
+    assert wired.transport.written[1:] == [b"ab"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 50])
+def test_a_frame_comes_in_pieces(size: int) -> None:
+    service = Noting()
+    wired = Wired(service)
+    data = frame(1, bytes(100)) + frame(2)
+    for at in range(0, len(data), size):
+        wired.arrives(data[at : at + size])
+    assert service.opaques == [1, 2]
+    assert wired.link.partial_since is None
+    assert wired.shared.partial_bytes == 0
+
+
+def test_a_frame_larger_than_the_buffer() -> None:
+    service = Noting()
+    wired = Wired(service)
+    wired.arrives(frame(1, bytes(300_000)) + frame(2))
+    assert service.opaques == [1, 2]
+
+
+def test_the_beginning_of_a_frame_stays_with_its_connection() -> None:
+    service, loop = Noting(), FakeLoop()
+    shared = Shared(NetLimits(), FrameBuffer(4096))
+    first = Wired(service, shared=shared, loop=loop)
+    second = Wired(service, shared=shared, loop=loop)
+    data = frame(1, b"first")
+    first.arrives(data[:20])
+    second.arrives(frame(2))
+    assert service.opaques == [2]
+    assert first.link.partial_since == loop.now
+    assert second.link.partial_since is None
+    assert shared.partial_bytes > 0
+    first.arrives(data[20:])
+    assert service.opaques == [2, 1]
+    assert shared.partial_bytes == 0
+
+
+def test_the_time_of_a_frame_runs_from_its_first_byte() -> None:
+    service = Noting()
+    wired = Wired(service)
+    data = frame(1)
+    wired.arrives(data[:5])
+    began = wired.loop.now
+    wired.loop.now += 3
+    wired.arrives(data[5:9])
+    assert wired.link.partial_since == began
+    wired.arrives(data[9:] + data[:4])
+    assert wired.link.partial_since == wired.loop.now
+
+
+@pytest.mark.parametrize("failure", [ProtocolError("bad"), None])
+def test_bad_frames_end_the_connection_after_the_good_ones(failure: Exception | None) -> None:
+    service = Noting()
+    wired = Wired(service)
+    if failure is None:
+        wired.arrives(frame(1) + bytes(8))
+        assert wired.transport.take() == b"1;"
+    else:
+        service.failure = failure
+        wired.arrives(frame(1))
+    assert wired.transport.is_closed
+    assert not wired.link.is_open
+    assert wired.link.closing_since == wired.loop.now
+
+
+def test_a_failure_leaves_nothing_in_the_shared_buffer() -> None:
+    service, loop = Noting(), FakeLoop()
+    shared = Shared(NetLimits(), FrameBuffer(4096))
+    bad = Wired(service, shared=shared, loop=loop)
+    good = Wired(service, shared=shared, loop=loop)
+    service.failure = ValueError("a mistake of ours")
+    with pytest.raises(ValueError, match="a mistake"):
+        bad.arrives(frame(1) + frame(2)[:9])
+    assert bad.transport.is_closed
+    service.failure = None
+    good.arrives(frame(3))
+    assert service.opaques == [3]
+
+
+def test_frames_that_were_left_come_again_before_new_ones() -> None:
+    service = Noting()
+    service.stop_before = 2
+    wired = Wired(service)
+    wired.arrives(frame(1) + frame(2) + frame(3) + frame(4)[:10])
+    assert service.opaques == [1]
+    assert not wired.transport.is_reading
+    assert wired.link.partial_since is None
+    service.stop_before = None
+    wired.loop.run()
+    assert service.opaques == [1, 2, 3]
+    assert wired.transport.is_reading
+    assert wired.link.partial_since is not None
+    wired.arrives(frame(4)[10:])
+    assert service.opaques == [1, 2, 3, 4]
+
+
+def test_bad_bytes_behind_frames_that_were_left() -> None:
+    service = Noting()
+    service.stop_before = 2
+    wired = Wired(service)
+    wired.arrives(frame(1) + frame(2) + bytes(8))
+    assert not wired.transport.is_closed
+    service.stop_before = None
+    wired.loop.run()
+    assert service.opaques == [1, 2]
+    assert wired.transport.is_closed
+
+
+def test_a_peer_that_does_not_read_is_not_read() -> None:
+    service = Noting()
+    wired = Wired(service, limits=NetLimits(write_bytes_max=100))
+    assert wired.transport.high == 100
+    wired.transport.unsent = 101
+    wired.link.pause_writing()
+    assert wired.link.blocked_since == wired.loop.now
+    assert not wired.transport.is_reading
+    wired.loop.run()
+    assert not wired.transport.is_reading
+    wired.transport.unsent = 20
+    wired.link.resume_writing()
+    wired.loop.run()
+    assert wired.transport.is_reading
+    assert wired.link.blocked_since is None
+
+
+def test_answers_that_wait_count_before_they_are_written() -> None:
+    service = Noting()
+    wired = Wired(service, limits=NetLimits(write_bytes_max=3))
+    wired.arrives(frame(1) + frame(2) + frame(3) + frame(4))
+    assert service.opaques == [1, 2]
+    assert wired.transport.take() == b"1;2;"
+    wired.loop.run()
+    assert service.opaques == [1, 2, 3, 4]
+
+
+def test_requests_that_wait_for_the_disk() -> None:
+    service = Noting()
+    wired = Wired(service, limits=NetLimits(waiting_count_max=2, waiting_bytes_max=100))
+    wired.link.wait(1, 10)
+    assert not wired.link.is_full
+    wired.link.wait(1, 10)
+    assert wired.link.is_full
+    wired.arrives(frame(1))
+    assert not service.opaques
+    assert not wired.transport.is_reading
+    wired.link.waited(1, 10)
+    wired.loop.run()
+    assert service.opaques == [1]
+    assert wired.transport.is_reading
+    wired.link.wait(1, 100)
+    assert wired.link.is_full
+    wired.link.waited(2, 110)
+    assert wired.link.waiting_bytes == 0
+
+
+def test_a_long_turn_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Noting()
+    wired = Wired(service, limits=NetLimits(turn_s=-1))
+    wired.arrives(frame(1))
+    assert not service.opaques
+    assert not wired.transport.is_reading
+    wired.shared.limits = NetLimits()
+    wired.loop.run()
+    assert service.opaques == [1]
+
+
+def test_questions_are_answered_once() -> None:
+    service = Noting()
+    wired = Wired(service)
+    answers: list[tuple[Header | None, bytes]] = []
+    for _ in range(4):
+        wired.link.ask(7, {}, b"?", lambda header, body: answers.append((header, body)), 5.0)
+    asked = decode(wired.transport.take())
+    reply = Header(code=0, opaque=asked[0], flag=RESPONSE_FLAG)
+    wired.link.answered(reply, b"!")
+    wired.link.answered(reply, b"!")
+    assert answers == [(reply, b"!")]
+    wired.link.expire(wired.loop.now + 4)
+    assert len(answers) == 1
+    wired.link.expire(wired.loop.now + 6)
+    assert answers[1:] == 3 * [(None, b"")]
+    wired.link.ask(7, {}, b"?", lambda header, body: answers.append((header, body)), 5.0)
+    wired.link.connection_lost(None)
+    assert answers[4:] == [(None, b"")]
+    assert service.closed_links == [wired.link]
+    wired.link.ask(7, {}, b"?", lambda header, body: answers.append((header, body)), 5.0)
+    assert len(answers) == 6
+
+
+def test_after_the_end_nothing_is_written() -> None:
+    wired = Wired(Noting())
+    wired.link.tell(40, {"a": "b"})
+    assert decode(wired.transport.take())
+    wired.link.close()
+    wired.link.send(b"late")
+    wired.link.connection_lost(None)
+    wired.link.send(b"later")
+    assert wired.transport.written == []
+    wired.link.close()
+    wired.link.abort()
+    assert not wired.link.is_full
+
+
+def test_what_handlers_are_told_of_the_peer() -> None:
+    wired = Wired(Noting())
+    assert wired.link.remote == "10.1.1.1:4711"
+    assert wired.link.local == "10.0.0.1:10911"
+    assert wired.link.remote_host == bytes([10, 1, 1, 1, 0, 0, 0x12, 0x67])
+
+
+def test_memory_that_waits_is_counted_and_given_back() -> None:
+    relieved: list[bool] = []
+    shared = Shared(
+        NetLimits(partial_bytes_max=1, unsent_bytes_max=10), FrameBuffer(4096),
+        relieve=lambda: relieved.append(True),
+    )  # fmt: skip
+    wired = Wired(Noting(), shared=shared)
+    wired.arrives(frame(1)[:10])
+    assert relieved == [True]
+    wired.transport.unsent = 11
+    wired.link.send(b"x")
+    assert shared.unsent_bytes == 11
+    assert relieved == [True, True]
+    wired.link.abort()
+    assert (shared.partial_bytes, shared.unsent_bytes) == (0, 0)
+    assert wired.transport.is_aborted
+
+
+def decode(data: bytes) -> list[int]:
+    buffer = FrameBuffer()
+    buffer.writable()[: len(data)] = data
+    buffer.wrote(len(data))
+    batch = buffer.take()
+    return [
+        decode_header(batch.header(index), batch.serialise_types[index]).opaque
+        for index in range(batch.count)
+    ]
