@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +53,7 @@ class Live:
 
 
 @contextmanager
-def running(place: Path, *options: str, ephemeral: bool = True) -> Iterator[Live]:
+def running(place: Path, *options: str, ephemeral: bool = True) -> Generator[Live]:
     """`tianzhou up` on free ports, with its log in a file; killed at the end."""
     ready, log = place / "ready.json", place / "up.log"
     stored = ("--ephemeral",) if ephemeral else ()

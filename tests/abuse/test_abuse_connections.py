@@ -9,6 +9,7 @@ from raw_client import RawClient, pull_of, request, send_v2
 from small_server import ECHO, LARGE, PARKED, Echo, World, ended, run, until
 
 from tianzhou.net.limits import NetLimits
+from tianzhou.net.link import Link
 
 FLOW_CONTROL = 215
 SOON = NetLimits(idle_s=0.4, partial_s=0.2, blocked_s=0.2, close_s=0.2, sweep_s=0.02)
@@ -85,11 +86,14 @@ def test_s06_connections_from_one_address(monkeypatch: pytest.MonkeyPatch) -> No
     """This machine may open as many as it likes, so another is made up."""
     from tianzhou.net import server
 
+    def stranger(_: Link) -> str:
+        return "10.1.1.1"
+
     async def play(world: World) -> None:
         for _ in range(5):
             await world.connect()
         await until(lambda: world.count() == 5)
-        monkeypatch.setattr(server, "_limited_host", lambda _: "10.1.1.1")
+        monkeypatch.setattr(server, "_limited_host", stranger)
         for _ in range(2):
             await world.connect()
         await until(lambda: world.count() == 7)

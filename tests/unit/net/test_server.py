@@ -1,0 +1,107 @@
+"""Listening and stopping. Who is let in and cut off: tests/abuse/test_abuse_connections.py."""
+
+import asyncio
+
+import pytest
+
+from tianzhou.net.dial import dial
+from tianzhou.net.limits import NetLimits
+from tianzhou.net.link import Link
+from tianzhou.net.server import Server, bind
+from tianzhou.wire.codec import decode_headers, encode_command
+from tianzhou.wire.frame import FrameBatch
+from tianzhou.wire.header import Header, response_to
+
+WAIT_S = 10.0
+
+
+class Answering:
+    def __init__(self) -> None:
+        self.links: list[Link] = []
+        self.closed_count = 0
+
+    def opened(self, link: Link) -> None:
+        self.links.append(link)
+
+    def received(self, link: Link, batch: FrameBatch) -> None:
+        for header in decode_headers(batch):
+            link.send(encode_command(response_to(header, 0)))
+
+    def closed(self, link: Link) -> None:
+        self.closed_count += 1
+
+
+def test_a_question_over_a_real_socket() -> None:
+    async def play() -> None:
+        service = Answering()
+        server = Server(service)
+        bound = bind("127.0.0.1", 0)
+        await server.listen(bound)
+        link = await dial("127.0.0.1", bound.getsockname()[1])
+        answered = asyncio.Event()
+        answers: list[Header | None] = []
+
+        def take(header: Header | None, _: bytes) -> None:
+            answers.append(header)
+            answered.set()
+
+        link.ask(1, {}, b"", take, 5.0)
+        async with asyncio.timeout(WAIT_S):
+            await answered.wait()
+        assert answers[0] is not None
+        assert answers[0].code == 0
+        assert list(server.links) == service.links
+        await server.close()
+        assert service.closed_count == 1
+        assert not list(server.links)
+
+    asyncio.run(play())
+
+
+def test_stopping_lets_answers_leave() -> None:
+    async def play() -> None:
+        service = Answering()
+        server = Server(service, limits=NetLimits(close_s=5.0))
+        bound = bind("127.0.0.1", 0)
+        await server.listen(bound)
+        reader, writer = await asyncio.open_connection("127.0.0.1", bound.getsockname()[1])
+        writer.write(encode_command(Header(code=1, opaque=1)))
+        assert await reader.readexactly(4)
+        service.links[0].send(bytes(2**20))
+        closing = asyncio.ensure_future(server.close())
+        assert len(await reader.read(-1)) > 2**20
+        await closing
+        writer.close()
+
+    asyncio.run(play())
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    bound = bind("127.0.0.1", 0)
+    bound.listen()
+    port = bound.getsockname()[1]
+    with bound, pytest.raises(OSError, match=str(port)):
+        bind("127.0.0.1", port)
+
+
+def test_questions_expire_by_themselves() -> None:
+    class Silent(Answering):
+        def received(self, link: Link, batch: FrameBatch) -> None:
+            pass
+
+    async def play() -> None:
+        service = Silent()
+        server = Server(service, limits=NetLimits(sweep_s=0.01))
+        bound = bind("127.0.0.1", 0)
+        await server.listen(bound)
+        _, writer = await asyncio.open_connection("127.0.0.1", bound.getsockname()[1])
+        expired = asyncio.Event()
+        async with asyncio.timeout(WAIT_S):
+            while not service.links:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            service.links[0].ask(1, {}, b"", lambda _, __: expired.set(), 0.05)
+            await expired.wait()
+        writer.close()
+        await server.close()
+
+    asyncio.run(play())
