@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from live import Live, wait_for
 from raw_client import HungUp, RawClient, frame, heartbeat_of, pull_of, request, send_v1, send_v2
 
-SAMPLES: Final = Path(__file__).parents[1] / "unit" / "wire" / "samples"
+SAMPLES: Final = Path(__file__).parents[1] / "golden" / "samples"
 ANSWER_S: Final = 5.0
 SWALLOWED_S: Final = 0.2
 """Silence for so long means that the last frame is not whole and has swallowed the question."""
@@ -28,12 +28,13 @@ PROBE: Final = 31_999
 def captured() -> list[bytes]:
     """Requests that real clients sent."""
     found: list[bytes] = []
-    for path in sorted(SAMPLES.glob("*.jsonl")):
+    for path in sorted(SAMPLES.glob("frames-*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
             if row["dir"] == "C>S":
                 body = str(row.get("body", "")).encode("utf-8", "surrogateescape")
                 found.append(frame(json.dumps(row["h"]).encode(), body))
+    assert found, f"no captured frames in {SAMPLES}"
     return found[:: max(1, len(found) // 60)]
 
 
