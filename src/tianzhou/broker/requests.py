@@ -15,6 +15,8 @@ from tianzhou.wire.frame import FrameBatch
 # begins otherwise is decoded to find out, which is slower and not wrong.
 _SEND_V2: Final = b'{"code":310,'
 _SEND_V1: Final = b'{"code":10,"'
+_SEND_BATCH: Final = b'{"code":320,'
+_ROWS: Final = (_SEND_V2, _SEND_V1, _SEND_BATCH)
 _PULL: Final = b'{"code":11,"'
 _SENDS: Final = (
     RequestCode.SEND_MESSAGE,
@@ -40,9 +42,9 @@ class Requests:
         for index in range(batch.count):
             at = starts[index]
             head = bytes(view[at : at + 12]) if types[index] == 0 else b""
-            if head in (_SEND_V2, _SEND_V1):
+            if head in _ROWS:
                 if kind != head and row:
-                    self._send.run(link, batch, row, is_v2=kind == _SEND_V2)
+                    self._run(link, batch, row, kind)
                     row = []
                     if link.is_leaving:
                         return
@@ -50,7 +52,7 @@ class Requests:
                 row.append(index)
                 continue
             if row:
-                self._send.run(link, batch, row, is_v2=kind == _SEND_V2)
+                self._run(link, batch, row, kind)
                 row = []
                 if link.is_leaving:
                     return
@@ -62,6 +64,12 @@ class Requests:
             else:
                 self._other(link, batch, index)
         if row:
+            self._run(link, batch, row, kind)
+
+    def _run(self, link: Link, batch: FrameBatch, row: list[int], kind: bytes) -> None:
+        if kind == _SEND_BATCH:
+            self._send.run_batches(link, batch, row)
+        else:
             self._send.run(link, batch, row, is_v2=kind == _SEND_V2)
 
     def _other(self, link: Link, batch: FrameBatch, index: int) -> None:

@@ -37,8 +37,8 @@ NUMPY_FROM: Final = 48
 """A numpy call costs about 4 µs whatever it does; below this many records `struct` is faster."""
 
 CRC_PLACEHOLDER: Final = CRC_PROPERTY + b"\x01" + b"0" * 10 + b"\x02"
-_INVISIBLE: Final = (flags.TRANSACTION_PREPARED, flags.TRANSACTION_ROLLBACK)
-_TRANSACTION: Final = flags.TRANSACTION_MASK
+# Prepared and rolled back records have this bit, others have not.
+_INVISIBLE: Final = flags.TRANSACTION_PREPARED & flags.TRANSACTION_ROLLBACK
 _LONG_HOSTS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
 _FIXED_BYTES: Final = HEAD.size + 2
 _PROPERTIES_MAX: Final = limits.PROPERTIES_BYTES_MAX
@@ -139,7 +139,7 @@ def build(entries: Iterable[Entry], *, store_host: bytes, record_crc: bool) -> R
         starts.append(at)
         at += total
         ends.append(at)
-        queues.append(queue if sys_flag & _TRANSACTION not in _INVISIBLE else None)
+        queues.append(None if sys_flag & _INVISIBLE else queue)
     data = bytearray().join(parts)
     return RecordChunk(data, starts, ends, queues, has_crc=record_crc, has_long_hosts=rare > 0)
 

@@ -72,6 +72,15 @@ class Sender(NamedTuple):
     is_batch: bool
 
 
+class _Batch(NamedTuple):
+    """A batch that waits for its answer, and which of the stored messages are its own."""
+
+    opaque: int
+    flag: int
+    start: int
+    end: int
+
+
 class Send:
     """Owner: the broker loop."""
 
@@ -89,13 +98,16 @@ class Send:
         self._added = b"MSG_REGION\x01%s\x02TRACE_ON\x01%s\x02CLUSTER\x01%s\x02" % (
             config.region.encode(), trace, config.cluster.encode(),
         )  # fmt: skip
-        self._answer = (
-            b'{"code":%%d,"extFields":{"MSG_REGION":"%s","TRACE_ON":"%s","msgId":"%s%%016X",'
+        self._host_hex = writer.store_host.hex().upper()
+        self._id = self._host_hex.encode() + b"%016X"
+        self._answer_ids = (
+            b'{"code":%%d,"extFields":{"MSG_REGION":"%s","TRACE_ON":"%s","msgId":"%%s",'
             b'"queueId":"%%d","queueOffset":"%%d"},"flag":1,"language":"PYTHON","opaque":%%d,'
             b'"serializeTypeCurrentRPC":"JSON","version":%d}'
-        ) % (config.region.encode(), trace, writer.store_host.hex().upper().encode(), VERSION)
+        ) % (config.region.encode(), trace, VERSION)
+        # The same with the one id of a single message.
+        self._answer = self._answer_ids.replace(b'"%s"', b'"' + self._id + b'"')
         self._broker = config.name
-        self._host_hex = writer.store_host.hex().upper()
         self._region = {"MSG_REGION": config.region, "TRACE_ON": trace.decode()}
 
     def forget_targets(self) -> None:
@@ -187,6 +199,92 @@ class Send:
                     pieces.append(pack(size + 4, size) + text)
             link.send(b"".join(pieces))
             link.waited(len(rows), stored)
+
+        self._writer.when_durable(appended.end, answer)
+
+    # Batches
+
+    def run_batches(self, link: Link, batch: FrameBatch, indexes: Sequence[int]) -> None:
+        """A row of batches with JSON headers: one append for all of them."""
+        entries: list[Entry] = []
+        asked: list[_Batch] = []
+        for index in indexes:
+            made = self._plain_batch(link, batch, index)
+            if made is None:
+                self._flush_batches(link, entries, asked)
+                if link.has_enough:
+                    link.leave(batch, index)
+                    return
+                self.one(link, batch, index)
+                continue
+            opaque, flag, inner = made
+            asked.append(_Batch(opaque, flag, len(entries), len(entries) + len(inner)))
+            entries += inner
+        self._flush_batches(link, entries, asked)
+
+    def _plain_batch(
+        self, link: Link, batch: FrameBatch, index: int
+    ) -> tuple[int, int, list[Entry]] | None:
+        """The messages of a batch that needs no closer look; None for one that does."""
+        try:
+            header = _V2.decode(batch.header(index))
+        except _UNREADABLE:
+            return None
+        fields, body = header.ext, batch.body(index)
+        queues = self._targets.get(fields.topic)
+        text = (fields.properties or "").encode()
+        if (
+            queues is None
+            or not 0 <= fields.queue_id < len(queues)
+            or fields.sys_flag & _NOT_PLAIN
+            or fields.reconsume_times
+            or len(body) > self._body_max
+            or len(text) > _SHORT_PROPERTIES
+            or b"WAIT\x01false" in text
+        ):
+            return None
+        message = Incoming(
+            fields.topic, fields.queue_id, body, self._completed(text, fields), fields.flag,
+            fields.sys_flag, fields.born_timestamp_ms, link.remote_host,
+        )  # fmt: skip
+        try:
+            return header.opaque, header.flag, self._split(message)
+        except Refused:
+            return None  # refused again, with an answer, on the slow way
+
+    def _flush_batches(self, link: Link, entries: list[Entry], asked: list[_Batch]) -> None:
+        """Store the batches gathered, and answer each now or when it is durable."""
+        if not entries:
+            return
+        rows, stored = asked.copy(), entries.copy()
+        entries.clear()
+        asked.clear()
+        try:
+            appended = self._writer.put(stored)
+        except Refused as refused:
+            for row in rows:
+                self._refuse(link, Header(code=0, opaque=row.opaque, flag=row.flag), refused)
+            return
+        places, offsets = appended.physical_offsets(), appended.queue_offsets
+        size = appended.end - places[0]
+        link.wait(len(rows), size)
+
+        def answer(durable: bool) -> None:
+            code = 0 if durable else ResponseCode.FLUSH_DISK_TIMEOUT
+            for row in rows:
+                if not row.flag & 2:
+                    first = row.start
+                    ids = [self._id % place for place in places[first : row.end][:IDS_MAX]]
+                    queue_id = stored[first].queue.queue_id
+                    text = self._answer_ids % (
+                        code,
+                        b",".join(ids),
+                        queue_id,
+                        offsets[first],
+                        row.opaque,
+                    )
+                    link.send(PREFIX.pack(len(text) + 4, len(text)) + text)
+            link.waited(len(rows), size)
 
         self._writer.when_durable(appended.end, answer)
 
