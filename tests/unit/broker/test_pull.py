@@ -1,0 +1,186 @@
+"""Pulls: every status with its code and next offset, filters, waiting and waking."""
+
+import pytest
+
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
+from tianzhou.wire import fastjson
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire._generated_headers_pull import PullMessageRequest
+from tianzhou.wire.codec import encode_command
+from tianzhou.wire.header import Header, SerialiseType
+from tianzhou.wire.tables import SubscriptionGroupConfig
+
+TOPIC = "orders"
+COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
+
+
+def pull(
+    broker: SmallBroker,
+    peer: RecordingPeer,
+    offset: int = 0,
+    *,
+    topic: str = TOPIC,
+    group: str = "readers",
+    queue_id: int = 0,
+    sys_flag: int = SUBSCRIPTION,
+    text: str = "*",
+    kind: str = "TAG",
+    wait_ms: int = 0,
+    code: int = RequestCode.PULL_MESSAGE,
+    serialise_type: SerialiseType = SerialiseType.JSON,
+) -> None:
+    fields = PullMessageRequest(
+        consumer_group=group, topic=topic, queue_id=queue_id, queue_offset=offset, max_msg_nums=32,
+        sys_flag=sys_flag | (SUSPEND if wait_ms else 0), commit_offset=5,
+        suspend_timeout_ms=wait_ms, subscription=text, sub_version=0, expression_type=kind,
+    )  # fmt: skip
+    header = Header(code=code, opaque=77, ext=fields.to_ext(), serialise_type=serialise_type)
+    broker.received(peer, encode_command(header))
+
+
+def answer(broker: SmallBroker, offset: int = 0, **more: object) -> Header:
+    peer = RecordingPeer()
+    pull(broker, peer, offset, **more)  # pyright: ignore[reportArgumentType] - handed on as given
+    (found,) = peer.answers()
+    assert found.opaque == 77
+    return found
+
+
+@pytest.fixture
+def broker() -> SmallBroker:
+    made = SmallBroker()
+    for number in range(10):
+        tags = "even" if number % 2 == 0 else "odd"
+        made.send(TOPIC, b"m%d" % number, {"TAGS": tags, "size": str(number)})
+    return made
+
+
+@pytest.mark.parametrize("serialise_type", list(SerialiseType))
+@pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE])
+def test_found(broker: SmallBroker, code: int, serialise_type: SerialiseType) -> None:
+    found = answer(broker, 3, code=code, serialise_type=serialise_type)
+    assert (found.code, found.remark) == (0, "FOUND")
+    assert found.serialise_type is serialise_type
+    assert found.ext == {
+        "nextBeginOffset": "10", "minOffset": "0", "maxOffset": "10", "suggestWhichBrokerId": "0",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "next_offset"),
+    [
+        (10, ResponseCode.PULL_NOT_FOUND, "10"),
+        (11, ResponseCode.PULL_OFFSET_MOVED, "0"),
+    ],
+)
+def test_offsets_at_and_beyond_the_end(
+    broker: SmallBroker, offset: int, code: int, next_offset: str
+) -> None:
+    found = answer(broker, offset)
+    assert (found.code, found.ext["nextBeginOffset"]) == (code, next_offset)
+
+
+def test_an_empty_queue(broker: SmallBroker) -> None:
+    assert answer(broker, 0, queue_id=1).code == ResponseCode.PULL_NOT_FOUND
+    assert answer(broker, 3, queue_id=1).code == ResponseCode.PULL_OFFSET_MOVED
+
+
+def test_tags(broker: SmallBroker) -> None:
+    assert answer(broker, text="odd").ext["nextBeginOffset"] == "10"
+    nothing = answer(broker, text="neither")
+    assert nothing.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert nothing.ext["nextBeginOffset"] == "10"
+
+
+def test_sql(broker: SmallBroker) -> None:
+    assert answer(broker, text="size > 7", kind="SQL92").code == 0
+    none = answer(broker, text="size > 70", kind="SQL92")
+    assert none.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert (
+        answer(broker, text="size >", kind="SQL92").code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    )
+
+
+def test_refusals(broker: SmallBroker) -> None:
+    assert answer(broker, topic="unknown").code == ResponseCode.TOPIC_NOT_EXIST
+    assert answer(broker, queue_id=99).code == ResponseCode.INVALID_PARAMETER
+    assert answer(broker, sys_flag=0).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    broker.parts.permission.set(2)
+    assert answer(broker).code == ResponseCode.NO_PERMISSION
+
+
+def test_a_group_that_may_not_consume(broker: SmallBroker) -> None:
+    body = fastjson.encode(SubscriptionGroupConfig(group_name="readers", consume_enable=False))
+    made = broker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+    assert made is not None
+    assert made.code == 0
+    assert answer(broker).code == ResponseCode.NO_PERMISSION
+
+
+def test_an_offset_is_committed_on_the_way(broker: SmallBroker) -> None:
+    answer(broker, sys_flag=SUBSCRIPTION)
+    assert broker.parts.offsets.get("readers", TOPIC, 0) is None
+    answer(broker, sys_flag=SUBSCRIPTION | COMMIT)
+    assert broker.parts.offsets.get("readers", TOPIC, 0) == 5
+
+
+def test_a_pull_waits_and_is_woken_by_the_message(broker: SmallBroker) -> None:
+    peer = RecordingPeer()
+    pull(broker, peer, 10, wait_ms=15_000)
+    assert peer.answers() == []
+    assert len(broker.parts.pull.holds) == 1
+    broker.send(TOPIC, b"at last")
+    (woken,) = peer.answers()
+    assert (woken.code, woken.ext["nextBeginOffset"]) == (0, "11")
+    assert len(broker.parts.pull.holds) == 0
+
+
+def test_a_message_that_does_not_match_wakes_nobody(broker: SmallBroker) -> None:
+    peer = RecordingPeer()
+    pull(broker, peer, 10, wait_ms=15_000, text="wanted")
+    broker.send(TOPIC, b"other", {"TAGS": "unwanted"})
+    assert peer.answers() == []
+    broker.send(TOPIC, b"this", {"TAGS": "wanted"})
+    (woken,) = peer.answers()
+    assert (woken.code, woken.ext["nextBeginOffset"]) == (0, "12")
+
+
+def test_a_pull_that_waited_in_vain_says_how_far_it_looked(broker: SmallBroker) -> None:
+    peer = RecordingPeer()
+    pull(broker, peer, 10, wait_ms=1_000, text="wanted")
+    broker.send(TOPIC, b"other", {"TAGS": "unwanted"})
+    broker.clock.advance(ms=999)
+    broker.parts.pull.tick()
+    assert peer.answers() == []
+    broker.clock.advance(ms=2)
+    broker.parts.pull.tick()
+    (late,) = peer.answers()
+    assert late.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert late.ext["nextBeginOffset"] == "11"
+
+
+def test_a_pull_on_an_empty_queue_times_out_with_nothing(broker: SmallBroker) -> None:
+    peer = RecordingPeer()
+    pull(broker, peer, 0, queue_id=1, wait_ms=1_000)
+    broker.clock.advance(ms=1_001)
+    broker.parts.pull.tick()
+    assert [found.code for found in peer.answers()] == [ResponseCode.PULL_NOT_FOUND]
+
+
+def test_short_polling_waits_a_second_at_most() -> None:
+    broker = SmallBroker(config=BrokerConfig(long_polling=False))
+    broker.send(TOPIC, b"first")
+    peer = RecordingPeer()
+    pull(broker, peer, 1, wait_ms=15_000)
+    broker.clock.advance(ms=1_001)
+    broker.parts.pull.tick()
+    assert [found.code for found in peer.answers()] == [ResponseCode.PULL_NOT_FOUND]
+
+
+def test_pulls_of_closed_connections_are_forgotten(broker: SmallBroker) -> None:
+    peer = RecordingPeer()
+    pull(broker, peer, 10, wait_ms=15_000)
+    peer.close()
+    broker.parts.pull.tick()
+    assert len(broker.parts.pull.holds) == 0
