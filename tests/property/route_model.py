@@ -47,7 +47,7 @@ class RouteModel:
             and old.address != wanted.address
             and old.version.state_version > wanted.data_version.state_version
         ):
-            self.settle()
+            self.settle({name})
             return "OUTDATED"
         self.cluster[name], self.acting[name] = wanted.cluster, bool(wanted.acting_master)
         self.held = [held for held in self.held if held is not old]
