@@ -9,6 +9,7 @@ a while, leaves the rest of the frames; they come again later, before anything n
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,9 +59,9 @@ class Link(asyncio.BufferedProtocol):
     """Owner: the event loop."""
 
     __slots__ = (
-        "_asked", "_began", "_is_paused", "_left", "_loop", "_out", "_out_bytes", "_own",
-        "_own_bytes", "_peername", "_remote_host", "_service", "_shared", "_transport", "_unsent",
-        "_writing", "blocked_since", "closing_since", "heard_at", "partial_since", "session",
+        "_asked", "_began", "_got_nowhere", "_is_paused", "_left", "_loop", "_out", "_out_bytes",
+        "_own", "_own_bytes", "_peername", "_remote_host", "_service", "_shared", "_transport",
+        "_unsent", "_writing", "blocked_since", "closing_since", "heard_at", "partial_since", "session",
         "waiting_bytes", "waiting_count",
     )  # fmt: skip
 
@@ -80,6 +81,7 @@ class Link(asyncio.BufferedProtocol):
         self._writing = False
         self._began = 0.0
         """When handling began; the loop's own time stands still meanwhile."""
+        self._got_nowhere = False
         self._is_paused = False
         self._asked: Connection[OnAnswer] | None = None
         self.heard_at = loop.time()
@@ -114,7 +116,10 @@ class Link(asyncio.BufferedProtocol):
     def _handle(self, buffer: FrameBuffer) -> None:
         # What is queued while handling leaves in one write at the end.
         self._writing = True
-        self._began = time.monotonic()
+        # Who got nothing done in its last turn has as long as it needs: a single request may
+        # take longer than a turn.
+        self._began = math.inf if self._got_nowhere else time.monotonic()
+        self._got_nowhere = False
         is_sound = False
         try:
             batch = buffer.take()
@@ -189,6 +194,7 @@ class Link(asyncio.BufferedProtocol):
     def leave(self, batch: FrameBatch, index: int) -> None:
         """Said by a service that finds it has enough: the frames from this one on come again."""
         self._left = batch.headers[index] - PREFIX.size
+        self._got_nowhere = index == 0
 
     def wait(self, count: int, size: int) -> None:
         """So many requests of this peer, with so many bytes, wait for the disk."""
