@@ -5,8 +5,10 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -34,9 +36,17 @@ def targets() -> list[str]:
     return [line.removeprefix("make ") for line in commands() if line.startswith("make ")]
 
 
-def store_commands() -> list[list[str]]:
+def tianzhou_commands() -> list[list[str]]:
     prefix = ".venv/bin/tianzhou "
     return [line.removeprefix(prefix).split() for line in commands() if line.startswith(prefix)]
+
+
+def store_commands() -> list[list[str]]:
+    return [words for words in tianzhou_commands() if words[0] == "store"]
+
+
+def server_commands() -> list[list[str]]:
+    return [words for words in tianzhou_commands() if words[0] != "store"]
 
 
 def tianzhou(arguments: list[str], cwd: Path) -> str:
@@ -51,7 +61,8 @@ def tianzhou(arguments: list[str], cwd: Path) -> str:
 
 
 def test_every_command_is_of_a_kind_that_is_tried() -> None:
-    assert len(commands()) == len(targets()) + len(store_commands())
+    assert len(commands()) == len(targets()) + len(tianzhou_commands())
+    assert server_commands() == [*SERVERS, DRAIN]
     assert {"demo", "test", "setup", "check", "bench"} <= set(targets())
 
 
@@ -108,6 +119,51 @@ def test_operators_commands(arguments: list[str], example_output: tuple[Path, st
         assert {"inspect": "orders", "verify": "1 record", "rebuild": "1 record"}[
             arguments[1]
         ] in printed
+
+
+SERVERS = [
+    ["up"],
+    ["nameserver"],
+    ["broker", "-n", "127.0.0.1:9876"],
+    ["broker", "-n", "127.0.0.1:9876", "-c", "FILE"],
+]
+DRAIN = ["broker", "drain", "broker-a"]
+
+
+@contextlib.contextmanager
+def running(arguments: list[str], place: Path) -> Generator[None]:
+    """A server, from the moment it says that it serves until it has stopped in order."""
+    settings = place / "broker.conf"
+    settings.write_text("brokerName=broker-a\ndeleteWhen=04\n")
+    given = [str(settings) if word == "FILE" else word for word in arguments]
+    script = Path(sys.prefix) / "bin" / "tianzhou"
+    process = subprocess.Popen(
+        [script, *given], cwd=place, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    with process, process.stderr as said:
+        lines: list[str] = []
+        for line in said:
+            lines.append(line)
+            if "Ctrl-C stops" in line:
+                break
+        assert "Ctrl-C stops" in lines[-1], f"{arguments}: {lines}"
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def test_servers_start_and_a_broker_is_drained(tmp_path: Path) -> None:
+    up, nameserver, broker, configured = SERVERS
+    with running(up, tmp_path):
+        assert "safe to stop broker-a" in tianzhou(DRAIN, tmp_path)
+    with running(nameserver, tmp_path):
+        for arguments in (broker, configured):
+            with running(arguments, tmp_path):
+                assert "safe to stop broker-a" in tianzhou(DRAIN, tmp_path)
 
 
 def test_verify_fails_on_damage(example_output: tuple[Path, str]) -> None:
