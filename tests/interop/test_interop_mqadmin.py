@@ -1,0 +1,309 @@
+"""`mqadmin` of RocketMQ manages our servers. It always exits with 0: judged is what it prints."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import client_probe
+import client_servers
+import pytest
+from client_build import FIVE, FOUR, build
+from client_mqadmin import Mqadmin
+from client_probe import ClientProbe, Line
+
+from clients.server_process import ServerProcess
+
+CLUSTER: Final = "DefaultCluster"
+BROKER: Final = "broker-a"
+TOPIC: Final = "Orders"
+GROUP: Final = "shipping"
+PRODUCERS: Final = "shop"
+COUNT: Final = 10
+
+
+class Stage(NamedTuple):
+    """A server with messages in a topic, a producer and a consumer that has got them all."""
+
+    server: ServerProcess
+    probe: ClientProbe
+    mqadmin: Mqadmin
+    sent: list[Line]
+    """What the producer was told about each message."""
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    home, classpath = tmp_path_factory.mktemp("mqadmin"), build(FIVE)
+    with (
+        client_servers.up(home / "up") as server,
+        client_probe.running(classpath, server.nameserver, home / "clients") as probe,
+    ):
+        probe.ask("producer", "p", group=PRODUCERS, trace=True)
+        bodies = [f"order {n}" for n in range(COUNT)]
+        sent = [
+            probe.send("p", TOPIC, body, tags="A", keys=body.replace(" ", "-")) for body in bodies
+        ]
+        probe.ask("consumer", "c", group=GROUP, topic=TOPIC, trace=True)
+        probe.wait_bodies(bodies, "c")
+        yield Stage(server, probe, Mqadmin(classpath, server.nameserver, home / "tool"), sent)
+
+
+@pytest.fixture
+def mqadmin(stage: Stage) -> Mqadmin:
+    return stage.mqadmin
+
+
+def rows_of(rows: list[list[str]], name: str) -> list[list[str]]:
+    """The rows that begin so."""
+    return [row for row in rows if row[0] == name]
+
+
+def queue_totals(rows: list[list[str]], column: int) -> int:
+    return sum(int(row[column]) for row in rows)
+
+
+@pytest.mark.parametrize("version", [FIVE, FOUR])
+def test_cluster_list(stage: Stage, version: str, tmp_path: Path) -> None:
+    tool = Mqadmin(build(version), stage.server.nameserver, tmp_path)
+    [row] = rows_of(tool.table("clusterList"), CLUSTER)
+    assert row[1:5] == [BROKER, "0", stage.server.broker, "V5_3_3"]
+
+
+def test_life_of_a_topic(mqadmin: Mqadmin) -> None:
+    """updateTopic, topicRoute, updateTopicPerm, deleteTopic, topicList."""
+    made = mqadmin.run("updateTopic", "-c", CLUSTER, "-t", "Life", "-r", "5", "-w", "3")
+    assert "success" in made
+    assert "readQueueNums=5, writeQueueNums=3, perm=RW-" in made
+    route = mqadmin.run("topicRoute", "-t", "Life")
+    for word in ('"perm":6', '"readQueueNums":5', '"writeQueueNums":3', f'"brokerName":"{BROKER}"'):
+        assert word in route
+    assert ["Life"] in mqadmin.table("topicList")
+    changed = mqadmin.run("updateTopicPerm", "-c", CLUSTER, "-t", "Life", "-p", "4")
+    assert "update topic perm from 6 to 4" in changed
+    assert '"perm":4' in mqadmin.run("topicRoute", "-t", "Life")
+    gone = mqadmin.run("deleteTopic", "-c", CLUSTER, "-t", "Life")
+    assert f"delete topic [Life] from cluster [{CLUSTER}] success" in gone
+    assert "delete topic [Life] from NameServer success" in gone
+    assert ["Life"] not in mqadmin.table("topicList")
+    assert "CODE: 17" in mqadmin.run_anyway("topicRoute", "-t", "Life")
+
+
+def test_topic_of_one_broker_in_order(stage: Stage) -> None:
+    text = stage.mqadmin.run_anyway(  # that there was no such setting yet, it tells as an exception
+        "updateTopic", "-b", stage.server.broker, "-t", "InOrder", "-o", "true"
+    )
+    assert f"set broker orderConf. isOrder=true, orderConf=[{BROKER}:8]" in text
+    assert f"create topic to {stage.server.broker} success" in text
+
+
+def test_topic_list_with_groups(mqadmin: Mqadmin) -> None:
+    assert [CLUSTER, TOPIC, GROUP] in mqadmin.table("topicList", "-c")
+
+
+def test_topic_status(mqadmin: Mqadmin) -> None:
+    rows = rows_of(mqadmin.table("topicStatus", "-t", TOPIC), BROKER)
+    assert sorted(row[1] for row in rows) == ["0", "1", "2", "3"]
+    assert {row[2] for row in rows} == {"0"}
+    assert queue_totals(rows, 3) >= COUNT
+
+
+def test_topic_cluster_list(mqadmin: Mqadmin) -> None:
+    assert mqadmin.table("topicClusterList", "-t", TOPIC) == [[CLUSTER]]
+
+
+def test_life_of_a_group(mqadmin: Mqadmin) -> None:
+    """updateSubGroup, getConsumerConfig, deleteSubGroup."""
+    made = mqadmin.run("updateSubGroup", "-c", CLUSTER, "-g", "crew", "-r", "3", "-q", "2")
+    assert "create subscription group to" in made
+    assert "success" in made
+    rows = mqadmin.table("getConsumerConfig", "-g", "crew")
+    assert ["retryMaxTimes", "=", "3"] in rows
+    assert ["retryQueueNums", "=", "2"] in rows
+    gone = mqadmin.run("deleteSubGroup", "-c", CLUSTER, "-g", "crew")
+    assert "delete subscription group [crew] from broker" in gone
+    assert "retryMaxTimes" not in mqadmin.run_anyway("getConsumerConfig", "-g", "crew")
+
+
+def test_broker_status(stage: Stage) -> None:
+    rows = stage.mqadmin.table("brokerStatus", "-b", stage.server.broker)
+    told = {row[0].rstrip(":"): row[-1] for row in rows}
+    assert told["brokerVersionDesc"] == "V5_3_3"
+    assert int(told["msgPutTotalTodayNow"]) >= COUNT
+    assert int(told["commitLogMaxOffset"]) > 0
+
+
+def test_get_broker_config(stage: Stage) -> None:
+    rows = stage.mqadmin.table("getBrokerConfig", "-b", stage.server.broker)
+    assert ["brokerName", "=", BROKER] in rows
+    assert ["brokerClusterName", "=", CLUSTER] in rows
+    assert ["flushDiskType", "=", "ASYNC_FLUSH"] in rows
+
+
+def test_update_broker_config(stage: Stage) -> None:
+    mqadmin, broker = stage.mqadmin, stage.server.broker
+    for value in ("false", "true"):
+        change = ("-k", "autoCreateSubscriptionGroup", "-v", value)
+        assert f"success, {broker}" in mqadmin.run("updateBrokerConfig", "-b", broker, *change)
+        rows = mqadmin.table("getBrokerConfig", "-b", broker)
+        assert ["autoCreateSubscriptionGroup", "=", value] in rows
+    change = ("-k", "flushDiskType", "-v", "SYNC_FLUSH")
+    refused = mqadmin.run_anyway("updateBrokerConfig", "-b", broker, *change)
+    assert "CODE: 16  DESC: flushDiskType can't be changed while the broker runs" in refused
+
+
+def test_get_namesrv_config(mqadmin: Mqadmin) -> None:
+    assert ["scanNotActiveBrokerInterval", "=", "10000"] in mqadmin.table("getNamesrvConfig")
+
+
+def test_consumer_progress(stage: Stage) -> None:
+    """Offsets are committed every 5 s; the consumer of this group has already gone."""
+    stage.probe.ask("consumer", "quick", group="quick", topic=TOPIC)
+    stage.probe.wait_events("quick", COUNT)
+    stage.probe.stop("quick")
+    text = stage.mqadmin.run("consumerProgress", "-g", "quick")
+    rows = rows_of([row.split() for row in text.splitlines() if row], TOPIC)
+    assert queue_totals(rows, 3) == queue_totals(rows, 4) >= COUNT
+    assert "Consume Diff Total: 0" in text
+
+
+def test_consumer_progress_of_all(mqadmin: Mqadmin) -> None:
+    [row] = rows_of(mqadmin.table("consumerProgress"), GROUP)
+    assert row[1:5] == ["1", "V5_3_3", "PUSH", "CLUSTERING"]
+
+
+def test_consumer_connection(mqadmin: Mqadmin) -> None:
+    text = mqadmin.run("consumerConnection", "-g", GROUP)
+    assert re.search(r"@c +127\.0\.0\.1:\d+ +JAVA +V5_3_3", text)
+    assert re.search(rf"{TOPIC} +\*", text)
+    assert "ConsumeType: CONSUME_PASSIVELY" in text
+    assert "MessageModel: CLUSTERING" in text
+
+
+def test_consumer_status(mqadmin: Mqadmin) -> None:
+    """The broker asks the consumer itself."""
+    text = mqadmin.run("consumerStatus", "-g", GROUP)
+    assert re.search(r"@c +V5_3_3 ", text)
+    assert "Same subscription in the same group of consumer" in text
+    assert "Rebalance OK" in text
+
+
+def test_producer_connection(mqadmin: Mqadmin) -> None:
+    text = mqadmin.run("producerConnection", "-g", PRODUCERS, "-t", TOPIC)
+    assert re.search(r"@p +127\.0\.0\.1:\d+ +JAVA +V5_3_3", text)
+
+
+def test_query_by_id(stage: Stage) -> None:
+    text = stage.mqadmin.run("queryMsgById", "-t", TOPIC, "-i", stage.sent[3]["offsetMsgId"])
+    assert_is_order_3(text, stage)
+    assert f"MessageTrack [consumerGroup={GROUP}, trackType=" in text
+
+
+def assert_is_order_3(text: str, stage: Stage) -> None:
+    told = stage.sent[3]
+    for name, value in (
+        ("Topic", TOPIC), ("Tags", "[A]"), ("Keys", "[order-3]"),
+        ("Queue ID", told["queueId"]), ("Queue Offset", told["queueOffset"]),
+    ):  # fmt: skip
+        assert re.search(rf"^{name}: +{re.escape(str(value))}$", text, re.MULTILINE), text
+    assert told["msgId"] in text
+
+
+def test_query_by_key(stage: Stage) -> None:
+    rows = stage.mqadmin.table("queryMsgByKey", "-t", TOPIC, "-k", "order-3")
+    told = stage.sent[3]
+    assert rows[1:] == [[told["msgId"], str(told["queueId"]), str(told["queueOffset"])]]
+
+
+def test_query_by_unique_key(stage: Stage) -> None:
+    text = stage.mqadmin.run("queryMsgByUniqueKey", "-t", TOPIC, "-i", stage.sent[3]["msgId"])
+    assert_is_order_3(text, stage)
+
+
+def test_query_by_offset(stage: Stage) -> None:
+    told = stage.sent[3]
+    place = ("-b", BROKER, "-i", str(told["queueId"]), "-o", str(told["queueOffset"]))
+    text = stage.mqadmin.run("queryMsgByOffset", "-t", TOPIC, *place)
+    assert_is_order_3(text, stage)
+    assert told["offsetMsgId"] in text
+
+
+def test_send_and_consume(mqadmin: Mqadmin) -> None:
+    """sendMessage, consumeMessage."""
+    text = mqadmin.run("sendMessage", "-t", "ByHand", "-p", "hello", "-k", "K", "-c", "T")
+    assert re.search(rf"^{BROKER} +\d +SEND_OK +\w+", text, re.MULTILINE)
+    consumed = mqadmin.run("consumeMessage", "-t", "ByHand", "-g", "by-hand")
+    assert "Consume ok" in consumed
+    assert "TAGS=T" in consumed
+    assert "BODY: hello" in consumed
+
+
+def test_print_messages(stage: Stage) -> None:
+    text = stage.mqadmin.run("printMsg", "-t", TOPIC, "-d", "true")
+    for told in stage.sent:
+        assert text.count(f"MSGID: {told['msgId']}") == 1
+    assert "BODY: order 7" in text
+
+
+def test_print_a_queue(stage: Stage) -> None:
+    place = ("-a", BROKER, "-i", "1", "-p", "true", "-d", "true")
+    text = stage.mqadmin.run("printMsgByQueue", "-t", TOPIC, *place)
+    for told in stage.sent:
+        assert (f"MSGID: {told['msgId']}" in text) == (told["queueId"] == 1)
+
+
+def test_query_trace(stage: Stage) -> None:
+    found: list[str] = []
+
+    def look() -> bool:
+        """Clients write traces within 5 s."""
+        found.append(stage.mqadmin.run_anyway("queryMsgTraceById", "-i", stage.sent[3]["msgId"]))
+        return "Sub " in found[-1]
+
+    stage.probe.wait_for(look, what="both traces are there")
+    assert re.search(rf"^Pub +{PRODUCERS} +.*success", found[-1], re.MULTILINE)
+    assert re.search(rf"^Sub +{GROUP} +.*success", found[-1], re.MULTILINE)
+
+
+def test_reset_offset_by_time(stage: Stage) -> None:
+    """A consumer that is running begins anew."""
+    stage.probe.ask("consumer", "again", group="again", topic=TOPIC)
+    had = len(stage.probe.wait_events("again", COUNT))
+    rows = stage.mqadmin.table("resetOffsetByTime", "-g", "again", "-t", TOPIC, "-s", "1000")
+    assert sorted(rows_of(rows, BROKER)) == [[BROKER, str(queue), "0"] for queue in range(4)]
+    stage.probe.wait_events("again", had + COUNT)
+    stage.probe.stop("again")
+
+
+def test_skip_accumulated_messages(stage: Stage) -> None:
+    """What came while nobody was there is not delivered any more."""
+    probe, topic = stage.probe, "Skipped"
+    probe.send("p", topic, "taken")
+    probe.ask("consumer", "skip-1", group="skip", topic=topic)
+    probe.wait_events("skip-1")
+    probe.stop("skip-1")
+    for n in range(8):
+        probe.send("p", topic, f"skipped {n}")
+    rows = stage.mqadmin.table("skipAccumulatedMessage", "-g", "skip", "-t", topic)
+    assert queue_totals(rows_of(rows, BROKER), 2) == 9
+    assert "Consume Diff Total: 0" in stage.mqadmin.run("consumerProgress", "-g", "skip")
+    probe.ask("consumer", "skip-2", group="skip", topic=topic)
+    probe.send("p", topic, "after")
+    probe.wait_bodies(["after"], "skip-2")
+    probe.stop("skip-2")
+
+
+def test_write_permission_of_a_broker(mqadmin: Mqadmin) -> None:
+    """wipeWritePerm, addWritePerm."""
+    assert " OK, " in mqadmin.run("wipeWritePerm", "-b", BROKER)
+    assert '"perm":4' in mqadmin.run("topicRoute", "-t", TOPIC)
+    assert " OK, " in mqadmin.run("addWritePerm", "-b", BROKER)
+    assert '"perm":6' in mqadmin.run("topicRoute", "-t", TOPIC)
+
+
+def test_stats_of_all(mqadmin: Mqadmin) -> None:
+    rows = mqadmin.table("statsAll", "-t", TOPIC)
+    assert [TOPIC, GROUP] in [row[:2] for row in rows]
+    [row] = [row for row in rows if row[1] == GROUP]
+    assert row[2] == "0"
+    assert int(row[5]) >= COUNT
