@@ -20,7 +20,7 @@ SAMPLES: Final = Path(__file__).parents[1] / "golden" / "samples"
 ANSWER_S: Final = 5.0
 SWALLOWED_S: Final = 0.2
 """Silence for so long means that the last frame is not whole and has swallowed the question."""
-EXAMPLES: Final = 5_000 if os.environ.get("TIANZHOU_TORTURE") else 250
+EXAMPLES: Final = 20_000 if os.environ.get("TIANZHOU_TORTURE") else 1_000
 # The broker must be asked for nothing that takes it down on purpose, or fills the disk.
 PROBE: Final = 31_999
 

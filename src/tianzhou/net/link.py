@@ -61,8 +61,8 @@ class Link(asyncio.BufferedProtocol):
     __slots__ = (
         "_asked", "_began", "_got_nowhere", "_is_paused", "_left", "_loop", "_out", "_out_bytes",
         "_own", "_own_bytes", "_peername", "_remote_host", "_service", "_shared", "_transport",
-        "_unsent", "_writing", "blocked_since", "closing_since", "heard_at", "partial_since", "session",
-        "waiting_bytes", "waiting_count",
+        "_unsent", "_writing", "blocked_since", "closing_since", "heard_at", "partial_since",
+        "session", "waiting_bytes", "waiting_count",
     )  # fmt: skip
 
     def __init__(self, service: Service, loop: asyncio.AbstractEventLoop, shared: Shared) -> None:
