@@ -81,8 +81,9 @@ def assemble(
     permission.changed += [send.forget_targets, topics.touch]
     stats = Stats(clock.now_ms())
     pull = Pull(
-        config, store, topics, groups, offsets, sessions, permission, filters, stats, monotonic_s
-    )
+        config, store, topics, groups, offsets, sessions, permission, filters, stats,
+        writer.catch_up, monotonic_s,
+    )  # fmt: skip
     writer.arrived += [stats.arrived, pull.arrived]
     clients = Clients(config, topics, groups, sessions, locks, filters, clock)
     delays = Delays(store, writer, clock, save_every_ms=config.delay_save_ms)
@@ -108,7 +109,7 @@ def assemble(
         added = part.handlers()
         assert not handlers.keys() & added.keys(), "a code is served twice, or refused and served"
         handlers |= added
-    requests = Requests(send, pull, Desk(handlers))
+    requests = Requests(send, pull, Desk(handlers), writer.catch_up)
     checks = TransactionChecks(
         config, store, writer, sessions, offsets, halves, transactions, clock
     )

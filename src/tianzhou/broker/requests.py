@@ -1,5 +1,6 @@
 """Which handler a frame belongs to. Rows of sends are kept together; the rest goes one by one."""
 
+from collections.abc import Callable
 from typing import Final
 
 from tianzhou.broker.handlers.pull import Pull
@@ -29,10 +30,11 @@ _PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 class Requests:
     """Owner: the broker loop."""
 
-    def __init__(self, send: Send, pull: Pull, desk: Desk) -> None:
+    def __init__(self, send: Send, pull: Pull, desk: Desk, catch_up: Callable[[], bool]) -> None:
         self._send = send
         self._pull = pull
         self._desk = desk
+        self._catch_up = catch_up
 
     def received(self, link: Link, batch: FrameBatch) -> None:
         """Handle the frames of one read, in order; all, or as many as the link has room for."""
@@ -81,4 +83,5 @@ class Requests:
         elif header.code in _PULLS:
             self._pull.one(link, batch, index)
         else:
+            self._catch_up()
             self._desk.request(Request(header, bytes(batch.body(index)), link))

@@ -73,10 +73,13 @@ class Broker:
             self._store.flush()
             self._parts.writer.settle()
         await self._server.close()
-        for service in self._parts.services:
-            service.finish()
-        self._parts.offsets.save()
-        self._store.close()
+        try:
+            for service in self._parts.services:
+                service.finish()
+            self._parts.offsets.save()
+        finally:
+            # A full disk may keep progress from being saved; the log is closed all the same.
+            self._store.close()
 
     # Service
 

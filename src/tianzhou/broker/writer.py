@@ -62,6 +62,14 @@ class Writer:
         if self._is_sync:
             self.acks.release(self._store.flushed)
 
+    def catch_up(self) -> bool:
+        """Settle now if anything waits for it; whether it did. Whoever was told that a message is
+        stored must find it, though dispatch comes once a round."""
+        if not self._store.has_undispatched:
+            return False
+        self.settle()
+        return True
+
     def tick(self) -> None:
         if self._store.is_broken:
             self.acks.fail_all()

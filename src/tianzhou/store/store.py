@@ -222,6 +222,11 @@ class MessageStore:
             self._refuse(f"no room for queues and index in {self.root}: {error}")
             return []
 
+    @property
+    def has_undispatched(self) -> bool:
+        """Whether something that may be seen is not in its queue yet."""
+        return self._dispatcher.position < self._visible_limit()
+
     def dispatch_all(self) -> None:
         while self.dispatch():
             pass

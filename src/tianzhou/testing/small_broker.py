@@ -121,10 +121,12 @@ class SmallBroker:
 
     # What the server does
 
-    def received(self, peer: RecordingPeer, data: bytes) -> None:
+    def received(self, peer: RecordingPeer, data: bytes, *, settle: bool = True) -> None:
+        """Frames of one read; then the end of the round, unless more is read in it."""
         link = cast("Link", peer)  # has all of a link that handlers use
         self.parts.requests.received(link, frames(data))
-        self.parts.writer.settle()
+        if settle:
+            self.parts.writer.settle()
 
     def tick(self, *, flush: bool = True) -> None:
         """One tick; the flush thread has done its work before and after, if asked."""

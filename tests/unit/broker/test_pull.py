@@ -7,6 +7,7 @@ from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
+from tianzhou.wire._generated_headers_send import SendMessageV2Request
 from tianzhou.wire.codec import encode_command
 from tianzhou.wire.header import Header, SerialiseType
 from tianzhou.wire.tables import SubscriptionGroupConfig
@@ -29,6 +30,7 @@ def pull(
     wait_ms: int = 0,
     code: int = RequestCode.PULL_MESSAGE,
     serialise_type: SerialiseType = SerialiseType.JSON,
+    settle: bool = True,
 ) -> None:
     fields = PullMessageRequest(
         consumer_group=group, topic=topic, queue_id=queue_id, queue_offset=offset, max_msg_nums=32,
@@ -36,7 +38,7 @@ def pull(
         suspend_timeout_ms=wait_ms, subscription=text, sub_version=0, expression_type=kind,
     )  # fmt: skip
     header = Header(code=code, opaque=77, ext=fields.to_ext(), serialise_type=serialise_type)
-    broker.received(peer, encode_command(header))
+    broker.received(peer, encode_command(header), settle=settle)
 
 
 def answer(broker: SmallBroker, offset: int = 0, **more: object) -> Header:
@@ -184,3 +186,18 @@ def test_pulls_of_closed_connections_are_forgotten(broker: SmallBroker) -> None:
     peer.close()
     broker.parts.pull.tick()
     assert len(broker.parts.pull.holds) == 0
+
+
+def test_a_message_is_found_as_soon_as_its_sender_was_told(broker: SmallBroker) -> None:
+    """Dispatch comes once for all that one round of the loop has read; a pull may come before."""
+    producer, consumer = RecordingPeer(), RecordingPeer()
+    fields = SendMessageV2Request(
+        producer_group="producers", topic=TOPIC, default_topic="TBW102", queue_id=0, sys_flag=0,
+        born_timestamp_ms=0, flag=0, properties="UNIQ_KEY\x01U\x02",
+    )  # fmt: skip
+    header = Header(code=RequestCode.SEND_MESSAGE_V2, opaque=1, ext=fields.to_ext())
+    broker.received(producer, encode_command(header, b"just stored"), settle=False)
+    assert [told.code for told in producer.answers()] == [0]
+    pull(broker, consumer, 10, settle=False)
+    (found,) = consumer.answers()
+    assert (found.code, found.ext["nextBeginOffset"]) == (0, "11")

@@ -83,6 +83,7 @@ class Pull:
         permission: Permission,
         filters: Filters,
         stats: Stats,
+        catch_up: Callable[[], bool],
         monotonic_s: Callable[[], float],
     ) -> None:
         self._config = config
@@ -94,6 +95,7 @@ class Pull:
         self._permission = permission
         self._filters = filters
         self._stats = stats
+        self._catch_up = catch_up
         self._monotonic_s = monotonic_s
         self.holds = Holds(config.held_pulls_max)
 
@@ -239,6 +241,9 @@ class Pull:
                 ReadStatus.NO_MATCHED_LOGIC_QUEUE,
                 ReadStatus.NO_MESSAGE_IN_QUEUE,
             ) and (offset == 0 or status is ReadStatus.OFFSET_OVERFLOW_ONE)
+            if nothing and self._catch_up():
+                self._serve(key, hold, may_wait=may_wait)
+                return
             if may_wait and nothing:
                 self._park(key, hold)
                 return
