@@ -38,12 +38,15 @@ class Requests:
 
     def received(self, link: Link, batch: FrameBatch) -> None:
         """Handle the frames of one read, in order; all, or as many as the link has room for."""
-        view, starts, types = batch.view, batch.headers, batch.serialise_types
+        data, starts, types = batch.data, batch.headers, batch.serialise_types
         row: list[int] = []
         kind = b""
-        for index in range(batch.count):
-            at = starts[index]
-            head = bytes(view[at : at + 12]) if types[index] == 0 else b""
+        for index, at in enumerate(starts):
+            # A binary header begins with two bytes that no text does.
+            if row and data.startswith(kind, at):
+                row.append(index)
+                continue
+            head = bytes(data[at : at + 12]) if types[index] == 0 else b""
             if head in _ROWS:
                 if kind != head and row:
                     self._run(link, batch, row, kind)

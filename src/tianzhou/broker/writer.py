@@ -27,7 +27,7 @@ class Writer:
         self._store = store
         self.store_host = store_host
         self._monotonic_s = monotonic_s
-        self._record_crc = store.config.record_crc
+        self.record_crc = store.config.record_crc
         self._is_sync = store.config.flush_mode is FlushMode.SYNC
         self._timeout_s = store.config.sync_flush_timeout_ms / 1000
         self.acks = Acks()
@@ -37,7 +37,7 @@ class Writer:
     def put(self, entries: Iterable[Entry]) -> Appended:
         """Append messages. Raises Refused with the code that the sender must see."""
         try:
-            chunk = build(entries, store_host=self.store_host, record_crc=self._record_crc)
+            chunk = build(entries, store_host=self.store_host, record_crc=self.record_crc)
             return self._store.append(chunk)
         except RecordTooLarge as error:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error

@@ -120,7 +120,7 @@ def build(entries: Iterable[Entry], *, store_host: bytes, record_crc: bool) -> R
             topic = topics[topic_name] = _sized_topic(topic_name)
         if CRC_PROPERTY in properties:
             properties = _without_crc(properties)
-        if record_crc:
+        if record_crc and not properties.endswith(CRC_PLACEHOLDER):
             properties = _with_placeholder(properties)
         body_size, properties_size = len(body), len(properties)
         total = _FIXED_BYTES + body_size + len(topic) + properties_size

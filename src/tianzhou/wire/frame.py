@@ -46,7 +46,9 @@ class FrameBatch:
     Valid until: the next `writable()` of the buffer that it came from.
     """
 
+    data: bytearray
     view: memoryview
+    """The same bytes: for slices that do not copy."""
     headers: list[int]
     bodies: list[int]
     ends: list[int]
@@ -139,7 +141,7 @@ class FrameBuffer:
         self.broken = _complaint(buffer, at, filled)
         if self.broken is not None and not ends:
             raise self.broken
-        return FrameBatch(self._view, headers, bodies, ends, types)
+        return FrameBatch(buffer, self._view, headers, bodies, ends, types)
 
     def reset(self) -> None:
         """Forget everything: the stream it came from is being closed."""

@@ -31,7 +31,7 @@ from tianzhou.net.exchange import Refused, Reply
 from tianzhou.net.link import Link
 from tianzhou.record import names as keys
 from tianzhou.record.batch import BatchError, decode_batch
-from tianzhou.record.chunk import Entry
+from tianzhou.record.chunk import CRC_PLACEHOLDER, Entry
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.store import Appended
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -95,6 +95,8 @@ class Send:
         """Queues of the topics that were sent to; emptied whenever a topic changes."""
         topics.changed.append(self.forget_targets)
         trace = b"true" if config.trace else b"false"
+        # Sends of the short way end with the place of the checksum, so that it need not be added.
+        self._ending = CRC_PLACEHOLDER if writer.record_crc else b""
         self._added = b"MSG_REGION\x01%s\x02TRACE_ON\x01%s\x02CLUSTER\x01%s\x02" % (
             config.region.encode(), trace, config.cluster.encode(),
         )  # fmt: skip
@@ -118,7 +120,7 @@ class Send:
         """A row of single sends with JSON headers."""
         decode = _V2.decode if is_v2 else _V1.decode
         view, starts, bodies, ends = batch.view, batch.headers, batch.bodies, batch.ends
-        host, added, new = link.remote_host, self._added, _new_entry
+        host, added, new = link.remote_host, self._added + self._ending, _new_entry
         if len(host) > 8:
             indexes, slowly = (), indexes
             for index in slowly:
