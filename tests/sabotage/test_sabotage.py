@@ -16,12 +16,13 @@ from tianzhou.testing.sim.disk_faults import Fault, Run
 
 PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
 SEEDS = 12
+STEPS = 40
 IMAGES = 120
 
 
 def crash_images(first: int) -> None:
     for seed in range(first, first + SEEDS):
-        explorer = Explorer(seed)
+        explorer = Explorer(seed, steps=STEPS)
         explorer.check_halves()
         explorer.check_stale_units()
         explorer.explore(IMAGES)

@@ -32,9 +32,9 @@ from tianzhou.testing.sim.disk_checks import (
 from tianzhou.testing.sim.disk_images import CrashPoint, Image, build, fingerprint, plans
 from tianzhou.testing.sim.workload import HOST, QUEUES, ROOT, Promise, Sent, Workload
 
-STEPS: Final = 40
+STEPS: Final = 32
 IMAGES_PER_CUT: Final = 6
-LIFE_EVERY: Final = 24
+LIFE_EVERY: Final = 32
 LIFE_AFTER_CUT_EVERY: Final = 8
 NESTED_EVERY: Final = 40
 
