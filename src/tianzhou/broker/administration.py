@@ -57,7 +57,7 @@ class Administration:
             AdminGroups(groups, offsets, sessions, stats),
             AdminOffsets(config, address, store, topics, groups, offsets, sessions, stats, clock),
             AdminReset(config, store, topics, groups, offsets, sessions),
-            AdminClients(config, store, sessions),
+            AdminClients(config, store, sessions, clock),
             AdminBroker(self._settable(), self._runtime(), stats, store, clock),
             Query(store, sessions),
             Refusals(),

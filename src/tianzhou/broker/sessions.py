@@ -19,6 +19,7 @@ class Client:
     language: Language
     version: int
     heard_ms: int
+    """Its last heartbeat, in monotonic time."""
 
 
 @dataclass(slots=True)

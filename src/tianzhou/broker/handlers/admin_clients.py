@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from tianzhou.base.clock import Clock
 from tianzhou.base.errors import TianzhouError
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.sessions import Client, Sessions
@@ -51,6 +52,7 @@ class AdminClients:
     config: BrokerConfig
     store: MessageStore
     sessions: Sessions
+    clock: Clock
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -92,12 +94,14 @@ class AdminClients:
         return Reply(body=fastjson.encode(body))
 
     def all_producers(self, _request: Request) -> Reply:
+        # Heartbeats are remembered in monotonic time, and shown in everybody's.
+        booted_ms = self.clock.now_ms() - int(self.clock.monotonic_s() * 1000)
         table = {
             group: [
                 ProducerClient(
                     client_id=client.client_id,
                     language=client.language.name,
-                    last_update_timestamp=client.heard_ms,
+                    last_update_timestamp=booted_ms + client.heard_ms,
                     remote_ip=client.peer.remote,
                     version=client.version,
                 )

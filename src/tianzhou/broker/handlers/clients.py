@@ -65,7 +65,7 @@ class Clients:
         told = decode_heartbeat(request.body)
         self._check_count(told)
         self._make_groups(told)
-        now_ms, header, peer = self.clock.now_ms(), request.header, request.peer
+        now_ms, header, peer = self._uptime_ms(), request.header, request.peer
         for producer in told.producer_data_set:
             if _is_name(names.checked_group, producer.group_name):
                 self.sessions.heard_producer(
@@ -135,9 +135,14 @@ class Clients:
 
     def expire(self) -> None:
         """Forget clients that have been silent for too long."""
-        before_ms = self.clock.now_ms() - self.config.client_expiry_ms
+        before_ms = self._uptime_ms() - self.config.client_expiry_ms
         for peer in self.sessions.expired(before_ms):
             self.gone(peer)
+
+    def _uptime_ms(self) -> int:
+        """Who lives, and who holds a lock, must not depend on the wall clock: setting it forward
+        would lose every client at once."""
+        return int(self.clock.monotonic_s() * 1000)
 
     def unregister(self, request: Request) -> Reply:
         asked = UnregisterClientRequest.from_ext(request.header.ext)
@@ -160,7 +165,7 @@ class Clients:
     def lock(self, request: Request) -> Reply:
         asked = decode_lock_batch(request.body)
         granted = self.locks.lock(
-            asked.consumer_group, asked.client_id, list(asked.mq_set), self.clock.now_ms()
+            asked.consumer_group, asked.client_id, list(asked.mq_set), self._uptime_ms()
         )
         return Reply(body=fastjson.encode(LockedQueues(queues=tuple(granted))))
 

@@ -1,0 +1,39 @@
+"""Who lives and who holds a lock is decided by monotonic time, not by the wall clock."""
+
+from tianzhou.net.exchange import Request
+from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
+from tianzhou.wire import fastjson
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.header import Header
+
+HOUR_MS = 3_600_000
+
+
+def locked_by(broker: SmallBroker, client_id: str) -> bool:
+    """Ask for the lock; whether it was granted."""
+    queue = {"topic": "t", "brokerName": "broker-a", "queueId": 0}
+    asked = {"consumerGroup": "g", "clientId": client_id, "mqSet": [queue]}
+    header = Header(code=RequestCode.LOCK_BATCH_MQ, opaque=1)
+    request = Request(header, fastjson.encode(asked), RecordingPeer())
+    return b'"queueId":0' in broker.parts.clients.lock(request).body
+
+
+def test_a_clock_that_is_set_loses_no_client() -> None:
+    broker, peer = SmallBroker(), RecordingPeer()
+    broker.heartbeat(peer, "c1", producers=("p",))
+    for jump_ms in (HOUR_MS, -2 * HOUR_MS):
+        broker.clock.jump(jump_ms)
+        broker.parts.clients.expire()
+        assert list(broker.parts.clients.sessions.producers) == ["p"]
+    broker.clock.advance(ms=broker.config.client_expiry_ms + 1)
+    broker.parts.clients.expire()
+    assert broker.parts.clients.sessions.producers == {}
+
+
+def test_a_clock_that_is_set_breaks_no_lock() -> None:
+    broker = SmallBroker()
+    assert locked_by(broker, "c1")
+    broker.clock.jump(HOUR_MS)
+    assert not locked_by(broker, "c2")
+    broker.clock.advance(ms=broker.config.lock_lease_ms + 1)
+    assert locked_by(broker, "c2")
