@@ -95,8 +95,9 @@ class StatsTicks:
     stats: Stats
     clock: Clock
 
-    def tick(self) -> None:
+    def tick(self) -> bool:
         self.stats.tick(self.clock.now_ms())
+        return False
 
     def finish(self) -> None:
         """They begin anew with the next start."""

@@ -53,7 +53,7 @@ class Delays:
             store, self._offsets, self._save, every_ms=save_every_ms, now_s=clock.monotonic_s()
         )
 
-    def tick(self) -> None:
+    def tick(self) -> bool:
         """Deliver what is due, a chunk of each level in turn, so that none waits for another."""
         now_ms, count, moved = self._clock.now_ms(), 0, True
         while moved and count < TICK_COUNT_MAX:
@@ -62,6 +62,7 @@ class Delays:
                 count += self._deliver(level, now_ms)
             moved = count > before
         self._saving.tick(self._clock.monotonic_s())
+        return count >= TICK_COUNT_MAX
 
     def finish(self) -> None:
         """Save how far we came; the log is flushed."""

@@ -67,7 +67,7 @@ class HalfQueue:
         self._op_marks: deque[tuple[int, int]] = deque([(self.scanned, op_progress)])
         """Ends of the half queue and the OP queue, together, at some moments."""
         self._ended_ahead |= self._read_ops(op_progress)
-        while self.scanned < store.max_offset(HALF_QUEUE):
+        while self.is_behind:
             self.scan()
         self._ended_ahead.clear()
 
@@ -109,10 +109,15 @@ class HalfQueue:
 
     # Reading the queues
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether halves can be seen that were not scanned yet."""
+        return self.scanned < self._store.max_offset(HALF_QUEUE)
+
     def scan(self) -> list[Half]:
         """Read on in the half queue, a slice; the undecided that were found."""
         fresh: list[Half] = []
-        if self.scanned >= self._store.max_offset(HALF_QUEUE):
+        if not self.is_behind:
             return fresh
         with self._store.read(HALF_QUEUE, QueueOffset(self.scanned), _SLICE) as found:
             for stored in records(found):

@@ -57,7 +57,7 @@ class Registration:
 
     async def start(self) -> None:
         """Register once, then go on in the background."""
-        await self._register_all()
+        await self.register()
         self._task = asyncio.get_running_loop().create_task(self._loop())
 
     async def _loop(self) -> None:
@@ -65,7 +65,7 @@ class Registration:
             await self._pause()
             # Before the topics are encoded: one that is made later must wake us again.
             self._wake.clear()
-            await self._register_all()
+            await self.register()
 
     async def _pause(self) -> None:
         """Until it is time, or a topic changed, or a name server does not know us."""
@@ -85,7 +85,8 @@ class Registration:
         links = map(self._links.get, self._servers)
         return not self._failed and all(link is not None and link.is_open for link in links)
 
-    async def _register_all(self) -> None:
+    async def register(self) -> None:
+        """Tell every name server how things are now; when this returns they know."""
         await asyncio.gather(*(self._register(server) for server in self._servers))
 
     async def _register(self, server: str) -> None:
@@ -128,6 +129,13 @@ class Registration:
                 return await answered
         except TimeoutError:
             return None
+
+    def abort(self) -> None:
+        """Say nothing more, as the end of a process does."""
+        if self._task is not None:
+            self._task.cancel()
+        for link in self._links.values():
+            link.abort()
 
     async def close(self) -> None:
         """Unregister, so that clients go elsewhere at once."""

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.parts import Parts, assemble
 from tianzhou.broker.registration import Registration
-from tianzhou.net.link import Link
+from tianzhou.net.link import Link, Service
 from tianzhou.net.server import Server, bind
 from tianzhou.record.ids import Host, encode_host
 from tianzhou.store.store import MessageStore
@@ -24,7 +25,15 @@ SECOND_TICKS: Final = 10
 class Broker:
     """Owner: the event loop."""
 
-    def __init__(self, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock: Clock,
+        *,
+        around: Callable[[Service], Service] = lambda service: service,
+    ) -> None:
+        """`around` may put something between connections and the broker: tests do."""
         self._config = config
         self._store = store
         self._clock = clock
@@ -33,13 +42,13 @@ class Broker:
         self.port: int = self._bound.getsockname()[1]
         host = config.address or ("127.0.0.1" if config.host in ("", "0.0.0.0") else config.host)
         self.address = f"{host}:{self.port}"
-        self._parts: Parts = assemble(
+        self.parts: Parts = assemble(
             config, store, clock,
             store_host=encode_host(Host(_numeric(host), self.port)), monotonic_s=clock.monotonic_s,
         )  # fmt: skip
-        self._server = Server(self)
+        self._server = Server(around(self))
         self._registration = Registration(
-            config, self._parts.topics, self._parts.permission,
+            config, self.parts.topics, self.parts.permission,
             address=self.address, is_explicit=bool(config.address),
         )  # fmt: skip
         self._is_settling = False
@@ -54,6 +63,10 @@ class Broker:
             await self._listen_vip()
         await self._registration.start()
         self._ticker = self._loop.call_later(TICK_S, self._tick)
+
+    async def register(self) -> None:
+        """Let name servers know of every topic now, not in a moment."""
+        await self._registration.register()
 
     async def _listen_vip(self) -> None:
         try:
@@ -71,15 +84,23 @@ class Broker:
         await self._registration.close()
         if not self._store.is_broken:
             self._store.flush()
-            self._parts.writer.settle()
+            self.parts.writer.settle()
         await self._server.close()
         try:
-            for service in self._parts.services:
+            for service in self.parts.services:
                 service.finish()
-            self._parts.offsets.save()
+            self.parts.offsets.save()
         finally:
             # A full disk may keep progress from being saved; the log is closed all the same.
             self._store.close()
+
+    def abort(self) -> None:
+        """Stop as a killed process does: nothing is answered, flushed, saved or unregistered."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._registration.abort()
+        self._server.abort()
+        self._store.abandon()
 
     # Service
 
@@ -88,7 +109,7 @@ class Broker:
 
     def received(self, link: Link, batch: FrameBatch) -> None:
         try:
-            self._parts.requests.received(link, batch)
+            self.parts.requests.received(link, batch)
         finally:
             # Once for all connections that are read in this round: dispatch likes large slices.
             if not self._is_settling:
@@ -96,33 +117,54 @@ class Broker:
                 self._loop.call_soon(self._settle)
 
     def closed(self, link: Link) -> None:
-        self._parts.clients.gone(link)
+        self.parts.clients.gone(link)
 
     def _settle(self) -> None:
         self._is_settling = False
-        self._parts.writer.settle()
+        self.parts.writer.settle()
 
     # Time
 
     def _on_flushed(self) -> None:
         """Called by the flush thread."""
-        self._loop.call_soon_threadsafe(self._parts.writer.settle)
+        self._loop.call_soon_threadsafe(self.parts.writer.settle)
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
         self._ticks += 1
-        parts = self._parts
-        parts.pull.tick()
-        if not self._store.is_broken:
-            for service in parts.services:
-                service.tick()
-        parts.writer.tick()
-        parts.writer.settle()
+        self._slice()
         if self._ticks % SECOND_TICKS == 0:
             self._second()
 
+    def _slice(self) -> bool:
+        """What is due, as much as one tick may take; whether that was not all."""
+        parts, is_more = self.parts, False
+        parts.pull.tick()
+        if not self._store.is_broken:
+            for service in parts.services:
+                is_more |= service.tick()
+        parts.writer.tick()
+        parts.writer.settle()
+        return is_more
+
+    def catch_up(self) -> None:
+        """Do everything that is due now, retention included, however long it takes: for whoever
+        moves the clock, which does not wait for the next tick."""
+        is_more = True
+        while is_more and not self._store.is_broken:
+            end = self._store.log.end
+            is_more = self._slice()
+            if self._store.log.end > end:
+                # What was delivered may be due, or seen, only once it is as safe as promised.
+                self._store.flush()
+                self.parts.writer.settle()
+                is_more = True
+        if not self._store.is_broken:
+            self._store.clean()
+        self.parts.offsets.save()
+
     def _second(self) -> None:
-        parts, now_s = self._parts, self._clock.monotonic_s()
+        parts, now_s = self.parts, self._clock.monotonic_s()
         parts.clients.expire()
         if now_s - self._saved_s >= self._config.offsets_save_ms / 1000:
             self._saved_s = now_s

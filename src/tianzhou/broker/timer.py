@@ -91,7 +91,7 @@ class Timers:
         """A recall was accepted; its message in the topic may become visible only later."""
         self._cancelled.add(key)
 
-    def tick(self) -> None:
+    def tick(self) -> bool:
         now_ms = self._clock.now_ms()
         is_complete = self._scan()
         until_ms = now_ms if is_complete else min(now_ms, self._seen_ms)
@@ -103,6 +103,7 @@ class Timers:
             count += moved
         if self._scanned >= self._scanned_before:
             self._saving.tick(self._clock.monotonic_s())
+        return not is_complete or count >= TICK_COUNT_MAX
 
     def finish(self) -> None:
         # What is saved speaks of all that had been read before; until that is read again, the

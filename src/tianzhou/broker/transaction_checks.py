@@ -79,7 +79,7 @@ class TransactionChecks:
             every_ms=config.offsets_save_ms, now_s=clock.monotonic_s(),
         )  # fmt: skip
 
-    def tick(self) -> None:
+    def tick(self) -> bool:
         now_ms = self._clock.now_ms()
         self._work = self._work_bytes = 0
         for half in self._halves.scan():
@@ -93,6 +93,7 @@ class TransactionChecks:
                 self._look(half, now_ms)
         self._copy_old(now_ms)
         self._saving.tick(self._clock.monotonic_s())
+        return self._halves.is_behind or (bool(self._due) and self._due[0][0] <= now_ms)
 
     def finish(self) -> None:
         self._saving.finish()

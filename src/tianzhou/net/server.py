@@ -67,6 +67,14 @@ class Server:
         for link in tuple(self._links):
             link.abort()
 
+    def abort(self) -> None:
+        """Let go of everything at once, as the end of a process does."""
+        self.stop_listening()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for link in tuple(self._links):
+            link.abort()
+
     # Service, seen by links
 
     def opened(self, link: Link) -> None:
