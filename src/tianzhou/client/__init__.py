@@ -1,0 +1,42 @@
+"""The client library: producers, consumers and administration, on asyncio or blocking.
+
+    from tianzhou.client import Message, Producer
+
+    async with Producer("orders", nameserver="10.0.0.1:9876;10.0.0.2:9876") as producer:
+        result = await producer.send(Message("paid", b"...", keys="T1"))
+
+The names here are for asyncio; `tianzhou.client.sync` has the same ones for code that blocks.
+Names are loaded when they are first used, so that a program pays only for its own half.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tianzhou.client import errors as errors
+    from tianzhou.client.aio.cluster import Cluster as Cluster
+    from tianzhou.client.options import ClientOptions as ClientOptions
+    from tianzhou.record.message import Message as Message
+    from tianzhou.record.message import MessageView as MessageView
+    from tianzhou.wire.queues import MessageQueue as MessageQueue
+
+_PLACES = {
+    "ClientOptions": "tianzhou.client.options",
+    "Cluster": "tianzhou.client.aio.cluster",
+    "Message": "tianzhou.record.message",
+    "MessageQueue": "tianzhou.wire.queues",
+    "MessageView": "tianzhou.record.message",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "errors":
+        return import_module("tianzhou.client.errors")
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(place), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*_PLACES, "errors"])

@@ -1,0 +1,83 @@
+"""What brokers ask of clients: notices, checks, resets. Few, so each has a task of its own."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from tianzhou.base.errors import UsageError
+from tianzhou.client.aio.channel import Channel
+from tianzhou.client.aio.members import group_of
+from tianzhou.net.desk import encode_reply
+from tianzhou.net.exchange import Reply, Request
+from tianzhou.wire._generated_codes import ResponseCode
+
+log: Final = logging.getLogger("tianzhou.client")
+
+ClientHandler = Callable[[Request], Reply | Awaitable[Reply | None] | None]
+"""A reply, now or later; None when there is nothing to say, or it is for somebody else."""
+
+
+class BrokerRequests:
+    """Owner: the event loop."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, dict[str | None, list[ClientHandler]]] = {}
+        self._serving: set[asyncio.Task[None]] = set()
+
+    def on_request(
+        self, code: int, handler: ClientHandler, *, group: str | None
+    ) -> Callable[[], None]:
+        handlers = self._handlers.setdefault(code, {}).setdefault(group, [])
+        if group is not None and handlers:
+            raise UsageError(f"request {code} for group {group!r} has a handler already")
+        handlers.append(handler)
+
+        def stop() -> None:
+            if handler in handlers:
+                handlers.remove(handler)
+
+        return stop
+
+    def requested(self, channel: Channel, request: Request) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(request))
+        self._serving.add(task)
+        task.add_done_callback(lambda done: self._served(request, done))
+
+    async def _serve(self, request: Request) -> None:
+        code = request.header.code
+        by_group = self._handlers.get(code)
+        if not by_group:
+            answer(request, Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                                  remark=f" request type {code} not supported"))  # fmt: skip
+            return
+        group = group_of(request)
+        for handler in [*by_group.get(group, ()), *(by_group.get(None, ()) if group else ())]:
+            made = handler(request)
+            reply = await made if inspect.isawaitable(made) else made
+            if reply is not None:
+                answer(request, reply)
+                return
+        if not any(by_group.get(group, ())):
+            answer(request, Reply(ResponseCode.SYSTEM_ERROR,
+                                  remark=f"group {group} is not in this client"))  # fmt: skip
+
+    def _served(self, request: Request, done: "asyncio.Task[None]") -> None:
+        self._serving.discard(done)
+        if done.cancelled() or (error := done.exception()) is None:
+            return
+        # A handler is often a user's function. One that fails must not take the connection with
+        # it; the broker is told, and asks again.
+        extra = {"code": request.header.code, "peer": request.peer.remote}
+        log.error("request.failed", exc_info=error, extra=extra)
+        answer(request, Reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"))
+
+    def cancel(self) -> None:
+        for task in tuple(self._serving):
+            task.cancel()
+
+
+def answer(request: Request, reply: Reply) -> None:
+    if not request.header.is_oneway:
+        request.peer.send(encode_reply(request.header, reply))

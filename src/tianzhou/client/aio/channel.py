@@ -1,0 +1,204 @@
+"""One connection of a client: requests out, answers and requests of the broker in.
+
+Sending costs no task and no timer of its own. A request is a piece of bytes in a list and a number
+in a table; everything that was queued in one round of the loop leaves in one write, and one timer
+for the whole connection looks at the deadlines.
+
+Unlike a server's link a channel never stops reading: a client that waits to write and does not
+read, while the broker does the same, would wait for ever.
+"""
+
+import asyncio
+import math
+from typing import Final, Protocol, cast
+
+from tianzhou.base.errors import ProtocolError
+from tianzhou.base.kinds import Bytes
+from tianzhou.net.exchange import OnAnswer, Request
+from tianzhou.record.ids import Host, encode_host
+from tianzhou.wire.codec import decode_header
+from tianzhou.wire.connection import Connection
+from tianzhou.wire.frame import FrameBuffer
+from tianzhou.wire.header import Header
+
+READ_BYTES: Final = 256 * 1024
+"""What one read takes: a pull answer, or hundreds of answers to sends."""
+
+JOIN_BYTES_MAX: Final = 64 * 1024
+"""A body longer than this is handed to the transport as it is; shorter pieces are joined."""
+
+
+class Owner(Protocol):
+    """What a channel tells the one who keeps it."""
+
+    def requested(self, channel: "Channel", request: Request) -> None:
+        """The broker asks something of this client."""
+        ...
+
+    def closed(self, channel: "Channel") -> None: ...
+
+
+class Channel(asyncio.BufferedProtocol):
+    """Owner: the event loop. It is a `Peer` for handlers of the broker's requests."""
+
+    def __init__(self, address: str, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
+        self.address = address
+        self._owner = owner
+        self._loop = loop
+        self._buffer = FrameBuffer(READ_BYTES)
+        self._pending: Connection[OnAnswer] = Connection()
+        self._transport: asyncio.Transport | None = None
+        self._out: list[Bytes] = []
+        self._is_flushing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._remote: tuple[str, int] = ("unknown", 0)
+        self.closed_because = ""
+
+    # The event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has no such base
+        self._remote = transport.get_extra_info("peername")[:2]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer.writable()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._buffer.wrote(nbytes)
+        try:
+            batch = self._buffer.take()
+            for index in range(batch.count):
+                header = decode_header(batch.header(index), batch.serialise_types[index])
+                body = bytes(batch.body(index))
+                if header.is_response:
+                    on_answer = self._pending.answered(header)
+                    if on_answer is not None:
+                        on_answer(header, body)
+                else:
+                    self._owner.requested(self, Request(header, body, self))
+            if self._buffer.broken is not None:
+                raise self._buffer.broken
+        except ProtocolError as error:
+            self.closed_because = str(error)
+            self.abort()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.closed_because = self.closed_because or str(exc or "the other side closed it")
+        if self._timer is not None:
+            self._timer.cancel()
+        self._out.clear()
+        # First the owner: whoever is told that its request failed asks for a new channel at once.
+        self._owner.closed(self)
+        for on_answer in self._pending.close():
+            on_answer(None, b"")
+
+    # Peer
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def remote(self) -> str:
+        return "{}:{}".format(*self._remote)
+
+    @property
+    def remote_host(self) -> bytes:
+        return encode_host(Host(*self._remote))
+
+    @property
+    def local(self) -> str:
+        name = self._transport.get_extra_info("sockname") if self._transport else None
+        return "{}:{}".format(*name[:2]) if name else "unknown:0"
+
+    @property
+    def pending_count(self) -> int:
+        return self._pending.pending_count
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits to be written."""
+        waiting = self._transport.get_write_buffer_size() if self._transport else 0
+        return waiting + sum(map(len, self._out))
+
+    def send(self, data: Bytes) -> None:
+        self._out.append(data)
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def tell(self, code: int, ext: dict[str, str], body: Bytes = b"") -> None:
+        """A one-way request."""
+        self.send(self._pending.oneway(code, ext, body_size=len(body)))
+        if body:
+            self.send(body)
+
+    def ask(
+        self, code: int, ext: dict[str, str], body: Bytes, on_answer: OnAnswer, timeout_s: float
+    ) -> None:
+        """`on_answer` gets the answer; None when there will be none: the time is up, or, when
+        the channel is no longer open, the connection is lost. ProtocolError: nothing was sent,
+        because the request does not fit a frame or too many are waiting."""
+        deadline = self._loop.time() + timeout_s
+        if not self.is_open:
+            on_answer(None, b"")
+            return
+        head = self._pending.request(
+            code, ext, token=on_answer, deadline=deadline, body_size=len(body)
+        )
+        self.send(head)
+        if body:
+            self.send(body)
+        if deadline < self._timer_at:
+            self._look_again(deadline)
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        out, self._out = self._out, []
+        if not out or not self.is_open or self._transport is None:
+            return
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif max(map(len, out)) <= JOIN_BYTES_MAX:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
+
+    def _look_again(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._expire)
+
+    def _expire(self) -> None:
+        self._timer, self._timer_at = None, math.inf
+        for on_answer in self._pending.expire(self._loop.time()):
+            on_answer(None, b"")
+        following = self._pending.next_deadline
+        if following < self._timer_at and self.is_open:
+            self._look_again(following)
+
+    def close(self) -> None:
+        """What was queued still leaves."""
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def resolve(answered: "asyncio.Future[tuple[Header, bytes] | None]") -> OnAnswer:
+    """The callback that puts an answer into a future."""
+
+    def on_answer(header: Header | None, body: bytes) -> None:
+        if not answered.done():
+            answered.set_result(None if header is None else (header, body))
+
+    return on_answer

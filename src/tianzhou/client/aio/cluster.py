@@ -1,0 +1,318 @@
+"""What the clients of one process and one event loop share about one set of name servers.
+
+Connections, routes and heartbeats belong to the cluster; producers, consumers and administration
+are members of it. It is made by the first that joins and closed by the last that leaves.
+
+    cluster = Cluster.join("10.0.0.1:9876;10.0.0.2:9876")
+    route = await cluster.route("orders")
+    header, body = await cluster.call(address, RequestCode.GET_MAX_OFFSET, ext, timeout_s=3)
+    await cluster.leave()
+
+To a broker a cluster is one client, known by `client_id`. A broker tells the consumers of a group
+apart by their connections, so two consumers of one group in one process need two clusters: join
+with `consumer_group`, and a second one of that group gets a client id and connections of its own.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Final
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.base.kinds import Bytes
+from tianzhou.client.aio.broker_requests import BrokerRequests, ClientHandler
+from tianzhou.client.aio.channel import Channel
+from tianzhou.client.aio.connections import Connections
+from tianzhou.client.aio.members import Describe, Members
+from tianzhou.client.aio.nameservers import NameServers
+from tianzhou.client.aio.routes import OnChange, Routes
+from tianzhou.client.core.routing import MASTER, TopicRoute
+from tianzhou.client.errors import ClientBroken, ClientError, NoRoute, remote_error
+from tianzhou.client.identity import client_id, unique_ids
+from tianzhou.client.options import ClientOptions, parse_nameservers
+from tianzhou.record.ids import UniqueIds
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.header import Header
+
+log: Final = logging.getLogger("tianzhou.client")
+
+_DEFAULTS: Final = ClientOptions()
+_Key = tuple[asyncio.AbstractEventLoop, tuple[str, ...], ClientOptions]
+
+_joined: Final[dict[_Key, list["Cluster"]]] = {}
+_joining: Final = threading.Lock()
+"""Several threads may have a loop each, and share the table of clusters."""
+
+
+class Cluster:
+    """Owner: the event loop in which it was joined."""
+
+    def __init__(self, key: _Key) -> None:
+        self._loop, addresses, self.options = self._key = key
+        self.client_id: Final = client_id(self.options)
+        """`ip@instance[@unit]`."""
+        self.unique_ids: Final[UniqueIds] = unique_ids(self.client_id.partition("@")[0])
+        self._members = Members(self.client_id)
+        self._reserved: set[str] = set()
+        """Consumer groups that joined."""
+        self._requests = BrokerRequests()
+        self.connections: Final = Connections(
+            self.options, self._requests.requested, on_open=self._greet
+        )
+        self.nameservers: Final = NameServers(
+            addresses, self.connections, self.options.call_timeout_s
+        )
+        self._routes = Routes(self.nameservers, self._learned)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._count = 0
+        self._broken: BaseException | None = None
+        self._run(self._poll_routes())
+        self._run(self._keep_beating())
+
+    # Joining and leaving
+
+    @classmethod
+    def join(
+        cls,
+        nameserver: str,
+        options: ClientOptions = _DEFAULTS,
+        *,
+        consumer_group: str | None = None,
+    ) -> "Cluster":
+        """The cluster of this event loop for these name servers and options.
+
+        A cluster that has a consumer of `consumer_group` already is not shared with another.
+        """
+        key = (asyncio.get_running_loop(), parse_nameservers(nameserver), options)
+        with _joining:
+            for gone in [known for known in _joined if known[0].is_closed()]:
+                del _joined[gone]
+            shared = _joined.setdefault(key, [])
+            for cluster in shared:
+                if consumer_group is None or consumer_group not in cluster._reserved:
+                    break
+            else:
+                cluster = cls(key)
+                shared.append(cluster)
+        cluster._count += 1
+        if consumer_group is not None:
+            cluster._reserved.add(consumer_group)
+        return cluster
+
+    async def leave(self, *, consumer_group: str | None = None) -> None:
+        """The last one out closes the connections. Say the group that was joined with."""
+        assert self._count > 0, "left more often than joined"
+        self._count -= 1
+        self._reserved.discard(consumer_group or "")
+        if self._count:
+            return
+        with _joining:
+            shared = _joined.get(self._key, [])
+            shared.remove(self)
+            if not shared:
+                _joined.pop(self._key, None)
+        for task in tuple(self._tasks):
+            task.cancel()
+        self._routes.cancel()
+        self._requests.cancel()
+        await self.connections.close()
+
+    # Routes
+
+    def known_route(self, topic: str) -> TopicRoute | None:
+        """The route, if it is known already: for paths that can't wait."""
+        return self._routes.known(topic)
+
+    async def route(self, topic: str) -> TopicRoute:
+        """The known route; asked for at first use. Raises TopicNotFound."""
+        self._check()
+        return await self._routes.route(topic)
+
+    async def route_for_sending(self, topic: str) -> TopicRoute:
+        """As `route`; a topic that is not there but will be made by sending to it has the route
+        of the default topic, and `is_borrowed`."""
+        self._check()
+        return await self._routes.route_for_sending(topic)
+
+    async def refresh(self, topic: str) -> TopicRoute:
+        """The route as the name server has it now. Raises TopicNotFound."""
+        self._check()
+        return await self._routes.refresh(topic)
+
+    def watch_route(self, topic: str, on_change: OnChange) -> Callable[[], None]:
+        """Call back whenever the route changes, and keep it fresh; returns how to stop that."""
+        return self._routes.watch(topic, on_change)
+
+    async def broker_address(
+        self, broker_name: str, *, broker_id: int = MASTER, topic: str | None = None
+    ) -> str:
+        """Where a broker is: by the route of the topic, if one is said, or else by any route that
+        is known, or else by the table of all brokers. Raises NoRoute."""
+        if topic is not None:
+            route = await self.route(topic)
+            found = route.address(broker_name, broker_id)
+        else:
+            found = self._routes.broker_address(broker_name, broker_id)
+            if found is None:
+                table = await self.nameservers.cluster_table()
+                data = table.broker_addr_table.get(broker_name)
+                found = data.broker_addrs.get(broker_id) if data else None
+        if found is None:
+            raise NoRoute(f"broker {broker_name!r} has nobody with id {broker_id} at present")
+        return found
+
+    # Questions
+
+    async def call(
+        self, address: str, code: int, ext: dict[str, str], body: Bytes = b"", *, timeout_s: float
+    ) -> tuple[Header, bytes]:
+        """The answer to a request, whatever its code: see `Connections.call`."""
+        self._check()
+        return await self.connections.call(address, code, ext, body, timeout_s=timeout_s)
+
+    async def call_ok(
+        self,
+        address: str,
+        code: int,
+        ext: dict[str, str],
+        body: Bytes = b"",
+        *,
+        timeout_s: float | None = None,
+    ) -> tuple[Header, bytes]:
+        """The answer, if it is a success. Otherwise raises RemoteError."""
+        timeout_s = timeout_s or self.options.call_timeout_s
+        header, answer = await self.call(address, code, ext, body, timeout_s=timeout_s)
+        if header.code != ResponseCode.SUCCESS:
+            raise remote_error(address, header.code, header.remark)
+        return header, answer
+
+    async def send_oneway(
+        self, address: str, code: int, ext: dict[str, str], body: Bytes = b""
+    ) -> None:
+        """Hand it to the connection; nobody will tell whether it arrived. Raises Unreachable."""
+        self._check()
+        channel = await self.connections.channel(address)
+        channel.tell(code, ext, body)
+
+    def on_request(
+        self, code: int, handler: ClientHandler, *, group: str | None = None
+    ) -> Callable[[], None]:
+        """Answer what brokers ask of this client; returns how to stop that.
+
+        With a group, the handler gets only what concerns that group. Handlers without one are
+        asked in turn until one gives a reply. One code and group have one handler.
+        """
+        return self._requests.on_request(code, handler, group=group)
+
+    # Members
+
+    def add_producer(self, group: str) -> Callable[[], Awaitable[None]]:
+        """Brokers will know this process as a producer of the group. Returns how to leave it."""
+        self._members.add_producer(group)
+        self._beat_soon()
+
+        async def leave() -> None:
+            if self._members.remove_producer(group):
+                await self._unregister({"producerGroup": group})
+
+        return leave
+
+    def add_consumer(self, group: str, describe: Describe) -> Callable[[], Awaitable[None]]:
+        """The same for a consumer. `describe` is asked at each heartbeat; when it changes, call
+        `heartbeat_now`."""
+        self._members.add_consumer(group, describe)
+        self._beat_soon()
+
+        async def leave() -> None:
+            self._members.remove_consumer(group)
+            await self._unregister({"consumerGroup": group})
+
+        return leave
+
+    async def heartbeat_now(self) -> None:
+        """Tell every known broker who is here. Brokers that do not answer are passed over: they
+        are told when a connection to them is made again."""
+        if not self._members:
+            return
+        addresses = self._routes.addresses(masters_only=not self._members.has_consumers)
+        await asyncio.gather(*(self._beat(address) for address in sorted(addresses)))
+
+    async def _beat(self, address: str) -> None:
+        is_new = self.connections.maybe_channel(address) is None
+        try:
+            await self.connections.channel(address)
+            if not is_new:  # a new connection was greeted when it was made
+                await self.call_ok(address, RequestCode.HEART_BEAT, {}, self._members.heartbeat())
+        except TianzhouError as error:
+            log.info("heartbeat.failed", extra={"peer": address, "reason": str(error)})
+
+    def _greet(self, channel: Channel) -> None:
+        """The first thing a broker hears on a connection is who we are."""
+        if not self._members or channel.address in self.nameservers.addresses:
+            return
+
+        def on_answer(header: Header | None, _body: bytes) -> None:
+            if header is None or header.code != ResponseCode.SUCCESS:
+                reason = "no answer" if header is None else f"{header.code} {header.remark}"
+                log.info("heartbeat.failed", extra={"peer": channel.address, "reason": reason})
+
+        channel.ask(
+            RequestCode.HEART_BEAT, {}, self._members.heartbeat(), on_answer,
+            self.options.call_timeout_s,
+        )  # fmt: skip
+
+    def _learned(self, route: TopicRoute) -> None:
+        """Brokers that are new to us hear of us at once."""
+        for replicas in route.brokers.values():
+            for broker_id, address in replicas.items():
+                is_wanted = broker_id == MASTER or self._members.has_consumers
+                if is_wanted and self._members and not self.connections.maybe_channel(address):
+                    self._run(self._beat(address))
+
+    def _beat_soon(self) -> None:
+        self._run(self.heartbeat_now())
+
+    async def _unregister(self, ext: dict[str, str]) -> None:
+        for address in sorted(self._routes.addresses(masters_only=False)):
+            if self.connections.maybe_channel(address) is None:
+                continue  # a broker forgets a client whose connection is gone
+            try:
+                await self.call_ok(
+                    address, RequestCode.UNREGISTER_CLIENT, {"clientID": self.client_id, **ext}
+                )
+            except ClientError as error:
+                log.info("unregister.failed", extra={"peer": address, "reason": str(error)})
+
+    # Background
+
+    def now_ms(self) -> int:
+        """Wall time, for what is stored in messages."""
+        return time.time_ns() // 1_000_000
+
+    async def _poll_routes(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.route_interval_s)
+            await self._routes.refresh_all()
+
+    async def _keep_beating(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.heartbeat_interval_s)
+            await self.heartbeat_now()
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Not logged and forgotten: the next caller gets it.
+            self._broken = self._broken or error
+            log.error("client.broken", exc_info=error)
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise ClientBroken(f"a background task failed: {self._broken!r}") from self._broken

@@ -1,0 +1,1 @@
+"""What a client decides, without socket, clock, thread or log."""

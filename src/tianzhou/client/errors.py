@@ -1,0 +1,236 @@
+"""What can go wrong for a client, and whether trying again makes sense.
+
+    TianzhouError                    .retry
+    ├── UsageError                   the caller broke the contract (never)
+    └── ClientError
+        ├── ClientClosed             used after it was closed (never)
+        ├── ClientBroken             a background task met an error nobody expected (never)
+        ├── Unreachable              nothing was delivered (other broker)
+        ├── ConnectionLost           an answer did not come: it may or may not have been done
+        ├── CallTimeout              the same, after a time (other broker)
+        ├── NoNameServer             none of them answered (same broker)
+        ├── TopicNotFound            no name server knows the topic (after a route refresh)
+        ├── NoRoute                  the topic has no broker for this (after a route refresh)
+        ├── RemoteError              a broker or name server said no: `code` and `remark`
+        │   └── SystemBusy, NoPermission, ... one class for each code that callers tell apart
+        └── further ones in the parts that raise them
+
+Loops read `retry`; they never list classes.
+"""
+
+from typing import ClassVar
+
+from tianzhou.base.errors import Retry, TianzhouError, UsageError
+from tianzhou.wire._generated_codes import ResponseCode
+
+__all__ = [
+    "BrokerSystemError",
+    "CallTimeout",
+    "ClientBroken",
+    "ClientClosed",
+    "ClientError",
+    "ConnectionLost",
+    "ConsumerNotOnline",
+    "FlowControl",
+    "GoAway",
+    "GroupNotExist",
+    "InvalidParameter",
+    "MessageIllegal",
+    "NoNameServer",
+    "NoPermission",
+    "NoRoute",
+    "QueryNotFound",
+    "RemoteError",
+    "RequestCodeNotSupported",
+    "Retry",
+    "RouteStale",
+    "ServiceNotAvailable",
+    "SubscriptionParseFailed",
+    "SystemBusy",
+    "TianzhouError",
+    "TopicNotExist",
+    "TopicNotFound",
+    "Unreachable",
+    "UsageError",
+    "remote_error",
+]
+
+
+class ClientError(TianzhouError):
+    """Everything that happens to a client while it works."""
+
+
+class ClientClosed(ClientError):
+    """It was closed, or never started."""
+
+
+class ClientBroken(ClientError):
+    """A background task met an error that nobody expected; `__cause__` says which."""
+
+
+class Unreachable(ClientError):
+    """There is no connection to an address, so nothing was delivered."""
+
+    retry = Retry.OTHER_BROKER
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address} can't be reached: {reason}")
+        self.address = address
+        self.reason = reason
+
+
+class ConnectionLost(ClientError):
+    """The connection went while an answer was awaited: the request may have been done."""
+
+    retry = Retry.OTHER_BROKER
+
+    def __init__(self, address: str, code: int) -> None:
+        super().__init__(f"{address} closed the connection before it answered request {code}")
+        self.address = address
+        self.code = code
+
+
+class CallTimeout(ClientError):
+    """No answer in time: the request may have been done, or may be done yet."""
+
+    retry = Retry.OTHER_BROKER
+
+    def __init__(self, address: str, code: int, timeout_s: float) -> None:
+        super().__init__(f"{address} did not answer request {code} within {timeout_s:.3g} s")
+        self.address = address
+        self.code = code
+        self.timeout_s = timeout_s
+
+
+class NoNameServer(ClientError):
+    """None of the name servers answered."""
+
+    retry = Retry.SAME_BROKER
+
+    def __init__(self, failures: dict[str, str]) -> None:
+        told = "; ".join(f"{address}: {reason}" for address, reason in failures.items())
+        super().__init__(f"no name server answered: {told}")
+        self.failures = failures
+
+
+class TopicNotFound(ClientError):
+    """No name server knows the topic."""
+
+    retry = Retry.AFTER_ROUTE_REFRESH
+
+    def __init__(self, topic: str, hint: str = "create it, or check its name") -> None:
+        super().__init__(f"topic {topic!r} is not known to the name server: {hint}")
+        self.topic = topic
+
+
+class NoRoute(ClientError):
+    """The topic is known, but nobody serves what was asked for."""
+
+    retry = Retry.AFTER_ROUTE_REFRESH
+
+
+class RemoteError(ClientError):
+    """The other side answered with an error."""
+
+    by_code: ClassVar[dict[int, "type[RemoteError]"]] = {}
+
+    def __init_subclass__(cls, *, codes: tuple[int, ...]) -> None:
+        RemoteError.by_code |= dict.fromkeys(codes, cls)
+
+    def __init__(self, address: str, code: int, remark: str | None) -> None:
+        super().__init__(f"{address} answered {_name_of(code)}: {remark or 'without a reason'}")
+        self.address = address
+        self.code = code
+        self.remark = remark or ""
+
+
+class BrokerSystemError(RemoteError, codes=(ResponseCode.SYSTEM_ERROR,)):
+    retry = Retry.OTHER_BROKER
+
+
+class SystemBusy(RemoteError, codes=(ResponseCode.SYSTEM_BUSY,)):
+    """The broker sheds load."""
+
+    retry = Retry.OTHER_BROKER
+
+
+class RequestCodeNotSupported(RemoteError, codes=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED,)):
+    pass
+
+
+class MessageIllegal(RemoteError, codes=(ResponseCode.MESSAGE_ILLEGAL,)):
+    """Body or properties are larger than the broker takes."""
+
+
+class ServiceNotAvailable(RemoteError, codes=(ResponseCode.SERVICE_NOT_AVAILABLE,)):
+    """The store takes no messages now: its disk is full, or it stops."""
+
+    retry = Retry.OTHER_BROKER
+
+
+class NoPermission(RemoteError, codes=(ResponseCode.NO_PERMISSION,)):
+    """The broker or topic is not open for this; the route may say who is."""
+
+    retry = Retry.AFTER_ROUTE_REFRESH
+
+
+class TopicNotExist(RemoteError, codes=(ResponseCode.TOPIC_NOT_EXIST,)):
+    """This broker has no such topic, whatever the route said."""
+
+    retry = Retry.AFTER_ROUTE_REFRESH
+
+
+class QueryNotFound(RemoteError, codes=(ResponseCode.QUERY_NOT_FOUND,)):
+    pass
+
+
+class SubscriptionParseFailed(RemoteError, codes=(ResponseCode.SUBSCRIPTION_PARSE_FAILED,)):
+    pass
+
+
+class GroupNotExist(RemoteError, codes=(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,)):
+    pass
+
+
+class InvalidParameter(RemoteError, codes=(ResponseCode.INVALID_PARAMETER,)):
+    pass
+
+
+class ConsumerNotOnline(RemoteError, codes=(ResponseCode.CONSUMER_NOT_ONLINE,)):
+    pass
+
+
+class FlowControl(RemoteError, codes=(ResponseCode.FLOW_CONTROL,)):
+    retry = Retry.SAME_BROKER
+
+
+class GoAway(RemoteError, codes=(ResponseCode.GO_AWAY,)):
+    """The broker is leaving; the connection is to be made anew."""
+
+    retry = Retry.OTHER_BROKER
+
+
+class RouteStale(
+    RemoteError,
+    codes=(
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.NOT_LEADER_FOR_QUEUE,
+        ResponseCode.SLAVE_NOT_AVAILABLE,  # what a slave answers to the end of a transaction
+    ),
+):
+    """What the route said of the broker is no longer true."""
+
+    retry = Retry.AFTER_ROUTE_REFRESH
+
+
+def remote_error(address: str, code: int, remark: str | None) -> RemoteError:
+    """The exception for an answer that is not a success."""
+    return RemoteError.by_code.get(code, RemoteError)(address, code, remark)
+
+
+def _name_of(code: int) -> str:
+    try:
+        return f"{ResponseCode(code).name} ({code})"
+    except ValueError:
+        return f"code {code}"
