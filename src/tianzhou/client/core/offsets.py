@@ -1,0 +1,139 @@
+"""How far a group has come: where to begin, what to save, and the file of broadcast consumers.
+
+A clustering group keeps its offsets on the brokers. In broadcasting every consumer has its own, in
+
+    <directory>/<client id>/<group>/offsets.json
+
+written as the Java client writes it, with queues as keys:
+
+    {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:12}}
+
+The same table with the queues as text is read too.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from tianzhou.base.errors import UsageError
+from tianzhou.base.kinds import Bytes
+from tianzhou.client.core.subscription import RETRY_PREFIX
+from tianzhou.wire.heartbeat import ConsumeFromWhere
+from tianzhou.wire.queues import MessageQueue, decode_queue_offsets, encode_queue_offsets
+
+FILE_NAME: Final = "offsets.json"
+_TIME_FORM: Final = "%Y%m%d%H%M%S"
+
+
+class Start(enum.Enum):
+    """Where a group begins that has not consumed a queue before."""
+
+    FIRST = "first"
+    LAST = "last"
+
+
+StartFrom = Start | datetime | str
+"""Or a moment, also written as `yyyyMMddHHmmss` in local time."""
+
+
+class Ask(enum.Enum):
+    """What must be found out to know the first offset."""
+
+    ZERO = enum.auto()
+    """Nothing; the broker corrects it to its first."""
+    MAX = enum.auto()
+    TIME = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class StartRule:
+    """`Start` for a group, settled once."""
+
+    where: ConsumeFromWhere
+    time_ms: int = 0
+
+    def ask_for(self, topic: str) -> Ask:
+        """For a queue of this topic without a stored offset."""
+        is_retry = topic.startswith(RETRY_PREFIX)
+        if self.where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
+            return Ask.ZERO
+        if self.where is ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET:
+            # What failed before is not to be forgotten.
+            return Ask.ZERO if is_retry else Ask.MAX
+        return Ask.MAX if is_retry else Ask.TIME
+
+
+def start_rule(start: StartFrom) -> StartRule:
+    """Raises UsageError for a moment that is none."""
+    if start is Start.FIRST:
+        return StartRule(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+    if start is Start.LAST:
+        return StartRule(ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    return StartRule(ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, moment_ms(start))
+
+
+def moment_ms(moment: datetime | str | int) -> int:
+    """Milliseconds since 1970. Text is `yyyyMMddHHmmss` in local time, as Java clients have it."""
+    if isinstance(moment, int):
+        return moment
+    if isinstance(moment, datetime):
+        return round(moment.timestamp() * 1000)
+    try:
+        # strptime alone would take 2026010203040 as well.
+        if len(moment) != 14 or not moment.isdecimal():
+            raise ValueError("it does not have 14 digits")  # noqa: TRY301
+        return round(datetime.strptime(moment, _TIME_FORM).timestamp() * 1000)  # noqa: DTZ007
+    except ValueError as error:
+        raise UsageError(
+            f"moment {moment!r} is not yyyyMMddHHmmss, such as 20260131235959: {error}"
+        ) from error
+
+
+class OffsetTable:
+    """Offsets by queue, and which of them changed since they were saved.
+
+    Owner: the event loop of the consumer.
+    """
+
+    def __init__(self, saved: Mapping[MessageQueue, int] | None = None) -> None:
+        self._saved = dict(saved or {})
+        self._current = dict(self._saved)
+
+    def get(self, queue: MessageQueue) -> int | None:
+        return self._current.get(queue)
+
+    def put(self, queue: MessageQueue, offset: int) -> None:
+        """Where the group is now; also back, when it was reset."""
+        self._current[queue] = offset
+
+    def remove(self, queue: MessageQueue) -> None:
+        self._current.pop(queue, None)
+        self._saved.pop(queue, None)
+
+    def changed(self) -> dict[MessageQueue, int]:
+        """What is to be saved. Tell `saved` what was."""
+        saved = self._saved
+        return {
+            queue: offset for queue, offset in self._current.items() if saved.get(queue) != offset
+        }
+
+    def saved(self, offsets: Mapping[MessageQueue, int]) -> None:
+        self._saved.update(offsets)
+
+    def all(self) -> dict[MessageQueue, int]:
+        return dict(self._current)
+
+    def of(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        current = self._current
+        return {queue: current[queue] for queue in queues if queue in current}
+
+
+def encode_file(offsets: Mapping[MessageQueue, int]) -> bytes:
+    return encode_queue_offsets(offsets)
+
+
+def decode_file(data: Bytes) -> dict[MessageQueue, int]:
+    """Raises BodyError when it is not such a table."""
+    return decode_queue_offsets(data)

@@ -1,0 +1,76 @@
+"""A message as a consumer hands it to its user."""
+
+from typing import Protocol
+
+from tianzhou.base.errors import UsageError
+from tianzhou.base.kinds import Bytes
+from tianzhou.client.core.subscription import RETRY_PREFIX
+from tianzhou.record import names
+from tianzhou.record.message import MessageView
+from tianzhou.wire.queues import MessageQueue
+
+
+class Settling(Protocol):
+    """Who is told what became of a message."""
+
+    def ack(self, message: "ReceivedMessage") -> None: ...
+    def retry(self, message: "ReceivedMessage", delay_level: int) -> None: ...
+
+
+class ReceivedMessage(MessageView):
+    """A stored message, read on demand, and what its reader makes of it.
+
+    A message that comes again after a failure shows the topic it was sent to.
+    """
+
+    __slots__ = ("_settling", "local_times", "queue")
+
+    def __init__(
+        self, buffer: Bytes, start: int, queue: MessageQueue, settling: Settling | None = None
+    ) -> None:
+        super().__init__(buffer, start)
+        self.queue = queue
+        """Where it was read: broker, topic and queue id. The topic may be the retry topic."""
+        self.local_times = 0
+        """How often it was tried again in place, without going back to the broker."""
+        self._settling = settling
+
+    @property
+    def topic(self) -> str:
+        if self.queue.topic.startswith(RETRY_PREFIX):
+            return self._text(names.RETRY_TOPIC) or super().topic
+        return super().topic
+
+    @property
+    def broker_name(self) -> str:
+        return self.queue.broker_name
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was delivered before."""
+        return super().reconsume_times + self.local_times
+
+    @property
+    def origin_id(self) -> str:
+        """The id of its first delivery; the same however often it went back."""
+        return self._text(names.ORIGIN_MESSAGE_ID) or self.offset_id
+
+    def ack(self) -> None:
+        """It is done. The group's offset moves on when everything before it is done too."""
+        self._settler().ack(self)
+
+    def retry(self, delay_level: int = 0) -> None:
+        """It failed: send it back, to be delivered again later; in ordered consumption try it
+        again in place.
+
+        Level 0 lets the delay grow with each time, 1 to 18 are the broker's delays (1 s to 2 h),
+        and -1 makes it a dead letter now.
+        """
+        self._settler().retry(self, delay_level)
+
+    def _settler(self) -> Settling:
+        if self._settling is None:
+            raise UsageError(
+                "messages of a pull consumer are not acknowledged one by one; commit offsets"
+            )
+        return self._settling

@@ -1,0 +1,103 @@
+"""What a consumer wants of a topic: everything, some tags, or what an expression accepts.
+
+Tags are compared twice: the broker compares hash codes, which is quick and lets strangers through,
+so the client compares the tags themselves. Expressions over properties are the broker's alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tianzhou.base.errors import UsageError
+from tianzhou.filter.errors import FilterError
+from tianzhou.filter.tags import ALL, EVERYTHING, TagFilter, parse_tags
+from tianzhou.record import names
+from tianzhou.wire.heartbeat import SubscriptionData
+
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+GROUP_CHARACTERS_MAX: Final = 120
+"""What brokers take; retry and dead letter topics are made of it."""
+
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+
+
+@dataclass(frozen=True, slots=True)
+class Sql92:
+    """An expression over properties, such as `region = 'north' AND amount > 100`."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise UsageError("an SQL92 expression is empty; subscribe to * for everything")
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    topic: str
+    expression: str
+    kind: str
+    version: int
+    """When it was made, in milliseconds. Brokers keep the latest that a group tells them."""
+    tags: TagFilter
+
+    @property
+    def is_tag(self) -> bool:
+        return self.kind == TAG
+
+    @property
+    def accepts_tag(self) -> Callable[[bytes | None], bool] | None:
+        """What the client itself must look at; None when that is nothing."""
+        if self.tags.is_all:
+            return None
+        wanted = frozenset(tag.encode() for tag in self.tags.tags)
+        return lambda tag: tag in wanted
+
+    def to_data(self) -> SubscriptionData:
+        """As heartbeats say it."""
+        return SubscriptionData(
+            topic=self.topic,
+            sub_string=self.expression,
+            expression_type=self.kind,
+            sub_version=self.version,
+            tags_set=tuple(sorted(self.tags.tags)),
+            code_set=tuple(sorted(self.tags.codes)),
+        )
+
+
+def subscribe(topic: str, expression: str | Sql92 = ALL, *, version: int) -> Subscription:
+    """Tags with `||` between them, `*` or nothing for everything, or an `Sql92`.
+
+    Raises UsageError for what no broker would understand.
+    """
+    names.checked_topic(topic)
+    if isinstance(expression, Sql92):
+        return Subscription(topic, expression.text, SQL92, version, EVERYTHING)
+    try:
+        tags = parse_tags(expression)
+    except FilterError as error:
+        raise UsageError(f"subscription to {topic}: {error}") from error
+    return Subscription(topic, ALL if tags.is_all else expression, TAG, version, tags)
+
+
+def checked_group(group: str) -> str:
+    """The group, if its retry and dead letter topics can exist. Raises UsageError."""
+    try:
+        names.checked_topic(group)
+    except UsageError as error:
+        raise UsageError(f"a group is named like a topic: {error}") from error
+    if len(group) > GROUP_CHARACTERS_MAX:
+        raise UsageError(
+            f"group {group!r} has {len(group)} characters; at most {GROUP_CHARACTERS_MAX}"
+        )
+    return group
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    return DEAD_LETTER_PREFIX + group

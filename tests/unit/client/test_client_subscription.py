@@ -1,0 +1,55 @@
+"""Subscriptions as users write them and as brokers are told."""
+
+import pytest
+
+from tianzhou.base.errors import UsageError
+from tianzhou.client.core.subscription import Sql92, checked_group, retry_topic, subscribe
+
+
+@pytest.mark.parametrize("expression", ["", "*"])
+def test_everything(expression: str) -> None:
+    made = subscribe("orders", expression, version=7)
+    assert made.to_data().sub_string == "*"
+    assert made.accepts_tag is None
+
+
+def test_tags_are_compared_again() -> None:
+    """`Aa` and `BB` have the same hash, so the broker lets both through."""
+    made = subscribe("orders", "Aa || c", version=7)
+    assert made.accepts_tag is not None
+    assert [made.accepts_tag(tag) for tag in (b"Aa", b"BB", b"c", None)] == [
+        True, False, True, False,
+    ]  # fmt: skip
+    data = made.to_data()
+    assert data.tags_set == ("Aa", "c")
+    assert data.code_set == (99, 2112)
+    assert (data.expression_type, data.sub_version) == ("TAG", 7)
+
+
+def test_sql92_is_left_to_the_broker() -> None:
+    made = subscribe("orders", Sql92("amount > 3"), version=7)
+    assert made.accepts_tag is None
+    assert (made.to_data().expression_type, made.to_data().sub_string) == ("SQL92", "amount > 3")
+
+
+@pytest.mark.parametrize("wrong", ["||", "||||"])
+def test_bars_alone(wrong: str) -> None:
+    with pytest.raises(UsageError, match="subscription to orders"):
+        subscribe("orders", wrong, version=7)
+
+
+def test_an_empty_expression_is_refused() -> None:
+    with pytest.raises(UsageError, match="empty"):
+        Sql92("  ")
+
+
+@pytest.mark.parametrize("wrong", ["", "a b", "x" * 121])
+def test_groups_that_can_not_be(wrong: str) -> None:
+    with pytest.raises(UsageError):
+        checked_group(wrong)
+
+
+def test_names_of_topics() -> None:
+    assert retry_topic(checked_group("g")) == "%RETRY%g"
+    with pytest.raises(UsageError):
+        subscribe("no such!", version=1)
