@@ -8,17 +8,20 @@ checked just enough to know where the parts lie, and decodes a part when it is a
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Final
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueId, QueueOffset
 from tianzhou.base.limits import BODY_BYTES_MAX
-from tianzhou.record import compression, flags, ids, layout, names, properties
+from tianzhou.record import compression, flags, ids, layout, names
+from tianzhou.record import properties as properties_
 from tianzhou.record.crc import crc31
 from tianzhou.record.errors import RecordDamaged
 
 _INT32_MIN: Final = -(1 << 31)
 _INT32_MAX: Final = (1 << 31) - 1
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 _FIRST: Final = struct.Struct(f">ii{layout.AT_SYS_FLAG - 8}xi")
 """Total size, magic and system flag: with these the parts of a record can be found."""
@@ -48,6 +51,11 @@ class Message:
     properties: Mapping[str, str]
     wait_store_ok: bool
     delay_level: int
+    delay: timedelta | None
+    deliver_at: datetime | None
+    sharding_key: str | None
+    _encoded: bytes = field(init=False, repr=False, compare=False)
+    """The properties, encoded when they were checked."""
 
     def __init__(
         self,
@@ -60,11 +68,16 @@ class Message:
         properties: Mapping[str, str] | None = None,
         wait_store_ok: bool = True,
         delay_level: int = 0,
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
+        sharding_key: str | None = None,
     ) -> None:
         """`tags` is the one tag consumers filter by. `keys` are what the message can be found by.
 
         With `wait_store_ok` off, the broker answers before the message is flushed or replicated.
         `delay_level` counts from 1 (one second, by default) to 18 (two hours); 0 is no delay.
+        `delay` and `deliver_at` are any other time, by the clock of the broker. Messages with the
+        same `sharding_key` go to the same queue and stay in order.
         """
         put = object.__setattr__  # the class is frozen for everybody else
         put(self, "topic", names.checked_topic(topic))
@@ -75,19 +88,34 @@ class Message:
         put(self, "properties", dict(properties or {}))
         put(self, "wait_store_ok", wait_store_ok)
         put(self, "delay_level", _checked_range("delay_level", delay_level, 0, _INT32_MAX))
+        put(self, "delay", delay if delay is None else _checked_delay(delay))
+        put(self, "deliver_at", deliver_at if deliver_at is None else _checked_moment(deliver_at))
+        put(self, "sharding_key", sharding_key)
+        if bool(delay_level) + (delay is not None) + (deliver_at is not None) > 1:
+            raise UsageError("delay_level, delay and deliver_at exclude each other; give one")
         for name in self.properties:
             if names.is_reserved(name):
                 raise UsageError(
                     f"property {name!r} = {self.properties[name]!r} is reserved by the protocol;"
                     " tags, keys, delay_level and wait_store_ok are arguments of their own"
                 )
-        self.encode_properties()
+        put(self, "_encoded", properties_.encode(self._merged()))
+
+    @property
+    def is_delayed(self) -> bool:
+        return bool(self.delay_level) or self.delay is not None or self.deliver_at is not None
 
     def encode_properties(self, added: Mapping[bytes, str] | None = None) -> bytes:
         """The property string: the user's, those the fields stand for, and what the client adds.
 
-        Names of `added` come from `names`. Raises UsageError.
+        Names of `added` come from `names`, and are not among the former. Raises UsageError.
         """
+        if not added:
+            return self._encoded
+        more = properties_.encode({name.decode(): value for name, value in added.items()})
+        return properties_.checked_size(self._encoded + more)
+
+    def _merged(self) -> dict[str, str]:
         merged = dict(self.properties)
         if self.tags is not None:
             merged[names.TAGS.decode()] = self.tags
@@ -97,9 +125,13 @@ class Message:
             merged[names.DELAY.decode()] = str(self.delay_level)
         if not self.wait_store_ok:  # readers take a missing one for true
             merged[names.WAIT.decode()] = "false"
-        for name, value in (added or {}).items():
-            merged[name.decode()] = value
-        return properties.encode(merged)
+        if self.delay is not None:
+            merged[names.TIMER_DELAY_MS.decode()] = str(self.delay // _MILLISECOND)
+        if self.deliver_at is not None:
+            merged[names.TIMER_DELIVER_MS.decode()] = str(round(self.deliver_at.timestamp() * 1000))
+        if self.sharding_key is not None:
+            merged[names.SHARDING_KEY.decode()] = self.sharding_key
+        return merged
 
 
 def _checked_body(body: Bytes) -> bytes:
@@ -117,6 +149,18 @@ def _checked_range(name: str, value: int, low: int, high: int) -> int:
     if not low <= value <= high:
         raise UsageError(f"{name} {value} is outside {low} to {high}")
     return value
+
+
+def _checked_delay(delay: timedelta) -> timedelta:
+    if delay < _MILLISECOND:
+        raise UsageError(f"delay {delay} is less than a millisecond; leave it out")
+    return delay
+
+
+def _checked_moment(moment: datetime) -> datetime:
+    if moment.utcoffset() is None:
+        raise UsageError(f"deliver_at {moment.isoformat()} has no time zone; give it one")
+    return moment
 
 
 class MessageView:
@@ -190,7 +234,7 @@ class MessageView:
         return layout.INT64.unpack_from(self._buffer, at)[0]
 
     def _text(self, name: bytes) -> str | None:
-        value = properties.find(self.stored_properties, name)
+        value = properties_.find(self.stored_properties, name)
         return None if value is None else value.decode("utf-8", "replace")
 
     def __repr__(self) -> str:
@@ -271,7 +315,7 @@ class MessageView:
     def properties(self) -> Mapping[str, str]:
         """All properties, less the checksum some brokers add."""
         if self._parsed is None:
-            self._parsed = properties.decode(self.stored_properties)
+            self._parsed = properties_.decode(self.stored_properties)
             self._parsed.pop(names.RECORD_CRC.decode(), None)
         return self._parsed
 

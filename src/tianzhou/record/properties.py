@@ -57,7 +57,11 @@ def decode(properties: Bytes) -> dict[str, str]:
 
 def encode(properties: Mapping[str, str]) -> bytes:
     """The property string of a mapping. Raises UsageError for what a reader would not get back."""
-    encoded = b"".join([_encode_one(name, value) for name, value in properties.items()])
+    return checked_size(b"".join([_encode_one(name, value) for name, value in properties.items()]))
+
+
+def checked_size(encoded: bytes) -> bytes:
+    """The property string, if a record can hold it. Raises UsageError."""
     if len(encoded) > PROPERTIES_BYTES_MAX:
         raise UsageError(
             f"properties take {len(encoded)} bytes; a record holds at most {PROPERTIES_BYTES_MAX}"

@@ -1,5 +1,6 @@
 import doctest
 import struct
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -230,3 +231,27 @@ def test_mistakes_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         Message(**{**right, **arguments})
     assert caught.match(message.replace("|", "[|]"))
+
+
+def test_a_moment_and_a_key_for_order_become_properties() -> None:
+    noon = datetime(2030, 1, 1, 12, tzinfo=UTC)
+    timed = Message("t", b"x", deliver_at=noon, sharding_key="order-7")
+    assert timed.encode_properties() == (
+        b"TIMER_DELIVER_MS\x011893499200000\x02__SHARDINGKEY\x01order-7\x02"
+    )
+    later = Message("t", b"x", delay=timedelta(seconds=1.5))
+    assert later.encode_properties({names.UNIQ_KEY: "U"}) == (
+        b"TIMER_DELAY_MS\x011500\x02UNIQ_KEY\x01U\x02"
+    )
+    assert timed.is_delayed
+    assert later.is_delayed
+    assert not Message("t", b"x").is_delayed
+
+
+def test_times_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(UsageError, match="exclude each other"):
+        Message("t", b"x", delay_level=3, delay=timedelta(seconds=1))
+    with pytest.raises(UsageError, match="no time zone"):
+        Message("t", b"x", deliver_at=datetime(2030, 1, 1))  # noqa: DTZ001
+    with pytest.raises(UsageError, match="less than a millisecond"):
+        Message("t", b"x", delay=timedelta(0))
