@@ -11,7 +11,7 @@ A batch is taken as a whole or not at all, so every bound is checked before anyt
 
 import struct
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
@@ -39,57 +39,59 @@ class BatchError(UsageError):
     """A batch body breaks its format; nothing of it may be stored."""
 
 
-class BatchEntry(NamedTuple):
-    """One message of a batch. The views are valid as long as the batch body is."""
+def decode_batch(data: bytes) -> list[tuple[int, bytes, bytes]]:
+    """Flag, body and properties of every message of a batch body, in order.
 
-    flag: int
-    body: memoryview
-    properties: memoryview
-
-
-def decode_batch(data: Bytes) -> list[BatchEntry]:
-    """Every message of a batch body, in order. Raises BatchError; never returns a part."""
-    view = memoryview(data)
-    filled = len(view)
+    Raises BatchError; never returns a part.
+    """
+    filled = len(data)
     if filled == 0:
         raise BatchError("a batch of 0 bytes has no messages")
-    entries: list[BatchEntry] = []
+    unpack_head, unpack_size, head_bytes = HEAD.unpack_from, INT16.unpack_from, HEAD.size
+    entries: list[tuple[int, bytes, bytes]] = []
     at = 0
     while at < filled:
-        if len(entries) == BATCH_MESSAGES_MAX:
-            raise BatchError(f"batch has more than {BATCH_MESSAGES_MAX} messages; byte {at}")
-        entry, at = _entry_at(view, at)
-        entries.append(entry)
+        if filled - at < ENTRY_BYTES_MIN:
+            raise BatchError(
+                f"{filled - at} bytes at byte {at} are no message: one has {ENTRY_BYTES_MIN}"
+            )
+        total_size, _, _, flag, body_size = unpack_head(data, at)
+        body_at, end = at + head_bytes, at + total_size
+        body_end = body_at + body_size
+        properties_at = body_end + 2
+        # Bounds of the body first: the size of the properties stands behind it.
+        if (
+            body_size < 0
+            or not properties_at <= end <= filled
+            or properties_at + unpack_size(data, body_end)[0] != end
+        ):
+            raise _what_is_wrong(data, at, total_size, body_size)
+        entries.append((flag, data[body_at:body_end], data[properties_at:end]))
+        at = end
+    if len(entries) > BATCH_MESSAGES_MAX:
+        raise BatchError(
+            f"batch has {len(entries)} messages, more than {BATCH_MESSAGES_MAX} messages"
+        )
     return entries
 
 
-def _entry_at(view: memoryview, at: int) -> tuple[BatchEntry, int]:
-    """The entry that begins here, and where it ends."""
-    left = len(view) - at
-    if left < ENTRY_BYTES_MIN:
-        raise BatchError(f"{left} bytes at byte {at} are no message: one has {ENTRY_BYTES_MIN}")
-    total_size, _, _, flag, body_size = HEAD.unpack_from(view, at)
+def _what_is_wrong(data: bytes, at: int, total_size: int, body_size: int) -> BatchError:
+    left = len(data) - at
     if not ENTRY_BYTES_MIN <= total_size <= left:
-        raise BatchError(
+        return BatchError(
             f"message at byte {at} claims {total_size} bytes;"
             f" possible are {ENTRY_BYTES_MIN} to {left}"
         )
-    # Bounds of the body first: the size of the properties stands behind it.
     if not 0 <= body_size <= total_size - ENTRY_BYTES_MIN:
-        raise BatchError(
+        return BatchError(
             f"message at byte {at} with {total_size} bytes claims a body of {body_size}"
         )
-    body_at = at + HEAD.size
-    body_end = body_at + body_size
-    properties_at = body_end + INT16.size
-    end = at + total_size
-    properties_size = INT16.unpack_from(view, body_end)[0]
-    if properties_at + properties_size != end:
-        raise BatchError(
-            f"message at byte {at} with {total_size} bytes and a body of {body_size}"
-            f" claims {properties_size} bytes of properties; {end - properties_at} are left"
-        )
-    return BatchEntry(flag, view[body_at:body_end], view[properties_at:end]), end
+    body_end = at + HEAD.size + body_size
+    (properties_size,) = INT16.unpack_from(data, body_end)
+    return BatchError(
+        f"message at byte {at} with {total_size} bytes and a body of {body_size}"
+        f" claims {properties_size} bytes of properties; {at + total_size - body_end - 2} are left"
+    )
 
 
 def encode_batch(entries: Iterable[tuple[int, Bytes, Bytes]]) -> bytes:

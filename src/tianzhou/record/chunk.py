@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tianzhou.base import limits
 from tianzhou.base.kinds import Bytes, QueueKey
-from tianzhou.record import flags
+from tianzhou.record import flags, properties
 from tianzhou.record.crc import crc31, crc32
 from tianzhou.record.errors import RecordTooLarge
 from tianzhou.record.layout import (
@@ -103,26 +103,28 @@ class RecordChunk:
         return end
 
 
-def build(entries: Iterable[Entry], *, store_host: bytes, record_crc: bool) -> RecordChunk:
-    """Write the stored form of all messages into one buffer, in order."""
+def build(
+    entries: Iterable[Entry], *, store_host: bytes, record_crc: bool, is_finished: bool = False
+) -> RecordChunk:
+    """Write the stored form of all messages into one buffer, in order.
+
+    `is_finished`: all properties end with `CRC_PLACEHOLDER` and have no other checksum in them.
+    """
+    if not is_finished:
+        entries = [_finished(entry, record_crc) for entry in entries]
     parts: list[Bytes] = []
     starts: list[int] = []
-    ends: list[int] = []
     queues: list[QueueKey | None] = []
     topics: dict[str, bytes] = {}
     at = rare = 0
     host_flag = flags.STORE_HOST_V6 if len(store_host) > HOST_BYTES_V4 else 0
     for entry in entries:
-        queue, body, properties, flag, sys_flag, born, born_host, times, prepared = entry
+        queue, body, text, flag, sys_flag, born, born_host, times, prepared = entry
         topic_name, queue_id = queue
         topic = topics.get(topic_name)
         if topic is None:
             topic = topics[topic_name] = _sized_topic(topic_name)
-        if CRC_PROPERTY in properties:
-            properties = _without_crc(properties)
-        if record_crc and not properties.endswith(CRC_PLACEHOLDER):
-            properties = _with_placeholder(properties)
-        body_size, properties_size = len(body), len(properties)
+        body_size, properties_size = len(body), len(text)
         total = _FIXED_BYTES + body_size + len(topic) + properties_size
         if properties_size > _PROPERTIES_MAX or total > _RECORD_MAX:
             raise _too_large(entry, body_size, properties_size)
@@ -135,13 +137,32 @@ def build(entries: Iterable[Entry], *, store_host: bytes, record_crc: bool) -> R
                 total, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, 0, 0, sys_flag,
                 born, born_host, 0, store_host, times, prepared, body_size,
             )  # fmt: skip
-        parts += (head, body, topic, _pack_size(properties_size), properties)
+        parts += (head, body, topic, _pack_size(properties_size), text)
         starts.append(at)
         at += total
-        ends.append(at)
         queues.append(None if sys_flag & _INVISIBLE else queue)
     data = bytearray().join(parts)
+    ends = [*starts[1:], at] if starts else []
     return RecordChunk(data, starts, ends, queues, has_crc=record_crc, has_long_hosts=rare > 0)
+
+
+def join(chunks: Sequence[RecordChunk]) -> RecordChunk:
+    """All records of some chunks that were built alike, as one chunk."""
+    if len(chunks) == 1:
+        return chunks[0]
+    data = bytearray().join([chunk.data for chunk in chunks])
+    starts: list[int] = []
+    queues: list[QueueKey | None] = []
+    base = 0
+    for chunk in chunks:
+        starts += [base + start for start in chunk.starts]
+        queues += chunk.queues
+        base += len(chunk.data)
+    return RecordChunk(
+        data, starts, [*starts[1:], base], queues,
+        has_crc=chunks[0].has_crc,
+        has_long_hosts=any(chunk.has_long_hosts for chunk in chunks),
+    )  # fmt: skip
 
 
 def stamp(
@@ -244,18 +265,13 @@ def _sized_topic(topic: str) -> bytes:
     )
 
 
-def _without_crc(properties: bytes) -> bytes:
-    """A retried message brings the checksum of its first life. Kept, also where we write none, it
-    would prove the record damaged."""
-    return b"\x02".join(
-        entry for entry in properties.split(b"\x02") if not entry.startswith(CRC_PROPERTY + b"\x01")
-    )
-
-
-def _with_placeholder(properties: bytes) -> bytes:
-    if properties and properties[-1] != 2:
-        properties += b"\x02"
-    return properties + CRC_PLACEHOLDER
+def _finished(entry: Entry, record_crc: bool) -> Entry:
+    """The entry with the place of our checksum behind its properties, or with none. A retried
+    message brings the checksum of its first life: kept, it would prove the record damaged."""
+    text = properties.without(entry.properties, CRC_PROPERTY)
+    if record_crc:
+        text = properties.with_trailing_separator(text) + CRC_PLACEHOLDER
+    return entry if text is entry.properties else entry._replace(properties=text)
 
 
 def _rare_head(entry: Entry, topic: bytes, store_host: bytes, total: int) -> bytes:

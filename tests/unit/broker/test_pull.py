@@ -188,16 +188,24 @@ def test_pulls_of_closed_connections_are_forgotten(broker: SmallBroker) -> None:
     assert len(broker.parts.pull.holds) == 0
 
 
-def test_a_message_is_found_as_soon_as_its_sender_was_told(broker: SmallBroker) -> None:
+@pytest.mark.parametrize(
+    ("properties", "told"),
+    [("UNIQ_KEY\x01U\x02", []), ("A\x01b\x02", [0])],
+    ids=["gathered with others of the round", "stored by itself"],
+)
+def test_a_message_is_found_as_soon_as_its_sender_was_told(
+    broker: SmallBroker, properties: str, told: list[int]
+) -> None:
     """Dispatch comes once for all that one round of the loop has read; a pull may come before."""
     producer, consumer = RecordingPeer(), RecordingPeer()
     fields = SendMessageV2Request(
         producer_group="producers", topic=TOPIC, default_topic="TBW102", queue_id=0, sys_flag=0,
-        born_timestamp_ms=0, flag=0, properties="UNIQ_KEY\x01U\x02",
+        born_timestamp_ms=0, flag=0, properties=properties,
     )  # fmt: skip
     header = Header(code=RequestCode.SEND_MESSAGE_V2, opaque=1, ext=fields.to_ext())
     broker.received(producer, encode_command(header, b"just stored"), settle=False)
-    assert [told.code for told in producer.answers()] == [0]
+    assert [answer.code for answer in producer.answers()] == told
     pull(broker, consumer, 10, settle=False)
     (found,) = consumer.answers()
     assert (found.code, found.ext["nextBeginOffset"]) == (0, "11")
+    assert told + [answer.code for answer in producer.answers()] == [0]

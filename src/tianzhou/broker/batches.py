@@ -1,0 +1,52 @@
+"""A batch on its way in: its messages, each with what it shares with the others. Pure."""
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from tianzhou.broker.admission import check_keys
+from tianzhou.broker.incoming import Incoming
+from tianzhou.net.exchange import Refused
+from tianzhou.record import names as keys
+from tianzhou.record import properties
+from tianzhou.record.batch import BatchError, decode_batch
+from tianzhou.record.chunk import CRC_PLACEHOLDER, Entry
+from tianzhou.record.layout import CRC_PROPERTY
+from tianzhou.wire._generated_codes import ResponseCode
+
+# A named tuple without the call of its own constructor, which takes twice as long.
+new_entry: Final = cast(
+    "Callable[[type[Entry], tuple[object, ...]], Entry]",
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType] - the stub leaves its items open
+)
+
+
+def split(message: Incoming, *, record_crc: bool) -> list[Entry]:
+    """The messages of a batch. Raises Refused.
+
+    Their properties are finished: they end with the place of the checksum if there is one.
+    """
+    if message.topic.startswith("%RETRY%"):
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "retry topics take no batches")
+    data = bytes(message.body)
+    try:
+        inner = decode_batch(data)
+    except BatchError as error:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+    ending = CRC_PLACEHOLDER if record_crc else b""
+    queue, _, outer, _, *rest = message.to_entry()
+    # The batch has an id too; behind a message's own it would be the one that counts.
+    without_id = message.with_properties({keys.UNIQ_KEY: b""}).properties + ending
+    outer += ending
+    # A checksum from elsewhere is rare enough to look for it in all of them at once.
+    has_checksum = data.find(CRC_PROPERTY) >= 0
+    new, kind, shared = new_entry, Entry, tuple(rest)
+    entries: list[Entry] = []
+    for flag, body, own in inner:
+        check_keys(own)
+        text = properties.without(own, CRC_PROPERTY) if has_checksum else own
+        if text and text[-1] != 2:
+            text += b"\x02"
+        # `find` takes half the time of `in`.
+        text += without_id if text.find(b"UNIQ_KEY\x01") >= 0 else outer
+        entries.append(new(kind, (queue, body, text, flag, *shared)))
+    return entries
