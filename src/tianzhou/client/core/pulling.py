@@ -138,7 +138,7 @@ def records_of(
     starts = found.starts
     _check_bodies(body, starts)
     if any(_sys_flags(body, starts, _BATCH)):
-        body, starts = _unpacked(body, starts)
+        body, starts = unpacked(body, starts)
     unpack, at = layout.INT64.unpack_from, layout.AT_QUEUE_OFFSET
     if accepts_tag is not None:
         starts = [start for start in starts if accepts_tag(_tag_of(body, start))]
@@ -177,7 +177,7 @@ def _tag_of(body: bytes, start: int) -> bytes | None:
 # Records that are a whole batch
 
 
-def _unpacked(body: bytes, starts: list[int]) -> tuple[bytes, list[int]]:
+def unpacked(body: bytes, starts: list[int]) -> tuple[bytes, list[int]]:
     """The same with every batch replaced by its messages, as records of their own."""
     parts: list[Bytes] = []
     for start, is_batch in zip(starts, _sys_flags(body, starts, _BATCH), strict=True):
