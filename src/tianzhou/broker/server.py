@@ -12,6 +12,7 @@ from tianzhou.broker.registration import Registration
 from tianzhou.net.link import Link, Service
 from tianzhou.net.server import Server, bind
 from tianzhou.record.ids import Host, encode_host
+from tianzhou.store.errors import DiskFull
 from tianzhou.store.store import MessageStore
 from tianzhou.wire.frame import FrameBatch
 
@@ -142,7 +143,7 @@ class Broker:
         parts.pull.tick()
         if not self._store.is_broken:
             for service in parts.services:
-                is_more |= service.tick()
+                is_more |= self._kept_going(service.tick)
         parts.writer.tick()
         parts.writer.settle()
         return is_more
@@ -160,17 +161,26 @@ class Broker:
                 self.parts.writer.settle()
                 is_more = True
         if not self._store.is_broken:
-            self._store.clean()
-        self.parts.offsets.save()
+            self._kept_going(lambda: bool(self._store.clean(wait=True)))
+            self._kept_going(self.parts.offsets.save)
+
+    def _kept_going(self, step: Callable[[], bool | None]) -> bool:
+        """What can't be saved now, on a full disk, is saved the next time; everything else that
+        waits for a tick must not wait for that."""
+        try:
+            return bool(step())
+        except DiskFull as error:
+            log.warning("progress.not_saved", extra={"reason": str(error)})
+            return False
 
     def _second(self) -> None:
         parts, now_s = self.parts, self._clock.monotonic_s()
         parts.clients.expire()
         if now_s - self._saved_s >= self._config.offsets_save_ms / 1000:
             self._saved_s = now_s
-            parts.offsets.save()
+            self._kept_going(parts.offsets.save)
         if not self._store.is_broken:
-            self._store.maintain()
+            self._kept_going(self._store.maintain)
 
 
 def _numeric(host: str) -> str:

@@ -200,6 +200,12 @@ class FlushThread:
             self._wake.wait_for(done, timeout_s)
         return self._flusher.flushed >= offset
 
+    def wait_saved(self, timeout_s: float) -> None:
+        """Block until nothing is being saved, or an error, or the time is up."""
+        done = lambda: self._saving is None or self._flusher.error is not None  # noqa: E731
+        with self._wake:
+            self._wake.wait_for(done, timeout_s)
+
     def stop(self) -> None:
         with self._wake:
             self._stopping = True

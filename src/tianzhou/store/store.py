@@ -311,8 +311,9 @@ class MessageStore:
             if behind >= CHECKPOINT_BYTES or thorough:
                 self.checkpoint()
 
-    def clean(self, *, by_hand: bool = False) -> int:
-        """Remove expired log files if it is time, and what was derived from them."""
+    def clean(self, *, by_hand: bool = False, wait: bool = False) -> int:
+        """Remove expired log files if it is time, and what was derived from them. They go behind a
+        checkpoint: with `wait` behind this one, otherwise what it does not cover goes next time."""
         self._raise_if_broken()
         usage = self._files.usage(self.log.directory)
         pressure = pressure_of(usage.used_ratio, self.config)
@@ -321,7 +322,9 @@ class MessageStore:
         if due:
             # The queues alone know which ranks these messages had. They say so on the medium
             # before the messages go, or a crash would let their ranks begin at 0 again.
+            self._wait_saved(wait)
             self.checkpoint()
+            self._wait_saved(wait)
         with self._guard("removing expired files", final=True):
             removed = self._remove_expired(due)
         if removed:
@@ -333,6 +336,10 @@ class MessageStore:
                 f"{self.config.disk_refuse_ratio:.0%}; writes are refused until space is free"
             )
         return removed
+
+    def _wait_saved(self, wait: bool) -> None:
+        if wait and self._thread is not None:
+            self._thread.wait_saved(self.config.sync_flush_timeout_ms / 1000)
 
     def _remove_expired(self, due: int) -> int:
         settled = min(self._flusher.flushed, self._checkpoint.current.derived)
