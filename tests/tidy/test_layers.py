@@ -31,7 +31,7 @@ THIRD_PARTY = {
     "dashboard": {"msgspec", "nicegui"},
     "admin": {"click", "msgspec", "rich"},
     "cmd": {"click", "msgspec", "rich", "uvloop"},
-    "testing": set[str](),
+    "testing": {"pytest"},
 }
 
 # Files that may wait for something, there or to come. Everything else decides, and returns.
@@ -48,6 +48,7 @@ ASYNC_SHELLS = (
     "proxy/*",
     "dashboard/*",
     "cmd/*",
+    "testing/kit/*",
 )
 
 

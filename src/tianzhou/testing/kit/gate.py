@@ -1,0 +1,166 @@
+"""The gate between connections and the broker: where a test refuses, delays and cuts.
+
+The broker behind it is the real one and knows nothing of this. With no fault in force a batch goes
+through as it came.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+from tianzhou.base.kinds import Bytes
+from tianzhou.net.desk import encode_reply
+from tianzhou.net.exchange import Reply
+from tianzhou.net.link import Link, Service
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.codec import decode_header
+from tianzhou.wire.frame import FrameBatch
+from tianzhou.wire.header import Header
+
+SENDS: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
+_SHORT_NAMES: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
+"""Requests whose header says `b` for the topic."""
+
+
+@dataclass(slots=True)
+class Refusal:
+    """Requests that get this answer instead of the broker's."""
+
+    requests: frozenset[int]
+    reply: Reply
+    topic: str | None = None
+    left: int | None = None
+    """How many more are refused; None: all."""
+    hits: int = 0
+
+    def takes(self, header: Header) -> bool:
+        if header.code not in self.requests or self.left == 0:
+            return False
+        return self.topic is None or self.topic == _topic_of(header)
+
+    def count(self) -> None:
+        self.hits += 1
+        if self.left is not None:
+            self.left -= 1
+
+
+def _topic_of(header: Header) -> str | None:
+    return header.ext.get("b" if header.code in _SHORT_NAMES else "topic")
+
+
+class Gate:
+    """The faults in force. Owner: the broker loop. One for all lives of a test broker."""
+
+    def __init__(self) -> None:
+        self.refusals: list[Refusal] = []
+        self.delay_s = 0.0
+        """By how much answers are late."""
+        self.life: GateLife | None = None
+        """The connections of the broker that runs."""
+
+    def around(self, service: Service) -> Service:
+        """Stand before this broker from now on."""
+        self.life = GateLife(self, service)
+        return self.life
+
+    def send(self, link: Link, data: Bytes) -> None:
+        if self.delay_s:
+            asyncio.get_running_loop().call_later(self.delay_s, link.send, bytes(data))
+        else:
+            link.send(data)
+
+    def refuse(self, peer: Link, header: Header) -> bool:
+        """Answer in the broker's place, if a fault says so."""
+        if header.is_response:
+            return False
+        refusal = next((one for one in self.refusals if one.takes(header)), None)
+        if refusal is None:
+            return False
+        refusal.count()
+        if not header.is_oneway:
+            peer.send(encode_reply(header, refusal.reply))
+        return True
+
+
+class GatePeer:
+    """A connection as the broker sees it: a link whose answers may be held back."""
+
+    def __init__(self, link: Link, gate: Gate) -> None:
+        self._link = link
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._link, name)
+
+    def send(self, data: Bytes) -> None:
+        self._gate.send(self._link, data)
+
+    def send_all(self, pieces: list[Bytes]) -> None:
+        self._gate.send(self._link, b"".join(pieces))
+
+
+class GateLife:
+    """The connections of one life of a broker. Owner: the broker loop."""
+
+    def __init__(self, gate: Gate, service: Service) -> None:
+        self._gate = gate
+        self._service = service
+        self._peers: dict[Link, Link] = {}
+        """What the broker sees, by the link it stands for."""
+
+    def cut(self, is_meant: Callable[[Link], bool]) -> int:
+        """Drop connections without a word; how many. `is_meant` gets what the broker sees."""
+        found = [link for link, peer in self._peers.items() if is_meant(peer)]
+        for link in found:
+            link.abort()
+        return len(found)
+
+    # Service
+
+    def opened(self, link: Link) -> None:
+        # Has all of a link that the broker uses; what it does not have itself, it takes from it.
+        peer = self._peers[link] = cast("Link", GatePeer(link, self._gate))
+        self._service.opened(peer)
+
+    def received(self, link: Link, batch: FrameBatch) -> None:
+        peer = self._peers[link]
+        if not self._gate.refusals:
+            self._service.received(peer, batch)
+            return
+        # One by one: frames that the broker leaves come again, those that were refused must not.
+        for index in range(batch.count):
+            if link.has_enough:
+                link.leave(batch, index)
+                return
+            header = decode_header(batch.header(index), batch.serialise_types[index])
+            if not self._gate.refuse(peer, header):
+                self._service.received(peer, _only(batch, index))
+                if link.is_leaving:
+                    return
+
+    def closed(self, link: Link) -> None:
+        self._service.closed(self._peers.pop(link))
+
+
+def _only(batch: FrameBatch, index: int) -> FrameBatch:
+    """One frame of a batch, as a batch; its positions are the same."""
+    end = index + 1
+    return FrameBatch(
+        batch.data, batch.view, batch.headers[index:end], batch.bodies[index:end],
+        batch.ends[index:end], batch.serialise_types[index:end],
+    )  # fmt: skip

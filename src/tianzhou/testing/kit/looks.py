@@ -1,0 +1,78 @@
+"""What a test broker holds: messages, offsets, clients. Everything here is read where the broker
+works, between two of its steps, so that what is shown was true at one moment."""
+
+from collections.abc import Iterable
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.base.kinds import QueueOffset, queue_key
+from tianzhou.broker.server import Broker
+from tianzhou.record.message import MessageView, decode_all
+from tianzhou.store.read import ReadLimit
+from tianzhou.store.store import MessageStore
+from tianzhou.testing.kit.faults import connections
+
+_LIMIT = ReadLimit(800, 1 << 26)
+_SHOWN_MAX = 5
+_BODY_SHOWN_MAX = 60
+
+
+def messages(store: MessageStore, topic: str, queue_id: int | None = None) -> list[MessageView]:
+    """Everything that can be consumed, in the order in which it was stored."""
+    queues = [q.key.queue_id for q in store.queues.of_topic(topic)]
+    found = [
+        message
+        for number in (queues if queue_id is None else [queue_id])
+        for message in _of_queue(store, topic, number)
+    ]
+    return sorted(found, key=lambda message: message.physical_offset)
+
+
+def _of_queue(store: MessageStore, topic: str, queue_id: int) -> Iterable[MessageView]:
+    key = queue_key(topic, queue_id)
+    offset = store.min_offset(key)
+    while offset < store.max_offset(key):
+        with store.read(key, QueueOffset(offset), _LIMIT) as read:
+            # A copy: the test keeps it longer than the lease lasts.
+            for span in read.spans:
+                yield from decode_all(bytes(span))
+            offset = read.next_offset
+
+
+def lags(broker: Broker, store: MessageStore, group: str, topic: str) -> dict[int, int]:
+    """Messages that the group has not confirmed yet, by queue. What it never confirmed anything
+    of counts from the beginning."""
+    committed = broker.parts.offsets.of(group, topic)
+    return {
+        q.key.queue_id: max(0, int(q.end) - committed.get(q.key.queue_id, int(q.min_offset)))
+        for q in store.queues.of_topic(topic)
+    }
+
+
+def describe(broker: Broker, store: MessageStore) -> str:
+    """All there is, for the message of a test that failed."""
+    topics = [name for name in broker.parts.topics.all() if not broker.parts.topics.is_system(name)]
+    lines: list[str] = []
+    for topic in sorted(topics):
+        found = messages(store, topic)
+        lines.append(f"topic {topic}: {len(found)} messages")
+        lines += [f"  {_line(message)}" for message in found[-_SHOWN_MAX:]]
+        for group in sorted(broker.parts.offsets.groups_of(topic)):
+            committed = dict(sorted(broker.parts.offsets.of(group, topic).items()))
+            behind = sum(lags(broker, store, group, topic).values())
+            lines.append(f"  group {group} committed {committed}, {behind} to go")
+    clients = sorted(connections(broker.parts.clients.sessions))
+    lines.append(f"clients: {', '.join(clients) or 'none'}")
+    if store.refusal:
+        lines.append(f"writes are refused: {store.refusal}")
+    return "\n".join(lines)
+
+
+def _line(message: MessageView) -> str:
+    try:
+        body = message.body
+    except TianzhouError:
+        body = message.stored_body  # the test may be about bodies that can't be expanded
+    text = repr(body[:_BODY_SHOWN_MAX]) + ("…" if len(body) > _BODY_SHOWN_MAX else "")
+    tags = f" tags {message.tags}" if message.tags else ""
+    keys = f" keys {' '.join(message.keys)}" if message.keys else ""
+    return f"queue {message.queue_id} offset {message.queue_offset}:{tags}{keys} {text}"

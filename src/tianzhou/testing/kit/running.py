@@ -1,0 +1,302 @@
+"""A NameServer and a broker in this process, on free ports, with a store of their own.
+
+They run in an event loop of their own in a thread of their own, so that a test may be plain or
+asynchronous and its clients may be anything that speaks the protocol. All methods may be called
+from any thread.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from tianzhou.base.errors import UsageError
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.names import dead_topic
+from tianzhou.broker.server import Broker
+from tianzhou.nameserver.config import NameServerConfig
+from tianzhou.nameserver.server import NameServer
+from tianzhou.record.message import MessageView
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.store import MessageStore
+from tianzhou.testing.kit import looks, waiting
+from tianzhou.testing.kit.clock import KitClock
+from tianzhou.testing.kit.disk import KitDisk
+from tianzhou.testing.kit.faults import Faults
+from tianzhou.testing.kit.gate import Gate
+from tianzhou.testing.kit.loop_thread import LoopThread
+from tianzhou.testing.kit.waiting import WITHIN_S
+from tianzhou.wire.tables import TopicConfig
+
+T = TypeVar("T")
+
+HOST: Final = "127.0.0.1"
+SMALL_STORE: Final = StoreConfig(
+    commit_log_file_bytes=16 * 1024 * 1024,
+    consume_queue_file_bytes=20 * 1024,
+    index_slots=1024,
+    index_entries=8192,
+    reserve_bytes=64 * 1024,
+    # A jump over the hour of cleaning must not be a jump past the cleaning.
+    retention_at_hours=tuple(range(24)),
+)
+"""Files so small that making them costs nothing, and large enough for the largest message."""
+
+
+class RunningBroker:
+    """Owner: a test. Starts with its `with` or `async with` block, or with `start`; `close` ends
+    everything.
+
+    It has a NameServer of its own unless it is given another's; with that of another test broker
+    it shares the clock, too. Ports are free ones unless they are named. A given directory is kept.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig | None = None,
+        store_config: StoreConfig = SMALL_STORE,
+        nameserver: "RunningBroker | str | None" = None,
+        nameserver_port: int = 0,
+        broker_port: int = 0,
+        clock: KitClock | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        shared = nameserver.clock if isinstance(nameserver, RunningBroker) else None
+        self.clock = clock or shared or KitClock()
+        self._config = replace(
+            config or BrokerConfig(), host=HOST, port=broker_port, vip_port=False
+        )
+        self._store_config = store_config
+        self._given_directory = directory
+        self._disk = KitDisk()
+        self._gate = Gate()
+        self.faults = Faults(self._gate, self._disk, self._do, lambda: self._broker)
+        self._joined = (
+            nameserver.nameserver if isinstance(nameserver, RunningBroker) else nameserver
+        )
+        self._nameserver_port = nameserver_port
+        self._names: NameServer | None = None
+        self._broker: Broker | None = None
+        self._store: MessageStore | None = None
+        self._thread: LoopThread | None = None
+        self._stop_moving: Callable[[], None] = lambda: None
+
+    # Life
+
+    def start(self) -> Self:
+        """Serve. After `stop` or `kill`: on the same ports, with what is stored."""
+        if self._broker is not None:
+            raise UsageError(f"the broker at {self.broker} runs already")
+        if self._thread is None:
+            self._open()
+        thread = self._running_thread()
+        if self._joined is None and self._names is None:
+            self.start_nameserver()
+        thread.run(self._start_broker())
+        return self
+
+    def _open(self) -> None:
+        self._thread = LoopThread("tianzhou-testing")
+        self.directory = self._given_directory or Path(tempfile.mkdtemp(prefix="tianzhou-test-"))
+        self._stop_moving = self.clock.on_move(self._catch_up)
+
+    async def _start_broker(self) -> None:
+        config = replace(self._config, nameservers=self.nameserver)
+        store = MessageStore(
+            self._disk, str(self.directory / "store"), self._store_config, self.clock
+        )
+        broker = Broker(config, store, self.clock, around=self._gate.around)
+        # A client that reconnects must find it where it was.
+        self._config = replace(self._config, port=broker.port)
+        await broker.start()
+        self._broker, self._store = broker, store
+
+    def stop(self) -> None:
+        """Stop in order: what is in hand is answered, everything is saved."""
+        broker = self._running()
+        self._broker = None
+        self._running_thread().run(broker.close())
+
+    def kill(self) -> None:
+        """Stop as a killed process does. What was acknowledged is stored; offsets that consumers
+        reported in the last seconds are forgotten."""
+        broker = self._running()
+        self._broker = None
+        self._do(broker.abort)
+
+    def restart(self) -> None:
+        """Stop in order, and start again with what is stored."""
+        self.stop()
+        self.start()
+
+    def start_nameserver(self) -> None:
+        if self._joined is not None or self._names is not None:
+            raise UsageError(f"the NameServer at {self.nameserver} runs already")
+        self._names = self._running_thread().run(self._start_names())
+
+    async def _start_names(self) -> NameServer:
+        names = NameServer(NameServerConfig(), self.clock)
+        self._nameserver_port = await names.start(HOST, self._nameserver_port)
+        return names
+
+    def stop_nameserver(self) -> None:
+        """The broker goes on without it, and finds it again within two seconds of its start."""
+        names, self._names = self._names, None
+        if names is None:
+            raise UsageError("there is no NameServer of this broker's own that runs")
+        self._running_thread().run(names.close())
+
+    def close(self) -> None:
+        """End everything, however the test went; the directory goes, unless it was given."""
+        thread = self._thread
+        if thread is None:
+            return
+        self._disk.is_full = False  # a fault that was not ended must not hide why the test failed
+        with contextlib.ExitStack() as stack:  # each step is done whatever became of the others
+            if self._given_directory is None:
+                stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            stack.callback(self._end_loop, thread)
+            if self._names is not None:
+                stack.callback(self.stop_nameserver)
+            if self._broker is not None:
+                stack.callback(self.stop)
+        assert not thread.errors, f"the broker had errors nobody was told of: {thread.errors}"
+
+    def _end_loop(self, thread: LoopThread) -> None:
+        self._stop_moving()
+        self._thread = None
+        thread.close()
+
+    def __enter__(self) -> Self:
+        return self._guarded_start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self._guarded_start)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    def _guarded_start(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.close)
+            self.start()
+            stack.pop_all()
+        return self
+
+    # Addresses
+
+    @property
+    def nameserver(self) -> str:
+        """`host:port`, for clients."""
+        return self._joined or f"{HOST}:{self._nameserver_port}"
+
+    @property
+    def broker(self) -> str:
+        """`host:port`; clients learn it from the NameServer."""
+        return f"{HOST}:{self._config.port}"
+
+    @property
+    def name(self) -> str:
+        return self._config.name
+
+    # Topics
+
+    def create_topic(self, name: str, *, queues: int = 4) -> None:
+        """When this returns, clients find the topic."""
+        topic = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+        broker = self._running()
+        self._do(lambda: broker.parts.topics.put(topic))
+        self._running_thread().run(broker.register())
+
+    # Looking
+
+    def stored(self, topic: str, queue_id: int | None = None) -> list[MessageView]:
+        """Messages that can be consumed, of all queues or of one, in the order of their storing."""
+        return self._look(lambda _, store: looks.messages(store, topic, queue_id))
+
+    def dead_letters(self, group: str) -> list[MessageView]:
+        """What the group has given up."""
+        return self.stored(dead_topic(group))
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """By queue: the offset up to which the group has confirmed."""
+        return self._look(lambda broker, _: dict(broker.parts.offsets.of(group, topic)))
+
+    def lag(self, group: str, topic: str) -> int:
+        """Messages that the group has not confirmed yet."""
+        return self._look(
+            lambda broker, store: sum(looks.lags(broker, store, group, topic).values())
+        )
+
+    def describe(self) -> str:
+        """Topics, last messages, groups and clients, as text."""
+        if self._broker is None:
+            return "the broker does not run"
+        return self._look(looks.describe)
+
+    def wait_until(
+        self, look: Callable[[], T], *, within_s: float = WITHIN_S, what: str = "the condition"
+    ) -> T:
+        """What `look` returns, as soon as that is true; a failure shows what was there.
+
+        mq.wait_until(lambda: mq.lag("billing", "orders") == 0)
+        """
+        return waiting.wait_until(look, self.describe, within_s=within_s, what=what)
+
+    async def until(
+        self, look: Callable[[], T], *, within_s: float = WITHIN_S, what: str = "the condition"
+    ) -> T:
+        """The same, awaited, for tests whose clients live in their own event loop."""
+        return await waiting.until(look, self.describe, within_s=within_s, what=what)
+
+    # The loop
+
+    def _look(self, look: Callable[[Broker, MessageStore], T]) -> T:
+        broker, store = self._running(), self._store
+        assert store is not None, "a broker has a store"
+
+        def looked() -> T:
+            broker.parts.writer.catch_up()
+            return look(broker, store)
+
+        return self._do(looked)
+
+    def _catch_up(self) -> None:
+        if self._broker is not None:
+            self._do(self._broker.catch_up)
+
+    def _do(self, work: Callable[[], T], /) -> T:
+        return self._running_thread().call(work)
+
+    def _running(self) -> Broker:
+        if self._broker is None:
+            raise UsageError("the broker does not run; start it first")
+        return self._broker
+
+    def _running_thread(self) -> LoopThread:
+        if self._thread is None:
+            raise UsageError("the broker was never started, or is closed")
+        return self._thread
+
+
+running_broker = RunningBroker
+"""What it is called where a `with` block begins."""

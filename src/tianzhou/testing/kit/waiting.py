@@ -1,0 +1,60 @@
+"""Waiting for what other threads and processes do: for a condition, never longer than a limit."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+from tianzhou.base.errors import UsageError
+
+T = TypeVar("T")
+
+WITHIN_S: Final = 5.0
+PAUSE_S: Final = 0.005
+
+
+def wait_until(
+    look: Callable[[], T], describe: Callable[[], str], *, within_s: float, what: str
+) -> T:
+    """What `look` returns, as soon as it is true. AssertionError says what was there instead."""
+    if _is_in_loop():
+        raise UsageError("wait_until would stop this event loop; say: await mq.until(...)")
+    for found in _looks(look, describe, within_s=within_s, what=what):
+        if found:
+            return found
+        time.sleep(PAUSE_S)
+    raise AssertionError  # never: the looks end by raising
+
+
+async def until(
+    look: Callable[[], T], describe: Callable[[], str], *, within_s: float, what: str
+) -> T:
+    """The same for a coroutine; the event loop goes on meanwhile."""
+    for found in _looks(look, describe, within_s=within_s, what=what):
+        if found:
+            return found
+        await asyncio.sleep(PAUSE_S)
+    raise AssertionError  # never: the looks end by raising
+
+
+def _looks(
+    look: Callable[[], T], describe: Callable[[], str], *, within_s: float, what: str
+) -> Iterator[T]:
+    deadline = time.monotonic() + within_s
+    while True:
+        # Time first: the last look is one after the deadline.
+        is_over = time.monotonic() > deadline
+        found = look()
+        yield found
+        if is_over:
+            raise AssertionError(
+                f"not within {within_s} s: {what}; last seen: {found!r}\n{describe()}"
+            )
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

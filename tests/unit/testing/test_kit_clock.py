@@ -1,0 +1,72 @@
+"""The clock that a test holds."""
+
+import time
+
+import pytest
+
+from tianzhou.base.errors import UsageError
+from tianzhou.testing import KitClock
+
+HOUR_MS = 3_600_000
+
+
+def test_it_goes_as_the_machine_does() -> None:
+    clock = KitClock()
+    assert abs(clock.now_ms() - time.time() * 1000) < 1000
+    assert clock.monotonic_s() <= time.monotonic()
+
+
+def test_it_begins_where_it_is_told() -> None:
+    clock = KitClock(1_000_000, held=True)
+    assert clock.now_ms() == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("step", "ms"),
+    [
+        ({"ms": 7}, 7),
+        ({"seconds": 1.5}, 1500),
+        ({"minutes": 2, "seconds": 1}, 121_000),
+        ({"hours": 2}, 2 * HOUR_MS),
+        ({"days": 3}, 72 * HOUR_MS),
+    ],
+)
+def test_it_moves_by_what_it_is_told(step: dict[str, int], ms: int) -> None:
+    clock = KitClock(0, held=True)
+    clock.advance(**step)
+    assert clock.now_ms() == ms
+
+
+def test_held_it_stands_and_then_goes_on_from_there() -> None:
+    clock = KitClock()
+    clock.hold()
+    clock.hold()  # a second time changes nothing
+    before_ms = clock.now_ms()
+    clock.advance(hours=1)
+    assert clock.now_ms() == before_ms + HOUR_MS
+    clock.go_on()
+    clock.go_on()
+    assert 0 <= clock.now_ms() - before_ms - HOUR_MS < 1000
+
+
+def test_moving_it_leaves_intervals_alone() -> None:
+    """Clients live in real time; they must not be taken for dead."""
+    clock = KitClock()
+    before_s = clock.monotonic_s()
+    clock.advance(days=365)
+    assert clock.monotonic_s() - before_s < 1
+
+
+def test_who_listens_is_told_of_every_move() -> None:
+    clock, told = KitClock(0, held=True), list[int]()
+    stop = clock.on_move(lambda: told.append(clock.now_ms()))
+    clock.advance(ms=1)
+    clock.advance(ms=2)
+    stop()
+    clock.advance(ms=4)
+    assert told == [1, 3]
+
+
+def test_it_does_not_go_back() -> None:
+    with pytest.raises(UsageError, match="-1000 ms"):
+        KitClock().advance(seconds=-1)

@@ -1,0 +1,56 @@
+"""Waiting for a condition, in both worlds."""
+
+import asyncio
+import time
+
+import pytest
+
+from tianzhou.base.errors import UsageError
+from tianzhou.testing.kit import waiting
+
+
+def test_it_returns_what_came_about() -> None:
+    values = iter([0, 0, 7])
+    found = waiting.wait_until(lambda: next(values), lambda: "", within_s=5, what="seven")
+    assert found == 7
+
+
+def test_a_failure_says_what_was_there() -> None:
+    with pytest.raises(AssertionError) as caught:
+        waiting.wait_until(list, lambda: "topic orders: empty", within_s=0.01, what="orders")
+    text = str(caught.value)
+    assert text == "not within 0.01 s: orders; last seen: []\ntopic orders: empty"
+
+
+def test_the_last_look_comes_after_the_deadline() -> None:
+    """A condition that came about while nobody looked has come about."""
+    begun = time.monotonic()
+    found = waiting.wait_until(
+        lambda: time.monotonic() > begun + 0.02, lambda: "", within_s=0.019, what="time"
+    )
+    assert found
+
+
+def test_a_coroutine_waits_without_stopping_its_loop() -> None:
+    async def play() -> int:
+        seen: list[int] = []
+        asyncio.get_running_loop().call_later(0.02, seen.append, 5)
+        return (await waiting.until(lambda: seen, lambda: "", within_s=5, what="five"))[0]
+
+    assert asyncio.run(play()) == 5
+
+
+def test_a_coroutine_that_would_block_its_loop_is_told_so() -> None:
+    async def play() -> None:
+        waiting.wait_until(lambda: True, lambda: "", within_s=1, what="")
+
+    with pytest.raises(UsageError, match=r"await mq\.until"):
+        asyncio.run(play())
+
+
+def test_a_coroutine_fails_with_the_same_words() -> None:
+    async def play() -> None:
+        await waiting.until(lambda: 0, lambda: "nothing", within_s=0.01, what="one")
+
+    with pytest.raises(AssertionError, match="one; last seen: 0\nnothing"):
+        asyncio.run(play())

@@ -1,0 +1,55 @@
+"""The plugin installs itself, costs nothing until it is used, and can be set up."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tianzhou.testing import RunningBroker
+
+HEAVY = ("numpy", "msgspec", "asyncio", "tianzhou.broker", "tianzhou.store", "tianzhou.wire")
+
+
+def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_importing_it_loads_no_broker(tmp_path: Path) -> None:
+    code = (
+        "import sys, pytest; before = set(sys.modules)\n"
+        "import tianzhou.testing.pytest_plugin\n"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    done = python("-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "tianzhou.testing.pytest_plugin" in done.stdout
+    assert not [name for name in HEAVY if f"'{name}" in done.stdout]
+
+
+def test_a_project_that_installed_the_package_has_the_fixtures(tmp_path: Path) -> None:
+    """In an empty directory, without a conftest."""
+    (tmp_path / "test_theirs.py").write_text(
+        "import pytest\n"
+        "from tianzhou.broker.config import BrokerConfig\n"
+        "@pytest.fixture\n"
+        "def mq_settings():\n"
+        "    return {'config': BrokerConfig(name='broker-x')}\n"
+        "def test_one(mq):\n"
+        "    mq.create_topic('orders')\n"
+        "    assert mq.stored('orders') == []\n"
+        "    assert mq.name == 'broker-x'\n"
+        "def test_two(mq_factory):\n"
+        "    one = mq_factory()\n"
+        "    other = mq_factory(nameserver=one, config=BrokerConfig(name='broker-b'))\n"
+        "    assert one.broker != other.broker\n"
+    )
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_here_too(mq: RunningBroker) -> None:
+    assert mq.nameserver.startswith("127.0.0.1:")
+    assert mq.broker != mq.nameserver
+    assert mq.directory.exists()
