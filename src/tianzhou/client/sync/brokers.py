@@ -1,0 +1,235 @@
+"""Where topics are and how far their queues go, asked over plain blocking connections.
+
+For programs that come and go, such as the tasks of a Spark job: nothing here keeps a thread, a
+heartbeat or a registration, and a broker sees nothing but requests.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from tianzhou.client.core.routing import TopicRoute, route_of
+from tianzhou.client.core.signing import Credentials
+from tianzhou.client.errors import (
+    ClientError,
+    NoNameServer,
+    NoRoute,
+    QueryNotFound,
+    Retry,
+    TopicNotFound,
+    remote_error,
+)
+from tianzhou.client.options import ClientOptions, parse_nameservers
+from tianzhou.client.sync.line import Line, Request
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire._generated_headers_pull import (
+    GetMaxOffsetRequest,
+    QueryConsumerOffsetRequest,
+    QueueRequest,
+    SearchOffsetRequest,
+    UpdateConsumerOffsetRequest,
+)
+from tianzhou.wire.queues import MessageQueue
+from tianzhou.wire.routes import decode_route
+from tianzhou.wire.tables import decode_topic_list
+
+__all__ = ["Brokers", "Credentials"]
+
+T = TypeVar("T")
+
+PAUSE_FIRST_S: Final = 0.1
+PAUSE_MAX_S: Final = 2.0
+RETRY_S: Final = 30.0
+"""How long a broker may be away. A restart with recovery takes seconds."""
+
+
+class Brokers:
+    """Owner: one thread. One connection to each address, made when it is first needed."""
+
+    def __init__(
+        self,
+        nameserver: str,
+        options: ClientOptions | None = None,
+        credentials: Credentials | None = None,
+        *,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self._nameservers = list(parse_nameservers(nameserver))
+        random.shuffle(self._nameservers)
+        self._options = options or ClientOptions()
+        self._credentials = credentials
+        self._retry_s = retry_s
+        self._lines: dict[str, Line] = {}
+        self._routes: dict[str, TopicRoute] = {}
+
+    # Connections
+
+    def line(self, address: str) -> Line:
+        if address not in self._lines:
+            self._lines[address] = Line(address, self._options, self._credentials)
+        return self._lines[address]
+
+    def hang_up(self, address: str) -> None:
+        """Forget a connection that failed; the next request makes a new one."""
+        line = self._lines.pop(address, None)
+        if line is not None:
+            line.close()
+
+    def close(self) -> None:
+        for line in self._lines.values():
+            line.close()
+        self._lines.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def persist(self, attempt: Callable[[], T], *, on_failure: Callable[[], None]) -> T:
+        """Try until it works, until it makes no sense, or for the time that is allowed."""
+        deadline = time.monotonic() + self._retry_s
+        pause_s = PAUSE_FIRST_S
+        while True:
+            try:
+                return attempt()
+            except ClientError as error:
+                on_failure()
+                if error.retry is Retry.NEVER or time.monotonic() + pause_s > deadline:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    # Name servers
+
+    def _ask_nameserver(self, request: Request) -> tuple[int, str | None, bytes]:
+        """The answer of the first that gives one; the others are tried next time as well."""
+        failures: dict[str, str] = {}
+        for address in list(self._nameservers):
+            try:
+                header, body = self.line(address).call(request)
+            except ClientError as error:
+                self.hang_up(address)
+                failures[address] = str(error)
+                self._nameservers.append(self._nameservers.pop(0))
+            else:
+                return header.code, header.remark, bytes(body)
+        raise NoNameServer(failures)
+
+    def topics(self) -> list[str]:
+        """All topics that the name server knows, also those of the brokers themselves."""
+        request = Request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+        code, remark, body = self._ask_nameserver(request)
+        if code != ResponseCode.SUCCESS:
+            raise remote_error("the name server", code, remark)
+        return sorted(decode_topic_list(body).topic_list)
+
+    def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
+        """Raises TopicNotFound."""
+        if refresh or topic not in self._routes:
+            ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+            request = Request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+            code, remark, body = self._ask_nameserver(request)
+            if code == ResponseCode.TOPIC_NOT_EXIST:
+                self._routes.pop(topic, None)
+                raise TopicNotFound(topic)
+            if code != ResponseCode.SUCCESS:
+                raise remote_error("the name server", code, remark)
+            self._routes[topic] = route_of(topic, decode_route(body))
+        return self._routes[topic]
+
+    def forget(self, topic: str) -> None:
+        """Ask for the route again when it is next needed."""
+        self._routes.pop(topic, None)
+
+    def address_of(self, queue: MessageQueue) -> str:
+        """Where a queue can be read. Raises NoRoute while nobody has registered its broker."""
+        address = self.route(queue.topic).any_address(queue.broker_name)
+        if address is None:
+            raise NoRoute(
+                f"broker {queue.broker_name} of topic {queue.topic} is not registered; "
+                "is it running?"
+            )
+        return address
+
+    # Queues
+
+    def min_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        return self._offsets(queues, RequestCode.GET_MIN_OFFSET, lambda queue: QueueRequest(
+            topic=queue.topic, queue_id=queue.queue_id).to_ext())  # fmt: skip
+
+    def max_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Where the next message of each queue will be."""
+        return self._offsets(queues, RequestCode.GET_MAX_OFFSET, lambda queue: GetMaxOffsetRequest(
+            topic=queue.topic, queue_id=queue.queue_id).to_ext())  # fmt: skip
+
+    def offsets_at(self, queues: Iterable[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
+        """The first message stored at this time or later; behind the last one, the end."""
+        return self._offsets(
+            queues, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+            lambda queue: SearchOffsetRequest(
+                topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=time_ms).to_ext(),
+        )  # fmt: skip
+
+    def committed(self, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Where a group stands; queues of which the broker knows nothing are left out."""
+        found: dict[MessageQueue, int] = {}
+        for queue in queues:
+            ext = QueryConsumerOffsetRequest(
+                consumer_group=group, topic=queue.topic, queue_id=queue.queue_id,
+                set_zero_if_not_found=False,
+            ).to_ext()  # fmt: skip
+            with suppress(QueryNotFound):
+                answer = self._call(queue, Request(RequestCode.QUERY_CONSUMER_OFFSET, ext))
+                found[queue] = int(answer["offset"])
+        return found
+
+    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Tell the brokers how far a group is, and wait until they know."""
+        for queue, offset in offsets.items():
+            ext = UpdateConsumerOffsetRequest(
+                consumer_group=group, topic=queue.topic, queue_id=queue.queue_id,
+                commit_offset=offset,
+            ).to_ext()  # fmt: skip
+            self._call(queue, Request(RequestCode.UPDATE_CONSUMER_OFFSET, ext))
+
+    def _offsets(
+        self, queues: Iterable[MessageQueue], code: int,
+        ext_of: Callable[[MessageQueue], dict[str, str]],
+    ) -> dict[MessageQueue, int]:  # fmt: skip
+        """One round trip to each broker. Raises for the first that can't be asked."""
+        by_address: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            by_address.setdefault(self.address_of(queue), []).append(queue)
+        found: dict[MessageQueue, int] = {}
+        for address, here in by_address.items():
+            requests = [Request(code, ext_of(queue)) for queue in here]
+            try:
+                answers = self.line(address).call_all(requests)
+            except ClientError:
+                self.hang_up(address)
+                raise
+            for queue, (header, _) in zip(here, answers, strict=True):
+                if header.code != ResponseCode.SUCCESS:
+                    raise remote_error(address, header.code, header.remark)
+                found[queue] = int(header.ext["offset"])
+        return found
+
+    def _call(self, queue: MessageQueue, request: Request) -> dict[str, str]:
+        address = self.address_of(queue)
+        try:
+            header, _ = self.line(address).call(request)
+        except ClientError:
+            self.hang_up(address)
+            raise
+        if header.code != ResponseCode.SUCCESS:
+            raise remote_error(address, header.code, header.remark)
+        return header.ext

@@ -1,0 +1,171 @@
+"""A plain blocking connection that many requests can be in flight on: no thread, no event loop.
+
+`net/blocking.py` asks one question at a time and copies the answer. Readers of whole queues send
+the next request before they look at the answer, and receive bodies of megabytes straight into a
+buffer of their own.
+"""
+
+import socket
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from tianzhou.base.kinds import Bytes
+from tianzhou.client.core.signing import Credentials
+from tianzhou.client.errors import CallTimeout, ConnectionLost, Unreachable
+from tianzhou.client.options import ClientOptions, split_address
+from tianzhou.wire.codec import decode_header, encode_head
+from tianzhou.wire.frame import PREFIX
+from tianzhou.wire.header import Header
+
+RECEIVE_BUFFER_BYTES: Final = 4 * 1024 * 1024
+"""Room in the kernel for a whole pull, so that it arrives while the last one is decoded."""
+
+_READ_BYTES: Final = 4096
+"""Most heads fit; what is read of the body is copied once more."""
+
+
+class Request(NamedTuple):
+    code: int
+    ext: dict[str, str]
+    body: Bytes = b""
+
+
+class Line:
+    """Owner: one thread. Answers must be taken in the order of the requests.
+
+    Brokers answer requests of one connection in any order; those that are kept for later are few,
+    because whoever sends much waits for the oldest first.
+    """
+
+    def __init__(
+        self, address: str, options: ClientOptions, credentials: Credentials | None = None
+    ) -> None:
+        self.address = address
+        self._credentials = credentials
+        self._timeout_s = options.call_timeout_s
+        try:
+            self._socket = socket.create_connection(
+                split_address(address), options.connect_timeout_s
+            )
+        except OSError as error:
+            raise Unreachable(address, str(error)) from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+        self._socket.settimeout(options.call_timeout_s)
+        self._opaque = 0
+        self._waiting: dict[int, int] = {}
+        """Opaque number to request code."""
+        self._early: dict[int, tuple[Header, bytearray]] = {}
+        self._read = bytearray()
+
+    def send(self, request: Request) -> int:
+        """The number by which the answer is asked for."""
+        self._opaque += 1
+        ext = request.ext
+        if self._credentials is not None:
+            ext = self._credentials.sign(ext, request.body)
+        header = Header(code=request.code, opaque=self._opaque, ext=ext)
+        self._waiting[self._opaque] = request.code
+        head = encode_head(header, len(request.body))
+        try:
+            self._socket.sendall(b"".join((head, request.body)) if request.body else head)
+        except OSError as error:
+            raise self._lost(request.code, error) from error
+        return self._opaque
+
+    def receive(self, opaque: int) -> tuple[Header, bytearray]:
+        """The answer to this request, whatever its code."""
+        while opaque not in self._early:
+            header, body_size = self._head(self._waiting[opaque])
+            body = bytearray(body_size)
+            self._fill(memoryview(body), header.code)
+            self._keep(header, body)
+        del self._waiting[opaque]
+        return self._early.pop(opaque)
+
+    def receive_into(self, opaque: int, room: Callable[[int], memoryview]) -> Header:
+        """The same, with the body written to the room that is given for its size."""
+        code = self._waiting[opaque]
+        while opaque not in self._early:
+            header, body_size = self._head(code)
+            if header.is_response and header.opaque == opaque:
+                del self._waiting[opaque]
+                self._fill(room(body_size), code)
+                return header
+            body = bytearray(body_size)
+            self._fill(memoryview(body), code)
+            self._keep(header, body)
+        del self._waiting[opaque]
+        header, body = self._early.pop(opaque)
+        room(len(body))[:] = body
+        return header
+
+    def call(self, request: Request) -> tuple[Header, bytearray]:
+        return self.receive(self.send(request))
+
+    def call_all(self, requests: Sequence[Request]) -> list[tuple[Header, bytearray]]:
+        """Answers in the order of the requests, for one round trip."""
+        return [self.receive(number) for number in [self.send(request) for request in requests]]
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _keep(self, header: Header, body: bytearray) -> None:
+        # Requests of the broker, and answers that nobody waits for, are passed over.
+        if header.is_response and header.opaque in self._waiting:
+            self._early[header.opaque] = (header, body)
+
+    def _head(self, code: int) -> tuple[Header, int]:
+        """The next header, and the size of the body behind it."""
+        self._have(PREFIX.size, code)
+        frame_size, word = PREFIX.unpack_from(self._read)
+        header_size = word & 0xFFFFFF
+        if not 0 < header_size <= frame_size - 4:
+            raise ConnectionLost(self.address, code)
+        self._have(PREFIX.size + header_size, code)
+        end = PREFIX.size + header_size
+        header = decode_header(bytes(self._read[PREFIX.size : end]), word >> 24)
+        del self._read[:end]
+        return header, frame_size - 4 - header_size
+
+    def _have(self, size: int, code: int) -> None:
+        while len(self._read) < size:
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except OSError as error:
+                raise self._lost(code, error) from error
+            if not data:
+                raise ConnectionLost(self.address, code)
+            self._read += data
+
+    def _fill(self, view: memoryview, code: int) -> None:
+        """Exactly these bytes; first what was read along with the head."""
+        early = min(len(self._read), len(view))
+        view[:early] = self._read[:early]
+        del self._read[:early]
+        at = early
+        while at < len(view):
+            try:
+                size = self._socket.recv_into(view[at:])
+            except OSError as error:
+                raise self._lost(code, error) from error
+            if not size:
+                raise ConnectionLost(self.address, code)
+            at += size
+
+    def _lost(self, code: int, error: OSError) -> ConnectionLost | CallTimeout:
+        if isinstance(error, TimeoutError):
+            return CallTimeout(self.address, code, self._timeout_s)
+        return ConnectionLost(self.address, code)

@@ -1,0 +1,1 @@
+"""Spark: topics and store directories as tables, through PySpark."""

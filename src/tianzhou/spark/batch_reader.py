@@ -1,0 +1,101 @@
+"""A topic as a table that ends: planned once on the driver, read by tasks."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from tianzhou.client.sync.brokers import Brokers
+from tianzhou.spark import plan
+from tianzhou.spark.arrow import Batch
+from tianzhou.spark.option_values import EARLIEST, LATEST
+from tianzhou.spark.options import ReadOptions
+from tianzhou.spark.plan import Offsets
+from tianzhou.spark.pushdown import Narrowed, Optional, narrow
+from tianzhou.spark.reading import Ranges, read_ranges
+from tianzhou.spark.schema import TOPIC, arrow_schema
+from tianzhou.spark.topics import Topics, told
+from tianzhou.wire.queues import MessageQueue
+
+_PUSH_FILTERS: Final = DataSourceReader.pushFilters
+
+
+class TopicReader(DataSourceReader):
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = arrow_schema(TOPIC, schema)
+        self._narrowed = Narrowed()
+
+    @property
+    def pushFilters(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Optional(_PUSH_FILTERS, self._push)
+
+    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Spark keeps all of them: they are used to read less, not to be exact."""
+        self._narrowed = narrow(filters)
+        return filters
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        with told(options), options.cluster.connect() as brokers:
+            start, end = self._bounds(Topics(brokers, options), brokers)
+        divided = plan.divided(
+            plan.ranges_of(start, end),
+            rows_max=options.rows_per_partition_max,
+            partitions_min=options.partitions_min,
+        )
+        return [Ranges(ranges) for ranges in divided]
+
+    def read(self, partition: InputPartition) -> Iterator[Batch]:
+        return read_ranges(self._options, self._schema, self._tags(), partition)
+
+    def _tags(self) -> str:
+        """The option, or what the query's own filter allows where there is no option."""
+        options, tags = self._options, self._narrowed.tags
+        return (
+            options.tags
+            if tags is None or options.sql92 or options.tags != "*"
+            else (" || ".join(sorted(tags)))
+        )
+
+    def _bounds(self, topics: Topics, brokers: Brokers) -> tuple[Offsets, Offsets]:
+        queues = topics.queues()
+        earliest, latest = topics.earliest(queues), topics.latest(queues)
+        start = self._side("starting", brokers, earliest, latest)
+        end = self._side("ending", brokers, earliest, latest)
+        if self._narrowed.tags == set():
+            return {}, {}
+        chosen = [q for q in queues if self._narrowed.takes_queue(q.topic, q.queue_id)]
+        self._narrow_times(brokers, chosen, start, end)
+        low, high = self._narrowed.offset.start, self._narrowed.offset.end
+        return (
+            {queue: max(start[queue], low) for queue in chosen},
+            {queue: min(end[queue], high) for queue in chosen},
+        )
+
+    def _side(self, side: str, brokers: Brokers, earliest: Offsets, latest: Offsets) -> Offsets:
+        options = self._options
+        is_start = side == "starting"
+        time_ms = options.starting_ms if is_start else options.ending_ms
+        if time_ms is not None:
+            return plan.clamped(brokers.offsets_at(latest, time_ms), earliest, latest)
+        found = plan.resolve(
+            options.starting if is_start else options.ending,
+            earliest=earliest, latest=latest, default=EARLIEST if is_start else LATEST,
+            option=f"{side}Offsets",
+        )  # fmt: skip
+        if options.fail_on_data_loss:
+            plan.check_inside(found, earliest, latest, f"{side}Offsets")
+        return plan.clamped(found, earliest, latest)
+
+    def _narrow_times(
+        self, brokers: Brokers, queues: list[MessageQueue], start: Offsets, end: Offsets
+    ) -> None:
+        first_ms, end_ms = self._narrowed.starting_ms, self._narrowed.ending_ms
+        if first_ms is not None:
+            for queue, offset in brokers.offsets_at(queues, first_ms).items():
+                start[queue] = max(start[queue], offset)
+        if end_ms is not None:
+            for queue, offset in brokers.offsets_at(queues, end_ms).items():
+                end[queue] = min(end[queue], offset)

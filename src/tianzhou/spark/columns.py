@@ -1,0 +1,251 @@
+"""A chunk of records as Arrow columns: only those that are asked for, all rows at once.
+
+Fixed fields are gathered by numpy from the heads of all records; bodies and texts are slices
+(`slices.py`); properties are taken apart together (`entries.py`). Python sees a single message
+only where that can't be avoided: a compressed body, a batch stored as one record.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tianzhou.base.kinds import Bytes
+from tianzhou.record import compression, flags, names
+from tianzhou.record.compression import DecompressionError
+from tianzhou.record.errors import RecordDamaged
+from tianzhou.record.ids import decode_host, offset_id
+from tianzhou.record.layout import (
+    AT_BORN_HOST,
+    AT_STORE_TIMESTAMP,
+    HEAD,
+    HOST_BYTES_EXTRA,
+    HOST_BYTES_V4,
+    MAGIC_V2,
+    position_of,
+)
+from tianzhou.record.walk import HEAD_DTYPE, gather
+from tianzhou.spark.arrow import Array, Batch, Kind, Schema, pa, pc
+from tianzhou.spark.entries import Entries, split_keys
+from tianzhou.spark.slices import Int64s, Raw, as_text, binary_slices, integers
+
+_AT_STORE_HOST: Final = position_of("store_host")
+_BACK_TO_RECONSUME_TIMES: Final = HEAD.size - position_of("reconsume_times")
+_US_PER_MS: Final = 1_000
+
+
+class Chunk:
+    """Records back to back, with the positions of their parts. Parts are found when used.
+
+    Valid until: the buffer changes.
+    """
+
+    def __init__(self, data: Bytes | Raw, starts: Sequence[int] | Int64s, end: int) -> None:
+        self.raw = np.frombuffer(data, np.uint8)
+        self.starts: Int64s = np.asarray(starts, np.int64)
+        self.ends: Int64s = np.append(self.starts[1:], end)
+        self.heads: npt.NDArray[Any] = gather(self.raw, self.starts, HEAD.size).view(HEAD_DTYPE)
+        self.sys_flags: npt.NDArray[Any] = self.heads["sys_flag"].astype(np.int32)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def chosen(self, ranks: Int64s) -> "Chunk":
+        """Some of the records."""
+        made = Chunk(self.raw, self.starts[ranks], 0)
+        made.ends = self.ends[ranks]
+        return made
+
+    @cached_property
+    def _has_long_hosts(self) -> bool:
+        return bool((self.sys_flags & (flags.BORN_HOST_V6 | flags.STORE_HOST_V6)).any())
+
+    @cached_property
+    def _born_extra(self) -> Int64s:
+        """What the fields behind the born host are moved by."""
+        return HOST_BYTES_EXTRA * ((self.sys_flags & flags.BORN_HOST_V6) != 0).astype(np.int64)
+
+    @cached_property
+    def _store_extra(self) -> Int64s:
+        return HOST_BYTES_EXTRA * ((self.sys_flags & flags.STORE_HOST_V6) != 0).astype(np.int64)
+
+    @cached_property
+    def _body_at(self) -> Int64s:
+        at = self.starts + HEAD.size
+        return at + self._born_extra + self._store_extra if self._has_long_hosts else at
+
+    @cached_property
+    def _body_end(self) -> Int64s:
+        return self._body_at + self._counted_back(4, "body_size", ">i4")
+
+    @cached_property
+    def _topic_at(self) -> Int64s:
+        return self._body_end + np.where(self.heads["magic"] == MAGIC_V2, 2, 1)
+
+    @cached_property
+    def _topic_end(self) -> Int64s:
+        sizes = self.raw[self._topic_at - 1].astype(np.int64)
+        long = self._topic_at - self._body_end == 2
+        if long.any():
+            sizes[long] |= self.raw[self._body_end[long]].astype(np.int64) << 8
+        return self._topic_at + sizes
+
+    def check(self) -> None:
+        """Lengths must add up before anything is read by them. Raises RecordDamaged."""
+        ends, limit = self._body_end, self.ends - 3
+        sound = (ends >= self._body_at) & (ends <= limit)
+        if sound.all():
+            sound &= self._topic_end + 2 <= self.ends
+        if sound.all():
+            sizes = integers(self.raw, self._topic_end, ">i2").astype(np.int64)
+            sound &= self._topic_end + 2 + sizes == self.ends
+        if not sound.all():
+            rank = int(np.flatnonzero(~sound)[0])
+            raise RecordDamaged(
+                f"record at byte {self.starts[rank]} with "
+                f"{self.ends[rank] - self.starts[rank]} bytes has parts of other lengths"
+            )
+
+    def _counted_back(self, distance: int, name: str, dtype: str) -> npt.NDArray[Any]:
+        """A field that is counted back from the body, because hosts may be longer."""
+        if not self._has_long_hosts:
+            return self.heads[name]
+        return integers(self.raw, self._body_at - distance, dtype)
+
+    # What a record says
+
+    @property
+    def queue_ids(self) -> npt.NDArray[Any]:
+        return self.heads["queue_id"].astype(np.int32)
+
+    @cached_property
+    def queue_offsets(self) -> Int64s:
+        return self.heads["queue_offset"].astype(np.int64)
+
+    @property
+    def physical_offsets(self) -> Int64s:
+        return self.heads["physical_offset"].astype(np.int64)
+
+    @property
+    def born_times_ms(self) -> Int64s:
+        return self.heads["born_timestamp"].astype(np.int64)
+
+    @cached_property
+    def store_times_ms(self) -> Int64s:
+        if not self._has_long_hosts:
+            return self.heads["store_timestamp"].astype(np.int64)
+        at = self.starts + AT_STORE_TIMESTAMP + self._born_extra
+        return integers(self.raw, at, ">i8").astype(np.int64)
+
+    @property
+    def reconsume_times(self) -> npt.NDArray[Any]:
+        times = self._counted_back(_BACK_TO_RECONSUME_TIMES, "reconsume_times", ">i4")
+        return times.astype(np.int32)
+
+    def topics(self) -> Array:
+        return as_text(binary_slices(self.raw, self._topic_at, self._topic_end))
+
+    @cached_property
+    def property_strings(self) -> Array:
+        return binary_slices(self.raw, self._topic_end + 2, self.ends)
+
+    @cached_property
+    def entries(self) -> Entries:
+        return Entries(self.property_strings)
+
+    def bodies(self) -> Array:
+        """As their producers gave them."""
+        stored = binary_slices(self.raw, self._body_at, self._body_end)
+        packed = np.flatnonzero(self.sys_flags & flags.COMPRESSED)
+        if not len(packed):
+            return stored
+        expanded = pa.array([self._expanded(rank) for rank in packed.tolist()], pa.binary())
+        order = np.arange(len(self))
+        order[packed] = len(self) + np.arange(len(packed))
+        return pa.concat_arrays([stored, expanded]).take(pa.array(order))
+
+    def _expanded(self, rank: int) -> bytes:
+        stored = self.raw[self._body_at[rank] : self._body_end[rank]].tobytes()
+        try:
+            return compression.decompress(stored, int(self.sys_flags[rank]))
+        except DecompressionError as error:
+            raise DecompressionError(
+                f"message at offset {self.queue_offsets[rank]} of queue {self.queue_ids[rank]}, "
+                f"physical offset {self.physical_offsets[rank]}: {error}"
+            ) from error
+
+    def born_hosts(self) -> Array:
+        at = self.starts + AT_BORN_HOST
+        hosts = binary_slices(self.raw, at, at + HOST_BYTES_V4 + self._born_extra)
+        few = hosts.dictionary_encode()
+        texts = [_host_text(host) for host in few.dictionary.to_pylist()]
+        return pa.array(texts, pa.string()).take(few.indices)
+
+    def message_ids(self) -> Array:
+        """The producer's unique id, or where the message is stored."""
+        found = self.entries.text(names.UNIQ_KEY)
+        if not found.null_count:
+            return found
+        missing = np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))
+        made = pa.array([self._offset_id(rank) for rank in missing.tolist()], pa.string())
+        order = np.arange(len(self))
+        order[missing] = len(self) + np.arange(len(missing))
+        return pa.concat_arrays([found, made]).take(pa.array(order))
+
+    def _offset_id(self, rank: int) -> str:
+        at = int(self.starts[rank] + _AT_STORE_HOST + self._born_extra[rank])
+        host = self.raw[at : at + HOST_BYTES_V4 + int(self._store_extra[rank])]
+        return offset_id(host.tobytes(), int(self.physical_offsets[rank]))
+
+    def transaction_ids(self) -> Array:
+        """The id that a transaction's producer gave it; else its unique id, as Java has it."""
+        found = self.entries.text(names.TRANSACTION_ID)
+        is_transaction = pa.array((self.sys_flags & flags.TRANSACTION_MASK) != 0)
+        unique = self.entries.text(names.UNIQ_KEY)
+        return pc.coalesce(found, pc.if_else(is_transaction, unique, pa.scalar(None, pa.string())))
+
+
+def _host_text(host: bytes) -> str:
+    address, port = decode_host(host)
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _times(values_ms: Int64s) -> Array:
+    return pa.array(values_ms * _US_PER_MS).view(pa.timestamp("us", "UTC"))
+
+
+Maker = Callable[[Chunk, Kind], Any]
+
+COLUMNS: Final[dict[str, Maker]] = {
+    "topic": lambda c, _: c.topics(),
+    "brokerName": lambda c, kind: pa.nulls(len(c), kind),
+    "queueId": lambda c, _: pa.array(c.queue_ids),
+    "queueOffset": lambda c, _: pa.array(c.queue_offsets),
+    "msgId": lambda c, _: c.message_ids(),
+    "tags": lambda c, _: c.entries.text(names.TAGS),
+    "keys": lambda c, kind: split_keys(c.entries.text(names.KEYS), kind),
+    "body": lambda c, _: c.bodies(),
+    "properties": lambda c, kind: c.entries.maps(kind),
+    "bornTimestamp": lambda c, _: _times(c.born_times_ms),
+    "storeTimestamp": lambda c, _: _times(c.store_times_ms),
+    "bornHost": lambda c, _: c.born_hosts(),
+    "reconsumeTimes": lambda c, _: pa.array(c.reconsume_times),
+    "sysFlag": lambda c, _: pa.array(c.sys_flags),
+    "transactionId": lambda c, _: c.transaction_ids(),
+    "physicalOffset": lambda c, _: pa.array(c.physical_offsets),
+}
+"""What makes each column of `schema.py`."""
+
+
+def to_batch(chunk: Chunk, schema: Schema, *, broker_name: str | None = None) -> Batch:
+    """The columns of the schema, in its order. Raises RecordDamaged, DecompressionError."""
+    chunk.check()
+    arrays = [
+        pa.array([broker_name], field.type).take(pa.array(np.zeros(len(chunk), np.int32)))
+        if field.name == "brokerName" and broker_name is not None
+        else COLUMNS[field.name](chunk, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

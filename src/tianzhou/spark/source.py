@@ -1,0 +1,27 @@
+"""`format("rocketmq")`: topics as tables, for reading and writing, batches and streams."""
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from tianzhou.spark.batch_reader import TopicReader
+from tianzhou.spark.options import read_options_of
+from tianzhou.spark.schema import TOPIC, table_schema
+from tianzhou.spark.stream_reader import TopicStreamReader
+
+
+class RocketMQ(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq"
+
+    def schema(self) -> StructType:
+        # Whether it is a batch or a stream is not known here; the reader looks at all options.
+        columns = self.options.get("columns", "")
+        asked = [word.strip() for word in columns.split(",") if word.strip()]
+        return table_schema(TOPIC, asked)
+
+    def reader(self, schema: StructType) -> TopicReader:
+        return TopicReader(read_options_of(self.options, is_stream=False), schema)
+
+    def streamReader(self, schema: StructType) -> TopicStreamReader:
+        return TopicStreamReader(read_options_of(self.options, is_stream=True), schema)

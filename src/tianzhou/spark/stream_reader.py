@@ -1,0 +1,175 @@
+"""A topic as a table without end.
+
+The checkpoint is the truth: it holds an offset for every queue, and a micro-batch is the range
+between two of them, read again exactly when it is repeated. A queue that appears later comes into
+the offsets with the number of its first message, and is read from there by the next micro-batch;
+so every range has a beginning that is written down.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from tianzhou.client.errors import ClientError
+from tianzhou.spark import plan
+from tianzhou.spark.arrow import Batch
+from tianzhou.spark.option_values import LATEST
+from tianzhou.spark.options import ReadOptions
+from tianzhou.spark.plan import Offsets
+from tianzhou.spark.reading import Ranges, read_ranges
+from tianzhou.spark.schema import TOPIC, arrow_schema
+from tianzhou.spark.topics import Topics, told
+
+_LOG: Final = logging.getLogger("tianzhou.spark")
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Owner: on the driver, one process for the life of a query; on executors, one task.
+
+    What it remembers between calls decides only when to read, never what.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = arrow_schema(TOPIC, schema)
+        self._brokers = options.cluster.connect()
+        self._topics = Topics(self._brokers, options)
+        self._target: Offsets | None = None
+        """Where an AvailableNow query ends."""
+        self._latest: Offsets = {}
+        self._held_since_s: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get the options and the schema; connections stay on the driver."""
+        return {"options": self._options, "schema": self._schema}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._options, self._schema = state["options"], state["schema"]
+
+    # Where it begins and how far it may go
+
+    def initialOffset(self) -> plan.OffsetJson:
+        options = self._options
+        with told(options):
+            queues = self._topics.queues()
+            earliest, latest = self._topics.earliest(queues), self._topics.latest(queues)
+            if options.starting_ms is not None:
+                found = self._brokers.offsets_at(queues, options.starting_ms)
+            else:
+                found = plan.resolve(
+                    options.starting, earliest=earliest, latest=latest, default=LATEST,
+                    option="startingOffsets",
+                )  # fmt: skip
+                if options.fail_on_data_loss:
+                    plan.check_inside(found, earliest, latest, "startingOffsets")
+        return plan.to_json(plan.clamped(found, earliest, latest))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.offsets_per_trigger_max
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with told(self._options):
+            self._target = self._topics.latest(self._topics.queues())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> plan.OffsetJson:
+        before = plan.from_json(start)
+        with told(self._options):
+            self._latest = self._ends(before)
+        if self._waits(before, limit):
+            return start
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        known = {queue: self._latest[queue] for queue in before if queue in self._latest}
+        end = known if most is None else plan.limited(before, known, most)
+        # Queues of brokers that are away stay where they are; new ones begin with their first.
+        return plan.to_json({**before, **end, **self._first_of_new(before)})
+
+    def _ends(self, before: Offsets) -> Offsets:
+        """The ends of all queues that can be asked, or what was the end when the query began."""
+        if self._target is not None:
+            ends = {queue: max(end, before.get(queue, 0)) for queue, end in self._target.items()}
+        else:
+            ends = self._topics.latest_of_reachable(self._topics.queues())
+        return self._repaired(before, ends)
+
+    def _repaired(self, before: Offsets, ends: Offsets) -> Offsets:
+        """A queue that ends before the query's place has lost messages."""
+        if self._options.fail_on_data_loss:
+            both = {queue: end for queue, end in ends.items() if queue in before}
+            plan.check_kept(before, both, earliest={})
+        return ends
+
+    def _first_of_new(self, before: Offsets) -> Offsets:
+        new = [queue for queue in self._latest if queue not in before]
+        with told(self._options):
+            return self._topics.earliest(new) if new else {}
+
+    def _waits(self, before: Offsets, limit: ReadLimit) -> bool:
+        """Whether there is too little for a micro-batch, and still time."""
+        least = self._options.offsets_per_trigger_min
+        if isinstance(limit, ReadMinRows):
+            least = max(least, limit.min_rows)
+        ready = plan.row_count(before, self._latest)
+        if self._target is not None or ready == 0 or ready >= least:
+            self._held_since_s = None
+            return False
+        now_s = time.monotonic()
+        if self._held_since_s is None:
+            self._held_since_s = now_s
+        if (now_s - self._held_since_s) * 1000 < self._options.trigger_delay_ms:
+            return True
+        self._held_since_s = None
+        return False
+
+    def reportLatestOffset(self) -> plan.OffsetJson | None:
+        """What there is, whatever the limits: progress shows how far behind the query is."""
+        return plan.to_json(self._latest) if self._latest else None
+
+    # Reading
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        options = self._options
+        first, last = plan.from_json(start), plan.from_json(end)
+        # A queue that is new in `end` has its first offset there: nothing to read yet.
+        first = {queue: first.get(queue, offset) for queue, offset in last.items()}
+        moved = {queue: offset for queue, offset in last.items() if offset != first[queue]}
+        with told(options):
+            earliest = self._topics.earliest(moved)
+        if options.fail_on_data_loss:
+            plan.check_kept(first, moved, earliest)
+        divided = plan.divided(
+            plan.ranges_of(plan.kept(first, moved, earliest), moved),
+            rows_max=options.rows_per_partition_max,
+            partitions_min=options.partitions_min,
+        )
+        return [Ranges(ranges) for ranges in divided]
+
+    def read(self, partition: InputPartition) -> Iterator[Batch]:
+        return read_ranges(self._options, self._schema, self._options.tags, partition)
+
+    # Afterwards
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Everything before `end` is in the sink for good: tell the brokers, for their tools."""
+        group = self._options.group
+        if group is None:
+            return
+        try:
+            self._brokers.commit(group, plan.from_json(end))
+        except ClientError as error:
+            # The checkpoint is the truth; the group's lag is right again after the next one.
+            _LOG.warning("offsets of group %s were not told to the broker: %s", group, error)
+
+    def stop(self) -> None:
+        self._brokers.close()

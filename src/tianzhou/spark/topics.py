@@ -1,0 +1,107 @@
+"""The topics of a query as they are at this moment: which queues, and how far they go."""
+
+import logging
+import re
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import Final
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.client.errors import (
+    CallTimeout,
+    ClientError,
+    ConnectionLost,
+    NoNameServer,
+    NoPermission,
+    NoRoute,
+    TopicNotFound,
+    Unreachable,
+)
+from tianzhou.client.sync.brokers import Brokers
+from tianzhou.client.sync.queue_reader import OffsetGone
+from tianzhou.spark.errors import DataLoss, SourceError
+from tianzhou.spark.options import ReadOptions
+from tianzhou.spark.plan import Offsets
+from tianzhou.wire.queues import MessageQueue
+
+_LOG: Final = logging.getLogger("tianzhou.spark")
+
+# Topics of the brokers themselves; a pattern that would match them does not mean them.
+_OF_BROKERS: Final = re.compile(
+    r"TBW102|SCHEDULE_TOPIC_XXXX|SELF_TEST_TOPIC|BenchmarkTest|OFFSET_MOVED_EVENT|RMQ_SYS_.*"
+    r"|TRANS_CHECK_MAX_TIME_TOPIC|DefaultHeartBeatSyncerTopic|rmq_sys_.*|%SYS%.*|.*_REPLY_TOPIC"
+)
+
+_AWAY: Final = (Unreachable, ConnectionLost, CallTimeout, NoRoute)
+"""Errors that mean: this broker is not there at the moment."""
+
+
+@contextmanager
+def told(options: ReadOptions) -> Generator[None]:
+    """Errors of the client in the words of a query."""
+    try:
+        yield
+    except OffsetGone as error:
+        raise DataLoss(f"{error}. With failOnDataLoss=false the query goes on without") from error
+    except TopicNotFound as error:
+        raise SourceError(
+            "UNKNOWN_TOPIC", f"topic {error.topic!r} does not exist at {options.cluster.nameserver}"
+        ) from error
+    except NoNameServer as error:
+        raise SourceError("NAMESERVER_UNREACHABLE", f"{error}; check option nameserver") from error
+    except NoPermission as error:
+        raise SourceError("NO_PERMISSION", str(error)) from error
+    except _AWAY as error:
+        raise SourceError("BROKER_UNREACHABLE", str(error)) from error
+    except TianzhouError as error:
+        raise SourceError("READ_FAILED", str(error)) from error
+
+
+class Topics:
+    """Owner: the reader on the driver."""
+
+    def __init__(self, brokers: Brokers, options: ReadOptions) -> None:
+        self._brokers = brokers
+        self._options = options
+
+    def names(self) -> list[str]:
+        wanted = self._options.topics
+        if not isinstance(wanted, re.Pattern):
+            return list(wanted)
+        found = [
+            topic
+            for topic in self._brokers.topics()
+            if wanted.fullmatch(topic) and not _OF_BROKERS.fullmatch(topic)
+        ]
+        return [topic for topic in found if not topic.startswith("%RETRY%")]
+
+    def queues(self, topics: Iterable[str] | None = None) -> list[MessageQueue]:
+        """Every queue that can be read. Raises TopicNotFound for a topic that was named."""
+        found: list[MessageQueue] = []
+        for topic in self.names() if topics is None else topics:
+            found += self._brokers.route(topic, refresh=True).read_queues
+        return found
+
+    def earliest(self, queues: Iterable[MessageQueue]) -> Offsets:
+        return self._brokers.min_offsets(queues)
+
+    def latest(self, queues: Iterable[MessageQueue]) -> Offsets:
+        return self._brokers.max_offsets(queues)
+
+    def latest_of_reachable(self, queues: Iterable[MessageQueue]) -> Offsets:
+        """The same for a stream that goes on while some brokers are away: their queues are left
+        out. Raises when none answers."""
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        found: Offsets = {}
+        last: ClientError | None = None
+        for broker, here in by_broker.items():
+            try:
+                found |= self._brokers.max_offsets(here)
+            except _AWAY as error:
+                _LOG.warning("broker %s is left out of this micro-batch: %s", broker, error)
+                last = error
+        if last is not None and not found:
+            raise last
+        return found
