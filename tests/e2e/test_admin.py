@@ -2,19 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.server import Broker
-from tianzhou.cmd.clock import SystemClock
 from tianzhou.record import properties
 from tianzhou.record.message import decode_all
-from tianzhou.store.config import StoreConfig
-from tianzhou.store.files import RealFiles
-from tianzhou.store.store import MessageStore
+from tianzhou.testing import RunningBroker
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageV2Request
@@ -24,7 +18,6 @@ from tianzhou.wire.queues import decode_queue_offsets, decode_topic_stats
 from tianzhou.wire.tables import decode_kv_table
 
 pytestmark = pytest.mark.timeout(30)
-STORE = StoreConfig(commit_log_file_bytes=1 << 20, index_slots=64, index_entries=1024)
 
 
 class Wire:
@@ -60,21 +53,17 @@ class Wire:
         await self._writer.wait_closed()
 
 
-def with_broker(path: Path, scene: Callable[[Wire, Wire], Awaitable[None]]) -> None:
+def with_broker(mq: RunningBroker, scene: Callable[[Wire, Wire], Awaitable[None]]) -> None:
     """Plays a scene with two connections."""
 
     async def play() -> None:
-        clock = SystemClock()
-        store = MessageStore(RealFiles(), str(path / "store"), STORE, clock)
-        broker = Broker(BrokerConfig(port=0, vip_port=False), store, clock)
-        await broker.start()
-        wires = [Wire(*await asyncio.open_connection("127.0.0.1", broker.port)) for _ in range(2)]
+        host, _, port = mq.broker.rpartition(":")
+        wires = [Wire(*await asyncio.open_connection(host, int(port))) for _ in range(2)]
         try:
             await scene(*wires)
         finally:
             for wire in wires:
                 await wire.close()
-            await broker.close()
 
     asyncio.run(play())
 
@@ -136,8 +125,8 @@ async def look(tool: Wire, _other: Wire) -> None:
     assert "pop" in (header.remark or "")
 
 
-def test_a_tool_looks_around(tmp_path: Path) -> None:
-    with_broker(tmp_path, look)
+def test_a_tool_looks_around(mq: RunningBroker) -> None:
+    with_broker(mq, look)
 
 
 async def drain(tool: Wire, producer: Wire) -> None:
@@ -151,8 +140,8 @@ async def drain(tool: Wire, producer: Wire) -> None:
     assert header.ext["offset"] == "1"
 
 
-def test_a_broker_is_drained(tmp_path: Path) -> None:
-    with_broker(tmp_path, drain)
+def test_a_broker_is_drained(mq: RunningBroker) -> None:
+    with_broker(mq, drain)
 
 
 async def reset(tool: Wire, consumer: Wire) -> None:
@@ -172,8 +161,8 @@ async def reset(tool: Wire, consumer: Wire) -> None:
     assert {q.queue_id: o for q, o in decode_queue_offsets(body).items()} == expected
 
 
-def test_a_living_consumer_is_told_its_new_offsets(tmp_path: Path) -> None:
-    with_broker(tmp_path, reset)
+def test_a_living_consumer_is_told_its_new_offsets(mq: RunningBroker) -> None:
+    with_broker(mq, reset)
 
 
 async def pass_on(tool: Wire, consumer: Wire) -> None:
@@ -193,5 +182,7 @@ async def pass_on(tool: Wire, consumer: Wire) -> None:
     assert header.code == ResponseCode.CONSUME_MSG_TIMEOUT
 
 
-def test_questions_are_passed_on_and_answered_even_if_the_consumer_leaves(tmp_path: Path) -> None:
-    with_broker(tmp_path, pass_on)
+def test_questions_are_passed_on_and_answered_even_if_the_consumer_leaves(
+    mq: RunningBroker,
+) -> None:
+    with_broker(mq, pass_on)

@@ -1,16 +1,11 @@
 """A broker that is drained: writers hear it from the broker, and from the route."""
 
-import json
-import signal
 import subprocess
 import sys
-from collections.abc import Generator
 from pathlib import Path
-from time import monotonic, sleep
-
-import pytest
 
 from tianzhou.net.blocking import BlockingPeer
+from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.routes import TopicRouteData, decode_route
 from tianzhou.wire.tables import PERM_READ, PERM_WRITE
@@ -20,22 +15,6 @@ SEND = {
     "a": "group", "b": "Drained", "c": "TBW102", "d": "4", "e": "0", "f": "0",
     "g": "1700000000000", "h": "0", "i": "UNIQ_KEY\x01A\x02",
 }  # fmt: skip
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Generator[dict[str, str]]:
-    ready = tmp_path / "ready.json"
-    process = subprocess.Popen(
-        [TIANZHOU, "up", "--nameserver-port", "0", "--broker-port", "0", "--ephemeral",
-         "--ready-file", ready],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    deadline = monotonic() + 20
-    while not ready.exists() and monotonic() < deadline:
-        sleep(0.02)
-    yield json.loads(ready.read_text())
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
 
 
 def route(nameserver: str) -> TopicRouteData:
@@ -49,11 +28,8 @@ def writable(nameserver: str) -> bool:
     return all(queues.perm & PERM_WRITE for queues in route(nameserver).queue_datas)
 
 
-def wait_until_writable(nameserver: str, expected: bool) -> None:
-    deadline = monotonic() + 10
-    while writable(nameserver) is not expected:
-        assert monotonic() < deadline, f"the route stayed {'read-only' if expected else 'writable'}"
-        sleep(0.05)
+def wait_until_writable(mq: RunningBroker, expected: bool) -> None:
+    mq.wait_until(lambda: writable(mq.nameserver) is expected, within_s=10, what="the route")
 
 
 def drain(nameserver: str, *more: str) -> subprocess.CompletedProcess[str]:
@@ -61,41 +37,41 @@ def drain(nameserver: str, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=30)
 
 
-def test_writers_are_sent_elsewhere_and_come_back(served: dict[str, str]) -> None:
-    nameserver = served["nameserver"]
-    with BlockingPeer(served["broker"]) as peer:
+def test_writers_are_sent_elsewhere_and_come_back(mq: RunningBroker) -> None:
+    nameserver = mq.nameserver
+    with BlockingPeer(mq.broker) as peer:
         assert peer.call(RequestCode.SEND_MESSAGE_V2, SEND, b"one")[0].code == 0
-        wait_until_writable(nameserver, True)
+        wait_until_writable(mq, True)
 
         done = drain(nameserver)
         assert done.returncode == 0, done.stderr
         assert "safe to stop broker-a" in done.stdout
-        wait_until_writable(nameserver, False)
+        wait_until_writable(mq, False)
         assert all(queues.perm & PERM_READ for queues in route(nameserver).queue_datas)
         refused, _ = peer.call(RequestCode.SEND_MESSAGE_V2, SEND, b"two")
         assert refused.code == ResponseCode.NO_PERMISSION
         assert "drained" in (refused.remark or "")
 
         assert drain(nameserver, "--undo").returncode == 0
-        wait_until_writable(nameserver, True)
+        wait_until_writable(mq, True)
         assert peer.call(RequestCode.SEND_MESSAGE_V2, SEND, b"three")[0].code == 0
 
 
-def test_unread_messages_keep_it_from_being_safe(served: dict[str, str]) -> None:
-    with BlockingPeer(served["broker"]) as peer:
+def test_unread_messages_keep_it_from_being_safe(mq: RunningBroker) -> None:
+    with BlockingPeer(mq.broker) as peer:
         assert peer.call(RequestCode.SEND_MESSAGE_V2, SEND, b"unread")[0].code == 0
         ext = {"consumerGroup": "slow", "topic": "Drained", "queueId": "0", "commitOffset": "0"}
         assert peer.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext)[0].code == 0
-        late = drain(served["nameserver"], "--timeout", "1")
+        late = drain(mq.nameserver, "--timeout", "1")
         assert late.returncode == 1
         assert "not drained in time" in late.stderr
         ext["commitOffset"] = "1"
         assert peer.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext)[0].code == 0
-        assert drain(served["nameserver"]).returncode == 0
+        assert drain(mq.nameserver).returncode == 0
 
 
-def test_an_unknown_broker_is_named_with_those_that_are_known(served: dict[str, str]) -> None:
-    command = [TIANZHOU, "broker", "drain", "broker-z", "-n", served["nameserver"]]
+def test_an_unknown_broker_is_named_with_those_that_are_known(mq: RunningBroker) -> None:
+    command = [TIANZHOU, "broker", "drain", "broker-z", "-n", mq.nameserver]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert done.returncode == 1
     assert "no broker broker-z" in done.stderr
