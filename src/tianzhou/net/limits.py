@@ -39,6 +39,9 @@ class NetLimits:
     waiting_count_max: int = 1_024
     """Requests of one peer that wait for the disk. Once so many do, no more are read."""
     waiting_bytes_max: int = 32 * _MIB
+    all_waiting_count_max: int = 200_000
+    """The same of all peers together: nobody who has some waiting may add to it."""
+    all_waiting_bytes_max: int = 512 * _MIB
 
     partial_bytes_max: int = 256 * _MIB
     """All frames that have begun, together. Beyond it the oldest are dropped."""

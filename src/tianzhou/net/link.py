@@ -51,6 +51,9 @@ class Shared:
     """Room taken for frames that have begun."""
     unsent_bytes: int = 0
     """Answers that wait for peers to read them. Counted when one writes; at most too high."""
+    waiting_count: int = 0
+    waiting_bytes: int = 0
+    """Requests that wait for the disk."""
     relieve: Callable[[], None] = lambda: None
     """Called when one of the two is over its limit."""
 
@@ -175,10 +178,15 @@ class Link(asyncio.BufferedProtocol):
         limits, transport = self._shared.limits, self._transport
         if transport is None:
             return False
+        if self._out_bytes + transport.get_write_buffer_size() > limits.write_bytes_max:
+            return True
+        if not self.waiting_count:  # whoever stops listening needs something that wakes it
+            return False
         return (
-            self._out_bytes + transport.get_write_buffer_size() > limits.write_bytes_max
-            or self.waiting_count >= limits.waiting_count_max
+            self.waiting_count >= limits.waiting_count_max
             or self.waiting_bytes > limits.waiting_bytes_max
+            or self._shared.waiting_count >= limits.all_waiting_count_max
+            or self._shared.waiting_bytes > limits.all_waiting_bytes_max
         )
 
     @property
@@ -200,10 +208,14 @@ class Link(asyncio.BufferedProtocol):
         """So many requests of this peer, with so many bytes, wait for the disk."""
         self.waiting_count += count
         self.waiting_bytes += size
+        self._shared.waiting_count += count
+        self._shared.waiting_bytes += size
 
     def waited(self, count: int, size: int) -> None:
         self.waiting_count -= count
         self.waiting_bytes -= size
+        self._shared.waiting_count -= count
+        self._shared.waiting_bytes -= size
         if self._is_paused and not self.is_full:
             # Not now: whoever calls may be in the middle of handling this very connection.
             self._loop.call_soon(self._go_on)

@@ -209,6 +209,25 @@ def test_requests_that_wait_for_the_disk() -> None:
     assert wired.link.waiting_bytes == 0
 
 
+def test_requests_of_all_peers_that_wait_for_the_disk() -> None:
+    """Whoever has some waiting adds no more; the others are still heard."""
+    service, loop = Noting(), FakeLoop()
+    limits = NetLimits(all_waiting_count_max=2)
+    shared = Shared(limits, FrameBuffer(4096))
+    busy, other, idle = (Wired(service, shared=shared, loop=loop) for _ in range(3))
+    busy.link.wait(1, 10)
+    other.link.wait(1, 10)
+    busy.arrives(frame(1))
+    idle.arrives(frame(2))
+    assert service.opaques == [2]
+    assert not busy.transport.is_reading
+    busy.link.waited(1, 10)
+    loop.run()
+    assert service.opaques == [2, 1]
+    other.link.waited(1, 10)
+    assert (shared.waiting_count, shared.waiting_bytes) == (0, 0)
+
+
 def test_a_long_turn_ends() -> None:
     service = Noting()
     wired = Wired(service, limits=NetLimits(turn_s=-1))
