@@ -74,6 +74,21 @@ def test_s49_each_event_and_peer_has_its_own_limit() -> None:
     assert len(limit._windows) <= 1_024
 
 
+def test_s49_log_files_are_rotated(tmp_path: Path) -> None:
+    file = tmp_path / "broker.log"
+    code = (
+        "import sys, logging, pathlib; from tianzhou.cmd import logs\n"
+        "logs.FILE_BYTES_MAX, logs.FILES_KEPT = 10_000, 2\n"
+        "logs.set_up(as_json=False, file=pathlib.Path(sys.argv[1]))\n"
+        "for n in range(5_000): logging.getLogger('tianzhou').info(f'event {n}')\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(file)], check=True, timeout=30)
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert sizes.keys() == {"broker.log", "broker.log.1", "broker.log.2"}
+    assert max(sizes.values()) <= 10_000
+    assert "event 4999" in file.read_text()
+
+
 def start(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [

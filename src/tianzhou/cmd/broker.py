@@ -33,7 +33,7 @@ _NOT_OURS = ("storePathRootDir", "storePathCommitLog")
     "--ready-file", type=click.Path(dir_okay=False, path_type=Path),
     help="Written once it serves: JSON with the address.",
 )  # fmt: skip
-@click.option("--log-json", is_flag=True, help="Log as JSON lines.")
+@logs.options
 @click.pass_context
 def broker(
     ctx: click.Context,
@@ -43,11 +43,12 @@ def broker(
     port: int | None,
     ready_file: Path | None,
     log_json: bool,
+    log_file: Path | None,
 ) -> None:
     """Start a Broker, or manage a running one."""
     if ctx.invoked_subcommand is not None:
         return
-    serve.prepare(as_json=log_json)
+    serve.prepare(as_json=log_json, log_file=log_file)
     values = config_file.read(path) if path else {}
     stored_at = values.pop("storePathRootDir", None)
     config, store_config, unknown = config_file.load_two(BrokerConfig, StoreConfig, values)

@@ -1,8 +1,10 @@
-"""Logs of a server: to the error stream, quiet, as text or as JSON lines."""
+"""Logs of a server: to the error stream or files, quiet, as text or as JSON lines."""
 
 import json
 import logging
 import sys
+from collections.abc import Callable
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +14,9 @@ from tianzhou.net.log_guard import RateLimit, one_entry
 
 _KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _CHARS_MAX: Final = 256
+FILE_BYTES_MAX: Final = 16 * 1024 * 1024
+FILES_KEPT: Final = 5
+"""Beside the one that is written: logs never take more than 96 MiB."""
 
 
 def _fields(record: logging.LogRecord) -> dict[str, str]:
@@ -46,6 +51,17 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line)
 
 
+def options(command: Callable[..., None]) -> Callable[..., None]:
+    """How a server logs, the same for all of them."""
+    file = click.Path(dir_okay=False, path_type=Path)
+    help_ = (
+        f"Log to this file instead of the error stream. At {FILE_BYTES_MAX >> 20} MiB a new one "
+        f"is begun; {FILES_KEPT} old ones are kept."
+    )
+    command = click.option("--log-file", type=file, help=help_)(command)
+    return click.option("--log-json", is_flag=True, help="Log as JSON lines.")(command)
+
+
 def say(text: str, event: str, *, level: int = logging.INFO) -> None:
     """A sentence for the person who started this; an event where a program reads the log."""
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.root.handlers):
@@ -62,8 +78,12 @@ def warn_unknown(names: list[str], path: Path | None) -> None:
         )
 
 
-def set_up(*, as_json: bool, level: int = logging.INFO) -> None:
-    handler = logging.StreamHandler(sys.stderr)
+def set_up(*, as_json: bool, file: Path | None = None, level: int = logging.INFO) -> None:
+    handler = (
+        logging.StreamHandler(sys.stderr)
+        if file is None
+        else RotatingFileHandler(file, maxBytes=FILE_BYTES_MAX, backupCount=FILES_KEPT)
+    )
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     handler.addFilter(RateLimit())
     logging.basicConfig(level=level, handlers=[handler], force=True)

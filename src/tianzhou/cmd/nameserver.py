@@ -23,12 +23,17 @@ from tianzhou.nameserver.server import NameServer
     "--ready-file", type=click.Path(dir_okay=False, path_type=Path),
     help="Written once it serves: JSON with the address.",
 )  # fmt: skip
-@click.option("--log-json", is_flag=True, help="Log as JSON lines.")
+@logs.options
 def nameserver(
-    port: int | None, host: str | None, path: Path | None, ready_file: Path | None, log_json: bool
+    port: int | None,
+    host: str | None,
+    path: Path | None,
+    ready_file: Path | None,
+    log_json: bool,
+    log_file: Path | None,
 ) -> None:
     """Start a NameServer."""
-    serve.prepare(as_json=log_json)
+    serve.prepare(as_json=log_json, log_file=log_file)
     config, unknown = load(NameServerConfig, config_file.read(path) if path else {})
     logs.warn_unknown(unknown, path)
     if port is not None:

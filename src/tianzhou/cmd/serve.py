@@ -82,12 +82,12 @@ def warn_if_exposed(host: str, what: str) -> None:
         )  # fmt: skip
 
 
-def prepare(*, as_json: bool) -> None:
+def prepare(*, as_json: bool, log_file: Path | None) -> None:
     """What every server does first."""
     if sys.flags.optimize:  # assertions are part of how the store protects data
         raise SystemExit("tianzhou: do not run with -O: it removes checks that protect your data")
-    logs.set_up(as_json=as_json)
-    os.umask(0o077)
+    os.umask(0o077)  # before the first file is made
+    logs.set_up(as_json=as_json, file=log_file)
     allow_files()
 
 

@@ -10,7 +10,7 @@ import click
 
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.server import Broker
-from tianzhou.cmd import serve
+from tianzhou.cmd import logs, serve
 from tianzhou.cmd.clock import SystemClock
 from tianzhou.nameserver.config import NameServerConfig
 from tianzhou.nameserver.server import NameServer
@@ -33,7 +33,7 @@ from tianzhou.store.store import MessageStore
     help="Written once everything serves: JSON with the addresses.",
 )  # fmt: skip
 @click.option("--sync-flush", is_flag=True, help="Acknowledge only what is on the medium.")
-@click.option("--log-json", is_flag=True, help="Log as JSON lines.")
+@logs.options
 def up(
     host: str,
     nameserver_port: int,
@@ -43,9 +43,10 @@ def up(
     ready_file: Path | None,
     sync_flush: bool,
     log_json: bool,
+    log_file: Path | None,
 ) -> None:
     """Start a NameServer and a Broker in one process."""
-    serve.prepare(as_json=log_json)
+    serve.prepare(as_json=log_json, log_file=log_file)
     serve.warn_if_exposed(host, "NameServer and Broker")
     directory = Path(tempfile.mkdtemp(prefix="tianzhou-")) if ephemeral else data.resolve()
     serve.refuse_shared(directory)

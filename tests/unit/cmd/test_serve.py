@@ -113,4 +113,4 @@ def test_a_directory_that_others_can_write_is_refused(
 def test_a_python_without_assertions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "flags", SimpleNamespace(optimize=1))
     with pytest.raises(SystemExit, match="do not run with -O"):
-        serve.prepare(as_json=False)
+        serve.prepare(as_json=False, log_file=None)
