@@ -16,6 +16,7 @@ from raw_client import (
 
 from tianzhou.base.errors import UsageError
 from tianzhou.record import properties
+from tianzhou.record.batch import encode_batch
 from tianzhou.record.message import decode_all
 
 SUCCESS, SYSTEM_ERROR, ILLEGAL, NO_PERMISSION, INVALID = 0, 1, 13, 16, 29
@@ -115,16 +116,31 @@ def test_s18_a_message_has_few_keys(live: Live, way: str) -> None:
             assert answer.code == code, (count, answer)
 
 
-def test_s18_separators_give_nobody_another_property(live: Live) -> None:
-    r"""A piece ends at \x02 whatever is in it, and its name at the first \x01: every reader sees
-    the same, and builders refuse to write what would be read otherwise."""
+SEPARATORS = {
+    "name-end": "a\x01b\x01c\x02", "value-end": "a\x01b\x02c\x02", "no-value": "a\x02",
+    "no-end": "a",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", SEPARATORS)
+def test_s18_a_separator_inside_a_property_is_refused(live: Live, way: str, kind: str) -> None:
+    """Readers of different makes would not agree on what such a message says."""
+    topic, text = f"Separators-{way}-{kind}", SEPARATORS[kind]
+    with live.to_broker() as client:
+        assert say(client, "v2", topic).code == SUCCESS
+        assert say(client, way, topic, b"x", UNIQUE + text).code == ILLEGAL
+        inside = encode_batch([(0, b"good", b""), (0, b"bad", text.encode())])
+        assert client.ask(320, send_v2(topic, m="true"), inside).code == ILLEGAL
+        assert client.ask(30, {"topic": topic, "queueId": "0"}).header.ext["offset"] == "1"
+
+
+def test_s18_separators_give_nobody_another_property() -> None:
+    r"""Where such bytes were stored by others: a piece ends at \x02 whatever is in it, and its name
+    at the first \x01. Builders refuse to write what would be read otherwise."""
     for name, value in (("a\x01b", "c"), ("a\x02b", "c"), ("a", "b\x01c"), ("a", "b\x02c\x01d")):
         with pytest.raises(UsageError):
             properties.encode({name: value})
-    text = UNIQUE + "a\x01b\x01c\x02\x02\x01d\x02e\x01\x02f"
-    with live.to_broker() as client:
-        assert say(client, "v2", "Separators", b"x", text).code == SUCCESS
-        (message,) = decode_all(client.ask(11, pull_of("Separators", sysFlag="6")).body)
-    read = properties.decode(message.stored_properties)
+    read = properties.decode(b"a\x01b\x01c\x02\x02\x01d\x02e\x01\x02f")
     assert read["a"] == "b\x01c"
     assert not {"", "d", "e", "f"} & read.keys()

@@ -2,12 +2,17 @@
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from live import Live
 from raw_client import Answer, RawClient, batch_entry, heartbeat_of, pull_of, send_v1, send_v2
 
+from tianzhou.base.kinds import QueueOffset, queue_key
+from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.files import RealFiles
+from tianzhou.store.queues import Queues
 from tianzhou.wire.registration import encode_registration
 from tianzhou.wire.tables import RegisterBrokerBody, TopicConfig, TopicConfigTable
 
@@ -156,6 +161,27 @@ def test_s14_no_name_leaves_the_store(live: Live, name: str) -> None:
             client.ask(code, {"topic": name, "queueId": "0", "timestamp": "0"})
     assert {path for path in files_of(live) if live.data not in path.parents} == before
     assert not [path for path in files_of(live) if path.name == "x"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/../../x", "/x", "a\0b"])
+def test_s14_the_store_itself_makes_no_such_directory(tmp_path: Path, name: str) -> None:
+    """The wall behind the check of names: had one come through, it would end here."""
+    queues = Queues(RealFiles(), str(tmp_path / "consumequeue"), 100)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(StoreDamaged, match="can't be the name of a directory"):
+        queues.obtain(queue_key(name, 0)).append(QueueOffset(0), bytes(20))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_s14_a_link_is_not_followed_out_of_the_store(tmp_path: Path) -> None:
+    outside, link = tmp_path / "outside", tmp_path / "link"
+    outside.write_bytes(b"untouched")
+    link.symlink_to(outside)
+    files = RealFiles()
+    for act in (files.open, files.lock, partial(files.create, size=1)):
+        with pytest.raises(OSError, match="symbolic link"):
+            act(str(link))
+    assert outside.read_bytes() == b"untouched"
 
 
 # Out of range

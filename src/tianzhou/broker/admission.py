@@ -43,6 +43,19 @@ def check_keys(text: Bytes) -> None:
         )
 
 
+def check_separators(text: Bytes) -> None:
+    """Raises Refused for properties with a separator inside a name or value: readers do not agree
+    on what such a message says."""
+    text = bytes(text)
+    names_ended, values_ended = text.count(b"\x01"), text.count(b"\x02")
+    if names_ended != values_ended + (text != b"" and text[-1] != 2):
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"properties have {names_ended} names and {values_ended} ends of values: one of them "
+            r"has a separator (\x01 or \x02) in it; encode such values, in base64 for example",
+        )
+
+
 class Admission:
     """Owner: the broker loop."""
 
@@ -121,6 +134,7 @@ class Admission:
     def admit(self, message: Incoming, header: SendHeader, version: int) -> Incoming:
         """The message as it must be stored: retried, dead, delayed, timed, half, or as it is."""
         check_keys(message.properties)
+        check_separators(message.properties)
         if message.topic.startswith(names.RETRY_PREFIX):
             message = self._retried(message, header, version)
             if message.topic.startswith(names.DEAD_PREFIX):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final, cast
 
-from tianzhou.broker.admission import check_keys
+from tianzhou.broker.admission import check_keys, check_separators
 from tianzhou.broker.incoming import Incoming
 from tianzhou.net.exchange import Refused
 from tianzhou.record import names as keys
@@ -43,6 +43,7 @@ def split(message: Incoming, *, record_crc: bool) -> list[Entry]:
     entries: list[Entry] = []
     for flag, body, own in inner:
         check_keys(own)
+        check_separators(own)
         text = properties.without(own, CRC_PROPERTY) if has_checksum else own
         if text and text[-1] != 2:
             text += b"\x02"

@@ -15,7 +15,7 @@ import fcntl
 import mmap
 import os
 import shutil
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tianzhou.base.kinds import Bytes
 from tianzhou.store.errors import StoreLocked
@@ -182,11 +182,15 @@ class RealFile:
             self._fd = -1
 
 
+# A link in the place of a file would lead out of the store; there is none in a sound one.
+_OPEN: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
 class RealFiles:
     """The file system of this machine."""
 
     def create(self, path: str, size: int) -> RealFile:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, _OPEN | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             os.ftruncate(fd, size)
         except OSError:
@@ -195,7 +199,7 @@ class RealFiles:
         return RealFile(path, fd)
 
     def open(self, path: str) -> RealFile:
-        return RealFile(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        return RealFile(path, os.open(path, _OPEN))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -231,7 +235,7 @@ class RealFiles:
         return Usage(found.used + found.free, found.free)
 
     def lock(self, path: str) -> RealFile:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, _OPEN | os.O_CREAT, 0o644)
         try:
             # One byte at 0, as Java locks it: the two exclude each other.
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)

@@ -106,5 +106,8 @@ class Queues:
         self.cache.close()
 
     def _make(self, key: QueueKey) -> ConsumeQueue:
+        # Whoever takes names from strangers checks them; this is the wall behind that one.
+        if not key.topic.strip(".") or "/" in key.topic or "\0" in key.topic:
+            raise StoreDamaged(self.directory, f"{key.topic!r} can't be the name of a directory")
         directory = f"{self.directory}/{key.topic}/{key.queue_id}"
         return ConsumeQueue(self.cache, directory, key, self._file_units)

@@ -311,6 +311,7 @@ def is_special(text: str) -> bool:
         or "POP_CK\x01" in text
         or "WAIT\x01false" in text
         or "__CRC32#" in text
+        or text.count("\x01") != text.count("\x02") + (text[-1] != "\x02")
         or (len(text) > MANY_KEYS_BYTES and text.count(" ") >= INDEX_KEYS_MAX)
     )
 
