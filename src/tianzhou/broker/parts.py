@@ -85,6 +85,7 @@ def assemble(
         writer.catch_up, monotonic_s,
     )  # fmt: skip
     writer.arrived += [stats.arrived, pull.arrived]
+    writer.took = stats.put_took
     clients = Clients(config, topics, groups, sessions, locks, filters, clock)
     delays = Delays(store, writer, clock, save_every_ms=config.delay_save_ms)
     administration = Administration(

@@ -127,9 +127,9 @@ class Durations:
         self.buckets = [0] * (len(BUCKETS_MS) + 1)
         self.longest_ms = 0
 
-    def add(self, ms: int) -> None:
+    def add(self, ms: int, count: int = 1) -> None:
         rank = next((r for r, end in enumerate(BUCKETS_MS) if ms <= end), len(BUCKETS_MS))
-        self.buckets[rank] += 1
+        self.buckets[rank] += count
         self.longest_ms = max(self.longest_ms, ms)
 
     def percentile(self, part: float) -> int:
@@ -172,6 +172,14 @@ class Stats:
         """Messages became visible."""
         sizes = sizes_of(run.units)
         self.put(run.queue.topic, len(sizes), sum(sizes))
+
+    def put_took(self, count: int, seconds: float) -> None:
+        """So many messages were written to the log with one append."""
+        self.put_times.add(round(seconds * 1000), count)
+
+    def get_took(self, seconds: float) -> None:
+        """A pull was looked up in the store."""
+        self.get_times.add(round(seconds * 1000))
 
     def put(self, topic: str, count: int, size: int) -> None:
         """Messages were stored."""

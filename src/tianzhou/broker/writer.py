@@ -50,6 +50,8 @@ class Writer:
         self._gathered: list[tuple[RecordChunk, OnStored]] = []
         self._gathered_bytes = 0
         self.acks = Acks()
+        self.took: Callable[[int, float], None] = lambda _count, _seconds: None
+        """Told how long an append of so many messages took."""
         self.arrived: list[Callable[[Run], None]] = []
         """Told of every run of messages that became visible."""
 
@@ -101,14 +103,17 @@ class Writer:
         self.when_durable(appended.end, tell)
 
     def _append(self, chunk: RecordChunk) -> Appended:
+        begun = self._monotonic_s()
         try:
-            return self._store.append(chunk)
+            appended = self._store.append(chunk)
         except RecordTooLarge as error:  # for a file of the log
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         except DiskFull as error:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"disk full: {error}") from error
         except (StoreFenced, StoreClosed) as error:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+        self.took(len(chunk), self._monotonic_s() - begun)
+        return appended
 
     def when_durable(self, end: PhysicalOffset, answer: Answer, *, wait: bool = True) -> None:
         """Call `answer` once the log is safe up to `end`; at once if it is, or nobody waits."""

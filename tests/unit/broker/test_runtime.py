@@ -47,6 +47,7 @@ def test_numbers_are_real() -> None:
     sent = broker.parts.stats.puts
     broker.run(seconds=3, step_ms=1000)
     broker.parts.stats.put("orders", 20 - sent.count, 2000 - sent.size)
+    assert sum(broker.parts.stats.put_times.buckets) == 1  # the one that was sent
     broker.parts.stats.put_times.add(7)
     broker.run(seconds=1, step_ms=1000)
     table = table_of(broker)

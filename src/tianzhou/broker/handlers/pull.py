@@ -227,7 +227,9 @@ class Pull:
         expression = hold.filter.expression
         codes = hold.filter.codes
         offset = QueueOffset(max(hold.offset, 0))
+        begun = self._monotonic_s()
         with self._store.read(key, offset, limit, tags_codes=codes) as result:
+            self._stats.get_took(self._monotonic_s() - begun)
             pieces = (
                 result.spans
                 if expression is None
