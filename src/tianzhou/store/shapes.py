@@ -39,8 +39,8 @@ class _Shape(NamedTuple):
     """How the ends of some records are laid out: topic, then properties, in rows of one width.
 
     The masks have a row of bytes each, read as words of eight: `fixed` covers the bytes that all
-    records share, `free` the values, `hashed` those values that must be ASCII, `keys_text` those
-    that must hold no space.
+    records share, `not_free` all but the values, `not_ascii` the high bits of values that must be
+    ASCII, `not_keys` all but the values that must hold no space.
     """
 
     topic: str
@@ -48,9 +48,9 @@ class _Shape(NamedTuple):
     """Hash of the topic and `#`, with which every indexed key begins."""
     leader: Words
     fixed: Words
-    free: Words
-    hashed: Words
-    keys_text: Words | None
+    not_free: Words
+    not_ascii: Words
+    not_keys: Words | None
     keys: list[_Value]
     tags: _Value | None
 
@@ -190,9 +190,9 @@ def _shape_of(block: bytes, start: int, topic_size: int) -> _Shape | None:
         string_hash(topic + "#"),
         np.frombuffer(block, np.uint64),
         np.frombuffer(fixed, np.uint64),
-        _mask(len(block), list(found.values())),
-        _mask(len(block), hashed),
-        _mask(len(block), words) if words else None,
+        ~_mask(len(block), list(found.values())),
+        _mask(len(block), hashed) & _HIGH,
+        ~_mask(len(block), words) if words else None,
         [unique, *words] if unique else words,
         tags,
     )
@@ -231,13 +231,22 @@ def _misfits(rows: Words, shape: _Shape) -> Words:
 
     A byte x is below n, for n up to 128, where the high bit of (x - n) & ~x is set.
     """
-    misfits = (rows ^ shape.leader) & shape.fixed
-    values = rows | ~shape.free
-    misfits |= (values - _THREE) & ~values & _HIGH
-    misfits |= rows & (shape.hashed & _HIGH)
-    if shape.keys_text is not None:
-        text = (rows ^ _SPACE) | ~shape.keys_text
-        misfits |= (text - _ONE) & ~text & _HIGH
+    # In place: new arrays would take longer than what is written into them.
+    misfits = rows ^ shape.leader
+    misfits &= shape.fixed
+    values = rows | shape.not_free
+    below = values - _THREE
+    below &= np.invert(values, out=values)
+    below &= _HIGH
+    misfits |= below
+    misfits |= np.bitwise_and(rows, shape.not_ascii, out=values)
+    if shape.not_keys is not None:
+        text = rows ^ _SPACE
+        text |= shape.not_keys
+        np.subtract(text, _ONE, out=below)
+        below &= np.invert(text, out=text)
+        below &= _HIGH
+        misfits |= below
     return misfits
 
 
