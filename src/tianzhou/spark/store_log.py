@@ -1,0 +1,186 @@
+"""The commit log of a store directory, read without opening the store: no lock, no change.
+
+The directory may be a copy, or live. Nothing is believed: records are walked and, unless the
+caller waives it, their checksums compared. At the end of a log there may be a record that is
+being written, or was when the power went; what comes behind the last sound record is not there.
+"""
+
+import mmap
+import os
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.record.layout import AT_MAGIC, HEAD, INT32, MAGIC_V1, MAGIC_V2
+from tianzhou.record.walk import Stop, first_unsound, is_sound, walk
+from tianzhou.store import layout
+from tianzhou.store.consume_queue import MISSING_SIZE
+from tianzhou.store.segments import is_file_name
+
+SLICE_BYTES: Final = 8 * 1024 * 1024
+SLICE_RECORDS: Final = 8 * 1024
+"""What makes one batch; the reasons are those of a pulled chunk."""
+
+_MAGICS: Final = (INT32.pack(MAGIC_V1), INT32.pack(MAGIC_V2))
+_UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+_QUEUE_FILES_MAX: Final = 256
+_SAMPLE_EVERY: Final = 256
+
+
+class NoStore(TianzhouError):
+    """A path that leads to no store directory."""
+
+
+class LogDamaged(TianzhouError):
+    """Bytes in the log are no sound records, though sound ones come behind them."""
+
+
+class Piece(NamedTuple):
+    """Neighbouring records in one file: from the first byte of one to the end of another."""
+
+    path: str
+    base: int
+    """Physical offset of the first byte of the file."""
+    start: int
+    end: int
+    is_last: bool
+    """Nothing comes behind it, so its records may end anywhere."""
+
+
+class LogSlice(NamedTuple):
+    """Valid until: the next one is asked for."""
+
+    data: memoryview
+    starts: list[int]
+    end: int
+
+
+def pieces_of(root: str, bytes_max: int) -> list[Piece]:
+    """The log divided among tasks, at places where records are known to begin."""
+    directory = Path(root) / layout.COMMIT_LOG
+    if not directory.is_dir():
+        raise NoStore(f"{root} has no directory {layout.COMMIT_LOG}; is it a store directory?")
+    files = sorted(path for path in directory.iterdir() if is_file_name(path.name))
+    known = sorted(_sampled_offsets(root)) if files else []
+    tail = next((path for path in reversed(files) if _is_used(path)), None)
+    found: list[Piece] = []
+    for path in files:
+        base, size = int(path.name), path.stat().st_size
+        edges = [0, *_edges(path, base, size, known, bytes_max), size]
+        is_tail = path == tail
+        found += [
+            Piece(str(path), base, start, end, is_tail and end == size)
+            for start, end in pairwise(edges)
+            if start < end
+        ]
+    return found
+
+
+def _is_used(path: Path) -> bool:
+    """A broker prepares the next file before it needs it."""
+    with path.open("rb") as file:
+        return any(file.read(8))
+
+
+def _sampled_offsets(root: str) -> set[int]:
+    """Places of some records, as the consume queues know them."""
+    files = islice(Path(root, layout.CONSUME_QUEUE).glob("*/*/*"), _QUEUE_FILES_MAX)
+    found: set[int] = set()
+    for path in files:
+        if is_file_name(path.name) and path.stat().st_size >= _UNIT.itemsize:
+            count = path.stat().st_size // _UNIT.itemsize
+            units = np.memmap(path, _UNIT, "r", shape=(count,))[::_SAMPLE_EVERY]
+            used = units[(units["size"] > 0) & (units["size"] != MISSING_SIZE)]
+            found |= set(used["offset"].tolist())
+    return found
+
+
+def _edges(path: Path, base: int, size: int, known: list[int], bytes_max: int) -> list[int]:
+    """Positions in the file, about so far apart, where records begin."""
+    edges: list[int] = []
+    with path.open("rb") as file:
+        target = bytes_max
+        while target < size:
+            rank = bisect_left(known, base + target)
+            if rank == len(known) or known[rank] >= base + size:
+                break
+            at = known[rank] - base
+            if _is_head(os.pread(file.fileno(), HEAD.size, at), base + at):
+                edges.append(at)
+            target = at + bytes_max
+    return edges
+
+
+def _is_head(head: bytes, physical_offset: int) -> bool:
+    if len(head) < HEAD.size:
+        return False
+    _, magic, _, _, _, _, offset, *_ = HEAD.unpack(head)
+    return magic in (MAGIC_V1, MAGIC_V2) and offset == physical_offset
+
+
+def read_piece(piece: Piece, *, verify: bool, skip_damage: bool) -> Iterator[LogSlice]:
+    """Its records in slices. Raises LogDamaged, or with `skip_damage` goes on behind."""
+    with open(piece.path, "rb") as file:
+        # Not closed here: it goes when the last array that looks into it goes.
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    yield from _slices(piece, mapped, memoryview(mapped), verify=verify, skip_damage=skip_damage)
+
+
+def _slices(
+    piece: Piece, mapped: mmap.mmap, view: memoryview, *, verify: bool, skip_damage: bool
+) -> Iterator[LogSlice]:
+    at = piece.start
+    while at < piece.end:
+        # Positions in a slice count from its own beginning, because columns have 32 of them.
+        window = view[at : min(at + SLICE_BYTES, piece.end)]
+        found = walk(window, 0, len(window), count_max=SLICE_RECORDS)
+        if not found.starts and found.stop is Stop.TORN:  # one record, larger than a slice
+            window = view[at : piece.end]
+            found = walk(window, 0, len(window), count_max=1)
+        bad = None
+        if verify and found.starts:
+            bad = first_unsound(window, found.starts, found.end, base=piece.base + at)
+        starts = found.starts[:bad]
+        end = found.end if bad is None else found.starts[bad]
+        if starts:
+            yield LogSlice(window, starts, end)
+        at += end
+        if starts and bad is None and found.stop in (Stop.TORN, Stop.END, Stop.LIMIT):
+            continue
+        if bad is None and found.stop in (Stop.BLANK, Stop.END):
+            return
+        behind = _next_sound(mapped, view, at, piece)
+        if behind is None and piece.is_last:
+            return  # the end of the log
+        if not skip_damage:
+            raise _damaged(piece, at, behind)
+        at = piece.end if behind is None else behind
+
+
+def _damaged(piece: Piece, at: int, behind: int | None) -> LogDamaged:
+    until = "the end of the file" if behind is None else f"byte {behind - 1}"
+    return LogDamaged(
+        f"{piece.path}: bytes {at} to {until} (from physical offset {piece.base + at} on) are no "
+        "sound records; with failOnDataLoss=false they are passed over"
+    )
+
+
+def _next_sound(mapped: mmap.mmap, view: memoryview, at: int, piece: Piece) -> int | None:
+    """The first sound record behind this place, in this piece."""
+    candidates = at
+    while True:
+        found = [mapped.find(magic, candidates + 1 + AT_MAGIC, piece.end) for magic in _MAGICS]
+        found = [place for place in found if place >= 0]
+        if not found:
+            return None
+        start = min(found) - AT_MAGIC
+        size = INT32.unpack_from(view, start)[0]
+        inside = HEAD.size < size <= piece.end - start
+        if inside and is_sound(view, start, start + size, base=piece.base):
+            return start
+        candidates = start

@@ -1,0 +1,115 @@
+"""`format("rocketmq-store")`: a store directory as a table, with no broker.
+
+For audits, repairs and migration: every record of the commit log is a row, also those of the
+broker's own topics. Executors must see the directory under the same path.
+"""
+
+import re
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.client.sync.queue_reader import unwrapped
+from tianzhou.filter.tags import parse_tags
+from tianzhou.record import flags, names
+from tianzhou.spark.arrow import Array, Batch, pa, pc
+from tianzhou.spark.columns import Chunk, to_batch
+from tianzhou.spark.errors import DataLoss, SourceError
+from tianzhou.spark.options import StoreOptions, store_options_of
+from tianzhou.spark.schema import STORE, arrow_schema, table_schema
+from tianzhou.spark.store_log import LogDamaged, LogSlice, NoStore, Piece, pieces_of, read_piece
+
+
+class RocketMQStore(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq-store"
+
+    def schema(self) -> StructType:
+        return table_schema(STORE, store_options_of(self.options).columns)
+
+    def reader(self, schema: StructType) -> "StoreReader":
+        return StoreReader(store_options_of(self.options), schema)
+
+
+@dataclass(frozen=True, repr=False)
+class LogPartition(InputPartition):
+    piece: Piece
+
+
+class StoreReader(DataSourceReader):
+    def __init__(self, options: StoreOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = arrow_schema(STORE, schema)
+
+    def partitions(self) -> list[InputPartition]:
+        with _told():
+            pieces = pieces_of(self._options.path, self._options.partition_bytes_max)
+        return [LogPartition(piece) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[Batch]:
+        if not isinstance(partition, LogPartition):
+            return
+        options = self._options
+        slices = read_piece(
+            partition.piece, verify=options.verify, skip_damage=not options.fail_on_data_loss
+        )
+        with _told():
+            for piece in slices:
+                chunk = self._wanted(_chunk_of(piece))
+                if len(chunk):
+                    yield to_batch(chunk, self._schema)
+
+    def _wanted(self, chunk: Chunk) -> Chunk:
+        """The records that the options ask for."""
+        options, keep = self._options, np.ones(len(chunk), bool)
+        if options.starting_ms is not None:
+            keep &= chunk.store_times_ms >= options.starting_ms
+        if options.ending_ms is not None:
+            keep &= chunk.store_times_ms < options.ending_ms
+        if options.topics is not None:
+            keep &= _matches(chunk.topics(), options.topics)
+        tags = parse_tags(options.tags)
+        if not tags.is_all:
+            found = pc.is_in(chunk.entries.text(names.TAGS), pa.array(sorted(tags.tags)))
+            keep &= found.to_numpy(zero_copy_only=False)
+        return chunk if keep.all() else chunk.chosen(np.flatnonzero(keep))
+
+
+def _matches(texts: Array, wanted: tuple[str, ...] | re.Pattern[str]) -> np.ndarray:
+    """Few different topics are in a chunk; each is looked at once."""
+    few = texts.dictionary_encode()
+    accepted = [
+        bool(wanted.fullmatch(topic)) if isinstance(wanted, re.Pattern) else topic in wanted
+        for topic in few.dictionary.to_pylist()
+    ]
+    return np.array(accepted, bool)[few.indices.to_numpy()]
+
+
+def _chunk_of(piece: LogSlice) -> Chunk:
+    chunk = Chunk(piece.data, piece.starts, piece.end)
+    if not (chunk.sys_flags & flags.INNER_BATCH).any():
+        return chunk
+    data, starts = unwrapped(bytes(piece.data[: piece.end]), piece.starts)
+    return Chunk(data, starts, len(data))
+
+
+@contextmanager
+def _told() -> Generator[None]:
+    try:
+        yield
+    except NoStore as error:
+        raise SourceError("NO_STORE", str(error)) from error
+    except LogDamaged as error:
+        raise DataLoss(str(error)) from error
+    except FileNotFoundError as error:
+        raise DataLoss(
+            f"{error.filename} is gone: did the broker's retention take it during the read?"
+        ) from error
+    except (TianzhouError, OSError) as error:
+        raise SourceError("READ_FAILED", str(error)) from error
