@@ -1,9 +1,11 @@
 """A message as a consumer hands it to its user."""
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
+from tianzhou.client.core.outcome import checked_delay_level
+from tianzhou.client.core.pulling import Records
 from tianzhou.client.core.subscription import RETRY_PREFIX
 from tianzhou.record import names
 from tianzhou.record.message import MessageView
@@ -17,13 +19,26 @@ class Settling(Protocol):
     def retry(self, message: "ReceivedMessage", delay_level: int) -> None: ...
 
 
+class _AfterTheCall:
+    """While a listener has a message, what it says counts when it returns."""
+
+    def ack(self, message: "ReceivedMessage") -> None:
+        message.verdict = None
+
+    def retry(self, message: "ReceivedMessage", delay_level: int) -> None:
+        message.verdict = delay_level
+
+
+AFTER_THE_CALL: Final[Settling] = _AfterTheCall()
+
+
 class ReceivedMessage(MessageView):
     """A stored message, read on demand, and what its reader makes of it.
 
     A message that comes again after a failure shows the topic it was sent to.
     """
 
-    __slots__ = ("_settling", "local_times", "queue")
+    __slots__ = ("_settling", "local_times", "queue", "verdict")
 
     def __init__(
         self, buffer: Bytes, start: int, queue: MessageQueue, settling: Settling | None = None
@@ -33,6 +48,8 @@ class ReceivedMessage(MessageView):
         """Where it was read: broker, topic and queue id. The topic may be the retry topic."""
         self.local_times = 0
         """How often it was tried again in place, without going back to the broker."""
+        self.verdict: int | None = None
+        """The delay level that a listener asked for with `retry`."""
         self._settling = settling
 
     @property
@@ -66,7 +83,13 @@ class ReceivedMessage(MessageView):
         Level 0 lets the delay grow with each time, 1 to 18 are the broker's delays (1 s to 2 h),
         and -1 makes it a dead letter now.
         """
-        self._settler().retry(self, delay_level)
+        self._settler().retry(self, checked_delay_level(delay_level))
+
+    def as_records(self) -> Records:
+        """It alone, as an answer to a pull would bring it."""
+        return Records(
+            bytes(self._buffer), [self._start], [int(self.queue_offset)], [self.total_size]
+        )
 
     def _settler(self) -> Settling:
         if self._settling is None:

@@ -93,6 +93,10 @@ class Window:
             self.bytes += sum(sizes)
         self.next_offset = next_offset
 
+    def __contains__(self, offset: int) -> bool:
+        """Whether the message is in work."""
+        return offset in self._sizes
+
     def finish(self, offset: int) -> bool:
         """The message is done, or given to somebody else. False when it was not in work."""
         size = self._sizes.pop(offset, None)

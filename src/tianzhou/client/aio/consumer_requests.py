@@ -1,0 +1,209 @@
+"""What brokers, and tools through them, ask of a consumer.
+
+| code | |
+| --- | --- |
+| 40 | the group has changed: share the queues anew |
+| 220 | go to other offsets |
+| 221 | which offsets are held in memory |
+| 307 | how it goes |
+| 309 | handle this message now |
+"""
+
+import asyncio
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Final
+
+from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.aio.group import Group
+from tianzhou.client.aio.lane import Lane
+from tianzhou.client.aio.listener import Listener
+from tianzhou.client.aio.puller import Puller
+from tianzhou.client.aio.settling import Settler
+from tianzhou.client.aio.tasks import Tasks
+from tianzhou.client.core.outcome import DEAD
+from tianzhou.client.core.received import AFTER_THE_CALL, ReceivedMessage
+from tianzhou.net.exchange import Reply, Request
+from tianzhou.record.message import MessageView
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire._generated_headers_client import (
+    ConsumeMessageDirectlyRequest,
+    GetConsumerRunningInfoRequest,
+    GetConsumerStatusRequest,
+    ResetClientOffsetRequest,
+)
+from tianzhou.wire.fastjson import encode, object_map
+from tianzhou.wire.queues import MessageQueue, decode_queue_offsets
+
+_MIB: Final = 1024 * 1024
+
+
+class ConsumerRequests:
+    """Owner: the event loop."""
+
+    def __init__(
+        self, cluster: Cluster, group: Group, puller: Puller, settler: Settler,
+        listener: Listener | None, tasks: Tasks,
+    ) -> None:  # fmt: skip
+        self._cluster = cluster
+        self._group = group
+        self._puller = puller
+        self._settler = settler
+        self._listener = listener
+        self._tasks = tasks
+        self._started_ms = cluster.now_ms()
+        self._stops: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        handlers = {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._changed,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._running,
+        }
+        for code, handler in handlers.items():
+            self._stops.append(self._cluster.on_request(code, handler, group=self._group.name))
+        code = RequestCode.CONSUME_MESSAGE_DIRECTLY
+        stop = self._cluster.on_request(code, self._consume, group=self._group.name)
+        self._stops.append(stop)
+
+    def stop(self) -> None:
+        for stop in self._stops:
+            stop()
+
+    def _changed(self, _request: Request) -> Reply:
+        self._group.balance_soon()
+        return Reply()
+
+    def _reset(self, request: Request) -> Reply:
+        """The broker moved the group; without force only back, which it has worked out itself."""
+        asked = ResetClientOffsetRequest.from_ext(request.header.ext)
+        offsets = decode_queue_offsets(request.body)
+        mine = {queue: at for queue, at in offsets.items() if queue.topic == asked.topic}
+        # Answered at once: it takes as long as the messages in hand.
+        self._tasks.run(self._group.move(mine))
+        return Reply()
+
+    def _status(self, request: Request) -> Reply:
+        topic = GetConsumerStatusRequest.from_ext(request.header.ext).topic
+        held = {
+            lane.queue: lane.window.committable
+            for lane in self._group.lanes.values()
+            if lane.queue.topic == topic
+        }
+        return Reply(body=encode({"messageQueueTable": object_map(held.items())}))
+
+    def _running(self, request: Request) -> Reply:
+        asked = GetConsumerRunningInfoRequest.from_ext(request.header.ext)
+        lanes = self._group.lanes
+        info: dict[str, object] = {
+            "mqPopTable": {},
+            "mqTable": object_map((lane.queue, _lane_info(lane)) for lane in lanes.values()),
+            "properties": self._properties(),
+            "statusTable": {topic: self._topic_info() for topic in self._group.subscriptions},
+            "subscriptionSet": [one.to_data() for one in self._group.subscriptions.values()],
+            "userConsumerInfo": {},
+        }
+        if asked.jstack_enable:
+            info["jstack"] = _stacks()
+        return Reply(body=encode(info))
+
+    def _properties(self) -> dict[str, str]:
+        options = self._group.options
+        return {
+            "PROP_CLIENT_VERSION": "TIANZHOU",
+            "PROP_CONSUME_TYPE": self._group.consume_type.value,
+            "PROP_CONSUMEORDERLY": str(options.orderly).lower(),
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+            "PROP_NAMESERVER_ADDR": ";".join(self._cluster.nameservers.addresses),
+            "PROP_THREADPOOL_CORE_SIZE": str(options.concurrency),
+            "concurrency": str(options.concurrency),
+            "messageModel": self._group.describe().message_model.value,
+            "paused": str(self._puller.is_paused).lower(),
+            "finished": str(self._settler.finished_count),
+            "failed": str(self._settler.failed_count),
+        }
+
+    def _topic_info(self) -> dict[str, float]:
+        seconds = max((self._cluster.now_ms() - self._started_ms) / 1000, 1e-3)
+        done, failed = self._settler.finished_count, self._settler.failed_count
+        return {
+            "consumeFailedMsgs": failed,
+            "consumeFailedTPS": failed / seconds,
+            "consumeOKTPS": done / seconds,
+            "consumeRT": 0.0,
+            "pullRT": 0.0,
+            "pullTPS": (done + failed) / seconds,
+        }
+
+    async def _consume(self, request: Request) -> Reply:
+        """What the listener makes of it is the answer; nothing is committed or sent back."""
+        asked = ConsumeMessageDirectlyRequest.from_ext(request.header.ext)
+        if self._listener is None:
+            return Reply(
+                ResponseCode.SYSTEM_ERROR,
+                remark=f"consumer {self._cluster.client_id} has no listener; it hands messages out",
+            )
+        record = MessageView(request.body)
+        queue = MessageQueue(
+            topic=record.topic, broker_name=asked.broker_name or "", queue_id=record.queue_id
+        )
+        message = ReceivedMessage(request.body, 0, queue, AFTER_THE_CALL)
+        begun = time.monotonic()
+        failures = await self._call(self._listener, message)
+        result = "CR_SUCCESS" if not failures else "CR_LATER"
+        if failures and failures[0][1] == DEAD:
+            result = "CR_ROLLBACK"
+        return Reply(
+            body=encode(
+                {
+                    "autoCommit": True,
+                    "consumeResult": result,
+                    "order": self._group.options.orderly,
+                    "spentTimeMills": round((time.monotonic() - begun) * 1000),
+                }
+            )
+        )
+
+    async def _call(
+        self, listener: Listener, message: ReceivedMessage
+    ) -> list[tuple[ReceivedMessage, int]]:
+        if listener.is_async:
+            return list(await listener.call([message]))
+        return list(await asyncio.to_thread(listener.call_here, [message]))
+
+
+def _lane_info(lane: Lane) -> dict[str, int | bool]:
+    window = lane.window
+    return {
+        "cachedMsgCount": window.count,
+        "cachedMsgMaxOffset": window.last or 0,
+        "cachedMsgMinOffset": window.committable if window.count else 0,
+        "cachedMsgSizeInMiB": window.bytes // _MIB,
+        "commitOffset": window.committable,
+        "droped": lane.is_dropped,
+        "lastConsumeTimestamp": lane.consumed_at,
+        "lastLockTimestamp": 0,
+        "lastPullTimestamp": lane.pulled_at,
+        "locked": lane.locked_until > 0,
+        "transactionMsgCnt": 0,
+        "transactionMsgMaxOffset": 0,
+        "transactionMsgMinOffset": 0,
+        "tryUnlockTimes": 0,
+    }
+
+
+def _stacks() -> str:
+    """Every thread and task, as far as it can be seen."""
+    text = [
+        f"thread {number}\n{''.join(traceback.format_stack(frame))}"
+        for number, frame in sys._current_frames().items()
+    ]
+    text += [
+        f"task {task.get_name()}\n{''.join(traceback.format_stack(frame))}"
+        for task in asyncio.all_tasks()
+        for frame in task.get_stack(limit=8)
+    ]
+    return "\n".join(text)

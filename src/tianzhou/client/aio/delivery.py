@@ -1,0 +1,241 @@
+"""Concurrent delivery: messages to a listener, a bounded number of calls at once.
+
+Coroutines run as tasks of the event loop, functions in threads. In both cases there is no task and
+no thread for a message: workers take messages one after the other. One worker begins; others join
+only while it is seen that messages wait, so that a quick listener costs one worker and a slow one
+gets as many as it may have.
+"""
+
+import asyncio
+import queue
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from tianzhou.client.aio.lane import Lane, Piece, Ready, Run
+from tianzhou.client.aio.listener import Failure, Listener
+from tianzhou.client.aio.settling import Settler
+from tianzhou.client.aio.tasks import Tasks
+from tianzhou.client.core.received import AFTER_THE_CALL, ReceivedMessage
+
+TURN: Final = 64
+"""Messages that a worker handles before the event loop gets something else done."""
+
+SPREAD_S: Final = 0.001
+"""How long messages wait for a busy thread before another one is woken. Less would wake threads
+that find nothing to do."""
+
+
+class Delivery(Protocol):
+    """How messages get to the user."""
+
+    def start(self) -> None: ...
+    def offer(self, run: Run) -> None: ...
+    def discard(self, lane: Lane) -> None:
+        """What of this queue has not begun."""
+        ...
+
+    def overdue(self, before: float) -> list[tuple[Piece, ReceivedMessage]]:
+        """Messages in hand since before this moment of the loop's time. Each is told once."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
+class _InHand:
+    """What workers have at present, to find those that take too long."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[float, Piece, list[ReceivedMessage]]] = {}
+
+    def begin(self, worker: int, now: float, piece: Piece, had: list[ReceivedMessage]) -> None:
+        self._rows[worker] = (now, piece, had)
+
+    def end(self, worker: int) -> bool:
+        """False when the messages were taken away from the worker meanwhile."""
+        return self._rows.pop(worker, None) is not None
+
+    def overdue(self, before: float) -> list[tuple[Piece, ReceivedMessage]]:
+        late = [worker for worker, (since, _, _) in list(self._rows.items()) if since < before]
+        rows = [row for worker in late if (row := self._rows.pop(worker, None)) is not None]
+        return [(piece, message) for _, piece, messages in rows for message in messages]
+
+
+class TaskWorkers:
+    """Owner: the event loop."""
+
+    def __init__(
+        self, listener: Listener, concurrency: int, ready: Ready, settler: Settler, tasks: Tasks
+    ) -> None:
+        self._listener = listener
+        self._concurrency = concurrency
+        self._ready = ready
+        self._settler = settler
+        self._tasks = tasks
+        self._in_hand = _InHand()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._started = 0
+        self._is_spreading = False
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def offer(self, run: Run) -> None:
+        self._ready.put(run)
+        self._wake()
+        if not self._is_spreading:
+            self._is_spreading = True
+            self._loop.call_soon(self._spread)
+
+    def _spread(self) -> None:
+        """Runs after the workers had their turn: whatever still waits needs more of them."""
+        self._is_spreading = False
+        for _ in range(min(self._ready.count, self._concurrency)):
+            if not self._wake():
+                return
+
+    def _wake(self) -> bool:
+        while self._idle:
+            waiting = self._idle.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                return True
+        if self._started < self._concurrency:
+            self._tasks.run(self._work(self._started))
+            self._started += 1
+            return True
+        return False
+
+    async def _work(self, number: int) -> None:
+        ready, listener, in_hand = self._ready, self._listener, self._in_hand
+        count_max, turn = listener.count_max, 0
+        while True:
+            piece = ready.take(count_max)
+            if piece is None:
+                waiting = self._loop.create_future()
+                self._idle.append(waiting)
+                await waiting
+                turn = 0
+                continue
+            messages = piece.messages(AFTER_THE_CALL)
+            in_hand.begin(number, self._loop.time(), piece, messages)
+            failures = await listener.call(messages)
+            if in_hand.end(number):
+                self._settler.settle(piece, failures)
+            turn += 1
+            if turn >= TURN:
+                turn = 0
+                await asyncio.sleep(0)
+
+    def discard(self, lane: Lane) -> None:
+        self._ready.discard(lane)
+
+    def overdue(self, before: float) -> list[tuple[Piece, ReceivedMessage]]:
+        return self._in_hand.overdue(before)
+
+    async def stop(self) -> None:
+        """The tasks end with all others of the consumer."""
+
+
+class ThreadWorkers:
+    """Owner: the event loop; what the threads share with it is in `Ready`, `_tokens` and `_done`,
+    each safe by itself."""
+
+    def __init__(
+        self, listener: Listener, concurrency: int, ready: Ready, settler: Settler
+    ) -> None:
+        self._listener = listener
+        self._concurrency = concurrency
+        self._ready = ready
+        self._settler = settler
+        self._in_hand = _InHand()
+        self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """One for each thread that is to look for messages; False sends it home."""
+        self._idle = 0
+        self._idle_lock = threading.Lock()
+        self._done: deque[tuple[Piece, Sequence[Failure]]] = deque()
+        self._is_settling = False
+        self._is_spreading = False
+        self._threads: list[threading.Thread] = []
+        self._is_stopped = False
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def offer(self, run: Run) -> None:
+        self._ready.put(run)
+        self._wake()
+        if not self._is_spreading:
+            self._is_spreading = True
+            self._loop.call_later(SPREAD_S, self._spread)
+
+    def _spread(self) -> None:
+        self._is_spreading = False
+        for _ in range(min(self._ready.count, self._concurrency)):
+            if not self._wake():
+                break
+        if self._ready.count:
+            self._is_spreading = True
+            self._loop.call_later(SPREAD_S * 5, self._spread)
+
+    def _wake(self) -> bool:
+        with self._idle_lock:
+            is_idle = self._idle > 0
+            self._idle -= is_idle
+        if is_idle:
+            self._tokens.put(True)
+        elif len(self._threads) < self._concurrency:
+            number = len(self._threads)
+            # Nobody may be kept from ending the process by a listener that does not return.
+            thread = threading.Thread(
+                target=self._work, args=(number,), name=f"listener-{number}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+        else:
+            return False
+        return True
+
+    def _work(self, number: int) -> None:
+        ready, listener, in_hand, done = self._ready, self._listener, self._in_hand, self._done
+        count_max, time = listener.count_max, self._loop.time
+        while True:
+            piece = ready.take(count_max)
+            if piece is None:
+                with self._idle_lock:
+                    self._idle += 1
+                # Something may have come between the look and the count.
+                if ready.count:
+                    self._tokens.put(True)
+                    with self._idle_lock:
+                        self._idle -= 1
+                if not self._tokens.get():
+                    return
+                continue
+            messages = piece.messages(AFTER_THE_CALL)
+            in_hand.begin(number, time(), piece, messages)
+            failures = listener.call_here(messages)
+            if in_hand.end(number) and not self._is_stopped:
+                done.append((piece, failures))
+                if not self._is_settling:
+                    self._is_settling = True
+                    self._loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        self._is_settling = False  # first: what comes after the last look asks for another
+        while self._done:
+            piece, failures = self._done.popleft()
+            self._settler.settle(piece, failures)
+
+    def discard(self, lane: Lane) -> None:
+        self._ready.discard(lane)
+
+    def overdue(self, before: float) -> list[tuple[Piece, ReceivedMessage]]:
+        return self._in_hand.overdue(before)
+
+    async def stop(self) -> None:
+        """Threads that wait end; one whose listener does not return is left behind."""
+        self._is_stopped = True
+        for _ in self._threads:
+            self._tokens.put(False)

@@ -1,0 +1,75 @@
+"""A user's listener: function or coroutine function, for one message or for several.
+
+Whatever it raises is a failed delivery, never the end of the consumer: the messages go back, and
+the log has the trace. Nothing, or `ConsumeResult.SUCCESS`, is a success; single messages of a batch
+can be sent back with `message.retry()`.
+"""
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeAlias, cast
+
+from tianzhou.base.errors import UsageError
+from tianzhou.client.core.outcome import GROWING, ConsumeResult
+from tianzhou.client.core.received import ReceivedMessage
+
+log: Final = logging.getLogger("tianzhou.client")
+
+Result: TypeAlias = ConsumeResult | None
+MessageListener: TypeAlias = Callable[[ReceivedMessage], Result | Awaitable[Result]]
+BatchListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], Result | Awaitable[Result]]
+
+Failure: TypeAlias = tuple[ReceivedMessage, int]
+"""A message that is to be delivered again, and its delay level."""
+
+
+class Listener:
+    def __init__(self, function: MessageListener | BatchListener, *, batch_size: int = 0) -> None:
+        """`batch_size` 0: the function takes one message, not a list."""
+        if not callable(function):
+            raise UsageError(f"a listener is a function or coroutine function, not {function!r}")
+        self._function = cast("Callable[[Any], Any]", function)
+        self.is_batch = batch_size > 0
+        self.count_max = batch_size or 1
+        called: object = getattr(function, "__call__", None)  # noqa: B004 - its kind is wanted
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+
+    async def call(self, messages: list[ReceivedMessage]) -> Sequence[Failure]:
+        """Those that failed, of a coroutine function."""
+        try:
+            result = await self._function(messages if self.is_batch else messages[0])
+        except Exception as error:
+            return _raised(messages, error)
+        return _judged(messages, result)
+
+    def call_here(self, messages: list[ReceivedMessage]) -> Sequence[Failure]:
+        """The same of a function, in the calling thread."""
+        try:
+            result = self._function(messages if self.is_batch else messages[0])
+        except Exception as error:
+            return _raised(messages, error)
+        return _judged(messages, result)
+
+
+def _raised(messages: list[ReceivedMessage], error: Exception) -> list[Failure]:
+    first = messages[0]
+    log.warning(
+        "listener.failed", exc_info=error,
+        extra={"topic": first.topic, "message_id": first.message_id, "count": len(messages)},
+    )  # fmt: skip
+    return [(message, message.verdict or GROWING) for message in messages]
+
+
+def _judged(messages: list[ReceivedMessage], result: object) -> Sequence[Failure]:
+    if result is None or result is ConsumeResult.SUCCESS:
+        if len(messages) == 1:
+            verdict = messages[0].verdict
+            return () if verdict is None else ((messages[0], verdict),)
+        return [(message, message.verdict) for message in messages if message.verdict is not None]
+    if result is not ConsumeResult.LATER:
+        log.warning(
+            "listener.returned_nonsense",
+            extra={"returned": repr(result)[:64], "wanted": "None or a ConsumeResult"},
+        )
+    return [(message, message.verdict or GROWING) for message in messages]

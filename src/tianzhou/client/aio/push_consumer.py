@@ -1,0 +1,354 @@
+"""The push consumer: subscribe, and messages come.
+
+    async with PushConsumer("stock", nameserver="10.0.0.1:9876", subscribe={"orders": "*"}) as mine:
+        async for message in mine:
+            ...
+
+or with a listener, a function or a coroutine function, that is called for each message:
+
+    consumer = PushConsumer("stock", nameserver="10.0.0.1:9876", subscribe={"orders": "paid"})
+
+    @consumer.listen
+    async def on_message(message): ...
+
+    await consumer.run()
+
+Nothing dies silently: what ends a consumer is raised by `async for`, `run`, `closed` and `stop`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from tianzhou.base.errors import UsageError
+from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.aio.consumer_requests import ConsumerRequests
+from tianzhou.client.aio.delivery import Delivery, TaskWorkers, ThreadWorkers
+from tianzhou.client.aio.filter_check import check_expressions
+from tianzhou.client.aio.group import Group
+from tianzhou.client.aio.handout import BatchIterator, Handout, MessageIterator, OrderlyHandout
+from tianzhou.client.aio.lane import Lane, Ready
+from tianzhou.client.aio.listener import BatchListener, Listener, MessageListener
+from tianzhou.client.aio.orderly import OrderlyWorkers
+from tianzhou.client.aio.puller import Puller
+from tianzhou.client.aio.settling import Settler
+from tianzhou.client.aio.tasks import Tasks
+from tianzhou.client.consumer_options import ConsumerOptions
+from tianzhou.client.core.outcome import GROWING
+from tianzhou.client.core.received import ReceivedMessage
+from tianzhou.client.core.subscription import Sql92, checked_group, retry_topic, subscribe
+from tianzhou.client.errors import ClientClosed
+from tianzhou.client.options import ClientOptions
+from tianzhou.wire.queues import MessageQueue
+
+_DEFAULTS: Final = ConsumerOptions()
+_CLIENT: Final = ClientOptions()
+_OVERDUE_CHECK_S: Final = 60.0
+
+One = TypeVar("One", bound=MessageListener)
+Many = TypeVar("Many", bound=BatchListener)
+
+
+class PushConsumer:
+    """Owner: the event loop in which it was started."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        nameserver: str,
+        subscribe: Mapping[str, str | Sql92] | None = None,
+        options: ConsumerOptions = _DEFAULTS,
+        client: ClientOptions = _CLIENT,
+    ) -> None:
+        """`subscribe` maps topics to what is wanted of them: see `subscribe`."""
+        self.group = checked_group(group)
+        self.options = options
+        self._nameserver = nameserver
+        self._client = client
+        self._listener: Listener | None = None
+        self._wanted: dict[str, str | Sql92] = {}
+        self._parts: _Parts | None = None
+        self._failure: BaseException | None = None
+        self._ended = asyncio.Event()
+        self._stopping: asyncio.Task[None] | None = None
+        for topic, expression in (subscribe or {}).items():
+            self.subscribe(topic, expression)
+
+    # Before it starts
+
+    def subscribe(self, topic: str, expression: str | Sql92 = "*") -> None:
+        """Everything of a topic, some tags (`"paid || sent"`), or what an `Sql92` accepts. All
+        consumers of a group must subscribe alike. Also while it runs."""
+        made = subscribe(topic, expression, version=0)
+        self._wanted[topic] = expression
+        if self._parts is not None:
+            parts = self._parts
+            parts.group.subscribe(subscribe(topic, expression, version=parts.cluster.now_ms()))
+            parts.tasks.run(parts.announce([made.topic]))
+
+    def unsubscribe(self, topic: str) -> None:
+        self._wanted.pop(topic, None)
+        if self._parts is not None:
+            self._parts.group.subscriptions.pop(topic, None)
+            self._parts.tasks.run(self._parts.announce([]))
+
+    def listen(self, listener: One) -> One:
+        """Call this for every message. Also as a decorator."""
+        self._set_listener(Listener(listener))
+        return listener
+
+    def listen_batches(self, listener: Many) -> Many:
+        """Call this with lists of up to `batch_size` messages, each list of one queue."""
+        self._set_listener(Listener(listener, batch_size=self.options.batch_size))
+        return listener
+
+    def _set_listener(self, listener: Listener) -> None:
+        if self._listener is not None or self._parts is not None:
+            raise UsageError(f"consumer of {self.group}: one listener, set before the start")
+        self._listener = listener
+
+    # Life
+
+    async def start(self) -> None:
+        """Join the group and begin to pull. Raises what makes that impossible."""
+        if self._parts is not None or self._ended.is_set():
+            raise UsageError(f"consumer of {self.group} was started before; make another")
+        if not self._wanted:
+            raise UsageError(f"consumer of {self.group} subscribes to nothing")
+        cluster = Cluster.join(self._nameserver, self._client, consumer_group=self.group)
+        self._parts = _Parts(self, cluster)
+        async with contextlib.AsyncExitStack() as failing:
+            failing.push_async_callback(self._end)
+            await self._parts.start()
+            failing.pop_all()
+
+    async def stop(self) -> None:
+        """Finish what is in hand, commit, and leave the group. Raises what ended the consumer
+        before."""
+        await self._end()
+        self._raise_failure()
+
+    async def _end(self) -> None:
+        if self._parts is not None:
+            if self._stopping is None:
+                self._parts.is_hurried |= self._parts.is_iterating(asyncio.current_task())
+                self._stopping = asyncio.get_running_loop().create_task(self._stop(self._parts))
+            await asyncio.shield(self._stopping)
+
+    async def _stop(self, parts: "_Parts") -> None:
+        try:
+            await parts.stop()
+        finally:
+            self._ended.set()
+
+    async def closed(self) -> None:
+        """Wait until it was stopped. Raises what ended it, if it did not end by itself."""
+        await self._ended.wait()
+        self._raise_failure()
+
+    async def run(self) -> None:
+        """Start, go on until cancelled or stopped, and stop."""
+        async with self:
+            await self.closed()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._parts is not None:
+            self._parts.leave_loops(is_done=error is None)
+        await self._end()
+        if error is None:
+            self._raise_failure()
+
+    def fail(self, error: BaseException) -> None:
+        """Said by background tasks: this is the end."""
+        if self._failure is None:
+            self._failure = error
+            self._ended.set()
+            if self._parts is not None and self._parts.handout is not None:
+                self._parts.handout.fail(error)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    # Consuming
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        return self._iterators_of().messages()
+
+    def batches(self, count_max: int = 32) -> AsyncIterator[list[ReceivedMessage]]:
+        """`async for` with lists of up to so many messages, each list of one queue."""
+        if count_max < 1:
+            raise UsageError(f"batches of {count_max} messages; at least 1")
+        return self._iterators_of().batches(count_max)
+
+    def _iterators_of(self) -> "_Parts":
+        parts = self._running()
+        if parts.handout is None:
+            raise UsageError(f"consumer of {self.group} has a listener, which gets the messages")
+        return parts
+
+    def pause(self) -> None:
+        """Pull nothing more. What was pulled is still delivered; the queues are kept."""
+        self._running().puller.pause()
+
+    def resume(self) -> None:
+        self._running().puller.resume()
+
+    async def commit(self) -> None:
+        """Save the offsets now, and wait until they are kept."""
+        group = self._running().group
+        await group.save_surely(list(group.lanes))
+
+    @property
+    def assignment(self) -> frozenset[MessageQueue]:
+        """The queues it has at present."""
+        return frozenset(self._parts.group.lanes) if self._parts is not None else frozenset()
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know it by."""
+        return self._running().cluster.client_id
+
+    def _running(self) -> "_Parts":
+        self._raise_failure()
+        if self._parts is None or self._stopping is not None:
+            raise ClientClosed(f"consumer of {self.group} is not running")
+        return self._parts
+
+
+class _Parts:
+    """What a running consumer is made of. Is the `Keeper` of its group."""
+
+    def __init__(self, consumer: PushConsumer, cluster: Cluster) -> None:
+        options, listener = consumer.options, consumer._listener
+        self.cluster = cluster
+        self._consumer = consumer
+        self._options = options
+        self.tasks = Tasks(consumer.fail)
+        ready = Ready()
+        self.settler = Settler(consumer.group, cluster, options, ready, self.tasks)
+        self.group = Group(consumer.group, cluster, options, self, self.tasks)
+        self.handout: Handout | None = None
+        self.delivery: Delivery = self._delivery(listener, ready)
+        self.settler.offer = self.delivery.offer
+        self.puller = Puller(cluster, self.group, self.tasks, self.delivery.offer)
+        self._requests = ConsumerRequests(
+            cluster, self.group, self.puller, self.settler, listener, self.tasks
+        )
+        self._iterators: list[MessageIterator | BatchIterator] = []
+        self._is_stopping = False
+        self.is_hurried = False
+
+    def _delivery(self, listener: Listener | None, ready: Ready) -> Delivery:
+        options = self._options
+        if listener is not None and options.orderly:
+            return OrderlyWorkers(listener, options, ready, self.settler, self.tasks)
+        if listener is not None and listener.is_async:
+            return TaskWorkers(listener, options.concurrency, ready, self.settler, self.tasks)
+        if listener is not None:
+            return ThreadWorkers(listener, options.concurrency, ready, self.settler)
+        if options.orderly:
+            self.handout = OrderlyHandout(
+                ready, self.settler, self.tasks,
+                suspend_s=options.suspend_s, limit=options.max_reconsume_times,
+            )  # fmt: skip
+        else:
+            self.handout = Handout(ready, self.settler)
+        return self.handout
+
+    async def start(self) -> None:
+        version = self.cluster.now_ms()
+        wanted = dict(self._consumer._wanted)
+        if not self._options.broadcasting:
+            wanted[retry_topic(self._consumer.group)] = "*"
+        for topic, expression in wanted.items():
+            self.group.subscriptions[topic] = subscribe(topic, expression, version=version)
+        await check_expressions(self.cluster, self.group, wanted)
+        self.delivery.start()
+        self._requests.start()
+        await self.group.join()
+        self.tasks.run(self._keep_looking_for_overdue())
+
+    async def announce(self, topics: list[str]) -> None:
+        """Subscriptions changed while running."""
+        await check_expressions(self.cluster, self.group, topics)
+        await self.cluster.heartbeat_now()
+        self.group.balance_soon()
+
+    async def stop(self) -> None:
+        self._is_stopping = True
+        try:
+            await self.group.leave()
+        finally:
+            self._requests.stop()
+            await self.delivery.stop()
+            await self.tasks.cancel()
+            await self.cluster.leave(consumer_group=self._consumer.group)
+
+    # Keeper
+
+    def gained(self, lane: Lane) -> None:
+        self.puller.start(lane)
+
+    async def giving_up(self, lane: Lane) -> None:
+        self.puller.stop(lane)
+        self.delivery.discard(lane)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience_s):
+                await lane.wait_free()
+
+    @property
+    def _patience_s(self) -> float | None:
+        """How long messages in hand are waited for; None: without end."""
+        if not self._is_stopping:
+            return None if self._options.orderly else self._options.release_timeout_s
+        if self.handout is None:
+            return self._options.stop_timeout_s
+        return 0 if self.is_hurried else self._options.release_timeout_s
+
+    # Iterating
+
+    def messages(self) -> MessageIterator:
+        assert self.handout is not None
+        made = MessageIterator(self.handout, auto_ack=self._options.auto_ack)
+        self._iterators.append(made)
+        return made
+
+    def batches(self, count_max: int) -> BatchIterator:
+        assert self.handout is not None
+        made = BatchIterator(self.handout, count_max, auto_ack=self._options.auto_ack)
+        self._iterators.append(made)
+        return made
+
+    def leave_loops(self, *, is_done: bool) -> None:
+        """Who leaves without an exception has done what was handed out last; with one, it will
+        not be done, and is not waited for."""
+        self.is_hurried = not is_done
+        for iterator in self._iterators if is_done else ():
+            iterator.settle()
+
+    def is_iterating(self, task: "asyncio.Task[object] | None") -> bool:
+        """Who stops from inside its loop is not waited for: it would be for itself."""
+        return any(iterator.task is task for iterator in self._iterators)
+
+    # Taking too long
+
+    async def _keep_looking_for_overdue(self) -> None:
+        limit_s = self._options.consume_timeout_s
+        while True:
+            await asyncio.sleep(min(limit_s / 4, _OVERDUE_CHECK_S))
+            before = asyncio.get_running_loop().time() - limit_s
+            for piece, message in self.delivery.overdue(before):
+                self.settler.fail(piece.lane, message, message.verdict or GROWING)

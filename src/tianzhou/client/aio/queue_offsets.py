@@ -1,0 +1,70 @@
+"""Questions about offsets, asked of the broker that has the queue."""
+
+from typing import Final
+
+from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.errors import QueryNotFound
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_headers_pull import (
+    GetMaxOffsetRequest,
+    OffsetResponse,
+    QueryConsumerOffsetRequest,
+    QueueRequest,
+    SearchOffsetRequest,
+    UpdateConsumerOffsetRequest,
+)
+from tianzhou.wire.fields import ExtFields
+from tianzhou.wire.queues import MessageQueue
+
+LOWER: Final = "LOWER"
+
+
+class QueueOffsets:
+    def __init__(self, group: str, cluster: Cluster) -> None:
+        self._group = group
+        self._cluster = cluster
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """How far the group has come; None when the broker does not know."""
+        fields = QueryConsumerOffsetRequest(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
+        )
+        try:
+            return await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, fields)
+        except QueryNotFound:
+            return None
+
+    async def first(self, queue: MessageQueue) -> int:
+        """The first message that is still there."""
+        fields = QueueRequest(topic=queue.topic, queue_id=queue.queue_id)
+        return await self._ask(queue, RequestCode.GET_MIN_OFFSET, fields)
+
+    async def end(self, queue: MessageQueue) -> int:
+        """What the next message will have."""
+        fields = GetMaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id)
+        return await self._ask(queue, RequestCode.GET_MAX_OFFSET, fields)
+
+    async def at_time(self, queue: MessageQueue, moment_ms: int) -> int:
+        """The first message that was stored at that moment or later; the end if there is none."""
+        fields = SearchOffsetRequest(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=moment_ms,
+            boundary_type=LOWER,
+        )  # fmt: skip
+        return await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+
+    async def commit(self, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None:
+        """Tell the broker how far the group has come. One way, nobody says whether it arrived."""
+        ext = UpdateConsumerOffsetRequest(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id,
+            commit_offset=offset,
+        ).to_ext()  # fmt: skip
+        address = await self._cluster.broker_address(queue.broker_name)
+        if oneway:
+            await self._cluster.send_oneway(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        else:
+            await self._cluster.call_ok(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+
+    async def _ask(self, queue: MessageQueue, code: int, fields: ExtFields) -> int:
+        address = await self._cluster.broker_address(queue.broker_name)
+        header, _ = await self._cluster.call_ok(address, code, fields.to_ext())
+        return OffsetResponse.from_ext(header.ext).offset
