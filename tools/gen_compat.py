@@ -46,8 +46,11 @@ NOTES: Final[Mapping[int, str]] = {
         "BROKER_PUT_NUMS, BROKER_GET_NUMS"
     ),
     321: "at most 1,000 entries",
+    323: "also of a half message that is not parked yet: its producer is asked now",
     402: "always empty: every group pulls",
     907: "always without slaves",
+    90001: "of our own: undecided transactions, the oldest first",
+    90002: "of our own: messages that wait for their moment, the soonest first",
 }
 
 HEAD: Final = """\

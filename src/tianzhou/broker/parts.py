@@ -14,6 +14,7 @@ from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.delay import Delays
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.half_queue import HalfQueue
+from tianzhou.broker.handlers.admin_waiting import AdminWaiting
 from tianzhou.broker.handlers.clients import Clients
 from tianzhou.broker.handlers.offsets import Offsets
 from tianzhou.broker.handlers.pull import Pull
@@ -97,6 +98,9 @@ def assemble(
     halves = HalfQueue.after(store, offsets)
     admission.timers_are_full, admission.halves_are_full = timers.is_full, halves.is_full
     transactions = Transactions(store, writer, admission, halves, clock)
+    checks = TransactionChecks(
+        config, store, writer, sessions, offsets, halves, transactions, clock
+    )
     handlers: dict[int, Handler] = {}
     for part in (
         administration,
@@ -105,15 +109,13 @@ def assemble(
         SendBack(store, topics, groups, permission, admission, writer, stats),
         EndTransaction(transactions, writer),
         Recall(config, store, permission, timers, writer, clock),
+        AdminWaiting(config, store, writer, timers, halves, checks),
         Replies(config, admission, sessions, writer, clock),
     ):
         added = part.handlers()
         assert not handlers.keys() & added.keys(), "a code is served twice, or refused and served"
         handlers |= added
     requests = Requests(send, pull, Desk(handlers), writer.catch_up)
-    checks = TransactionChecks(
-        config, store, writer, sessions, offsets, halves, transactions, clock
-    )
     services = (delays, timers, checks, StatsTicks(stats, clock))
     return Parts(
         requests, clients, pull, writer, topics, offsets, permission, services, stats,

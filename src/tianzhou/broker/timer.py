@@ -15,6 +15,7 @@ end of the topic again when this time is over; its moment in the heap is that of
 
 import heapq
 import logging
+from collections.abc import Iterator
 from typing import Final
 
 from tianzhou.base.clock import Clock
@@ -86,6 +87,24 @@ class Timers:
 
     def is_full(self) -> bool:
         return len(self._heap) >= TIMERS_MAX
+
+    def soonest(self) -> Iterator[int]:
+        """Offsets in the timer's queue of what waits, in the order in which it is due."""
+        heap = self._heap
+        # A node of a heap comes before its children, so the next is always among those met.
+        met = [(heap[0], 0)] if heap else []
+        while met:
+            number, at = heapq.heappop(met)
+            yield number & _OFFSET_MASK
+            for child in (2 * at + 1, 2 * at + 2):
+                if child < len(heap):
+                    heapq.heappush(met, (heap[child], child))
+
+    def is_cancelled(self, stored: Stored) -> bool:
+        """Whether a message that waits, or is a recall, will not be delivered."""
+        if stored.get(keys.TIMER_DELETE_UNIQ_KEY) is not None:
+            return True
+        return _key_of(stored) in self._cancelled
 
     def cancel(self, key: bytes) -> None:
         """A recall was accepted; its message in the topic may become visible only later."""

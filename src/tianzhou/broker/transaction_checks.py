@@ -131,6 +131,21 @@ class TransactionChecks:
         clients = self._sessions.producers.get(group, {})
         return [client for client in clients.values() if client.peer.is_open]
 
+    def recheck(self, root: int) -> bool:
+        """Ask again in the next tick, and count from the first time; False: it is decided."""
+        half = self._halves.pending.get(self._halves.current(root))
+        if half is None:
+            return False
+        half.checks = 0
+        # Out of its place in the plan, or it would be asked twice as often from now on.
+        self._due = [(due_ms, offset) for due_ms, offset in self._due if offset != half.offset]
+        for waiting in self._waiting.values():
+            if half.offset in waiting:
+                waiting.remove(half.offset)
+        self._due.append((self._clock.now_ms(), half.offset))
+        heapq.heapify(self._due)
+        return True
+
     # What
 
     def _look(self, half: Half, now_ms: int) -> None:

@@ -157,6 +157,8 @@ class RequestCode(enum.IntEnum):
     AUTH_DELETE_ACL = 3008
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
+    LIST_HALF_MESSAGES = 90001
+    LIST_TIMERS = 90002
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -366,6 +368,8 @@ SERVED_BY_BROKER: Final = frozenset(
         RequestCode.AUTH_DELETE_ACL,
         RequestCode.AUTH_GET_ACL,
         RequestCode.AUTH_LIST_ACL,
+        RequestCode.LIST_HALF_MESSAGES,
+        RequestCode.LIST_TIMERS,
         RequestCode.POP_MESSAGE,
         RequestCode.ACK_MESSAGE,
         RequestCode.PEEK_MESSAGE,

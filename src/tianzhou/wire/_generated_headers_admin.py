@@ -152,6 +152,13 @@ class QueryConsumeQueueRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     consumer_group: str | None = field(name="consumerGroup", default=None)
 
 
+class ListWaitingRequest(ExtFields, frozen=True, kw_only=True, gc=False):
+    """Asks for messages that wait, of one topic or all."""
+
+    count: Int32
+    topic: str | None = None
+
+
 class ResetOffsetRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     """Moves a group to another time or offset."""
 

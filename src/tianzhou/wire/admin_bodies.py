@@ -106,6 +106,47 @@ class QueueUnits(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     subscription_data: SubscriptionData | None = None
 
 
+class HalfMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A transactional message that is not decided."""
+
+    checks: int
+    """How often its producer was asked."""
+    group: str
+    msg_id: str
+    offset_msg_id: str
+    """Where the half message stands; what END_TRANSACTION and RESUME_CHECK_HALF_MESSAGE name."""
+    queue_offset: int
+    store_timestamp: int
+    topic: str
+
+
+class HalfMessages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to LIST_HALF_MESSAGES, the oldest first."""
+
+    messages: tuple[HalfMessage, ...] = ()
+    total: int = 0
+
+
+class TimedMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A message that waits for its moment."""
+
+    deliver_timestamp: int
+    msg_id: str
+    offset_msg_id: str
+    recall_handle: str | None = None
+    """What RECALL_MESSAGE names; messages without a unique id have none."""
+    store_timestamp: int
+    topic: str
+
+
+class TimedMessages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to LIST_TIMERS, the soonest first."""
+
+    messages: tuple[TimedMessage, ...] = ()
+    total: int = 0
+    """Of all topics; what was recalled may still count."""
+
+
 class HaStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Answer to GET_BROKER_HA_STATUS of a master without slaves."""
 
@@ -123,6 +164,8 @@ class _ClientStatusText(msgspec.Struct, rename="camel"):
 _GROUP_CONFIGS: Final = BodyReader(SubscriptionGroupList)
 _CLIENT_STATUS: Final = BodyReader(_ClientStatusText)
 _QUEUE: Final = BodyReader(MessageQueue)
+_HALVES: Final = BodyReader(HalfMessages)
+_TIMERS: Final = BodyReader(TimedMessages)
 
 
 def decode_group_config_list(data: Bytes) -> SubscriptionGroupList:
@@ -161,3 +204,11 @@ def encode_broker_consume_stats(
             "totalInflightDiff": 0,
         }
     )
+
+
+def decode_half_messages(data: Bytes) -> HalfMessages:
+    return _HALVES.read(data)
+
+
+def decode_timed_messages(data: Bytes) -> TimedMessages:
+    return _TIMERS.read(data)

@@ -65,10 +65,6 @@ REFUSED: Final[Mapping[Code, str]] = {
     Code.UPDATE_AND_CREATE_STATIC_TOPIC: (
         "static topics are not served: queues belong to the broker that has them"
     ),
-    Code.RESUME_CHECK_HALF_MESSAGE: (
-        "a half message that its producer never decided stays parked; read it with printMsg and "
-        "send it again"
-    ),
     Code.REGISTER_FILTER_SERVER: "filter servers are gone since RocketMQ 4.9; use SQL92",
     Code.GET_CLIENT_CONFIG: "no client asks for its settings; RocketMQ does not serve it either",
 }
