@@ -93,28 +93,23 @@ class Send:
                 header = decode(view[starts[index] : start])
             except _UNREADABLE:
                 header = None
-            fields = header.ext if header is not None else None
-            queues = self._targets.get(fields.topic) if fields is not None else None
-            if header is None or fields is None or queues is None:
+            queues = self._targets.get(header.ext.topic) if header is not None else None
+            if (
+                header is None
+                or queues is None
+                or (fields := header.ext).batch
+                or not 0 <= (queue_id := fields.queue_id) < len(queues)
+                or (sys_flag := fields.sys_flag) & _NOT_PLAIN
+                or fields.reconsume_times
+                or ends[index] - start > self._body_max
+                or (text := fields.properties) is None
+                or is_special(text)
+            ):
                 self._gather(link, entries, asked)
                 entries, asked = [], []
                 if link.has_enough:
                     link.leave(batch, index)
                     return
-                self.one(link, batch, index)
-                continue
-            text, queue_id, sys_flag = fields.properties, fields.queue_id, fields.sys_flag
-            if (
-                not 0 <= queue_id < len(queues)
-                or fields.batch
-                or sys_flag & _NOT_PLAIN
-                or fields.reconsume_times
-                or ends[index] - start > self._body_max
-                or text is None
-                or is_special(text)
-            ):
-                self._gather(link, entries, asked)
-                entries, asked = [], []
                 self.one(link, batch, index)
                 continue
             text += finish if text[-1] == "\x02" else "\x02" + finish
