@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tianzhou.client import errors as errors
     from tianzhou.client.aio.cluster import Cluster as Cluster
+    from tianzhou.client.aio.producer import Producer as Producer
+    from tianzhou.client.aio.transaction import Transaction as Transaction
+    from tianzhou.client.aio.transaction import TransactionState as TransactionState
+    from tianzhou.client.core.replying import Reply as Reply
+    from tianzhou.client.core.selection import QueueChoice as QueueChoice
+    from tianzhou.client.core.sending import Compression as Compression
+    from tianzhou.client.core.sending import SendResult as SendResult
+    from tianzhou.client.core.sending import SendStatus as SendStatus
     from tianzhou.client.options import ClientOptions as ClientOptions
+    from tianzhou.client.options import Gathering as Gathering
+    from tianzhou.client.options import ProducerOptions as ProducerOptions
     from tianzhou.record.message import Message as Message
     from tianzhou.record.message import MessageView as MessageView
     from tianzhou.wire.queues import MessageQueue as MessageQueue
@@ -23,9 +33,19 @@ if TYPE_CHECKING:
 _PLACES = {
     "ClientOptions": "tianzhou.client.options",
     "Cluster": "tianzhou.client.aio.cluster",
+    "Compression": "tianzhou.client.core.sending",
+    "Gathering": "tianzhou.client.options",
     "Message": "tianzhou.record.message",
     "MessageQueue": "tianzhou.wire.queues",
     "MessageView": "tianzhou.record.message",
+    "Producer": "tianzhou.client.aio.producer",
+    "ProducerOptions": "tianzhou.client.options",
+    "QueueChoice": "tianzhou.client.core.selection",
+    "Reply": "tianzhou.client.core.replying",
+    "SendResult": "tianzhou.client.core.sending",
+    "SendStatus": "tianzhou.client.core.sending",
+    "Transaction": "tianzhou.client.aio.transaction",
+    "TransactionState": "tianzhou.client.aio.transaction",
 }
 
 

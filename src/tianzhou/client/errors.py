@@ -11,6 +11,11 @@
         ├── NoNameServer             none of them answered (same broker)
         ├── TopicNotFound            no name server knows the topic (after a route refresh)
         ├── NoRoute                  the topic has no broker for this (after a route refresh)
+        ├── SendFailed               a message could not be sent: `tries` says where and why
+        │   └── SendTimeout          the time was over before the tries were
+        ├── TooManyInFlight          more sends wait for answers than may (same broker)
+        ├── RequestTimeout           nobody replied to a request in time (same broker)
+        ├── TransactionUndecided     the broker was not told how a transaction ended
         ├── RemoteError              a broker or name server said no: `code` and `remark`
         │   └── SystemBusy, NoPermission, ... one class for each code that callers tell apart
         └── further ones in the parts that raise them
@@ -18,7 +23,9 @@
 Loops read `retry`; they never list classes.
 """
 
-from typing import ClassVar
+from collections import Counter
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 from tianzhou.base.errors import Retry, TianzhouError, UsageError
 from tianzhou.wire._generated_codes import ResponseCode
@@ -42,14 +49,20 @@ __all__ = [
     "QueryNotFound",
     "RemoteError",
     "RequestCodeNotSupported",
+    "RequestTimeout",
     "Retry",
     "RouteStale",
+    "SendFailed",
+    "SendTimeout",
     "ServiceNotAvailable",
     "SubscriptionParseFailed",
     "SystemBusy",
     "TianzhouError",
+    "TooManyInFlight",
     "TopicNotExist",
     "TopicNotFound",
+    "TransactionUndecided",
+    "Try",
     "Unreachable",
     "UsageError",
     "remote_error",
@@ -127,6 +140,55 @@ class NoRoute(ClientError):
     """The topic is known, but nobody serves what was asked for."""
 
     retry = Retry.AFTER_ROUTE_REFRESH
+
+
+class Try(NamedTuple):
+    """One try of a send."""
+
+    broker_name: str
+    address: str
+    error: TianzhouError
+
+
+class SendFailed(ClientError):
+    """A message could not be sent. It may be stored all the same if an answer was lost; sent
+    again, it is another message to consumers, unless they look at its keys."""
+
+    retry = Retry.OTHER_BROKER
+    _why = "was not sent"
+
+    def __init__(self, topic: str, tries: Sequence[Try], spent_s: float) -> None:
+        super().__init__(
+            f"a message to topic {topic!r} {self._why} in {len(tries)}"
+            f" {'try' if len(tries) == 1 else 'tries'} and {spent_s:.3g} s: {_told(tries)}"
+        )
+        self.topic = topic
+        self.tries = tuple(tries)
+        self.spent_s = spent_s
+
+
+class SendTimeout(SendFailed):
+    """The total deadline of a send has passed."""
+
+    _why = "timed out"
+
+
+class TooManyInFlight(ClientError):
+    """More sends wait for answers than may; wait for some of them first."""
+
+    retry = Retry.SAME_BROKER
+
+
+class RequestTimeout(ClientError):
+    """The request was stored, but nobody replied in time."""
+
+    retry = Retry.SAME_BROKER
+
+
+class TransactionUndecided(ClientError):
+    """The broker was not told how a transaction ended, and nobody is there to be asked."""
+
+    retry = Retry.SAME_BROKER
 
 
 class RemoteError(ClientError):
@@ -227,6 +289,19 @@ class RouteStale(
 def remote_error(address: str, code: int, remark: str | None) -> RemoteError:
     """The exception for an answer that is not a success."""
     return RemoteError.by_code.get(code, RemoteError)(address, code, remark)
+
+
+def _told(tries: Sequence[Try]) -> str:
+    """Each broker once, with how often it was tried and the last thing that went wrong there."""
+    last = {(tried.broker_name, tried.address): tried.error for tried in tries}
+    counts = Counter((tried.broker_name, tried.address) for tried in tries)
+    words = {1: "once", 2: "twice"}
+    parts = [
+        f"{name or 'no broker'}{f' ({address})' if address else ''}"
+        f" {words.get(counts[name, address], f'{counts[name, address]} times')}: {error}"
+        for (name, address), error in last.items()
+    ]
+    return "; ".join(parts) or "no broker was tried"
 
 
 def _name_of(code: int) -> str:

@@ -1,11 +1,19 @@
 """What all clients of one process agree on, and how a list of name servers is written."""
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 from tianzhou.base.errors import UsageError
+from tianzhou.base.limits import BODY_BYTES_MAX
+from tianzhou.client.core.selection import QueueChoice
+from tianzhou.client.core.sending import Compression
 
 _PORT_MAX: Final = 65_535
+GROUP_CHARS_MAX: Final = 120
+_GROUP: Final = re.compile(r"[%|A-Za-z0-9_-]+")
+_KIB: Final = 1024
+_MIB: Final = 1024 * _KIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,3 +66,66 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
         raise UsageError(f"address {address!r} is not host:port, with a port up to {_PORT_MAX}")
     return host, int(port)
+
+
+def checked_group(name: str) -> str:
+    """The group, if every broker takes its name. Raises UsageError."""
+    if not _GROUP.fullmatch(name) or len(name) > GROUP_CHARS_MAX:
+        raise UsageError(
+            f"group {name!r} is not made of 1 to {GROUP_CHARS_MAX} letters, digits and % | _ -"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathering:
+    """How messages that are sent one by one are put together into batches: a batch leaves when it
+    is full, or when its first message has waited for `linger_s`."""
+
+    linger_s: float = 0.0
+    """0: a batch leaves as soon as nothing of its kind is on its way. So a single message does not
+    wait at all, and the more are sent at once the larger batches become."""
+    count_max: int = 1_000
+    bytes_max: int = 256 * _KIB
+    """Of all bodies and properties of a batch; a message that is larger goes by itself."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.linger_s < 10:
+            raise UsageError(f"linger_s is {self.linger_s}; possible are 0 to 10 seconds")
+        if not 1 <= self.count_max <= 10_000:
+            raise UsageError(f"count_max is {self.count_max}; possible are 1 to 10,000 messages")
+        if not _KIB <= self.bytes_max <= BODY_BYTES_MAX // 2:
+            raise UsageError(
+                f"bytes_max is {self.bytes_max}; possible are {_KIB} to {BODY_BYTES_MAX // 2}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """How a producer sends."""
+
+    send_timeout_s: float = 3.0
+    """For a send with all its tries."""
+    try_timeout_s: float = 1.5
+    """For one try; the last one has all the time that is left."""
+    tries_max: int = 3
+    retry_not_store_ok: bool = False
+    """Whether a result that is stored but not SEND_OK is tried again at another broker. The
+    message is then stored twice."""
+    compression: Compression = Compression.ZLIB
+    compress_over_bytes: int = 4096
+    queue_choice: QueueChoice = QueueChoice.ROUND_ROBIN
+    gathering: Gathering | None = None
+    """None: each message has a frame of its own."""
+    in_flight_count_max: int = 10_000
+    in_flight_bytes_max: int = 100 * _MIB
+    trace: bool = False
+    """Whether each send is told to `trace_topic`."""
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+
+    def __post_init__(self) -> None:
+        for name in ("send_timeout_s", "try_timeout_s", "tries_max", "in_flight_count_max",
+                     "in_flight_bytes_max"):  # fmt: skip
+            value: float = getattr(self, name)
+            if not value > 0:
+                raise UsageError(f"{name} is {value}; it must be above 0")

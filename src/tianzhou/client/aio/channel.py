@@ -24,6 +24,9 @@ from tianzhou.wire.header import Header
 READ_BYTES: Final = 256 * 1024
 """What one read takes: a pull answer, or hundreds of answers to sends."""
 
+WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""What may wait to be written before one-way sends wait too."""
+
 JOIN_BYTES_MAX: Final = 64 * 1024
 """A body longer than this is handed to the transport as it is; shorter pieces are joined."""
 
@@ -53,12 +56,15 @@ class Channel(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._remote: tuple[str, int] = ("unknown", 0)
+        self._writable: asyncio.Event | None = None
+        """Set when the other side reads again; None while it does."""
         self.closed_because = ""
 
     # The event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's has no such base
+        self._transport.set_write_buffer_limits(WRITE_BYTES_MAX)
         self._remote = transport.get_extra_info("peername")[:2]
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -86,9 +92,18 @@ class Channel(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         return False
 
+    def pause_writing(self) -> None:
+        self._writable = asyncio.Event()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self.closed_because = self.closed_because or str(exc or "the other side closed it")
+        self.resume_writing()
         if self._timer is not None:
             self._timer.cancel()
         self._out.clear()
@@ -131,6 +146,11 @@ class Channel(asyncio.BufferedProtocol):
         if not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
+
+    async def drained(self) -> None:
+        """Wait while more is to be written than the other side reads."""
+        if self._writable is not None:
+            await self._writable.wait()
 
     def tell(self, code: int, ext: dict[str, str], body: Bytes = b"") -> None:
         """A one-way request."""

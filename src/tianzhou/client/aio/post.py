@@ -1,0 +1,370 @@
+"""Delivering parcels: try after try, until one is stored or there is no sense in another.
+
+A delivery is no task. As long as the route is known and the connection is there, it is a row of
+callbacks: write, answer, and perhaps write again. Only what must wait for somebody else, a route,
+a connection or a pause, becomes a task for that long.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+from tianzhou.base.errors import ProtocolError, Retry, TianzhouError
+from tianzhou.client.aio.channel import Channel
+from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.aio.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES
+from tianzhou.client.core.routing import TopicRoute
+from tianzhou.client.core.selection import Latencies, Pick, Rotation
+from tianzhou.client.core.sending import (
+    Parcel,
+    SendFields,
+    SendResult,
+    SendStatus,
+    results_of,
+)
+from tianzhou.client.errors import (
+    CallTimeout,
+    ClientClosed,
+    ConnectionLost,
+    NoRoute,
+    SendFailed,
+    SendTimeout,
+    Try,
+    Unreachable,
+    remote_error,
+)
+from tianzhou.client.options import ProducerOptions
+from tianzhou.wire.header import Header
+from tianzhou.wire.queues import MessageQueue
+
+log: Final = logging.getLogger("tianzhou.client")
+
+PAUSE_S: Final = 0.1
+"""Before a broker is tried again that just failed, when there is no other. Each next pause is
+four times as long."""
+PAUSE_GROWTH: Final = 4
+REFRESH_S: Final = 1.0
+
+OnDone = Callable[[list[SendResult], "Failure | None"], None]
+
+
+class Failure:
+    """Why a parcel was not delivered. Each who waits for a part of it gets an error of its own:
+    an exception that is raised twice mixes up the traces."""
+
+    __slots__ = ("_final", "_spent_s", "_timed_out", "_topic", "tries")
+
+    def __init__(
+        self, topic: str, tries: list[Try], spent_s: float, *,
+        timed_out: bool, final: BaseException | None,
+    ) -> None:  # fmt: skip
+        self._topic = topic
+        self.tries = tries
+        self._spent_s = spent_s
+        self._timed_out = timed_out
+        self._final = final
+
+    @classmethod
+    def of(cls, topic: str, error: BaseException) -> "Failure":
+        """There was no try."""
+        return cls(topic, [], 0.0, timed_out=False, final=error)
+
+    def error(self) -> BaseException:
+        if self._final is not None:
+            return _another(self._final)
+        kind = SendTimeout if self._timed_out else SendFailed
+        error = kind(self._topic, self.tries, self._spent_s)
+        error.__cause__ = self.tries[-1].error if self.tries else None
+        return error
+
+
+def _another(error: BaseException) -> BaseException:
+    """An exception that says the same."""
+    other = error.__class__.__new__(error.__class__)
+    other.args = error.args
+    other.__dict__.update(error.__dict__)
+    other.__cause__ = error
+    return other
+
+
+class Post:
+    """Owner: the event loop. What the deliveries of one producer share."""
+
+    def __init__(self, cluster: Cluster, options: ProducerOptions, group: str) -> None:
+        self.cluster = cluster
+        self.options = options
+        self.loop = asyncio.get_running_loop()
+        self.latencies = Latencies()
+        self.rotation = Rotation(options.queue_choice, self.latencies, random.randrange)
+        self.fields = SendFields(group, DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES)
+        self._waiting: set[asyncio.Task[None]] = set()
+        self._refreshed_s: dict[str, float] = {}
+        self.is_closed = False
+
+    def deliver(
+        self, parcel: Parcel, on_done: OnDone, *, pick: Pick | None = None,
+        is_foreign: bool = False, timeout_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """`on_done` gets a result for each message of the parcel, or the failure. A pick that
+        `is_foreign` is a user's function: what it raises is for the one who sends."""
+        limit_s = timeout_s or self.options.send_timeout_s
+        delivery = Delivery(self, parcel, on_done, pick, limit_s)
+        if not is_foreign:
+            delivery.start()
+        else:
+            self.later(delivery.start_with_route(), delivery.give_up)
+
+    def later(
+        self, work: Coroutine[None, None, None], on_error: Callable[[BaseException], None]
+    ) -> None:
+        """Do what must wait. `on_error` gets what it raises, or that it was stopped."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._waiting.discard(task)
+            if task.cancelled():
+                on_error(ClientClosed("the producer was closed before the message was sent"))
+            elif (error := task.exception()) is not None:
+                on_error(error)
+
+        task = self.loop.create_task(work)
+        self._waiting.add(task)
+        task.add_done_callback(ended)
+
+    def refresh_soon(self, topic: str) -> None:
+        """A broker is gone, or a topic was made: the name server may know more by now. Nobody
+        waits for the answer, and however many sends ask for it, it is asked once a second."""
+        now_s = self.loop.time()
+        if now_s - self._refreshed_s.get(topic, -REFRESH_S) >= REFRESH_S and not self.is_closed:
+            self._refreshed_s[topic] = now_s
+            self.later(self._refresh(topic), _log_refresh_failed)
+
+    async def _refresh(self, topic: str) -> None:
+        # Deliveries go on with the old route if there is no new one, and say what fails.
+        with contextlib.suppress(TianzhouError):
+            await self.cluster.refresh(topic)
+
+    async def route(self, topic: str) -> TopicRoute:
+        return await self.cluster.route_for_sending(topic)
+
+    def choose(
+        self, route: TopicRoute, pick: Pick | None, avoid: list[str], now_s: float
+    ) -> tuple[MessageQueue, str]:
+        """A queue and the address of its broker. Raises NoRoute."""
+        if not route.write_queues:
+            raise NoRoute(f"topic {route.topic!r} has no queue that can be written to")
+        if pick is None:
+            queue = self.rotation.choose(route.write_queues, avoid, now_s)
+        else:
+            queue = pick(route)
+        address = route.address(queue.broker_name)
+        if address is None:
+            raise NoRoute(f"broker {queue.broker_name!r} of topic {route.topic!r} has no master")
+        return queue, address
+
+    def close(self) -> None:
+        self.is_closed = True
+        for task in tuple(self._waiting):
+            task.cancel()
+
+
+class Delivery:
+    """One parcel on its way. Owner: the event loop."""
+
+    __slots__ = (
+        "_address", "_avoid", "_began_s", "_channel", "_limit_s", "_on_done", "_parcel", "_pick",
+        "_post", "_queue", "_tried_s", "_tries",
+    )  # fmt: skip
+
+    def __init__(
+        self, post: Post, parcel: Parcel, on_done: OnDone, pick: Pick | None, limit_s: float
+    ) -> None:
+        self._post = post
+        self._parcel = parcel
+        self._on_done = on_done
+        self._pick = pick
+        self._limit_s = limit_s
+        self._began_s = self._tried_s = post.loop.time()
+        self._tries: list[Try] = []
+        self._avoid: list[str] = []
+        self._queue: MessageQueue | None = None
+        self._address = ""
+        self._channel: Channel | None = None
+
+    def start(self) -> None:
+        """One try: now if everything is there, or else when it is."""
+        post = self._post
+        route = post.cluster.known_route(self._parcel.topic)
+        if route is None:
+            post.later(self.start_with_route(), self.give_up)
+            return
+        now_s = post.loop.time()
+        try:
+            self._queue, self._address = post.choose(route, self._pick, self._avoid, now_s)
+        except NoRoute as error:
+            self._queue, self._address = None, ""
+            self._failed(error)
+            return
+        channel = post.cluster.connections.maybe_channel(self._address)
+        if channel is None:
+            post.later(self._start_with_connection(self._address), self.give_up)
+        else:
+            self._write(channel, now_s)
+
+    def _left_s(self, now_s: float) -> float:
+        return self._limit_s - (now_s - self._began_s)
+
+    def _try_s(self, now_s: float) -> float:
+        """How long this try may take."""
+        left_s, options = self._left_s(now_s), self._post.options
+        is_last = len(self._tries) + 1 >= options.tries_max or self._pick is not None
+        return left_s if is_last else min(left_s, options.try_timeout_s)
+
+    async def start_with_route(self) -> None:
+        try:
+            async with asyncio.timeout(self._left_s(self._post.loop.time())):
+                await self._post.route(self._parcel.topic)
+        except TimeoutError:
+            self._done_with_failure(timed_out=True)
+        except TianzhouError as error:
+            self.give_up(error)
+        else:
+            self.start()
+
+    async def _start_with_connection(self, address: str) -> None:
+        self._tried_s = now_s = self._post.loop.time()
+        try:
+            channel = await self._post.cluster.connections.channel(address, self._try_s(now_s))
+        except TianzhouError as error:
+            self._failed(error)
+        else:
+            self._write(channel, self._post.loop.time())
+
+    def _write(self, channel: Channel, now_s: float) -> None:
+        assert self._queue is not None
+        post, parcel = self._post, self._parcel
+        self._channel, self._tried_s = channel, now_s
+        timeout_s = self._try_s(now_s)
+        if timeout_s <= 0:
+            self._done_with_failure(timed_out=True)
+            return
+        ext = post.fields.ext(parcel, self._queue, post.cluster.now_ms())
+        try:
+            channel.ask(parcel.code, ext, parcel.body, self._answered, timeout_s)
+        except ProtocolError as error:  # larger than a frame may be, or too many are waiting
+            self.give_up(error)
+
+    def _answered(self, header: Header | None, _body: bytes) -> None:
+        assert self._queue is not None
+        post, now_s = self._post, self._post.loop.time()
+        if header is None:
+            self._failed(self._no_answer(now_s))
+            return
+        try:
+            results = results_of(header, self._parcel, self._queue)
+        except (KeyError, ValueError):
+            results = None  # a success without its fields is none
+        if results is None:
+            self._failed(remote_error(self._address, header.code, header.remark))
+            return
+        if self._is_worth_more(results[0].status):
+            self._failed(remote_error(self._address, header.code, results[0].status.name))
+            return
+        post.latencies.took(self._queue.broker_name, (now_s - self._tried_s) * 1000, now_s)
+        route = post.cluster.known_route(self._parcel.topic)
+        if route is not None and route.is_borrowed:
+            post.refresh_soon(self._parcel.topic)  # the topic has just been made
+        self._on_done(results, None)
+
+    def _is_worth_more(self, status: SendStatus) -> bool:
+        return (
+            status is not SendStatus.SEND_OK
+            and self._post.options.retry_not_store_ok
+            and len(self._tries) + 1 < self._post.options.tries_max
+        )
+
+    def _no_answer(self, now_s: float) -> TianzhouError:
+        code, address = self._parcel.code, self._address
+        if self._post.is_closed:
+            return ClientClosed(f"the producer was closed before {address} answered")
+        if self._channel is not None and self._channel.is_open:
+            return CallTimeout(address, code, now_s - self._tried_s)
+        return ConnectionLost(address, code)
+
+    def _failed(self, error: TianzhouError) -> None:
+        """Decide what follows a failed try."""
+        post, now_s = self._post, self._post.loop.time()
+        name = self._queue.broker_name if self._queue is not None else ""
+        self._tries.append(Try(name, self._address, error))
+        if name and error.retry is not Retry.NEVER:
+            post.latencies.failed(name, now_s)
+            self._avoid.append(name)
+        if error.retry is Retry.NEVER:
+            self.give_up(error)
+        elif len(self._tries) >= post.options.tries_max or not self._may_go_on(error):
+            self._done_with_failure()
+        elif self._left_s(now_s) <= 0:
+            self._done_with_failure(timed_out=True)
+        elif error.retry is Retry.AFTER_ROUTE_REFRESH:
+            post.later(self._start_after_refresh(), self.give_up)
+        elif self._has_another():
+            post.refresh_soon(self._parcel.topic)
+            self.start()
+        else:
+            post.refresh_soon(self._parcel.topic)
+            post.later(self._start_after_pause(), self.give_up)
+
+    def _may_go_on(self, error: TianzhouError) -> bool:
+        """An ordered message is sent again only if it was certainly not stored: behind others that
+        were sent meanwhile, a second one would be out of order."""
+        if self._post.is_closed:
+            return False
+        return self._pick is None or isinstance(error, Unreachable | NoRoute)
+
+    def _has_another(self) -> bool:
+        route = self._post.cluster.known_route(self._parcel.topic)
+        if route is None or self._pick is not None:
+            return False
+        return any(queue.broker_name not in self._avoid for queue in route.write_queues)
+
+    async def _start_after_refresh(self) -> None:
+        try:
+            async with asyncio.timeout(self._left_s(self._post.loop.time())):
+                await self._post.cluster.refresh(self._parcel.topic)
+        except TimeoutError:
+            self._done_with_failure(timed_out=True)
+        except TianzhouError as error:
+            self.give_up(error)
+        else:
+            if self._has_another():
+                self.start()
+            else:
+                await self._start_after_pause()
+
+    async def _start_after_pause(self) -> None:
+        pause_s = PAUSE_S * PAUSE_GROWTH ** (len(self._tries) - 1)
+        left_s = self._left_s(self._post.loop.time())
+        await asyncio.sleep(max(0.0, min(pause_s, left_s / 2)))
+        self.start()
+
+    def give_up(self, error: BaseException) -> None:
+        """There is no sense in another try: the error is the sender's."""
+        self._done(Failure(self._parcel.topic, self._tries, 0.0, timed_out=False, final=error))
+
+    def _done_with_failure(self, *, timed_out: bool = False) -> None:
+        spent_s = self._post.loop.time() - self._began_s
+        last = self._tries[-1].error if self._tries else None
+        timed_out = timed_out or isinstance(last, CallTimeout)
+        self._done(
+            Failure(self._parcel.topic, self._tries, spent_s, timed_out=timed_out, final=None)
+        )
+
+    def _done(self, failure: Failure) -> None:
+        self._on_done([], failure)
+
+
+def _log_refresh_failed(error: BaseException) -> None:
+    if not isinstance(error, ClientClosed):
+        log.error("route.refresh_failed", exc_info=error)

@@ -1,0 +1,274 @@
+"""The producer.
+
+    async with Producer("orders", nameserver="10.0.0.1:9876;10.0.0.2:9876") as producer:
+        result = await producer.send(Message("paid", b"...", keys="T1"))
+
+Sends may be made from many tasks of one event loop. Each has one deadline for all its tries, goes
+to another broker when one fails, and asks for a new route when an answer shows that the old one is
+stale. A message may be stored twice when an answer is lost; both have one unique id.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from tianzhou.base.errors import UsageError
+from tianzhou.base.kinds import Bytes
+from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.aio.outgoing import Outgoing
+from tianzhou.client.aio.producer_trace import SendTrace
+from tianzhou.client.aio.request_reply import Requests
+from tianzhou.client.aio.transaction import (
+    Checks,
+    CheckTransaction,
+    Transaction,
+    TransactionState,
+)
+from tianzhou.client.core.recall import broker_of_handle
+from tianzhou.client.core.replying import Reply, reply_message, request_properties
+from tianzhou.client.core.selection import Selector, at_address, pick_of
+from tianzhou.client.core.sending import SendResult, check_batchable
+from tianzhou.client.errors import ClientClosed, RequestTimeout
+from tianzhou.client.options import GROUP_CHARS_MAX, ClientOptions, ProducerOptions, checked_group
+from tianzhou.record import flags, names
+from tianzhou.record.message import Message, MessageView
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_headers_send import RecallMessageRequest, RecallMessageResponse
+from tianzhou.wire.queues import MessageQueue
+
+_CLIENT: Final = ClientOptions()
+_OPTIONS: Final = ProducerOptions()
+
+
+class Producer:
+    """Owner: the event loop in which it was started."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        nameserver: str,
+        options: ProducerOptions = _OPTIONS,
+        client: ClientOptions = _CLIENT,
+        check: CheckTransaction | None = None,
+    ) -> None:
+        """`check` says what became of transactions that the broker asks about."""
+        self.group = checked_group(group)
+        self.options = options
+        self._nameserver = nameserver
+        self._client = client
+        self._check = check
+        self._outgoing: Outgoing | None = None
+
+    # Starting and closing
+
+    async def start(self) -> Self:
+        """Nothing is connected to before the first send."""
+        if self._outgoing is not None:
+            raise UsageError("a producer is started once")
+        self._cluster = cluster = Cluster.join(self._nameserver, self._client)
+        self._trace = await self._traced() if self.options.trace else None
+        self._outgoing = Outgoing(cluster, self.options, self.group, self._trace)
+        self._requests = Requests(cluster)
+        self._checks = None
+        if self._check is not None:
+            self._checks = Checks(cluster, self.group, self._check, self._checked)
+        self._leave_group = cluster.add_producer(self.group)
+        return self
+
+    async def _traced(self) -> SendTrace:
+        group = f"_INNER_TRACE_PRODUCER-{self.group}-PRODUCE"[:GROUP_CHARS_MAX]
+        untraced = Producer(group, nameserver=self._nameserver, client=self._client)
+        return await SendTrace(self.group, self.options.trace_topic, untraced).start()
+
+    async def close(self) -> None:
+        """Wait for what is in flight, which its deadlines bound; then leave."""
+        outgoing = self._outgoing
+        if outgoing is None or outgoing.post.is_closed:
+            return
+        outgoing.flush()
+        await outgoing.flight.landed()
+        outgoing.post.close()
+        self._requests.close()
+        if self._checks is not None:
+            self._checks.stop()
+        if self._trace is not None:
+            await self._trace.close()
+        await self._leave_group()
+        await self._cluster.leave()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _running(self) -> Outgoing:
+        if self._outgoing is None:
+            raise ClientClosed("the producer was not started: use `async with`, or call start()")
+        if self._outgoing.post.is_closed:
+            raise ClientClosed("the producer is closed")
+        return self._outgoing
+
+    @property
+    def client_id(self) -> str:
+        """By which brokers know this process."""
+        self._running()
+        return self._cluster.client_id
+
+    # Sending
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        select: Selector | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Store a message. Waits while too many sends are in flight.
+
+        It goes to `queue`, or to the one that `select` chooses, or to that of its sharding key, or
+        to the next in turn. Raises SendFailed or SendTimeout after all tries, and what a broker
+        refuses for good (such as MessageIllegal) or nobody knows (TopicNotFound) at once.
+        """
+        outgoing = self._running()
+        if outgoing.flight.is_full:
+            await outgoing.flight.room()
+        return await outgoing.send(message, queue, select, timeout_s)
+
+    def send_async(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        select: Selector | None = None,
+        timeout_s: float | None = None,
+    ) -> "asyncio.Future[SendResult]":
+        """The same without waiting: the future of the result. Raises TooManyInFlight."""
+        return self._running().send(message, queue, select, timeout_s)
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        select: Selector | None = None,
+    ) -> None:
+        """Write a message to a broker without an answer: nobody knows whether it is stored.
+        Waits only for a connection, and while the broker does not read."""
+        outgoing = self._running()
+        route = await self._cluster.route_for_sending(message.topic)
+        post, pick = outgoing.post, pick_of(message, queue, select)
+        chosen, address = post.choose(route, pick, [], post.loop.time())
+        channel = await self._cluster.connections.channel(address)
+        parcel = outgoing.parcel(message, outgoing.new_id())
+        channel.tell(
+            parcel.code, post.fields.ext(parcel, chosen, self._cluster.now_ms()), parcel.body
+        )
+        await channel.drained()
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> list[SendResult]:
+        """Store several messages of one topic with one frame: all of them, or none."""
+        outgoing = self._running()
+        check_batchable(messages)
+        if outgoing.flight.is_full:
+            await outgoing.flight.room()
+        return await outgoing.send_batch(messages, queue, timeout_s)
+
+    async def flush(self) -> None:
+        """Send what is being gathered, and wait for everything in flight."""
+        outgoing = self._running()
+        outgoing.flush()
+        await outgoing.flight.landed()
+
+    # Transactions
+
+    def transaction(self, message: Message) -> Transaction:
+        """A message that consumers see when the block is left without an exception."""
+        self._running()
+        if message.is_delayed:
+            raise UsageError("a transactional message can't be delayed as well")
+        return Transaction(
+            message, self.group, self._cluster, self._send_half, self._ended,
+            has_check=self._check is not None,
+        )  # fmt: skip
+
+    async def _send_half(self, message: Message) -> SendResult:
+        added = {names.TRANSACTION_PREPARED: "true", names.PRODUCER_GROUP: self.group}
+        return await self._running().send_with(message, added, sys_flag=flags.TRANSACTION_PREPARED)
+
+    def _ended(self, message: Message, half: SendResult, state: TransactionState) -> None:
+        if self._trace is not None:
+            self._trace.transaction_ended(message, half, state, self._cluster.now_ms())
+
+    def _checked(self, message: MessageView, state: TransactionState) -> None:
+        if self._trace is not None:
+            self._trace.transaction_checked(message, state, self._cluster.now_ms())
+
+    # Request and reply
+
+    async def request(self, message: Message, *, timeout_s: float = 3.0) -> Reply:
+        """Send a message and wait until one of its consumers replies. Raises RequestTimeout."""
+        outgoing = self._running()
+        loop = outgoing.post.loop
+        deadline = loop.time() + timeout_s
+        correlation_id, waiting = self._requests.expect()
+        try:
+            added = request_properties(
+                self._cluster.client_id, correlation_id, round(timeout_s * 1000)
+            )
+            sent = await outgoing.send_with(message, added, timeout_s=timeout_s)
+            try:
+                async with asyncio.timeout(max(0.0, deadline - loop.time())):
+                    return await waiting
+            except TimeoutError:
+                raise RequestTimeout(
+                    f"nobody replied to message {sent.message_id} of topic {message.topic!r}"
+                    f" within {timeout_s:.3g} s; it was stored at {sent.queue.broker_name}"
+                ) from None
+        finally:
+            self._requests.forget(correlation_id)
+
+    async def reply(
+        self, request: MessageView, body: Bytes, *, properties: Mapping[str, str] | None = None
+    ) -> SendResult:
+        """Answer a message that was sent with `request`."""
+        message, added = reply_message(request, body, properties)
+        # The requester certainly has a connection to the broker that stored its request.
+        stored_at = "{}:{}".format(*request.store_host)
+        return await self._running().send_with(
+            message, added, code=RequestCode.SEND_REPLY_MESSAGE_V2, pick=at_address(stored_at)
+        )
+
+    # Other
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Take back a message that has a moment, with the `recall_handle` of its result, before
+        it is delivered. Returns its id; raises RemoteError if it is too late."""
+        self._running()
+        broker_name = broker_of_handle(topic, handle)
+        address = await self._cluster.broker_address(broker_name, topic=topic)
+        asked = RecallMessageRequest(producer_group=self.group, topic=topic, recall_handle=handle)
+        answer, _ = await self._cluster.call_ok(address, RequestCode.RECALL_MESSAGE, asked.to_ext())
+        message_id = RecallMessageResponse.from_ext(answer.ext).msg_id
+        if self._trace is not None:
+            self._trace.recalled(topic, message_id, self._cluster.now_ms())
+        return message_id
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues that can be written to, in their order."""
+        self._running()
+        return (await self._cluster.route_for_sending(topic)).write_queues

@@ -1,0 +1,48 @@
+"""Requests that wait for a reply, by correlation id."""
+
+import asyncio
+import uuid
+
+from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.core.replying import Reply, reply_of
+from tianzhou.client.errors import ClientClosed
+from tianzhou.net import exchange
+from tianzhou.net.exchange import Request
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire._generated_headers_send import PushReplyRequest
+
+
+class Requests:
+    """Owner: the event loop."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[str, asyncio.Future[Reply]] = {}
+        self._stop = cluster.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._pushed)
+
+    def expect(self) -> tuple[str, "asyncio.Future[Reply]"]:
+        """An id for a request, and what will be its reply. Call `forget` in the end."""
+        correlation_id = str(uuid.uuid4())
+        waiting = self._waiting[correlation_id] = self._loop.create_future()
+        return correlation_id, waiting
+
+    def forget(self, correlation_id: str) -> None:
+        self._waiting.pop(correlation_id, None)
+
+    def _pushed(self, request: Request) -> exchange.Reply | None:
+        pushed = PushReplyRequest.from_ext(request.header.ext)
+        correlation_id, reply = reply_of(pushed, request.body)
+        waiting = self._waiting.get(correlation_id or "")
+        if waiting is None:
+            # Another producer of this client may wait for it; or nobody does any more, and the
+            # one who replies should know.
+            return None
+        if not waiting.done():
+            waiting.set_result(reply)
+        return exchange.Reply(ResponseCode.SUCCESS)
+
+    def close(self) -> None:
+        self._stop()
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(ClientClosed("the producer was closed while it waited"))

@@ -1,0 +1,186 @@
+"""Transactions: a message that consumers see only when the sender's own work is done.
+
+    async with producer.transaction(Message("paid", b"...")) as transaction:
+        await database.commit()
+
+The message is stored before the block is entered, where nobody sees it. A clean exit commits it,
+an exception takes it back. If the broker hears neither, because this process or the connection
+died, it asks a producer of the group again and again: that is what the check callback is for.
+"""
+
+import enum
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Final, Self
+
+from tianzhou.base.errors import Retry, TianzhouError, UsageError
+from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.core.sending import SendResult
+from tianzhou.client.errors import TransactionUndecided
+from tianzhou.net.exchange import Reply, Request
+from tianzhou.record import flags
+from tianzhou.record.ids import decode_offset_id
+from tianzhou.record.message import Message, MessageView
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_headers_send import (
+    CheckTransactionStateRequest,
+    EndTransactionRequest,
+)
+
+log: Final = logging.getLogger("tianzhou.client")
+
+END_TRIES: Final = 3
+
+
+class TransactionState(enum.Enum):
+    COMMIT = flags.TRANSACTION_COMMIT
+    ROLLBACK = flags.TRANSACTION_ROLLBACK
+    UNKNOWN = flags.TRANSACTION_NONE
+    """Not known yet: the broker asks again later."""
+
+
+CheckTransaction = Callable[[MessageView], TransactionState | Awaitable[TransactionState]]
+"""Says what became of the work that belongs to a message."""
+
+SendHalf = Callable[[Message], Awaitable[SendResult]]
+OnEnded = Callable[[Message, SendResult, TransactionState], None]
+
+
+class Transaction:
+    """One message and the work that goes with it; made by `Producer.transaction`."""
+
+    def __init__(
+        self, message: Message, group: str, cluster: Cluster, send_half: SendHalf,
+        on_ended: OnEnded, *, has_check: bool,
+    ) -> None:  # fmt: skip
+        self.message = message
+        self._group = group
+        self._cluster = cluster
+        self._send_half = send_half
+        self._on_ended = on_ended
+        self._has_check = has_check
+        self._half: SendResult | None = None
+        self.state = TransactionState.UNKNOWN
+
+    @property
+    def half(self) -> SendResult:
+        """What became of the message before the block was entered."""
+        if self._half is None:
+            raise UsageError("the transaction has not begun; use it with `async with`")
+        return self._half
+
+    async def __aenter__(self) -> Self:
+        if self._half is not None:
+            raise UsageError("a transaction is used once")
+        self._half = await self._send_half(self.message)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.state is TransactionState.UNKNOWN and not self._is_left:
+            await self._end(TransactionState.COMMIT if error is None else TransactionState.ROLLBACK)
+
+    _is_left = False
+
+    def leave_undecided(self) -> None:
+        """Neither commit nor roll back at the end of the block: the check callback will say."""
+        if not self._has_check:
+            raise UsageError("the producer has no check callback, so nobody could decide later")
+        self._is_left = True
+
+    async def commit(self) -> None:
+        """Before the end of the block."""
+        await self._end(TransactionState.COMMIT)
+
+    async def rollback(self) -> None:
+        await self._end(TransactionState.ROLLBACK)
+
+    async def _end(self, state: TransactionState) -> None:
+        if self.state is not TransactionState.UNKNOWN:
+            raise UsageError(f"the transaction was decided before: {self.state.name}")
+        self.state = state
+        ext = end_of(self.half, self._group, state).to_ext()
+        try:
+            await self._tell(ext)
+        except TianzhouError as error:
+            if self._has_check:
+                # What the check is for. The work is done; an error here would deny it.
+                log.warning("transaction.not_told",
+                            extra={"id": self.half.message_id, "reason": str(error)})  # fmt: skip
+                return
+            raise TransactionUndecided(
+                f"{state.name} of message {self.half.message_id} did not reach broker"
+                f" {self.half.queue.broker_name}, and the producer has no check callback"
+            ) from error
+        finally:
+            self._on_ended(self.message, self.half, state)
+
+    async def _tell(self, ext: dict[str, str]) -> None:
+        """Other clients send this one-way. With an answer, a lost one is noticed and sent again;
+        deciding twice changes nothing."""
+        for count in range(1, END_TRIES + 1):
+            try:
+                queue = self.half.queue
+                address = await self._cluster.broker_address(queue.broker_name)
+                await self._cluster.call_ok(address, RequestCode.END_TRANSACTION, ext)
+            except TianzhouError as error:
+                if error.retry is Retry.NEVER or count == END_TRIES:
+                    raise
+            else:
+                return
+
+
+def end_of(half: SendResult, group: str, state: TransactionState) -> EndTransactionRequest:
+    place = decode_offset_id(half.offset_id)
+    return EndTransactionRequest(
+        topic=half.queue.topic,
+        producer_group=group,
+        tran_state_table_offset=half.queue_offset,
+        commit_log_offset=place.physical_offset,
+        commit_or_rollback=state.value,
+        msg_id=half.message_id,
+        transaction_id=half.transaction_id or half.message_id,
+    )
+
+
+OnChecked = Callable[[MessageView, TransactionState], None]
+
+
+class Checks:
+    """Answers brokers that ask what became of a transaction. Owner: the event loop."""
+
+    def __init__(
+        self, cluster: Cluster, group: str, check: CheckTransaction, on_checked: OnChecked
+    ) -> None:
+        self._group = group
+        self._check = check
+        self._on_checked = on_checked
+        self.stop: Final = cluster.on_request(
+            RequestCode.CHECK_TRANSACTION_STATE, self._asked, group=group
+        )
+
+    async def _asked(self, request: Request) -> Reply | None:
+        asked = CheckTransactionStateRequest.from_ext(request.header.ext)
+        message = MessageView(request.body)
+        found = self._check(message)
+        # What the check raises is logged by whoever called us; the broker asks again.
+        state = await found if inspect.isawaitable(found) else found
+        decided = EndTransactionRequest(
+            topic=message.topic,
+            producer_group=self._group,
+            tran_state_table_offset=asked.tran_state_table_offset,
+            commit_log_offset=asked.commit_log_offset,
+            commit_or_rollback=state.value,
+            from_transaction_check=True,
+            msg_id=asked.msg_id or message.message_id,
+            transaction_id=asked.transaction_id,
+        )
+        request.peer.tell(RequestCode.END_TRANSACTION, decided.to_ext())
+        self._on_checked(message, state)
+        return None

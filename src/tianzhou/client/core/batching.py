@@ -1,0 +1,84 @@
+"""Gathering: messages that are sent one by one, put together into batches.
+
+One batch is open for each kind of message: topic, queue if the message has one, and whether the
+answer waits for the disk. This object says which batches are to leave; somebody else sends them
+and keeps the time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+from tianzhou.client.options import Gathering
+from tianzhou.record.batch import ENTRY_BYTES_MIN
+from tianzhou.record.message import Message
+from tianzhou.wire.queues import MessageQueue
+
+Token = TypeVar("Token")
+
+PROPERTIES_ADDED_BYTES = 48
+"""The unique id, as a property."""
+
+
+class Kind(NamedTuple):
+    topic: str
+    queue: MessageQueue | None
+    wait_store_ok: bool
+
+
+@dataclass(slots=True)
+class Batch(Generic[Token]):
+    kind: Kind
+    messages: list[Message] = field(default_factory=list[Message])
+    tokens: list[Token] = field(default_factory=list[Token])
+    size: int = 0
+
+
+def size_in_batch(message: Message) -> int:
+    """Bytes that a message takes in a batch, or a few more."""
+    encoded = len(message.encode_properties())
+    return ENTRY_BYTES_MIN + len(message.body) + encoded + PROPERTIES_ADDED_BYTES
+
+
+class Gatherer(Generic[Token]):
+    """Owner: the event loop of the producer.
+
+    Invariant: no open batch is empty, has more messages than `count_max`, or is larger than
+    `bytes_max` unless it has a single message.
+    """
+
+    def __init__(self, rules: Gathering) -> None:
+        self._rules = rules
+        self._open: dict[Kind, Batch[Token]] = {}
+
+    def can_take(self, message: Message) -> bool:
+        """Whether a message may travel in a batch at all."""
+        return not message.is_delayed and size_in_batch(message) <= self._rules.bytes_max
+
+    def add(self, kind: Kind, message: Message, token: Token) -> list[Batch[Token]]:
+        """Puts a message into the batch of its kind; the batches that leave now because of it."""
+        size = size_in_batch(message)
+        leaving: list[Batch[Token]] = []
+        batch = self._open.get(kind)
+        if batch is not None and batch.size + size > self._rules.bytes_max:
+            leaving.append(batch)
+            batch = None
+        if batch is None:
+            batch = self._open[kind] = Batch(kind)
+        batch.messages.append(message)
+        batch.tokens.append(token)
+        batch.size += size
+        if len(batch.messages) >= self._rules.count_max:
+            leaving.append(self._open.pop(kind))
+        return leaving
+
+    def open_batch(self, kind: Kind) -> Batch[Token] | None:
+        return self._open.get(kind)
+
+    def take(self, kind: Kind) -> Batch[Token] | None:
+        """The open batch of a kind, which leaves."""
+        return self._open.pop(kind, None)
+
+    def take_all(self) -> Iterator[Batch[Token]]:
+        while self._open:
+            yield self._open.popitem()[1]

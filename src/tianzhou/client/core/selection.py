@@ -1,0 +1,162 @@
+"""Which queue a message goes to: in turn, or to the fastest broker, past those in trouble.
+
+A broker that failed or was slow is left alone for a while, if there is another. How long depends
+on how slow it was; the table is RocketMQ's, and a failure counts as ten seconds.
+"""
+
+import enum
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from tianzhou.base.errors import UsageError
+from tianzhou.base.java import string_hash
+from tianzhou.client.core.routing import TopicRoute
+from tianzhou.record.message import Message
+from tianzhou.wire.queues import MessageQueue
+
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""Chooses one of the queues for a message: for orders of one's own."""
+
+Pick = Callable[[TopicRoute], MessageQueue]
+"""Chooses the queue of a message that can't go to just any."""
+
+# From this latency on, in milliseconds: left alone for so long.
+LATENCIES_MS: Final = (50, 100, 550, 1_800, 3_000, 5_000, 15_000)
+LEFT_ALONE_MS: Final = (0, 0, 2_000, 5_000, 6_000, 10_000, 30_000)
+FAILURE_MS: Final = 10_000
+"""What a failure counts as."""
+
+_WEIGHT: Final = 0.2
+"""Of the newest latency in the average; the last ten or so decide."""
+
+assert len(LATENCIES_MS) == len(LEFT_ALONE_MS)
+
+
+class QueueChoice(enum.Enum):
+    ROUND_ROBIN = "round robin"
+    LEAST_LATENCY = "least latency"
+
+
+def left_alone_ms(latency_ms: float) -> int:
+    """How long a broker with this latency is left alone."""
+    index = bisect_right(LATENCIES_MS, latency_ms) - 1
+    return LEFT_ALONE_MS[index] if index >= 0 else 0
+
+
+class Latencies:
+    """What is known of brokers, by name. Time is an argument, in seconds.
+
+    Owner: the event loop of the producer.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+        self._average_ms: dict[str, float] = {}
+
+    def took(self, broker_name: str, latency_ms: float, now_s: float) -> None:
+        average = self._average_ms.get(broker_name, latency_ms)
+        self._average_ms[broker_name] = average + _WEIGHT * (latency_ms - average)
+        alone_ms = left_alone_ms(latency_ms)
+        if alone_ms:
+            self._until[broker_name] = now_s + alone_ms / 1000
+        elif self._until:  # it is well again
+            self._until.pop(broker_name, None)
+
+    def failed(self, broker_name: str, now_s: float) -> None:
+        self.took(broker_name, FAILURE_MS, now_s)
+
+    def is_good(self, broker_name: str, now_s: float) -> bool:
+        until = self._until.get(broker_name)
+        return until is None or until <= now_s
+
+    def average_ms(self, broker_name: str) -> float:
+        """Zero for a broker that was never used, so that it is tried."""
+        return self._average_ms.get(broker_name, 0.0)
+
+    @property
+    def is_calm(self) -> bool:
+        """No broker is in trouble: nobody needs to look."""
+        return not self._until
+
+
+class Rotation:
+    """Goes round the queues of each topic. `begin` gives the index to begin at, at random."""
+
+    def __init__(
+        self, choice: QueueChoice, latencies: Latencies, begin: Callable[[int], int]
+    ) -> None:
+        self._is_by_latency = choice is QueueChoice.LEAST_LATENCY
+        self._latencies = latencies
+        self._begin = begin
+        self._next: dict[str, int] = {}
+
+    def choose(
+        self, queues: Sequence[MessageQueue], avoid: Collection[str], now_s: float
+    ) -> MessageQueue:
+        """The next queue, if possible of a broker that is neither avoided nor in trouble."""
+        assert queues
+        topic, count = queues[0].topic, len(queues)
+        index = self._next.get(topic)
+        if index is None:
+            index = self._begin(count)
+        self._next[topic] = index + 1
+        if self._is_by_latency:
+            queues = self._fastest(queues, avoid, now_s)
+        elif not avoid and self._latencies.is_calm:
+            return queues[index % count]
+        turned = [queues[(index + step) % len(queues)] for step in range(len(queues))]
+        others = [queue for queue in turned if queue.broker_name not in avoid]
+        is_good = self._latencies.is_good
+        good = (queue for queue in others if is_good(queue.broker_name, now_s))
+        return next(good, (others or turned)[0])
+
+    def _fastest(
+        self, queues: Sequence[MessageQueue], avoid: Collection[str], now_s: float
+    ) -> Sequence[MessageQueue]:
+        """The queues of one broker."""
+        known = self._latencies
+
+        def rank(name: str) -> tuple[bool, bool, float]:
+            return name in avoid, not known.is_good(name, now_s), known.average_ms(name)
+
+        best = min(dict.fromkeys(queue.broker_name for queue in queues), key=rank)
+        return [queue for queue in queues if queue.broker_name == best]
+
+
+def queue_for_key(queues: Sequence[MessageQueue], sharding_key: str) -> MessageQueue:
+    """The queue of a key: the one that Java's producers choose for it with their selector by hash,
+    so that both may write to a topic."""
+    return queues[abs(string_hash(sharding_key)) % len(queues)]
+
+
+def pick_of(
+    message: Message, queue: MessageQueue | None, select: Selector | None = None
+) -> Pick | None:
+    """How the queue of a message is found, if it is not simply the next in turn."""
+    if queue is not None:
+        if queue.topic != message.topic:
+            raise UsageError(f"queue {queue} is not of topic {message.topic!r}")
+        return fixed(queue)
+    if select is not None:
+        return lambda route: select(route.write_queues, message)
+    key = message.sharding_key
+    if key is None:
+        return None
+    return lambda route: queue_for_key(route.write_queues, key)
+
+
+def fixed(queue: MessageQueue) -> Pick:
+    return lambda _route: queue
+
+
+def at_address(address: str) -> Pick:
+    """A queue of the broker at an address, or else the first one."""
+
+    def pick(route: TopicRoute) -> MessageQueue:
+        near = (
+            queue for queue in route.write_queues if route.address(queue.broker_name) == address
+        )
+        return next(near, route.write_queues[0])
+
+    return pick

@@ -1,0 +1,202 @@
+"""Sends: what goes into a frame, and what its answer means.
+
+A `Parcel` is what one frame carries: one message (SEND_MESSAGE_V2) or many (SEND_BATCH_MESSAGE).
+It is made once and sent as often as it takes; only the queue and the time differ between tries. So
+a message that is stored twice, because an answer was lost, has the same unique id both times.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from tianzhou.base.errors import UsageError
+from tianzhou.base.kinds import Bytes
+from tianzhou.base.limits import BODY_BYTES_MAX
+from tianzhou.record import compression, flags, names
+from tianzhou.record.batch import encode_batch
+from tianzhou.record.message import Message
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.header import Header
+from tianzhou.wire.queues import MessageQueue
+
+RETRY_PREFIX: Final = "%RETRY%"
+
+
+class Compression(enum.Enum):
+    """How large bodies are made smaller; the value is what the system flag says of it."""
+
+    NONE = 0
+    LZ4 = flags.COMPRESSED | flags.COMPRESSION_LZ4
+    ZSTD = flags.COMPRESSED | flags.COMPRESSION_ZSTD
+    ZLIB = flags.COMPRESSED | flags.COMPRESSION_ZLIB
+    """What every client reads, also those older than the other two."""
+
+
+class SendStatus(enum.Enum):
+    """A message with any of these is stored; all but the first are less safe than was asked."""
+
+    SEND_OK = ResponseCode.SUCCESS
+    FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
+    FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
+    SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+_STATUSES: Final[dict[int, SendStatus]] = {int(status.value): status for status in SendStatus}
+
+
+class SendResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one message."""
+
+    status: SendStatus
+    message_id: str
+    """Given by the producer: the id that consumers and tools show."""
+    offset_id: str
+    """Given by the broker: says where the message is stored."""
+    queue: MessageQueue
+    queue_offset: int
+    transaction_id: str | None = None
+    recall_handle: str | None = None
+    """For messages with a moment: what `recall` takes."""
+    region_id: str = ""
+    is_traced: bool = True
+    """Whether the broker wants its messages traced."""
+
+
+class Parcel(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    code: int = RequestCode.SEND_MESSAGE_V2
+    body: Bytes
+    properties: str
+    message_ids: tuple[str, ...]
+    sys_flag: int = 0
+    flag: int = 0
+
+    @property
+    def size(self) -> int:
+        return len(self.body) + len(self.properties)
+
+
+def parcel_of(
+    message: Message,
+    message_id: str,
+    *,
+    compress: Compression = Compression.NONE,
+    over_bytes: int = 0,
+    added: Mapping[bytes, str] | None = None,
+    sys_flag: int = 0,
+    code: int = RequestCode.SEND_MESSAGE_V2,
+) -> Parcel:
+    """A frame for one message. Takes its time when a large body is compressed."""
+    body = message.body
+    if compress is not Compression.NONE and len(body) >= over_bytes:
+        smaller = compression.compress(body, compress.value)
+        if len(smaller) < len(body):
+            body, sys_flag = smaller, sys_flag | compress.value
+    text = message.encode_properties({names.UNIQ_KEY: message_id, **(added or {})})
+    return Parcel(
+        topic=message.topic, code=code, body=body, properties=text.decode(),
+        message_ids=(message_id,), sys_flag=sys_flag, flag=message.flag,
+    )  # fmt: skip
+
+
+def check_batchable(messages: Sequence[Message]) -> None:
+    """Raises UsageError for what no broker takes as one batch."""
+    if not messages:
+        raise UsageError("a batch needs at least one message")
+    first = messages[0]
+    for message in messages:
+        if message.topic != first.topic:
+            raise UsageError(
+                f"a batch is for one topic; this one has {first.topic!r} and {message.topic!r}"
+            )
+        if message.wait_store_ok != first.wait_store_ok:
+            raise UsageError("messages of a batch have the same wait_store_ok")
+        if message.is_delayed:
+            raise UsageError("a delayed message can't be in a batch; send it by itself")
+        if message.topic.startswith(RETRY_PREFIX):
+            raise UsageError(f"topic {message.topic!r} takes no batches")
+
+
+def batch_parcel(
+    messages: Sequence[Message], message_ids: Sequence[str], body_bytes_max: int = BODY_BYTES_MAX
+) -> Parcel:
+    """One frame for many messages that are batchable. Raises UsageError if it is too large."""
+    body = encode_batch(
+        (message.flag, message.body, message.encode_properties({names.UNIQ_KEY: message_id}))
+        for message, message_id in zip(messages, message_ids, strict=True)
+    )
+    if len(body) > body_bytes_max:
+        raise UsageError(
+            f"a batch of {len(messages)} messages takes {len(body)} bytes; at most"
+            f" {body_bytes_max}: send fewer at once, or let the producer gather them"
+        )
+    # What is said here is said for each message; their ids are their own.
+    outer = "" if messages[0].wait_store_ok else "WAIT\x01false\x02"
+    return Parcel(
+        topic=messages[0].topic, code=RequestCode.SEND_BATCH_MESSAGE, body=body,
+        properties=outer, message_ids=tuple(message_ids),
+    )  # fmt: skip
+
+
+class SendFields(msgspec.Struct, frozen=True):
+    """What is the same in all sends of a producer."""
+
+    group: str
+    default_topic: str
+    default_topic_queues: int
+
+    def ext(self, parcel: Parcel, queue: MessageQueue, now_ms: int) -> dict[str, str]:
+        """The fields of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE; see `SendMessageV2Request`."""
+        is_batch = parcel.code == RequestCode.SEND_BATCH_MESSAGE
+        return {
+            "a": self.group,
+            "b": parcel.topic,
+            "c": self.default_topic,
+            "d": str(self.default_topic_queues),
+            "e": str(queue.queue_id),
+            "f": str(parcel.sys_flag),
+            "g": str(now_ms),
+            "h": str(parcel.flag),
+            "i": parcel.properties,
+            "j": "0",
+            "k": "false",
+            "m": "true" if is_batch else "false",
+            "n": queue.broker_name,
+        }
+
+
+def results_of(answer: Header, parcel: Parcel, queue: MessageQueue) -> list[SendResult] | None:
+    """A result for each message of the parcel; None if the answer says that nothing was stored.
+
+    Raises KeyError or ValueError for an answer that lacks what it must say.
+    """
+    status = _STATUSES.get(answer.code)
+    if status is None:
+        return None
+    ext = answer.ext
+    first, queue_id = int(ext["queueOffset"]), int(ext["queueId"])
+    if queue_id != queue.queue_id:  # delayed messages wait elsewhere
+        queue = MessageQueue(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue_id)
+    ids, region = parcel.message_ids, ext.get("MSG_REGION", "")
+    is_traced = ext.get("TRACE_ON", "false") == "true"
+    if len(ids) == 1:
+        return [
+            SendResult(
+                status=status, message_id=ids[0], offset_id=ext["msgId"], queue=queue,
+                queue_offset=first, transaction_id=ext.get("transactionId"),
+                recall_handle=ext.get("recallHandle"), region_id=region, is_traced=is_traced,
+            )
+        ]  # fmt: skip
+    places = ext["msgId"].split(",")
+    if len(places) != len(ids):
+        # Topics whose batches are one record have one place for all of them.
+        places = [places[0]] * len(ids)
+    return [
+        SendResult(
+            status=status, message_id=message_id, offset_id=place, queue=queue,
+            queue_offset=offset, region_id=region, is_traced=is_traced,
+        )
+        for offset, (message_id, place) in enumerate(zip(ids, places, strict=True), first)
+    ]  # fmt: skip

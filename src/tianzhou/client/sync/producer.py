@@ -1,0 +1,209 @@
+"""The producer for code that blocks: the same names, and the same behaviour behind them.
+
+    with Producer("orders", nameserver="10.0.0.1:9876") as producer:
+        result = producer.send(Message("paid", b"..."))
+
+It may be used by many threads at once.
+"""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from tianzhou.base.kinds import Bytes
+from tianzhou.client.aio import producer as aio
+from tianzhou.client.aio.transaction import Transaction as AsyncTransaction
+from tianzhou.client.aio.transaction import TransactionState
+from tianzhou.client.core.replying import Reply
+from tianzhou.client.core.selection import Selector
+from tianzhou.client.core.sending import SendResult
+from tianzhou.client.options import ClientOptions, ProducerOptions
+from tianzhou.client.sync.runner import Runner, runner
+from tianzhou.record.message import Message, MessageView
+from tianzhou.wire.queues import MessageQueue
+
+_CLIENT: Final = ClientOptions()
+_OPTIONS: Final = ProducerOptions()
+
+CheckTransaction = Callable[[MessageView], TransactionState]
+"""Says what became of the work that belongs to a message. It runs in a thread and may block."""
+
+
+class Producer:
+    """Owner: everybody."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        nameserver: str,
+        options: ProducerOptions = _OPTIONS,
+        client: ClientOptions = _CLIENT,
+        check: CheckTransaction | None = None,
+    ) -> None:
+        self._inner = aio.Producer(
+            group, nameserver=nameserver, options=options, client=client,
+            check=None if check is None else _in_thread(check),
+        )  # fmt: skip
+        self._runner = runner()
+        self._room = threading.BoundedSemaphore(options.in_flight_count_max)
+
+    @property
+    def group(self) -> str:
+        return self._inner.group
+
+    @property
+    def options(self) -> ProducerOptions:
+        return self._inner.options
+
+    @property
+    def client_id(self) -> str:
+        return self._inner.client_id
+
+    def start(self) -> Self:
+        self._runner.run(self._inner.start())
+        return self
+
+    def close(self) -> None:
+        """Wait for what is in flight, then leave."""
+        self._runner.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        select: Selector | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """See `tianzhou.client.Producer.send`."""
+        return self._runner.run(
+            self._inner.send(message, queue=queue, select=select, timeout_s=timeout_s)
+        )
+
+    def send_async(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        select: Selector | None = None,
+        timeout_s: float | None = None,
+    ) -> "concurrent.futures.Future[SendResult]":
+        """The future of the result. Blocks while too many sends are in flight."""
+        self._room.acquire()
+        future = self._runner.submit(
+            self._inner.send(message, queue=queue, select=select, timeout_s=timeout_s)
+        )
+        future.add_done_callback(self._landed)
+        return future
+
+    def _landed(self, _future: "concurrent.futures.Future[SendResult]") -> None:
+        self._room.release()
+
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        select: Selector | None = None,
+    ) -> None:
+        """Write a message without waiting for an answer."""
+        self._runner.run(self._inner.send_oneway(message, queue=queue, select=select))
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> list[SendResult]:
+        """Store several messages of one topic with one frame: all of them, or none."""
+        return self._runner.run(self._inner.send_batch(messages, queue=queue, timeout_s=timeout_s))
+
+    def transaction(self, message: Message) -> "Transaction":
+        """A message that consumers see when the block is left without an exception."""
+        return Transaction(self._inner.transaction(message), self._runner)
+
+    def request(self, message: Message, *, timeout_s: float = 3.0) -> Reply:
+        """Send a message and wait until one of its consumers replies."""
+        return self._runner.run(self._inner.request(message, timeout_s=timeout_s))
+
+    def reply(
+        self, request: MessageView, body: Bytes, *, properties: Mapping[str, str] | None = None
+    ) -> SendResult:
+        """Answer a message that was sent with `request`."""
+        return self._runner.run(self._inner.reply(request, body, properties=properties))
+
+    def recall(self, topic: str, handle: str) -> str:
+        """Take back a message that has a moment, before it is delivered."""
+        return self._runner.run(self._inner.recall(topic, handle))
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues that can be written to, in their order."""
+        return self._runner.run(self._inner.queues(topic))
+
+    def flush(self) -> None:
+        """Send what is being gathered, and wait for everything in flight."""
+        self._runner.run(self._inner.flush())
+
+
+class Transaction:
+    """One message and the work that goes with it; made by `Producer.transaction`."""
+
+    def __init__(self, inner: AsyncTransaction, running: Runner) -> None:
+        self._inner = inner
+        self._runner = running
+
+    @property
+    def message(self) -> Message:
+        return self._inner.message
+
+    @property
+    def half(self) -> SendResult:
+        """What became of the message before the block was entered."""
+        return self._inner.half
+
+    @property
+    def state(self) -> TransactionState:
+        return self._inner.state
+
+    def leave_undecided(self) -> None:
+        """Neither commit nor roll back at the end of the block: the check callback will say."""
+        self._inner.leave_undecided()
+
+    def commit(self) -> None:
+        self._runner.run(self._inner.commit())
+
+    def rollback(self) -> None:
+        self._runner.run(self._inner.rollback())
+
+    def __enter__(self) -> Self:
+        self._runner.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._runner.run(self._inner.__aexit__(kind, error, trace))
+
+
+def _in_thread(check: CheckTransaction) -> Callable[[MessageView], Awaitable[TransactionState]]:
+    """The loop of all blocking clients must not wait for a user's database."""
+    return lambda message: asyncio.to_thread(check, message)

@@ -1,0 +1,76 @@
+"""One event loop in a thread of its own, for all blocking clients of the process.
+
+A blocking client is a thin face over the asyncio one: a call is handed to this loop and waited
+for. So all of them share connections, routes and heartbeats, however many threads use them.
+
+A child process does not have the threads of its parent: after a fork the first call makes a new
+loop, and clients of the parent must not be used.
+"""
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from tianzhou.base.errors import UsageError
+
+Result = TypeVar("Result")
+
+STOP_S: Final = 5.0
+
+_making: Final = threading.Lock()
+_runners: Final[dict[int, "Runner"]] = {}
+"""By process."""
+
+
+class Runner:
+    """Owner: everybody; calls are handed over."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="tianzhou-client", daemon=True
+        )
+        self._thread.start()
+        atexit.register(self._stop)
+
+    def submit(self, work: Coroutine[Any, Any, Result]) -> "concurrent.futures.Future[Result]":
+        """Begin something; its result comes later. Cancelling the future cancels it."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise UsageError(
+                "a blocking client was called in the loop that works for it, which would wait for"
+                " itself; selectors and callbacks of the loop must not send"
+            )
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
+        """Do something and wait for it. Raises TimeoutError, and then stops doing it."""
+        future = self.submit(work)
+        try:
+            return future.result(timeout_s)
+        except (TimeoutError, KeyboardInterrupt):
+            future.cancel()
+            raise
+
+    def _stop(self) -> None:
+        """When the interpreter ends. A loop that runs on while modules go away would complain."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(STOP_S)
+
+
+def runner() -> Runner:
+    """The one of this process, made at first use."""
+    pid = os.getpid()
+    found = _runners.get(pid)
+    if found is None:
+        with _making:
+            found = _runners.get(pid)
+            if found is None:
+                _runners.clear()
+                found = _runners[pid] = Runner()
+    return found
