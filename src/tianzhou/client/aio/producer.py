@@ -60,6 +60,7 @@ class Producer:
         self._client = client
         self._check = check
         self._outgoing: Outgoing | None = None
+        self._is_closing = False
 
     # Starting and closing
 
@@ -83,10 +84,11 @@ class Producer:
         return await SendTrace(self.group, self.options.trace_topic, untraced).start()
 
     async def close(self) -> None:
-        """Wait for what is in flight, which its deadlines bound; then leave."""
+        """Take no more, wait for what is in flight, which its deadlines bound; then leave."""
         outgoing = self._outgoing
-        if outgoing is None or outgoing.post.is_closed:
+        if outgoing is None or self._is_closing:
             return
+        self._is_closing = True
         outgoing.flush()
         await outgoing.flight.landed()
         outgoing.post.close()
@@ -112,7 +114,7 @@ class Producer:
     def _running(self) -> Outgoing:
         if self._outgoing is None:
             raise ClientClosed("the producer was not started: use `async with`, or call start()")
-        if self._outgoing.post.is_closed:
+        if self._is_closing:
             raise ClientClosed("the producer is closed")
         return self._outgoing
 
@@ -141,6 +143,7 @@ class Producer:
         outgoing = self._running()
         if outgoing.flight.is_full:
             await outgoing.flight.room()
+            self._running()
         return await outgoing.send(message, queue, select, timeout_s)
 
     def send_async(
@@ -186,6 +189,7 @@ class Producer:
         check_batchable(messages)
         if outgoing.flight.is_full:
             await outgoing.flight.room()
+            self._running()
         return await outgoing.send_batch(messages, queue, timeout_s)
 
     async def flush(self) -> None:
@@ -260,7 +264,7 @@ class Producer:
         it is delivered. Returns its id; raises RemoteError if it is too late."""
         self._running()
         broker_name = broker_of_handle(topic, handle)
-        address = await self._cluster.broker_address(broker_name, topic=topic)
+        address = await self._cluster.broker_address(broker_name)
         asked = RecallMessageRequest(producer_group=self.group, topic=topic, recall_handle=handle)
         answer, _ = await self._cluster.call_ok(address, RequestCode.RECALL_MESSAGE, asked.to_ext())
         message_id = RecallMessageResponse.from_ext(answer.ext).msg_id

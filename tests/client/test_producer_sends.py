@@ -1,0 +1,349 @@
+"""What a producer sends arrives: one by one, in batches, ordered, delayed, compressed, one-way."""
+
+import asyncio
+import os
+import random
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from loops import Run
+
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.client import (
+    Compression,
+    Gathering,
+    Message,
+    MessageQueue,
+    Producer,
+    ProducerOptions,
+    SendResult,
+    SendStatus,
+)
+from tianzhou.client.core.selection import queue_for_key
+from tianzhou.client.errors import (
+    ClientClosed,
+    MessageIllegal,
+    RemoteError,
+    TooManyInFlight,
+    TopicNotFound,
+    UsageError,
+)
+from tianzhou.record import flags
+from tianzhou.record.ids import parts_of_unique_id
+from tianzhou.testing import RunningBroker
+
+GATHERED = ProducerOptions(gathering=Gathering())
+
+
+def bodies(mq: RunningBroker, topic: str) -> list[bytes]:
+    return [message.body for message in mq.stored(topic)]
+
+
+def test_a_message_arrives_with_everything_it_was_given(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            sent = await producer.send(
+                Message("orders", b"two apples", tags="fruit", keys=["T1", "T2"], flag=7,
+                        properties={"colour": "green"})
+            )  # fmt: skip
+        (stored,) = mq.stored("orders")
+        assert sent.status is SendStatus.SEND_OK
+        assert sent.queue == MessageQueue(
+            topic="orders", broker_name=mq.name, queue_id=stored.queue_id
+        )
+        assert sent.queue_offset == stored.queue_offset == 0
+        assert sent.message_id == stored.unique_id
+        assert sent.offset_id == stored.offset_id
+        assert (stored.body, stored.tags, stored.keys) == (b"two apples", "fruit", ("T1", "T2"))
+        assert (stored.flag, stored.properties["colour"]) == (7, "green")
+        parts = parts_of_unique_id(sent.message_id)
+        assert parts is not None
+        assert parts.pid == os.getpid() & 0xFFFF
+
+    run(body)
+
+
+def test_messages_go_round_the_queues(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        mq.create_topic("round", queues=4)
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            results = [await producer.send(Message("round", b"x")) for _ in range(8)]
+        queues = [result.queue.queue_id for result in results]
+        assert sorted(queues) == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert queues[:4] == queues[4:]
+
+    run(body)
+
+
+def test_futures_need_no_task_and_answers_find_them(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            await producer.send(Message("many", b"first"))
+            before = len(asyncio.all_tasks())
+            futures = [producer.send_async(Message("many", b"%d" % n)) for n in range(500)]
+            assert len(asyncio.all_tasks()) == before
+            results = await asyncio.gather(*futures)
+        by_id = {message.unique_id: message.body for message in mq.stored("many")}
+        assert [by_id[result.message_id] for result in results] == [b"%d" % n for n in range(500)]
+
+    run(body)
+
+
+def test_a_batch_is_one_frame_and_keeps_each_message_as_it_is(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            messages = [Message("batch", b"%d" % n, tags=f"t{n}", keys=f"k{n}") for n in range(50)]
+            results = await producer.send_batch(messages)
+        stored = mq.stored("batch")
+        assert [m.body for m in stored] == [b"%d" % n for n in range(50)]
+        assert [m.tags for m in stored] == [f"t{n}" for n in range(50)]
+        assert [r.message_id for r in results] == [m.unique_id for m in stored]
+        assert [r.offset_id for r in results] == [m.offset_id for m in stored]
+        assert [r.queue_offset for r in results] == [m.queue_offset for m in stored]
+        assert {r.queue.queue_id for r in results} == {m.queue_id for m in stored}
+
+    run(body)
+
+
+@pytest.mark.parametrize("linger_s", [0.0, 0.01])
+def test_gathered_messages_travel_together(mq: RunningBroker, run: Run, linger_s: float) -> None:
+    async def body() -> None:
+        options = ProducerOptions(gathering=Gathering(linger_s=linger_s, count_max=100))
+        async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
+            await producer.send(Message("gather", b"first"))
+            futures = [producer.send_async(Message("gather", b"%d" % n)) for n in range(1000)]
+            results = await asyncio.gather(*futures)
+        stored = {m.unique_id: m for m in mq.stored("gather")}
+        assert len(stored) == 1001
+        for n, result in enumerate(results):
+            found = stored[result.message_id]
+            assert found.body == b"%d" % n
+            assert (found.offset_id, found.queue_offset) == (result.offset_id, result.queue_offset)
+        # Of a batch all go to one queue, in their order: 1,000 messages made about ten batches.
+        places = [(r.queue.queue_id, r.queue_offset) for r in results]
+        runs = 1 + sum(b != (a[0], a[1] + 1) for a, b in pairwise(places))
+        assert runs <= 20
+
+    run(body)
+
+
+def test_gathering_leaves_alone_what_can_not_be_gathered(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver, options=GATHERED) as producer:
+            large = random.Random(1).randbytes(1 << 20)
+            results = await asyncio.gather(
+                producer.send(Message("mixed", large)),
+                producer.send(Message("mixed", b"later", delay_level=1)),
+                producer.send(Message("mixed", b"no wait", wait_store_ok=False)),
+                producer.send(Message("mixed", b"small")),
+            )
+        assert {result.status for result in results} == {SendStatus.SEND_OK}
+        assert sorted(bodies(mq, "mixed"), key=len) == [b"small", b"no wait", large]
+        mq.clock.advance(seconds=2)
+        assert len(bodies(mq, "mixed")) == 4
+
+    run(body)
+
+
+def test_a_key_has_one_queue_and_keeps_its_order(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        mq.create_topic("ordered", queues=8)
+        options = ProducerOptions(gathering=Gathering(count_max=7))
+        async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
+            queues = await producer.queues("ordered")
+            futures = [
+                producer.send_async(
+                    Message("ordered", f"{n}".encode(), sharding_key=f"order-{n % 5}")
+                )
+                for n in range(200)
+            ]
+            await asyncio.gather(*futures)
+        seen: dict[str, list[int]] = defaultdict(list)
+        for message in mq.stored("ordered"):
+            key = message.properties["__SHARDINGKEY"]
+            assert message.queue_id == queue_for_key(queues, key).queue_id
+            seen[key].append(int(message.body))
+        assert seen == {f"order-{k}": list(range(k, 200, 5)) for k in range(5)}
+
+    run(body)
+
+
+def test_a_selector_or_a_queue_decides_where_a_message_goes(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        mq.create_topic("chosen", queues=4)
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            last = await producer.send(Message("chosen", b"x"), select=lambda qs, _: qs[-1])
+            assert last.queue.queue_id == 3
+            queues = await producer.queues("chosen")
+            there = await producer.send(Message("chosen", b"x"), queue=queues[2])
+            assert there.queue == queues[2]
+            with pytest.raises(ZeroDivisionError):
+                await producer.send(Message("chosen", b"x"), select=lambda qs, _: qs[1 // 0])
+            with pytest.raises(UsageError, match="not of topic 'other'"):
+                await producer.send(Message("other", b"x"), queue=queues[2])
+            assert (await producer.send(Message("chosen", b"x"))).status is SendStatus.SEND_OK
+
+    run(body)
+
+
+@pytest.mark.parametrize("kind", list(Compression))
+@pytest.mark.parametrize("size", [4095, 4096, 300_000])
+def test_large_bodies_are_compressed(mq: RunningBroker, kind: Compression, size: int) -> None:
+    async def body() -> None:
+        options = ProducerOptions(compression=kind)
+        async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
+            await producer.send(Message("large", b"ab" * (size // 2) + b"c" * (size % 2)))
+        (stored,) = mq.stored("large")
+        assert len(stored.body) == size
+        is_small = size < 4096 or kind is Compression.NONE
+        assert stored.sys_flag & 0xF01 == (0 if is_small else kind.value)
+        assert (len(stored.stored_body) < size) is not is_small
+
+    asyncio.run(body())
+
+
+def test_a_body_that_does_not_shrink_is_sent_as_it_is(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        noise = random.Random(7).randbytes(10_000)
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            await producer.send(Message("noise", noise))
+        (stored,) = mq.stored("noise")
+        assert stored.body == noise
+        assert not stored.sys_flag & flags.COMPRESSED
+
+    run(body)
+
+
+def test_one_way_messages_arrive(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            for n in range(100):
+                await producer.send_oneway(Message("quiet", b"%d" % n))
+            await mq.until(lambda: len(mq.stored("quiet")) == 100)
+        assert {m.body for m in mq.stored("quiet")} == {b"%d" % n for n in range(100)}
+
+    run(body)
+
+
+def test_a_message_waits_for_its_level_delay_or_moment(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        mq.clock.hold()
+        now = datetime.fromtimestamp(mq.clock.now_ms() / 1000, UTC)
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            await producer.send(Message("timed", b"level", delay_level=3))
+            await producer.send(Message("timed", b"delay", delay=timedelta(seconds=20)))
+            await producer.send(Message("timed", b"moment", deliver_at=now + timedelta(seconds=30)))
+        seen: list[int] = []
+        for _ in range(4):
+            seen.append(len(bodies(mq, "timed")))
+            mq.clock.advance(seconds=11)
+        assert seen == [0, 1, 2, 3]
+        assert bodies(mq, "timed") == [b"level", b"delay", b"moment"]
+
+    run(body)
+
+
+def test_a_timed_message_can_be_taken_back(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            soon = Message("recall", b"no", delay=timedelta(minutes=5))
+            sent = await producer.send(soon)
+            kept = await producer.send(Message("recall", b"yes", delay=timedelta(minutes=5)))
+            assert sent.recall_handle is not None
+            assert kept.recall_handle is not None
+            assert await producer.recall("recall", sent.recall_handle) == sent.message_id
+            with pytest.raises(UsageError, match="topic 'recall', not 'other'"):
+                await producer.recall("other", sent.recall_handle)
+            with pytest.raises(UsageError, match="no recall handle"):
+                await producer.recall("recall", "what is this")
+            mq.clock.advance(minutes=6)
+            with pytest.raises(RemoteError, match="delivered"):
+                await producer.recall("recall", kept.recall_handle)
+        assert bodies(mq, "recall") == [b"yes"]
+
+    run(body)
+
+
+def test_what_can_not_be_sent_is_refused_with_a_reason(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            with pytest.raises(UsageError, match="at least one"):
+                await producer.send_batch([])
+            with pytest.raises(UsageError, match="one topic"):
+                await producer.send_batch([Message("a", b"x"), Message("b", b"x")])
+            with pytest.raises(UsageError, match="delayed"):
+                await producer.send_batch([Message("a", b"x", delay_level=1)])
+            with pytest.raises(UsageError, match="wait_store_ok"):
+                await producer.send_batch(
+                    [Message("a", b"x"), Message("a", b"x", wait_store_ok=False)]
+                )
+            with pytest.raises(UsageError, match=r"\d+ bytes; at most"):
+                await producer.send_batch([Message("a", bytes(3 << 20))] * 2)
+            with pytest.raises(MessageIllegal, match="keys") as raised:
+                await producer.send(Message("a", b"x", keys=[f"key-{n}" for n in range(100)]))
+            assert raised.value.address == mq.broker
+        assert not mq.stored("a")
+
+    run(body)
+
+
+def test_a_topic_that_nobody_makes_is_not_found(run: Run) -> None:
+    async def body() -> None:
+        async with (
+            RunningBroker(config=BrokerConfig(auto_create_topics=False)) as mq,
+            Producer("makers", nameserver=mq.nameserver) as producer,
+        ):
+            with pytest.raises(TopicNotFound, match="'missing'"):
+                await producer.send(Message("missing", b"x"))
+            mq.create_topic("missing")
+            assert (await producer.send(Message("missing", b"x"))).queue_offset == 0
+
+    run(body)
+
+
+def test_a_producer_works_between_its_start_and_its_end(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        producer = Producer("makers", nameserver=mq.nameserver)
+        with pytest.raises(ClientClosed, match="not started"):
+            await producer.send(Message("life", b"x"))
+        async with producer:
+            with pytest.raises(UsageError, match="once"):
+                await producer.start()
+            pending = [producer.send_async(Message("life", b"%d" % n)) for n in range(50)]
+        # Leaving waited for all of them.
+        assert all(future.done() and future.exception() is None for future in pending)
+        with pytest.raises(ClientClosed, match="closed"):
+            await producer.send(Message("life", b"x"))
+        assert len(mq.stored("life")) == 50
+
+    run(body)
+
+
+def test_too_many_in_flight_are_refused_or_waited_for(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        options = ProducerOptions(in_flight_count_max=10)
+        async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
+            futures = [producer.send_async(Message("limit", b"x")) for _ in range(10)]
+            with pytest.raises(TooManyInFlight, match="10 sends"):
+                producer.send_async(Message("limit", b"x"))
+            more = [producer.send(Message("limit", b"y")) for _ in range(30)]
+            results: list[SendResult] = await asyncio.gather(*futures, *more)
+        assert len({result.message_id for result in results}) == len(mq.stored("limit")) == 40
+
+    run(body)
+
+
+def test_many_producers_of_a_process_have_one_connection(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with (
+            Producer("one", nameserver=mq.nameserver) as one,
+            Producer("two", nameserver=mq.nameserver) as two,
+        ):
+            assert one.client_id == two.client_id
+            await one.send(Message("shared", b"1"))
+            await two.send(Message("shared", b"2"))
+            assert mq.faults.cut_connections(one.client_id) == 1
+
+    run(body)
