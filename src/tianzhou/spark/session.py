@@ -1,0 +1,65 @@
+"""Sessions in which topics are tables."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from tianzhou.spark import java
+from tianzhou.spark.source import RocketMQ
+from tianzhou.spark.store_source import RocketMQStore
+
+_SETTINGS: Final = {
+    # Filters of batch reads reach the broker; off in Spark unless somebody says so.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL_SETTINGS: Final = {
+    # 200 shuffle partitions are for clusters; here each costs more than it gives.
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
+
+def session(
+    name: str = "tianzhou",
+    *,
+    master: str | None = None,
+    remote: str | None = None,
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session that is ready: Java found or provided, sources registered, sensible settings.
+
+    `master` is `local[*]` unless given here or by `spark-submit`; `remote` is the address of a
+    Spark Connect server, such as `sc://host:15002`. `config` has the last word.
+    """
+    builder = SparkSession.Builder().appName(name)
+    settings = dict(_SETTINGS)
+    if remote is not None:
+        builder = builder.remote(remote)
+    else:
+        java.provide()
+        # Workers run what we run, not whatever `python3` is on the PATH.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+        if master is None and not submitted:
+            master = "local[*]"
+        if master is not None:
+            builder = builder.master(master)
+            settings |= _LOCAL_SETTINGS if master.startswith("local") else {}
+    for key, value in (settings | dict(config or {})).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Make `rocketmq` and `rocketmq-store` known to a session of your own; returns it."""
+    spark.dataSource.register(RocketMQ)
+    spark.dataSource.register(RocketMQStore)
+    return spark

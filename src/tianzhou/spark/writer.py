@@ -1,0 +1,233 @@
+"""DataFrames into topics. A message is stored at least once; with `idempotent` a repeated task or
+micro-batch looks for what its earlier life wrote, and adds only the rest."""
+
+import secrets
+import time
+import uuid
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.client.errors import NoNameServer, TopicNotFound
+from tianzhou.client.sync.batch_sender import BatchSender, Entry
+from tianzhou.client.sync.brokers import Brokers
+from tianzhou.client.sync.queue_reader import QueueRange, QueueReader
+from tianzhou.record.message import MessageView
+from tianzhou.record.properties import find
+from tianzhou.spark import marks
+from tianzhou.spark.arrow import Batch
+from tianzhou.spark.errors import SourceError
+from tianzhou.spark.marks import Task, Written
+from tianzhou.spark.options import GROUP_DEFAULT, WriteOptions
+from tianzhou.spark.plan import OffsetJson, Offsets, from_json, to_json
+from tianzhou.spark.rows import Row, check_schema, rows_of
+from tianzhou.wire.queues import MessageQueue
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+_LOOK_BACK_MS: Final = 10 * 60_000
+"""Where the first look for written messages begins, when the broker knows no place for a group: it
+may have lost the place in a crash, a few seconds after it was told."""
+
+
+@dataclass(frozen=True)
+class Done(WriterCommitMessage):
+    rows: int
+    """Messages stored, without those that were there already."""
+    began: OffsetJson
+    """Where the topic's queues ended when the task began."""
+
+
+class TopicWriter(DataSourceArrowWriter):
+    """One batch. Made on the driver, sent to the tasks."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_schema(schema, has_topic=options.topic is not None)
+        self._options = options
+        self._job = uuid.uuid4().hex
+        with _told(options), options.cluster.connect() as brokers:
+            self._began = to_json(_check_topic(brokers, options))
+
+    def write(self, iterator: Iterator[Batch]) -> WriterCommitMessage:
+        context = _task_context()
+        task = Task(self._job, 0, context.partitionId())
+        repeated = self._options.idempotent and context.attemptNumber() > 0
+        look_from = from_json(self._began) if repeated else None
+        return _write(self._options, task, iterator, look_from)
+
+
+class TopicStreamWriter(DataSourceStreamArrowWriter):
+    """The micro-batches of a query."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_schema(schema, has_topic=options.topic is not None)
+        self._options = options
+        with _told(options), options.cluster.connect() as brokers:
+            ends = _check_topic(brokers, options)
+            if options.idempotent:
+                _mark_beginning(brokers, options.group, ends)
+
+    def write(self, iterator: Iterator[Batch]) -> WriterCommitMessage:
+        context = _task_context()
+        query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        assert query is not None, "this is no task of a streaming query"
+        assert batch is not None
+        task = Task(query, int(batch), context.partitionId())
+        look_from: Offsets | None = None
+        if self._options.idempotent:
+            with _told(self._options), self._options.cluster.connect() as brokers:
+                look_from = brokers.committed(self._options.group, _queues(brokers, self._options))
+        return _write(self._options, task, iterator, look_from)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """The next repetition needs to look no further back than to where this batch began."""
+        began = [from_json(done.began) for done in messages if isinstance(done, Done)]
+        if not self._options.idempotent or not began:
+            return
+        earliest = {queue: min(at[queue] for at in began if queue in at) for queue in began[0]}
+        with _told(self._options), self._options.cluster.connect() as brokers:
+            brokers.commit(self._options.group, earliest)
+
+
+def _task_context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None
+    return context
+
+
+def _check_topic(brokers: Brokers, options: WriteOptions) -> Offsets:
+    """The ends of the topic's queues; none while it does not exist. Raises TopicNotFound for one
+    that nobody would make."""
+    if options.topic is None:
+        brokers.topics()  # at least the name server must be there
+        return {}
+    route = brokers.publish_route(options.topic)
+    return {} if route.is_borrowed else brokers.max_offsets(route.write_queues)
+
+
+def _queues(brokers: Brokers, options: WriteOptions) -> Sequence[MessageQueue]:
+    assert options.topic is not None
+    route = brokers.publish_route(options.topic)
+    return () if route.is_borrowed else route.write_queues
+
+
+def _mark_beginning(brokers: Brokers, group: str, ends: Offsets) -> None:
+    """Before a query's first message: from where on its messages are."""
+    missing = ends.keys() - brokers.committed(group, ends).keys()
+    now_ms = time.time_ns() // 1_000_000
+    if missing:
+        brokers.commit(group, brokers.offsets_at(missing, now_ms - _LOOK_BACK_MS))
+
+
+def _write(
+    options: WriteOptions, task: Task, batches: Iterator[Batch], look_from: Offsets | None
+) -> Done:
+    with _told(options), options.cluster.connect() as brokers:
+        began = {} if options.topic is None else brokers.max_offsets(_queues(brokers, options))
+        written = Written(task)
+        if look_from is not None:
+            _look(brokers, written, {q: (look_from.get(q, 0), end) for q, end in began.items()})
+        stamped = _Stamped(options, task, written, brokers, began)
+        sender = BatchSender(
+            brokers, options.group, unsure=stamped.missing if options.idempotent else None
+        )
+        count = 0
+        for batch in batches:
+            for row in rows_of(batch, options.topic):
+                entry = stamped.entry(row)
+                if entry is None:
+                    continue
+                send = sender.add_alone if row.is_delayed else sender.add
+                send(row.topic, entry, row.sharding_key)
+                count += 1
+        sender.flush()
+    return Done(count, to_json(began))
+
+
+def _look(brokers: Brokers, written: Written, spans: dict[MessageQueue, tuple[int, int]]) -> None:
+    """Take note of every mark in these parts of the topic."""
+    reader = QueueReader(brokers, GROUP_DEFAULT, on_gone=lambda _: None)
+    for queue, (start, end) in spans.items():
+        for run in reader.read(QueueRange(queue, start, end)):
+            data = memoryview(run.data)
+            for at in run.starts:
+                written.saw(find(MessageView(data, at).stored_properties, marks.NAME))
+
+
+class _Stamped:
+    """Rows with their marks and unique ids."""
+
+    def __init__(
+        self,
+        options: WriteOptions,
+        task: Task,
+        written: Written,
+        brokers: Brokers,
+        began: Offsets,
+    ) -> None:
+        self._is_marked_fully = options.idempotent
+        self._task = task
+        self._written = written
+        self._brokers = brokers
+        self._began = began
+        # Another one for each try of each task: two messages never share a unique id.
+        self._id_prefix = secrets.token_hex(12).upper().encode()
+        self._rank = 0
+
+    def entry(self, row: Row) -> Entry | None:
+        """None for a row that is in the topic already."""
+        if not self._is_marked_fully:
+            rank = self._rank
+            self._rank += 1
+            mark = b"%s%d" % (self._task.prefix, rank)
+        else:
+            digest = marks.digest_of(row.topic, row.body, row.properties)
+            if self._written.takes_away(digest):
+                return None
+            rank = self._written.next_rank()
+            mark = b"%s%d:%s" % (self._task.prefix, rank, digest)
+        text = b"UNIQ_KEY\x01%s%08X\x02SPARK_MARK\x01%s\x02%s" % (
+            self._id_prefix, rank, mark, row.properties,
+        )  # fmt: skip
+        return Entry(row.body, text)
+
+    def missing(self, queue: MessageQueue, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Those of entries, sent into a connection that broke, that did not arrive."""
+        (end,) = self._brokers.max_offsets([queue]).values()
+        first = self._began.get(queue, 0)
+        there: set[bytes] = set()
+        reader = QueueReader(self._brokers, GROUP_DEFAULT, on_gone=lambda _: None)
+        for run in reader.read(QueueRange(queue, first, end)):
+            data = memoryview(run.data)
+            for at in run.starts:
+                mark = find(MessageView(data, at).stored_properties, marks.NAME)
+                if mark is not None and mark.startswith(self._task.prefix):
+                    there.add(mark)
+        return [entry for entry in entries if find(entry.properties, marks.NAME) not in there]
+
+
+@contextmanager
+def _told(options: WriteOptions) -> Generator[None]:
+    """Errors of the client in the words of a query."""
+    try:
+        yield
+    except TopicNotFound as error:
+        raise SourceError(
+            "UNKNOWN_TOPIC",
+            f"topic {error.topic!r} does not exist at {options.cluster.nameserver}, and the "
+            "brokers there do not make topics by themselves",
+        ) from error
+    except NoNameServer as error:
+        raise SourceError("NAMESERVER_UNREACHABLE", f"{error}; check option nameserver") from error
+    except TianzhouError as error:
+        raise SourceError("WRITE_FAILED", str(error)) from error
