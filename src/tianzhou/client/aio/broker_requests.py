@@ -16,7 +16,7 @@ from tianzhou.wire._generated_codes import ResponseCode
 log: Final = logging.getLogger("tianzhou.client")
 
 ClientHandler = Callable[[Request], Reply | Awaitable[Reply | None] | None]
-"""A reply, now or later; None when there is nothing to say, or it is for somebody else."""
+"""A reply, now or later; None for a one-way request, or when it is for somebody else."""
 
 
 class BrokerRequests:
@@ -59,9 +59,8 @@ class BrokerRequests:
             if reply is not None:
                 answer(request, reply)
                 return
-        if not any(by_group.get(group, ())):
-            answer(request, Reply(ResponseCode.SYSTEM_ERROR,
-                                  remark=f"group {group} is not in this client"))  # fmt: skip
+        remark = f"request {code} concerns nobody in this client; group: {group}"
+        answer(request, Reply(ResponseCode.SYSTEM_ERROR, remark=remark))
 
     def _served(self, request: Request, done: "asyncio.Task[None]") -> None:
         self._serving.discard(done)

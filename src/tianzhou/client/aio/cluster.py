@@ -38,6 +38,9 @@ from tianzhou.wire.header import Header
 
 log: Final = logging.getLogger("tianzhou.client")
 
+LEAVE_S: Final = 1.0
+"""How long brokers are waited for at the end."""
+
 _DEFAULTS: Final = ClientOptions()
 _Key = tuple[asyncio.AbstractEventLoop, tuple[str, ...], ClientOptions]
 
@@ -275,15 +278,18 @@ class Cluster:
         self._run(self.heartbeat_now())
 
     async def _unregister(self, ext: dict[str, str]) -> None:
-        for address in sorted(self._routes.addresses(masters_only=False)):
-            if self.connections.maybe_channel(address) is None:
-                continue  # a broker forgets a client whose connection is gone
-            try:
-                await self.call_ok(
-                    address, RequestCode.UNREGISTER_CLIENT, {"clientID": self.client_id, **ext}
-                )
-            except ClientError as error:
-                log.info("unregister.failed", extra={"peer": address, "reason": str(error)})
+        # A broker forgets a client whose connection is gone, and one that does not hear this
+        # after a while.
+        known = self._routes.addresses(masters_only=False)
+        there = [address for address in known if self.connections.maybe_channel(address)]
+        await asyncio.gather(*(self._take_leave(address, ext) for address in there))
+
+    async def _take_leave(self, address: str, ext: dict[str, str]) -> None:
+        told = {"clientID": self.client_id, **ext}
+        try:
+            await self.call_ok(address, RequestCode.UNREGISTER_CLIENT, told, timeout_s=LEAVE_S)
+        except ClientError as error:
+            log.info("unregister.failed", extra={"peer": address, "reason": str(error)})
 
     # Background
 

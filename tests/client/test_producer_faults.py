@@ -1,0 +1,280 @@
+"""When brokers fail, are slow or refuse: another try, elsewhere, in time, and a clear end."""
+
+import asyncio
+import time
+
+import pytest
+from loops import Run
+
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.client import Gathering, Message, Producer, ProducerOptions, QueueChoice, SendStatus
+from tianzhou.client.errors import (
+    MessageIllegal,
+    NoNameServer,
+    Retry,
+    SendFailed,
+    SendTimeout,
+    SystemBusy,
+)
+from tianzhou.testing import RunningBroker
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+
+HASTY = ProducerOptions(send_timeout_s=0.6, try_timeout_s=0.2)
+
+
+def another(mq: RunningBroker, name: str = "broker-b") -> RunningBroker:
+    """A second broker that the same NameServer knows."""
+    return RunningBroker(nameserver=mq, config=BrokerConfig(name=name))
+
+
+def test_a_refused_message_goes_to_another_broker(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with another(mq) as other:
+            for broker in (mq, other):
+                broker.create_topic("spread")
+            async with Producer("makers", nameserver=mq.nameserver) as producer:
+                with mq.faults.refuse_sends() as refused:
+                    results = [await producer.send(Message("spread", b"x")) for _ in range(20)]
+                    # Once it had refused, it was left alone.
+                    assert refused.hits == 1
+            assert {result.queue.broker_name for result in results} == {"broker-b"}
+            assert len(other.stored("spread")) == 20
+
+    run(body)
+
+
+def test_a_single_broker_is_tried_again_after_a_pause(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            await producer.send(Message("again", b"0"))
+            with mq.faults.refuse_sends(count=2) as refused:
+                sent = await producer.send(Message("again", b"1"))
+            assert refused.hits == 2
+        assert sent.status is SendStatus.SEND_OK
+        assert [m.body for m in mq.stored("again")] == [b"0", b"1"]
+
+    run(body)
+
+
+def test_all_tries_fail_and_the_error_says_where(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            await producer.send(Message("never", b"0"))
+            with (
+                mq.faults.refuse_sends(remark="come back later") as refused,
+                pytest.raises(SendFailed, match="come back later") as raised,
+            ):
+                await producer.send(Message("never", b"1"))
+            assert refused.hits == 3
+        error = raised.value
+        assert [tried.broker_name for tried in error.tries] == [mq.name] * 3
+        assert f"{mq.name} ({mq.broker}) 3 times" in str(error)
+        assert isinstance(error.__cause__, SystemBusy)
+        assert error.retry is Retry.OTHER_BROKER
+
+    run(body)
+
+
+def test_what_is_refused_for_good_is_not_tried_again(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            with mq.faults.refuse_sends(ResponseCode.MESSAGE_ILLEGAL) as refused:
+                with pytest.raises(MessageIllegal) as raised:
+                    await producer.send(Message("bad", b"x"))
+                assert refused.hits == 1
+            assert raised.value.retry is Retry.NEVER
+
+    run(body)
+
+
+def test_a_timeout_says_which_broker_and_how_often(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver, options=HASTY) as producer:
+            await producer.send(Message("slow", b"0"))
+            begun = time.monotonic()
+            with (
+                mq.faults.slow(seconds=5),
+                pytest.raises(SendTimeout, match=rf"{mq.name} \({mq.broker}\)") as raised,
+            ):
+                await producer.send(Message("slow", b"1"))
+            assert time.monotonic() - begun < 1.5
+        assert 2 <= len(raised.value.tries) <= 3
+        assert "timed out" in str(raised.value)
+        # It was stored each time: the broker was slow, not deaf. One id for all of them.
+        ids = [m.unique_id for m in mq.stored("slow")[1:]]
+        assert len(ids) >= 2
+        assert len(set(ids)) == 1
+
+    run(body)
+
+
+def test_a_slow_broker_does_not_take_the_whole_time(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with another(mq) as other:
+            for broker in (mq, other):
+                broker.create_topic("spread")
+            options = ProducerOptions(send_timeout_s=5, try_timeout_s=0.2)
+            async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
+                for _ in range(8):
+                    await producer.send(Message("spread", b"warm"))
+                with mq.faults.slow(seconds=30):
+                    begun = time.monotonic()
+                    results = [await producer.send(Message("spread", b"x")) for _ in range(20)]
+                    # One try of 0.2 s was lost, not one for each message.
+                    assert time.monotonic() - begun < 2
+            assert {result.queue.broker_name for result in results} == {"broker-b"}
+
+    run(body)
+
+
+def test_the_fastest_broker_is_chosen(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with another(mq) as other:
+            for broker in (mq, other):
+                broker.create_topic("spread")
+            options = ProducerOptions(queue_choice=QueueChoice.LEAST_LATENCY)
+            async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
+                with mq.faults.slow(seconds=0.3):
+                    results = [await producer.send(Message("spread", b"x")) for _ in range(20)]
+            names = [result.queue.broker_name for result in results]
+            assert names.count(mq.name) == 1  # to find out
+            assert {result.queue.queue_id for result in results[4:]} == {0, 1, 2, 3}
+
+    run(body)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST])
+def test_an_answer_that_shows_the_route_stale_refreshes_it(
+    mq: RunningBroker, run: Run, code: ResponseCode
+) -> None:
+    async def body() -> None:
+        mq.create_topic("moved")
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            await producer.send(Message("moved", b"0"))
+            # The topic is somewhere else now, which the cached route does not know.
+            async with another(mq) as other:
+                other.create_topic("moved")
+                with mq.faults.refuse_sends(code) as refused:
+                    sent = await producer.send(Message("moved", b"1"))
+                    assert refused.hits == 1
+                assert sent.queue.broker_name == "broker-b"
+                assert [m.body for m in other.stored("moved")] == [b"1"]
+
+    run(body)
+
+
+@pytest.mark.parametrize("options", [ProducerOptions(), ProducerOptions(gathering=Gathering())])
+def test_a_lost_connection_is_made_anew(
+    mq: RunningBroker, run: Run, options: ProducerOptions
+) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
+            await producer.send(Message("cut", b"first"))
+            with mq.faults.slow(seconds=0.2):
+                futures = [producer.send_async(Message("cut", b"%d" % n)) for n in range(50)]
+                await mq.until(lambda: len(mq.stored("cut")) > 1)
+                assert mq.faults.cut_connections() >= 1
+            results = await asyncio.gather(*futures)
+        assert len(results) == 50
+        # Answers were lost, so messages were stored twice, with the same ids.
+        stored = mq.stored("cut")
+        assert {m.body for m in stored} == {b"first", *(b"%d" % n for n in range(50))}
+        assert len({m.unique_id for m in stored}) == 51
+
+    run(body)
+
+
+def test_an_ordered_message_is_not_sent_again_behind_others(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with another(mq) as other:
+            for broker in (mq, other):
+                broker.create_topic("ordered")
+            async with Producer("makers", nameserver=mq.nameserver) as producer:
+                queue = (await producer.queues("ordered"))[0]
+                assert queue.broker_name == mq.name
+                await producer.send(Message("ordered", b"0"), queue=queue)
+                with mq.faults.refuse_sends() as refused:
+                    with pytest.raises(SendFailed, match="1 try"):
+                        await producer.send(Message("ordered", b"1"), queue=queue)
+                    assert refused.hits == 1
+            assert not other.stored("ordered")
+
+    run(body)
+
+
+def test_a_broker_that_restarts_is_waited_for(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        options = ProducerOptions(send_timeout_s=20, tries_max=6)
+        async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
+            await producer.send(Message("restart", b"0"))
+            await asyncio.to_thread(mq.stop)
+            sending = asyncio.create_task(producer.send(Message("restart", b"1")))
+            await asyncio.to_thread(mq.start)
+            assert (await sending).status is SendStatus.SEND_OK
+        assert [m.body for m in mq.stored("restart")] == [b"0", b"1"]
+
+    run(body)
+
+
+def test_sends_go_on_without_a_name_server(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver, options=HASTY) as producer:
+            await producer.send(Message("names", b"0"))
+            await asyncio.to_thread(mq.stop_nameserver)
+            await producer.send(Message("names", b"1"))
+            with pytest.raises((NoNameServer, SendTimeout)):
+                await producer.send(Message("unheard", b"2"))
+            await asyncio.to_thread(mq.start_nameserver)
+            mq.create_topic("unheard")
+            await producer.send(Message("unheard", b"3"))
+            await producer.send(Message("names", b"4"))
+        assert len(mq.stored("names")) == 3
+
+    run(body)
+
+
+def test_a_cancelled_send_disturbs_nobody(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            await producer.send(Message("cancel", b"0"))
+            with mq.faults.slow(seconds=0.1):
+                sending = asyncio.create_task(producer.send(Message("cancel", b"1")))
+                await mq.until(lambda: len(mq.stored("cancel")) == 2)
+                sending.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await sending
+            assert (await producer.send(Message("cancel", b"2"))).status is SendStatus.SEND_OK
+        # It was on its way already.
+        assert [m.body for m in mq.stored("cancel")] == [b"0", b"1", b"2"]
+
+    run(body)
+
+
+def test_the_members_of_a_failed_batch_get_errors_of_their_own(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        options = ProducerOptions(gathering=Gathering(linger_s=0.01), tries_max=1)
+        async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
+            await producer.send(Message("batch", b"0"))
+            with mq.faults.refuse([RequestCode.SEND_BATCH_MESSAGE]) as refused:
+                futures = [producer.send_async(Message("batch", b"x")) for _ in range(10)]
+                errors = await asyncio.gather(*futures, return_exceptions=True)
+                assert refused.hits == 1
+        assert all(isinstance(error, SendFailed) for error in errors)
+        assert len(set(map(id, errors))) == 10
+
+    run(body)
+
+
+def test_closing_waits_for_the_deadline_of_what_is_in_flight(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        options = ProducerOptions(send_timeout_s=0.4, try_timeout_s=0.4)
+        producer = await Producer("makers", nameserver=mq.nameserver, options=options).start()
+        await producer.send(Message("close", b"0"))
+        with mq.faults.slow(seconds=30):
+            future = producer.send_async(Message("close", b"1"))
+            begun = time.monotonic()
+            await producer.close()
+            assert time.monotonic() - begun < 10
+        assert isinstance(future.exception(), SendTimeout)
+
+    run(body)
