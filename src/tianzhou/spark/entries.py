@@ -53,7 +53,7 @@ class Entries:
             # A string may begin with the separator; the end of the row before comes first.
             order = np.lexsort((next_starts, ends))
             ends, next_starts = ends[order], next_starts[order]
-        starts = np.concatenate((np.zeros(1, np.int64), next_starts[:-1]))
+        starts = np.concatenate((np.zeros(1, np.int64), next_starts))[:-1]
         per_row = np.diff(np.searchsorted(next_starts, edges, "right"))
         return starts, ends, np.repeat(np.arange(self._count), per_row)
 

@@ -179,7 +179,7 @@ def divided(
     total = sum(r.end - r.start for r in ranges)
     if not total:
         return []
-    limit = min(rows_max or total, max(1, -(-total // partitions_min)))
+    limit = min(rows_max or total, max(1, total // partitions_min))
     pieces = [piece for wanted in ranges for piece in _pieces(wanted, limit)]
     packed_rows = min(PACKED_ROWS, limit)
     tasks: list[tuple[QueueRange, ...]] = []

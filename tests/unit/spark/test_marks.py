@@ -1,0 +1,44 @@
+"""Marks: what a repeated task knows of its earlier life."""
+
+from tianzhou.spark.marks import Task, Written, digest_of
+
+TASK = Task("q-1", 7, 2)
+
+
+def mark(rank: int, digest: bytes) -> bytes:
+    return b"%s%d:%s" % (TASK.prefix, rank, digest)
+
+
+def test_each_written_row_answers_for_one() -> None:
+    written = Written(TASK)
+    apple, pear = digest_of("t", b"apple", b""), digest_of("t", b"pear", b"")
+    written.saw(mark(0, apple))
+    written.saw(mark(3, apple))
+    written.saw(mark(3, apple))  # a double of the topic
+    assert not written.takes_away(pear)
+    assert written.takes_away(apple)
+    assert written.takes_away(apple)
+    assert not written.takes_away(apple)
+
+
+def test_ranks_that_are_taken_are_not_given_again() -> None:
+    written = Written(TASK)
+    written.saw(mark(0, b"x"))
+    written.saw(mark(2, b"y"))
+    assert [written.next_rank() for _ in range(3)] == [1, 3, 4]
+
+
+def test_marks_of_others_do_not_count() -> None:
+    written = Written(TASK)
+    for other in (Task("q-2", 7, 2), Task("q-1", 8, 2), Task("q-1", 7, 3)):
+        written.saw(b"%s0:x" % other.prefix)
+    written.saw(None)
+    assert not written.takes_away(b"x")
+
+
+def test_digests_tell_topic_body_and_properties_apart() -> None:
+    made = {
+        digest_of("t", b"ab", b"c"), digest_of("t", b"a", b"bc"), digest_of("u", b"ab", b"c"),
+        digest_of("t", b"ab", b""),
+    }  # fmt: skip
+    assert len(made) == 4

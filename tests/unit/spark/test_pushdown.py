@@ -1,0 +1,64 @@
+"""Filters of a query narrow what is read, and never lose a row."""
+
+from datetime import UTC, datetime
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+
+from tianzhou.spark.pushdown import CLOCK_MARGIN_MS, Optional, narrow
+
+
+def test_queues() -> None:
+    found = narrow([EqualTo(("topic",), "orders"), In(("queueId",), (1, 2, 5)),
+                    LessThan(("queueId",), 5)])  # fmt: skip
+    assert found.takes_queue("orders", 1)
+    assert not found.takes_queue("orders", 5)
+    assert not found.takes_queue("orders", 0)
+    assert not found.takes_queue("paid", 1)
+
+
+def test_offsets() -> None:
+    found = narrow([GreaterThan(("queueOffset",), 9), LessThanOrEqual(("queueOffset",), 20)])
+    assert (found.offset.start, found.offset.end) == (10, 21)
+    one = narrow([EqualTo(("queueOffset",), 7)])
+    assert (one.offset.start, one.offset.end) == (7, 8)
+
+
+def test_tags() -> None:
+    found = narrow([In(("tags",), ("a", "b")), EqualTo(("tags",), "b")])
+    assert found.tags == {"b"}
+    # Nobody can subscribe to this one; Spark compares.
+    assert narrow([EqualTo(("tags",), "a||b")]).tags is None
+
+
+def test_times_have_a_margin() -> None:
+    noon = datetime(2026, 11, 15, 12, tzinfo=UTC)
+    noon_ms = int(noon.timestamp() * 1000)
+    found = narrow([GreaterThanOrEqual(("storeTimestamp",), noon)])
+    assert found.starting_ms == noon_ms - CLOCK_MARGIN_MS
+    assert found.ending_ms is None
+    assert narrow([LessThan(("storeTimestamp",), noon)]).ending_ms == noon_ms + CLOCK_MARGIN_MS
+
+
+def test_the_rest_is_left_to_spark() -> None:
+    filters: list[Filter] = [
+        Not(EqualTo(("topic",), "orders")), IsNotNull(("tags",)), EqualTo(("msgId",), "x"),
+        EqualTo(("topic",), None), EqualTo(("properties", "a"), "b"),
+    ]  # fmt: skip
+    assert narrow(filters) == narrow([])
+
+
+def test_spark_takes_it_for_the_method_that_was_not_overridden() -> None:
+    made = Optional(DataSourceReader.pushFilters, list)
+    assert made.__func__ is DataSourceReader.pushFilters
+    assert made([]) == []

@@ -1,0 +1,138 @@
+"""Options: spellings, values, and what is said about wrong ones."""
+
+import re
+
+import pytest
+
+from tianzhou.spark.errors import SourceError
+from tianzhou.spark.option_values import EARLIEST, LATEST, read_duration_ms, read_time_ms
+from tianzhou.spark.options import (
+    READ,
+    STORE,
+    WRITE,
+    ReadOptions,
+    read_options_of,
+    store_options_of,
+    write_options_of,
+)
+
+NAMESERVER = {"nameserver": "127.0.0.1:9876"}
+ORDERS = NAMESERVER | {"topic": "orders"}
+
+
+def read(*, is_stream: bool = False, **given: str) -> ReadOptions:
+    return read_options_of(ORDERS | given, is_stream=is_stream)
+
+
+def test_names_are_case_insensitive_and_old_spellings_work() -> None:
+    found = read_options_of(
+        {"NameServer": "a:1,b:2", "TOPIC": "x, y", "subExpression": "p || q", "consumerGroup": "g",
+         "pullBatchSize": "32", "STARTINGOFFSETS": '{"x":{"broker":{"0":23,"1":-1}}}'},
+        is_stream=True,
+    )  # fmt: skip
+    assert found.cluster.nameserver == "a:1;b:2"
+    assert found.topics == ("x", "y")
+    assert (found.tags, found.group, found.pull_count) == ("p || q", "g", 32)
+    assert found.starting == {"x": {"broker": {0: 23, 1: -1}}}
+
+
+def test_batches_begin_early_and_streams_late() -> None:
+    assert (read().starting, read().ending) == (EARLIEST, LATEST)
+    assert read(is_stream=True).starting == LATEST
+    assert read(is_stream=True, startingOffsets="Earliest").starting == EARLIEST
+
+
+def test_topics_are_names_or_a_pattern() -> None:
+    pattern = read(topic="orders_.*").topics
+    assert isinstance(pattern, re.Pattern)
+    assert pattern.fullmatch("orders_cn")
+    assert read(topic="%DLQ%group").topics == ("%DLQ%group",)
+    assert isinstance(
+        read_options_of(NAMESERVER | {"topicPattern": "a|b"}, is_stream=False).topics, re.Pattern
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("500ms", 500), ("30s", 30_000), ("2 minutes", 120_000), ("7", 7), ("1h", 3_600_000)],
+)  # fmt: skip
+def test_durations(text: str, ms: int) -> None:
+    assert read_duration_ms(text) == ms
+
+
+def test_times() -> None:
+    assert read_time_ms("1700000000123") == 1_700_000_000_123
+    assert read_time_ms("2023-11-14T22:13:20") == 1_700_000_000_000
+    assert read_time_ms("2023-11-15T06:13:20+08:00") == 1_700_000_000_000
+
+
+WRONG = [
+    ({"startingOffset": "latest"}, r"option 'startingOffset' is not known: did you mean starting"),
+    ({"zzzz": "1"}, r"option 'zzzz' is not known: known are accessKey, "),
+    ({"nameserver": "nowhere"}, r"option nameserver is 'nowhere'; it can't be used: address"),
+    ({"topic": "a[b"}, r"neither names of topics nor a regular expression"),
+    ({"topic": ","}, r"option topic is ','; it names nothing"),
+    ({"startingOffsets": "soon"}, r"option startingOffsets is 'soon'; it must be earliest, latest"),
+    ({"startingOffsets": '{"a":{"b":{"0":-7}}}'}, r"-7 is no offset"),
+    ({"startingTimestamp": "yesterday"}, r"it must be milliseconds since 1970 or a time such as"),
+    ({"failOnDataLoss": "maybe"}, r"it must be true or false"),
+    ({"minPartitions": "0"}, r"it must be a whole number from 1 on"),
+    ({"maxTriggerDelay": "soon"}, r"it must be a duration such as 500ms"),
+    ({"tags": "||"}, r"option tags is '\|\|'; it can't be used"),
+    ({"sql92": "a >"}, r"option sql92 is 'a >'; it can't be used"),
+    ({"tags": "a", "sql92": "a > 1"}, r"either tags or sql92, not both"),
+    ({"startingOffsets": "earliest", "startingTimestamp": "0"}, r"not both"),
+    ({"topicPattern": "a.*"}, r"either option topic or topicPattern"),
+    ({"accessKey": "me"}, r"accessKey and secretKey need each other"),
+    (
+        {"startingOffsets": "latest"},
+        r"begins at the latest or ends at the earliest offset is empty",
+    ),
+    ({"topics": "other"}, r"option topic is given twice"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), WRONG)
+def test_what_is_wrong_is_said(given: dict[str, str], said: str) -> None:
+    with pytest.raises(SourceError, match=said) as caught:
+        read_options_of(ORDERS | given, is_stream=False)
+    assert str(caught.value).startswith("[ROCKETMQ.")
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(SourceError, match=r"minPartitions.*; option failOnDataLoss"):
+        read(minPartitions="x", failOnDataLoss="y")
+
+
+def test_streams_have_no_end() -> None:
+    with pytest.raises(SourceError, match="a stream has no end"):
+        read(is_stream=True, endingOffsets="latest")
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "hush" not in repr(read(accessKey="me", secretKey="hush").cluster)
+
+
+def test_writing() -> None:
+    found = write_options_of(ORDERS, is_stream=True)
+    assert (found.topic, found.group, found.idempotent) == ("orders", "spark", False)
+    with pytest.raises(SourceError, match="idempotent=true needs the option group"):
+        write_options_of(ORDERS | {"idempotent": "true"}, is_stream=True)
+    with pytest.raises(SourceError, match="idempotent=true needs the option topic"):
+        write_options_of(NAMESERVER | {"idempotent": "true"}, is_stream=False)
+    with pytest.raises(SourceError, match="option nameserver is missing"):
+        write_options_of({"topic": "orders"}, is_stream=False)
+    # What Spark puts there by itself.
+    write_options_of(ORDERS | {"checkpointLocation": "x"}, is_stream=True)
+
+
+def test_stores() -> None:
+    found = store_options_of({"path": "data", "topic": "a,b", "verify": "false"})
+    assert (found.path, found.topics, found.verify) == ("data", ("a", "b"), False)
+    with pytest.raises(SourceError, match="option path is missing"):
+        store_options_of({})
+
+
+def test_every_option_says_what_it_is() -> None:
+    for option in (READ | WRITE | STORE).values():
+        assert option.help.endswith(".")

@@ -1,0 +1,102 @@
+"""Store directories read without opening them: division, damage, torn ends."""
+
+from pathlib import Path
+
+import pytest
+
+from tianzhou.base.kinds import queue_key
+from tianzhou.record.chunk import Entry, build
+from tianzhou.spark.store_log import LogDamaged, NoStore, Piece, pieces_of, read_piece
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.files import RealFiles
+from tianzhou.store.store import MessageStore
+from tianzhou.testing.sim.clock import ManualClock
+
+FILE_BYTES = 256 * 1024
+COUNT = 4_000
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("store")
+    config = StoreConfig(
+        commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=20_000, index_slots=100,
+        index_entries=400,
+    )  # fmt: skip
+    store = MessageStore(RealFiles(), str(root), config, ManualClock(1_800_000_000_000))
+    for first in range(0, COUNT, 100):
+        entries = [
+            Entry(queue_key("orders", n % 4), b"%04d" % n) for n in range(first, first + 100)
+        ]
+        store.append(build(entries, store_host=bytes(8), record_crc=True))
+    store.close()
+    return root
+
+
+def bodies(pieces: list[Piece], *, verify: bool = True, skip: bool = False) -> list[bytes]:
+    found: list[bytes] = []
+    for piece in pieces:
+        for run in read_piece(piece, verify=verify, skip_damage=skip):
+            found += [bytes(run.data[at + 88 : at + 92]) for at in run.starts]
+    return found
+
+
+def everything() -> list[bytes]:
+    return [b"%04d" % n for n in range(COUNT)]
+
+
+@pytest.mark.parametrize("bytes_max", [10_000, 50_000, FILE_BYTES])
+def test_pieces_cover_every_record_once(written: Path, bytes_max: int) -> None:
+    pieces = pieces_of(str(written), bytes_max)
+    assert bodies(pieces) == everything()
+    files = len(list((written / "commitlog").iterdir()))
+    assert len(pieces) > files if bytes_max < FILE_BYTES else len(pieces) == files
+    assert [piece.is_last for piece in pieces].count(True) == 1
+
+
+def test_without_consume_queues_a_file_is_a_piece(written: Path, tmp_path: Path) -> None:
+    (tmp_path / "commitlog").symlink_to(written / "commitlog")
+    pieces = pieces_of(str(tmp_path), 10_000)
+    assert len(pieces) == len(list((written / "commitlog").iterdir()))
+    assert bodies(pieces) == everything()
+
+
+def a_copy(written: Path, tmp_path: Path, at: int, data: bytes) -> Path:
+    """The same directory with other bytes at one place of its first file."""
+    (tmp_path / "commitlog").mkdir()
+    for path in (written / "commitlog").iterdir():
+        (tmp_path / "commitlog" / path.name).write_bytes(path.read_bytes())
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+    return tmp_path
+
+
+@pytest.mark.parametrize("data", [b"\xff", bytes(64), b"\x00\x00\x00\x10"])
+def test_damage_is_an_error_or_passed_over(written: Path, tmp_path: Path, data: bytes) -> None:
+    pieces = pieces_of(str(a_copy(written, tmp_path, 50_000, data)), FILE_BYTES)
+    with pytest.raises(LogDamaged, match=r"are no sound records; with failOnDataLoss=false"):
+        bodies(pieces)
+    found = bodies(pieces, skip=True)
+    assert 0 < COUNT - len(found) < 5
+    assert set(found) < set(everything())
+
+
+def test_a_torn_end_is_the_end(written: Path, tmp_path: Path) -> None:
+    last = max((written / "commitlog").iterdir())
+    (tmp_path / "commitlog").mkdir()
+    data = last.read_bytes()
+    end = len(data.rstrip(b"\0"))
+    torn = tmp_path / "commitlog" / last.name
+    torn.write_bytes(data[: end - 30] + bytes(len(data) - end + 30))
+    (prepared := tmp_path / "commitlog" / f"{int(last.name) + FILE_BYTES:020d}").write_bytes(
+        bytes(FILE_BYTES)
+    )
+    found = bodies(pieces_of(str(tmp_path), FILE_BYTES))
+    assert prepared.exists()
+    assert found == everything()[-len(found) - 1 : -1]
+
+
+def test_a_directory_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(NoStore, match="has no directory commitlog"):
+        pieces_of(str(tmp_path), 1)
