@@ -3,7 +3,7 @@
 import pytest
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.core.subscription import Sql92, checked_group, retry_topic, subscribe
+from tianzhou.client.core.subscription import Sql92, dead_letter_topic, retry_topic, subscribe
 
 
 @pytest.mark.parametrize("expression", ["", "*"])
@@ -43,13 +43,7 @@ def test_an_empty_expression_is_refused() -> None:
         Sql92("  ")
 
 
-@pytest.mark.parametrize("wrong", ["", "a b", "x" * 121])
-def test_groups_that_can_not_be(wrong: str) -> None:
-    with pytest.raises(UsageError):
-        checked_group(wrong)
-
-
 def test_names_of_topics() -> None:
-    assert retry_topic(checked_group("g")) == "%RETRY%g"
+    assert (retry_topic("g"), dead_letter_topic("g")) == ("%RETRY%g", "%DLQ%g")
     with pytest.raises(UsageError):
         subscribe("no such!", version=1)

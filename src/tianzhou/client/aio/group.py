@@ -12,7 +12,9 @@ what it has, and asks again soon.
 import asyncio
 import contextlib
 import logging
+import math
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Protocol
 
@@ -42,6 +44,12 @@ log: Final = logging.getLogger("tianzhou.client")
 
 SOON_S: Final = 1.0
 """When to look again if something could not be found out or done."""
+
+
+HANDOVER_S: Final = 0.2
+"""How long a queue that somebody else may have had is left alone before its offset is read. All
+members hear of a change at the same moment, and whoever had the queue commits when it gives it up;
+without the pause the same messages would be consumed by both."""
 
 
 class Keeper(Protocol):
@@ -88,6 +96,7 @@ class Group:
         self._loops: list[asyncio.Task[None]] = []
         self._leave: Callable[[], Awaitable[None]] | None = None
         self._dice = random.Random()
+        self._is_alone = False
 
     # Being a member
 
@@ -161,40 +170,31 @@ class Group:
     async def balance(self) -> bool:
         """Have what we should have. False when something must be tried again soon."""
         self._wanted.clear()
-        is_settled = True
+        is_settled, gained = True, list[MessageQueue]()
         for topic in list(self.subscriptions):
             try:
-                is_settled &= await self._balance_topic(topic)
+                wanted = await self._share_of(await self._route(topic))
             except ClientError as error:
                 log.info("rebalance.failed", extra={"topic": topic, "reason": str(error)})
+                wanted = None
+            if wanted is None:
                 is_settled = False
-        gone = [lane for lane in self.lanes.values() if lane.queue.topic not in self.subscriptions]
-        for lane in gone:
-            self._give_up(lane)
-        return is_settled
+                continue
+            changes = difference((q for q in self.lanes if q.topic == topic), wanted)
+            for queue in changes.dropped:
+                self._give_up(self.lanes[queue])
+            gained += changes.gained
+        for lane in list(self.lanes.values()):
+            if lane.queue.topic not in self.subscriptions:
+                self._give_up(lane)
+        return await self._gain(gained) and is_settled
 
-    async def _balance_topic(self, topic: str) -> bool:
+    async def _route(self, topic: str) -> TopicRoute:
         route = self._cluster.known_route(topic)
         if route is None or route.is_borrowed:
             # Retry topics are made by the first heartbeat, others by their first message.
             route = await self._cluster.refresh(topic)
-        wanted = await self._share_of(route)
-        if wanted is None:
-            return False
-        held = [queue for queue in self.lanes if queue.topic == topic]
-        changes = difference(held, wanted)
-        for queue in changes.dropped:
-            self._give_up(self.lanes[queue])
-        free = [queue for queue in changes.gained if queue not in self._releasing]
-        gained = await self._gain(free)
-        if changes.dropped or gained:
-            self._share_limits(topic)
-            log.info(
-                "queues.changed",
-                extra={"group": self.name, "topic": topic, "gained": len(gained),
-                       "dropped": len(changes.dropped), "held": len(wanted)},
-            )  # fmt: skip
-        return len(gained) == len(changes.gained)
+        return route
 
     async def _share_of(self, route: TopicRoute) -> list[MessageQueue] | None:
         """Our queues of a topic; None when that can't be known now."""
@@ -204,6 +204,7 @@ class Group:
         if members is None or self._cluster.client_id not in members:
             await self._cluster.heartbeat_now()
             return None
+        self._is_alone = len(members) == 1
         return assign(
             self.options.strategy, group=self.name, client_id=self._cluster.client_id,
             queues=route.read_queues, clients=members,
@@ -232,19 +233,26 @@ class Group:
 
     # Gaining
 
-    async def _gain(self, queues: list[MessageQueue]) -> list[MessageQueue]:
-        """Begin with these; those that could be begun with."""
+    async def _gain(self, wanted: list[MessageQueue]) -> bool:
+        """Begin with these. False when that must be tried again for some of them."""
+        queues = [queue for queue in wanted if queue not in self._releasing]
         until: dict[MessageQueue, float] = {}
         if self._needs_locks and queues:
             until = await self._locks.lock(queues)
             queues = [queue for queue in queues if queue in until]
+        elif queues and not self._is_alone and not self.options.broadcasting:
+            await asyncio.sleep(HANDOVER_S)
         begun = await asyncio.gather(*(self._begin(queue) for queue in queues))
         for lane in begun:
-            if lane is not None:
-                lane.locked_until = until.get(lane.queue, float("inf"))
+            if lane is not None and lane.queue.topic in self.subscriptions:
+                lane.locked_until = until.get(lane.queue, math.inf)
                 self.lanes[lane.queue] = lane
                 self._keeper.gained(lane)
-        return [lane.queue for lane in begun if lane is not None]
+        self._share_limits()
+        if wanted:
+            facts = {"group": self.name, "wanted": len(wanted), "held": len(self.lanes)}
+            log.info("queues.gained", extra=facts)
+        return len(wanted) == sum(lane is not None for lane in begun)
 
     async def _begin(self, queue: MessageQueue) -> Lane | None:
         try:
@@ -275,10 +283,11 @@ class Group:
             case Ask.TIME:
                 return await self.offsets.at_time(queue, self._start.time_ms)
 
-    def _share_limits(self, topic: str) -> None:
-        lanes = [lane for lane in self.lanes.values() if lane.queue.topic == topic]
-        for lane in lanes:
-            lane.limits = self.options.flow.shared_by(len(lanes))
+    def _share_limits(self) -> None:
+        """What a topic may have in work is shared by the queues of it that we have."""
+        counts = Counter(queue.topic for queue in self.lanes)
+        for lane in self.lanes.values():
+            lane.limits = self.options.flow.shared_by(counts[lane.queue.topic])
 
     # Giving up
 

@@ -18,7 +18,7 @@ log: Final = logging.getLogger("tianzhou.client")
 
 Result: TypeAlias = ConsumeResult | None
 MessageListener: TypeAlias = Callable[[ReceivedMessage], Result | Awaitable[Result]]
-BatchListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], Result | Awaitable[Result]]
+BatchListener: TypeAlias = Callable[[list[ReceivedMessage]], Result | Awaitable[Result]]
 
 Failure: TypeAlias = tuple[ReceivedMessage, int]
 """A message that is to be delivered again, and its delay level."""

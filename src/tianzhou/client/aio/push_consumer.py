@@ -38,9 +38,9 @@ from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.outcome import GROWING
 from tianzhou.client.core.received import ReceivedMessage
-from tianzhou.client.core.subscription import Sql92, checked_group, retry_topic, subscribe
+from tianzhou.client.core.subscription import Sql92, retry_topic, subscribe
 from tianzhou.client.errors import ClientClosed
-from tianzhou.client.options import ClientOptions
+from tianzhou.client.options import ClientOptions, checked_group
 from tianzhou.wire.queues import MessageQueue
 
 _DEFAULTS: Final = ConsumerOptions()
@@ -112,7 +112,7 @@ class PushConsumer:
 
     # Life
 
-    async def start(self) -> None:
+    async def start(self) -> Self:
         """Join the group and begin to pull. Raises what makes that impossible."""
         if self._parts is not None or self._ended.is_set():
             raise UsageError(f"consumer of {self.group} was started before; make another")
@@ -124,6 +124,7 @@ class PushConsumer:
             failing.push_async_callback(self._end)
             await self._parts.start()
             failing.pop_all()
+        return self
 
     async def stop(self) -> None:
         """Finish what is in hand, commit, and leave the group. Raises what ended the consumer
@@ -155,8 +156,7 @@ class PushConsumer:
             await self.closed()
 
     async def __aenter__(self) -> Self:
-        await self.start()
-        return self
+        return await self.start()
 
     async def __aexit__(
         self,

@@ -16,9 +16,6 @@ from tianzhou.wire.heartbeat import SubscriptionData
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
-GROUP_CHARACTERS_MAX: Final = 120
-"""What brokers take; retry and dead letter topics are made of it."""
-
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 
@@ -80,19 +77,6 @@ def subscribe(topic: str, expression: str | Sql92 = ALL, *, version: int) -> Sub
     except FilterError as error:
         raise UsageError(f"subscription to {topic}: {error}") from error
     return Subscription(topic, ALL if tags.is_all else expression, TAG, version, tags)
-
-
-def checked_group(group: str) -> str:
-    """The group, if its retry and dead letter topics can exist. Raises UsageError."""
-    try:
-        names.checked_topic(group)
-    except UsageError as error:
-        raise UsageError(f"a group is named like a topic: {error}") from error
-    if len(group) > GROUP_CHARACTERS_MAX:
-        raise UsageError(
-            f"group {group!r} has {len(group)} characters; at most {GROUP_CHARACTERS_MAX}"
-        )
-    return group
 
 
 def retry_topic(group: str) -> str:

@@ -1,0 +1,219 @@
+"""Ordered consumption: one at a time for each queue, in place until it succeeds."""
+
+import asyncio
+import threading
+from collections import defaultdict
+
+import pytest
+from consuming import Notes, asynchronous, consuming, numbers, on_both_loops, send, send_to, until
+
+from tianzhou.client.aio.push_consumer import PushConsumer
+from tianzhou.client.consumer_options import ConsumerOptions
+from tianzhou.client.core.received import ReceivedMessage
+from tianzhou.testing import RunningBroker
+from tianzhou.wire.queues import MessageQueue
+
+ALL = {"orders": "*"}
+QUICK = {"orderly": True, "suspend_s": 0.05}
+
+
+def queue(mq: RunningBroker, number: int = 0) -> MessageQueue:
+    return MessageQueue(topic="orders", broker_name=mq.name, queue_id=number)
+
+
+def in_order(messages: list[ReceivedMessage]) -> bool:
+    offsets = defaultdict[int, list[int]](list)
+    for message in messages:
+        offsets[message.queue_id].append(message.queue_offset)
+    return all(found == sorted(set(found)) for found in offsets.values())
+
+
+@on_both_loops
+async def test_coroutines_get_a_queue_in_order(mq: RunningBroker) -> None:
+    mq.create_topic("orders", queues=3)
+    await send(mq, "orders", numbers(60))
+    notes, busy = Notes(), set[int]()
+    group = f"g{len(mq.stored('orders'))}"
+
+    async def listener(message: ReceivedMessage) -> None:
+        assert message.queue_id not in busy
+        busy.add(message.queue_id)
+        await asyncio.sleep(0.001)
+        busy.remove(message.queue_id)
+        notes(message)
+
+    async with consuming(mq, group, ALL, listener, **QUICK):
+        await until(lambda: len(notes.messages) == len(mq.stored("orders")))
+    assert in_order(notes.messages)
+    assert mq.lag(group, "orders") == 0
+
+
+@asynchronous
+async def test_functions_get_a_queue_in_order(mq: RunningBroker) -> None:
+    mq.create_topic("orders", queues=3)
+    await send(mq, "orders", numbers(300))
+    notes, busy, lock = Notes(), set[int](), threading.Lock()
+
+    def listener(message: ReceivedMessage) -> None:
+        with lock:
+            assert message.queue_id not in busy
+            busy.add(message.queue_id)
+        threading.Event().wait(0.0005)
+        with lock:
+            busy.remove(message.queue_id)
+        notes(message)
+
+    async with consuming(mq, "g", ALL, listener, **QUICK):
+        await until(lambda: len(notes.messages) == 300)
+    assert in_order(notes.messages)
+    assert mq.lag("g", "orders") == 0
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@asynchronous
+async def test_a_failure_is_tried_again_in_place(mq: RunningBroker, is_async: bool) -> None:
+    mq.create_topic("orders", queues=2)
+    await send_to(mq, queue(mq, 0), numbers(5))
+    await send_to(mq, queue(mq, 1), numbers(5, first=10))
+    tried: list[tuple[int, int]] = []
+
+    def listener(message: ReceivedMessage) -> None:
+        tried.append((int(message.body), message.reconsume_times))
+        if message.body == b"2" and message.reconsume_times < 3:
+            raise ValueError("not yet")
+
+    async def coroutine(message: ReceivedMessage) -> None:
+        listener(message)
+
+    async with consuming(mq, "g", ALL, coroutine if is_async else listener, **QUICK):
+        await until(lambda: len(tried) == 13)
+    first = [number for number, _ in tried if number < 10]
+    assert first == [0, 1, 2, 2, 2, 2, 3, 4]
+    assert [times for number, times in tried if number == 2] == [0, 1, 2, 3]
+    assert [number for number, _ in tried if number >= 10] == [10, 11, 12, 13, 14]
+    # The other queue did not wait for it.
+    assert tried.index((14, 0)) < tried.index((2, 3))
+    assert mq.stored("SCHEDULE_TOPIC_XXXX") == []
+    assert mq.lag("g", "orders") == 0
+
+
+@asynchronous
+async def test_a_batch_is_tried_again_from_the_first_failure(mq: RunningBroker) -> None:
+    mq.create_topic("orders", queues=1)
+    await send(mq, "orders", numbers(6))
+    options = ConsumerOptions(orderly=True, suspend_s=0.05, batch_size=6)
+    consumer = PushConsumer("g", nameserver=mq.nameserver, subscribe=ALL, options=options)
+    calls: list[list[int]] = []
+
+    @consumer.listen_batches
+    async def listener(messages: list[ReceivedMessage]) -> None:  # pyright: ignore[reportUnusedFunction] # the consumer has it
+        calls.append([int(message.body) for message in messages])
+        for message in messages:
+            if message.body == b"4" and message.reconsume_times < 1:
+                message.retry()
+
+    async with consumer:
+        await until(lambda: sum(map(len, calls)) >= 8)
+    assert calls == [[0, 1, 2, 3, 4, 5], [4, 5]]
+    assert mq.lag("g", "orders") == 0
+
+
+@asynchronous
+async def test_too_many_failures_make_a_dead_letter(mq: RunningBroker) -> None:
+    mq.create_topic("orders", queues=1)
+    await send(mq, "orders", numbers(4))
+    tried: list[bytes] = []
+
+    async def listener(message: ReceivedMessage) -> None:
+        tried.append(message.body)
+        if message.body == b"1":
+            raise ValueError("never")
+        if message.body == b"2":
+            message.retry(-1)
+
+    async with consuming(mq, "g", ALL, listener, max_reconsume_times=2, **QUICK):
+        await until(lambda: b"3" in tried)
+    assert tried == [b"0", b"1", b"1", b"1", b"2", b"3"]
+    assert [message.body for message in mq.dead_letters("g")] == [b"1", b"2"]
+    assert mq.lag("g", "orders") == 0
+
+
+@asynchronous
+async def test_a_loop_gets_the_next_of_a_queue_after_the_acknowledgement(
+    mq: RunningBroker,
+) -> None:
+    mq.create_topic("orders", queues=2)
+    await send_to(mq, queue(mq, 0), numbers(3))
+    await send_to(mq, queue(mq, 1), numbers(3, first=10))
+    options = ConsumerOptions(orderly=True, auto_ack=False, suspend_s=0.05)
+    async with PushConsumer(
+        "g", nameserver=mq.nameserver, subscribe=ALL, options=options
+    ) as consumer:
+        messages = aiter(consumer)
+        one, two = await anext(messages), await anext(messages)
+        assert {one.body, two.body} == {b"0", b"10"}
+        waiting = asyncio.ensure_future(anext(messages))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        one.retry()
+        again = await waiting
+        assert (again.body, again.reconsume_times) == (one.body, 1)
+        again.ack()
+        after = await anext(messages)
+        assert int(after.body) == int(one.body) + 1
+        after.ack()
+        two.ack()
+        got: list[bytes] = []
+        for _ in range(3):
+            message = await anext(messages)
+            got.append(message.body)
+            message.ack()
+    assert mq.lag("g", "orders") == 0
+
+
+@asynchronous
+async def test_only_one_consumer_has_a_queue(mq: RunningBroker) -> None:
+    """A queue goes to its next owner only when the message in hand is done, however long that
+    takes, and the order holds across owners."""
+    mq.create_topic("orders", queues=4)
+    notes, first_has, go_on = Notes(), asyncio.Event(), asyncio.Event()
+
+    async def slow(message: ReceivedMessage) -> None:
+        first_has.set()
+        await go_on.wait()
+        notes(message)
+
+    async with consuming(mq, "g", ALL, slow, **QUICK) as first:
+        for number in range(4):
+            await send_to(mq, queue(mq, number), numbers(3))
+        await until(lambda: first._parts and sum(
+            lane.in_hand > 0 for lane in first._parts.group.lanes.values()) == 4)  # fmt: skip
+        async with consuming(mq, "g", ALL, notes.take, **QUICK) as second:
+            await until(lambda: len([q for q in first.assignment if q.topic == "orders"]) == 2)
+            await asyncio.sleep(0.3)
+            assert not [q for q in second.assignment if q.topic == "orders"]
+            assert notes.messages == []
+            go_on.set()
+            await until(lambda: len([q for q in second.assignment if q.topic == "orders"]) == 2)
+            await until(lambda: len(notes.messages) == 12)
+    assert in_order(notes.messages)
+    assert mq.lag("g", "orders") == 0
+
+
+@asynchronous
+async def test_a_lock_that_is_not_renewed_stops_the_queue(mq: RunningBroker) -> None:
+    mq.create_topic("orders", queues=1)
+    await send(mq, "orders", [b"0"])
+    notes = Notes()
+    async with consuming(mq, "g", ALL, notes.take, lock_interval_s=0.05, **QUICK) as consumer:
+        await until(lambda: notes.values == [0])
+        assert consumer._parts is not None
+        lanes = list(consumer._parts.group.lanes.values())
+        with mq.faults.refuse([41], 1):
+            await asyncio.sleep(0.2)
+            for lane in lanes:
+                lane.locked_until = 0.0  # as if 30 seconds had passed
+            await send(mq, "orders", [b"1"])
+            await asyncio.sleep(0.3)
+            assert notes.values == [0]
+        await until(lambda: notes.values == [0, 1])
