@@ -254,7 +254,11 @@ class RunningBroker:
         return self._look(looks.describe)
 
     def wait_until(
-        self, look: Callable[[], T], *, within_s: float = WITHIN_S, what: str = "the condition"
+        self,
+        look: Callable[[], T | None],
+        *,
+        within_s: float = WITHIN_S,
+        what: str = "the condition",
     ) -> T:
         """What `look` returns, as soon as that is true; a failure shows what was there.
 
@@ -263,7 +267,11 @@ class RunningBroker:
         return waiting.wait_until(look, self.describe, within_s=within_s, what=what)
 
     async def until(
-        self, look: Callable[[], T], *, within_s: float = WITHIN_S, what: str = "the condition"
+        self,
+        look: Callable[[], T | None],
+        *,
+        within_s: float = WITHIN_S,
+        what: str = "the condition",
     ) -> T:
         """The same, awaited, for tests whose clients live in their own event loop."""
         return await waiting.until(look, self.describe, within_s=within_s, what=what)

@@ -14,7 +14,7 @@ PAUSE_S: Final = 0.005
 
 
 def wait_until(
-    look: Callable[[], T], describe: Callable[[], str], *, within_s: float, what: str
+    look: Callable[[], T | None], describe: Callable[[], str], *, within_s: float, what: str
 ) -> T:
     """What `look` returns, as soon as it is true. AssertionError says what was there instead."""
     if _is_in_loop():
@@ -27,7 +27,7 @@ def wait_until(
 
 
 async def until(
-    look: Callable[[], T], describe: Callable[[], str], *, within_s: float, what: str
+    look: Callable[[], T | None], describe: Callable[[], str], *, within_s: float, what: str
 ) -> T:
     """The same for a coroutine; the event loop goes on meanwhile."""
     for found in _looks(look, describe, within_s=within_s, what=what):
@@ -38,8 +38,8 @@ async def until(
 
 
 def _looks(
-    look: Callable[[], T], describe: Callable[[], str], *, within_s: float, what: str
-) -> Iterator[T]:
+    look: Callable[[], T | None], describe: Callable[[], str], *, within_s: float, what: str
+) -> Iterator[T | None]:
     deadline = time.monotonic() + within_s
     while True:
         # Time first: the last look is one after the deadline.
