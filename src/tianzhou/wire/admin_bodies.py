@@ -106,6 +106,41 @@ class QueueUnits(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     subscription_data: SubscriptionData | None = None
 
 
+class QueueProcess(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One queue as a consumer holds it; what another kind of client leaves out reads as 0."""
+
+    cached_msg_count: int = 0
+    cached_msg_max_offset: int = 0
+    cached_msg_min_offset: int = 0
+    cached_msg_size_in_mi_b: int = 0
+    commit_offset: int = 0
+    droped: bool = False
+    last_consume_timestamp: int = 0
+    last_pull_timestamp: int = 0
+    locked: bool = False
+
+
+class _RunningInfoText(msgspec.Struct, rename="camel"):
+    jstack: str | None = None
+    mq_table: dict[str, QueueProcess] = {}
+    properties: dict[str, str] = {}
+    subscription_set: tuple[SubscriptionData, ...] = ()
+
+
+class RunningInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer's answer to GET_CONSUMER_RUNNING_INFO."""
+
+    properties: dict[str, str]
+    queues: dict[MessageQueue, QueueProcess]
+    stacks: str
+    """What its threads do, if that was asked for."""
+    subscriptions: tuple[SubscriptionData, ...]
+
+
+class _GroupStatusText(msgspec.Struct, rename="camel"):
+    consumer_table: dict[str, dict[str, int]] = {}
+
+
 class HalfMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A transactional message that is not decided."""
 
@@ -164,6 +199,12 @@ class _ClientStatusText(msgspec.Struct, rename="camel"):
 _GROUP_CONFIGS: Final = BodyReader(SubscriptionGroupList)
 _CLIENT_STATUS: Final = BodyReader(_ClientStatusText)
 _QUEUE: Final = BodyReader(MessageQueue)
+_GROUPS: Final = BodyReader(GroupList)
+_PRODUCERS: Final = BodyReader(ProducerTable)
+_TIME_SPANS: Final = BodyReader(ConsumeTimeSpans)
+_STATS: Final = BodyReader(BrokerStats)
+_RUNNING: Final = BodyReader(_RunningInfoText)
+_GROUP_STATUS: Final = BodyReader(_GroupStatusText)
 _HALVES: Final = BodyReader(HalfMessages)
 _TIMERS: Final = BodyReader(TimedMessages)
 
@@ -212,3 +253,38 @@ def decode_half_messages(data: Bytes) -> HalfMessages:
 
 def decode_timed_messages(data: Bytes) -> TimedMessages:
     return _TIMERS.read(data)
+
+
+def decode_group_list(data: Bytes) -> GroupList:
+    return _GROUPS.read(data)
+
+
+def decode_producer_table(data: Bytes) -> ProducerTable:
+    return _PRODUCERS.read(data)
+
+
+def decode_time_spans(data: Bytes) -> ConsumeTimeSpans:
+    return _TIME_SPANS.read(data)
+
+
+def decode_broker_stats(data: Bytes) -> BrokerStats:
+    return _STATS.read(data)
+
+
+def decode_running_info(data: Bytes) -> RunningInfo:
+    text = _RUNNING.read(data)
+    return RunningInfo(
+        properties=text.properties,
+        queues={_QUEUE.read(queue.encode()): row for queue, row in text.mq_table.items()},
+        stacks=text.jstack or "",
+        subscriptions=text.subscription_set,
+    )
+
+
+def decode_group_status(data: Bytes) -> dict[str, dict[MessageQueue, int]]:
+    """Answer to INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the offsets that each client holds."""
+    table = _GROUP_STATUS.read(data).consumer_table
+    return {
+        client: {_QUEUE.read(queue.encode()): offset for queue, offset in rows.items()}
+        for client, rows in table.items()
+    }

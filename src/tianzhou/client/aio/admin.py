@@ -1,0 +1,81 @@
+"""Administration: everything an operator asks a cluster, by noun.
+
+    async with Admin(nameserver="10.0.0.1:9876") as admin:
+        await admin.topics.create("orders", queues=8)
+        progress = await admin.offsets.progress("billing")
+        print(progress.lag, progress.behind_s)
+
+The requests are RocketMQ's, except for the lists of pending transactions and of timers.
+"""
+
+from types import TracebackType
+from typing import Final, Self
+
+from tianzhou.client.aio.admin_brokers import Brokers
+from tianzhou.client.aio.admin_calls import AdminCalls
+from tianzhou.client.aio.admin_dead_letters import DeadLetterBox
+from tianzhou.client.aio.admin_groups import Groups
+from tianzhou.client.aio.admin_messages import Messages
+from tianzhou.client.aio.admin_offsets import Offsets
+from tianzhou.client.aio.admin_timers import Timers
+from tianzhou.client.aio.admin_topics import Topics
+from tianzhou.client.aio.admin_transactions import Transactions
+from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.errors import ClientClosed
+from tianzhou.client.options import ClientOptions
+
+_DEFAULTS: Final = ClientOptions()
+
+
+class Admin:
+    """Owner: the event loop in which it was started. Use it in an `async with` block."""
+
+    brokers: Brokers
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    messages: Messages
+    dead_letters: DeadLetterBox
+    transactions: Transactions
+    timers: Timers
+
+    def __init__(self, *, nameserver: str, client: ClientOptions = _DEFAULTS) -> None:
+        self._nameserver = nameserver
+        self._options = client
+        self._cluster: Cluster | None = None
+
+    def __getattr__(self, name: str) -> object:
+        # Only asked for what is not there.
+        if name in type(self).__annotations__:
+            raise ClientClosed("this admin client was not started; use it in an async with block")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    async def start(self) -> Self:
+        cluster = self._cluster = Cluster.join(self._nameserver, self._options)
+        calls = AdminCalls(cluster)
+        self.brokers = Brokers(calls)
+        self.topics = Topics(calls)
+        self.groups = Groups(calls, self.topics)
+        self.offsets = Offsets(calls)
+        self.messages = Messages(calls, self.offsets)
+        self.dead_letters = DeadLetterBox(calls, self.offsets)
+        self.transactions = Transactions(calls)
+        self.timers = Timers(calls)
+        return self
+
+    async def close(self) -> None:
+        """A second time changes nothing."""
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            await cluster.leave()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,141 @@
+"""Brokers and clusters: who there is, how they are, their settings, and taking one out."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from tianzhou.base.errors import UsageError
+from tianzhou.client.aio.admin_calls import AdminCalls
+from tianzhou.client.core.admin_results import BrokerPlace, BrokerStatus, Traffic
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_headers_admin import GetConsumeStatsRequest, ViewStatsRequest
+from tianzhou.wire.admin_bodies import (
+    BrokerStats,
+    ProducerClient,
+    decode_broker_stats,
+    decode_producer_table,
+)
+from tianzhou.wire.queues import decode_consume_stats
+from tianzhou.wire.tables import decode_group_table, decode_kv_table
+
+READ_ONLY: Final = 4
+READ_WRITE: Final = 6
+
+
+class Brokers:
+    """Owner: the event loop."""
+
+    def __init__(self, calls: AdminCalls) -> None:
+        self._calls = calls
+
+    async def all(self) -> list[BrokerPlace]:
+        """Every broker that the name server knows, by name."""
+        return await self._calls.places()
+
+    async def status(self, name: str) -> BrokerStatus:
+        address = await self._address(name)
+        _, body = await self._calls.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return _status(name, address, decode_kv_table(body).table)
+
+    async def statuses(self) -> list[BrokerStatus]:
+        """Of every master, asked at once."""
+        masters = await self._calls.masters()
+        bodies = await self._calls.ask_each(masters, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return [
+            _status(name, masters[name], decode_kv_table(body).table)
+            for name, body in bodies.items()
+        ]
+
+    async def statistic(self, name: str, statistic: str, key: str) -> BrokerStats:
+        """One of RocketMQ's statistics, for example TOPIC_PUT_NUMS of a topic, or GROUP_GET_NUMS
+        of `topic@group`: over the last minute, hour and day."""
+        fields = ViewStatsRequest(stats_name=statistic, stats_key=key)
+        code = RequestCode.VIEW_BROKER_STATS_DATA
+        _, body = await self._calls.ask(await self._address(name), code, fields)
+        return decode_broker_stats(body)
+
+    async def producers(self, name: str) -> dict[str, list[ProducerClient]]:
+        """Producers that are connected, by group."""
+        address = await self._address(name)
+        _, body = await self._calls.ask(address, RequestCode.GET_ALL_PRODUCER_INFO)
+        return decode_producer_table(body).data
+
+    # Settings
+
+    async def config(self, name: str) -> dict[str, str]:
+        """All settings, by RocketMQ's names."""
+        address = await self._address(name)
+        _, body = await self._calls.ask(address, RequestCode.GET_BROKER_CONFIG)
+        lines = (line.partition("=") for line in body.decode().splitlines())
+        return {key.strip(): value.strip() for key, sign, value in lines if sign}
+
+    async def configure(self, name: str, settings: Mapping[str, str]) -> None:
+        """Change settings while the broker runs; all, or none of them."""
+        for key, value in settings.items():
+            if "\n" in key + value or "=" in key or not key:
+                raise UsageError(f"setting {key!r} = {value!r} is not one line of name and value")
+        text = "".join(f"{key}={value}\n" for key, value in settings.items())
+        address = await self._address(name)
+        await self._calls.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
+
+    # Taking one out
+
+    async def stop_writes(self, name: str) -> str:
+        """Producers send elsewhere from now on, and what is there can be read; the address."""
+        return await self._permit(name, READ_ONLY)
+
+    async def allow_writes(self, name: str) -> str:
+        """The other way round."""
+        return await self._permit(name, READ_WRITE)
+
+    async def _permit(self, name: str, bits: int) -> str:
+        address = await self._address(name)
+        text = b"brokerPermission=%d\n" % bits
+        await self._calls.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=text)
+        return address
+
+    async def traffic(self, name: str) -> Traffic:
+        """Who still writes to a broker, and which groups have not read all of it."""
+        address = await self._address(name)
+        _, body = await self._calls.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        status = _status(name, address, decode_kv_table(body).table)
+        _, body = await self._calls.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        groups = decode_group_table(body).subscription_group_table
+        lags = await asyncio.gather(*(self._lag(address, group) for group in groups))
+        behind = {group: lag for group, lag in zip(groups, lags, strict=True) if lag}
+        return Traffic(status.put_per_second, behind)
+
+    async def _lag(self, address: str, group: str) -> int:
+        fields = GetConsumeStatsRequest(consumer_group=group)
+        _, body = await self._calls.ask(address, RequestCode.GET_CONSUME_STATS, fields)
+        rows = decode_consume_stats(body).offset_table.values()
+        return sum(max(row.broker_offset - row.consumer_offset, 0) for row in rows)
+
+    async def _address(self, name: str) -> str:
+        return (await self._calls.masters([name]))[name]
+
+
+def _status(name: str, address: str, facts: Mapping[str, str]) -> BrokerStatus:
+    return BrokerStatus(
+        name=name,
+        address=address,
+        version=facts.get("brokerVersionDesc", ""),
+        is_active=facts.get("brokerActive", "true") == "true",
+        started_ms=int(_number(facts, "bootTimestamp")),
+        put_per_second=_number(facts, "putTps"),
+        get_per_second=_number(facts, "getTransferredTps", "getTransferedTps"),
+        put_today=int(
+            _number(facts, "msgPutTotalTodayNow") - _number(facts, "msgPutTotalTodayMorning")
+        ),
+        disk_used_ratio=_number(facts, "commitLogDiskRatio"),
+        refusal=facts.get("writeRefusedBecause", ""),
+        facts=facts,
+    )
+
+
+def _number(facts: Mapping[str, str], *names: str) -> float:
+    """Rates have three numbers, of which the first is of the last seconds."""
+    for name in names:
+        if facts.get(name):
+            return float(facts[name].split(" ")[0])
+    return 0.0

@@ -1,0 +1,126 @@
+"""How administration reaches brokers and name servers: one of them, or every master."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tianzhou.base.errors import UsageError
+from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.core.admin_results import BrokerPlace
+from tianzhou.client.core.pulling import PullAnswer, read_answer, records_of
+from tianzhou.client.core.routing import MASTER, TopicRoute
+from tianzhou.client.errors import NoRoute, remote_error
+from tianzhou.record.message import MessageView
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_headers_pull import OffsetResponse, PullMessageRequest
+from tianzhou.wire.fields import ExtFields
+from tianzhou.wire.header import Header
+from tianzhou.wire.queues import MessageQueue
+
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""The group in whose name tools read; every broker has it."""
+_SUBSCRIPTION: Final = 4
+"""The pull brings its own subscription."""
+
+
+class AdminCalls:
+    """Owner: the event loop."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    # Who there is
+
+    async def places(self) -> list[BrokerPlace]:
+        table = await self.cluster.nameservers.cluster_table()
+        return [
+            BrokerPlace(broker.cluster, name, dict(broker.broker_addrs))
+            for name, broker in sorted(table.broker_addr_table.items())
+        ]
+
+    async def masters(self, names: Iterable[str] | None = None) -> dict[str, str]:
+        """Addresses by broker name: of all masters, or of these. Raises NoRoute."""
+        known = {
+            place.name: place.addresses[MASTER]
+            for place in await self.places()
+            if MASTER in place.addresses
+        }
+        if not known:
+            raise NoRoute("the name server knows no broker; is one running, and registered?")
+        if names is None:
+            return known
+        missing = [name for name in names if name not in known]
+        if missing:
+            raise UsageError(
+                f"no broker {', '.join(missing)} is known; these are: {', '.join(known)}"
+            )
+        return {name: known[name] for name in names}
+
+    async def route(self, topic: str) -> TopicRoute:
+        """As it is now. Raises TopicNotFound."""
+        return await self.cluster.refresh(topic)
+
+    async def masters_of(self, topic: str) -> dict[str, str]:
+        """Masters that have the topic. Raises TopicNotFound."""
+        route = await self.route(topic)
+        return {name: held[MASTER] for name, held in route.brokers.items() if MASTER in held}
+
+    # Questions
+
+    async def ask(
+        self, address: str, code: int, fields: ExtFields | None = None, body: bytes = b""
+    ) -> tuple[Header, bytes]:
+        """The answer, if it is a success. Raises RemoteError."""
+        ext = fields.to_ext() if fields is not None else {}
+        return await self.cluster.call_ok(address, code, ext, body)
+
+    async def ask_each(
+        self,
+        addresses: Mapping[str, str],
+        code: int,
+        fields: ExtFields | None = None,
+        body: bytes = b"",
+    ) -> dict[str, bytes]:
+        """Bodies of the answers by broker name; all brokers are asked at once."""
+        answers = await asyncio.gather(
+            *(self.ask(address, code, fields, body) for address in addresses.values())
+        )
+        return {name: data for name, (_, data) in zip(addresses, answers, strict=True)}
+
+    async def offset(self, address: str, code: int, fields: ExtFields) -> int:
+        header, _ = await self.ask(address, code, fields)
+        return OffsetResponse.from_ext(header.ext).offset
+
+    # Reading
+
+    async def pull(
+        self, address: str, queue: MessageQueue, offset: int, count: int
+    ) -> tuple[PullAnswer, list[MessageView]]:
+        """Messages from an offset on; fewer when they are large. Raises RemoteError."""
+        fields = PullMessageRequest(
+            consumer_group=TOOLS_GROUP, topic=queue.topic, queue_id=queue.queue_id,
+            queue_offset=offset, max_msg_nums=count, sys_flag=_SUBSCRIPTION, commit_offset=0,
+            suspend_timeout_ms=0, subscription="*", sub_version=0, expression_type="TAG",
+        )  # fmt: skip
+        timeout_s = self.cluster.options.call_timeout_s
+        header, body = await self.cluster.call(
+            address, RequestCode.PULL_MESSAGE, fields.to_ext(), timeout_s=timeout_s
+        )
+        answer = read_answer(header, body)
+        if answer is None:
+            raise remote_error(address, header.code, header.remark)
+        records = records_of(answer.body, asked=offset)
+        return answer, [MessageView(records.buffer, start) for start in records.starts]
+
+    async def read(
+        self, address: str, queue: MessageQueue, *, start: int, end: int, count: int
+    ) -> list[MessageView]:
+        """At most so many messages of the offsets from `start` to before `end`."""
+        found: list[MessageView] = []
+        while start < end and len(found) < count:
+            answer, messages = await self.pull(address, queue, start, count - len(found))
+            found += [message for message in messages if message.queue_offset < end]
+            if answer.next_offset <= start:
+                break
+            start = answer.next_offset
+        return found

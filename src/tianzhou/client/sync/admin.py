@@ -1,0 +1,159 @@
+"""Administration for code that blocks: the same nouns, the same methods, the same values.
+
+    with Admin(nameserver="10.0.0.1:9876") as admin:
+        admin.topics.create("orders", queues=8)
+        print(admin.offsets.progress("billing").lag)
+
+Every method is the one of `tianzhou.client.aio.admin`, waited for.
+"""
+
+import functools
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Final, ParamSpec, Self, TypeVar
+
+from tianzhou.client.aio import admin as aio
+from tianzhou.client.aio import (
+    admin_brokers,
+    admin_dead_letters,
+    admin_groups,
+    admin_messages,
+    admin_offsets,
+    admin_timers,
+    admin_topics,
+    admin_transactions,
+)
+from tianzhou.client.options import ClientOptions
+from tianzhou.client.sync.runner import runner
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_DEFAULTS: Final = ClientOptions()
+
+
+def blocking(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """The same method, which returns when it is done."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return runner().run(method(*args, **kwargs))
+
+    return call
+
+
+class Brokers:
+    def __init__(self, inner: admin_brokers.Brokers) -> None:
+        self.all = blocking(inner.all)
+        self.status = blocking(inner.status)
+        self.statuses = blocking(inner.statuses)
+        self.statistic = blocking(inner.statistic)
+        self.producers = blocking(inner.producers)
+        self.config = blocking(inner.config)
+        self.configure = blocking(inner.configure)
+        self.stop_writes = blocking(inner.stop_writes)
+        self.allow_writes = blocking(inner.allow_writes)
+        self.traffic = blocking(inner.traffic)
+
+
+class Topics:
+    def __init__(self, inner: admin_topics.Topics) -> None:
+        self.all = blocking(inner.all)
+        self.show = blocking(inner.show)
+        self.create = blocking(inner.create)
+        self.update = blocking(inner.update)
+        self.shrink = blocking(inner.shrink)
+        self.delete = blocking(inner.delete)
+
+
+class Groups:
+    def __init__(self, inner: admin_groups.Groups) -> None:
+        self.all = blocking(inner.all)
+        self.show = blocking(inner.show)
+        self.create = blocking(inner.create)
+        self.update = blocking(inner.update)
+        self.delete = blocking(inner.delete)
+        self.consumers = blocking(inner.consumers)
+        self.producers = blocking(inner.producers)
+        self.running = blocking(inner.running)
+
+
+class Offsets:
+    def __init__(self, inner: admin_offsets.Offsets) -> None:
+        self.progress = blocking(inner.progress)
+        self.owners = blocking(inner.owners)
+        self.reset_to_time = blocking(inner.reset_to_time)
+        self.reset_to_offset = blocking(inner.reset_to_offset)
+        self.clone = blocking(inner.clone)
+        self.committed = blocking(inner.committed)
+        self.by_time = blocking(inner.by_time)
+        self.bounds = blocking(inner.bounds)
+
+
+class Messages:
+    def __init__(self, inner: admin_messages.Messages) -> None:
+        self.by_id = blocking(inner.by_id)
+        self.by_unique_id = blocking(inner.by_unique_id)
+        self.by_key = blocking(inner.by_key)
+        self.between = blocking(inner.between)
+        self.at = blocking(inner.at)
+        self.trace = blocking(inner.trace)
+
+
+class DeadLetterBox:
+    def __init__(self, inner: admin_dead_letters.DeadLetterBox) -> None:
+        self.all = blocking(inner.all)
+        self.show = blocking(inner.show)
+        self.peek = blocking(inner.peek)
+        self.replay = blocking(inner.replay)
+
+
+class Transactions:
+    def __init__(self, inner: admin_transactions.Transactions) -> None:
+        self.all = blocking(inner.all)
+        self.parked = blocking(inner.parked)
+        self.commit = blocking(inner.commit)
+        self.rollback = blocking(inner.rollback)
+        self.recheck = blocking(inner.recheck)
+        self.resume = blocking(inner.resume)
+
+
+class Timers:
+    def __init__(self, inner: admin_timers.Timers) -> None:
+        self.all = blocking(inner.all)
+        self.cancel = blocking(inner.cancel)
+        self.delayed = blocking(inner.delayed)
+
+
+class Admin:
+    """Owner: everybody; several threads may use it at once. Use it in a `with` block."""
+
+    def __init__(self, *, nameserver: str, client: ClientOptions = _DEFAULTS) -> None:
+        self._inner = aio.Admin(nameserver=nameserver, client=client)
+
+    def start(self) -> Self:
+        inner = runner().run(self._inner.start())
+        self.brokers = Brokers(inner.brokers)
+        self.topics = Topics(inner.topics)
+        self.groups = Groups(inner.groups)
+        self.offsets = Offsets(inner.offsets)
+        self.messages = Messages(inner.messages)
+        self.dead_letters = DeadLetterBox(inner.dead_letters)
+        self.transactions = Transactions(inner.transactions)
+        self.timers = Timers(inner.timers)
+        return self
+
+    def close(self) -> None:
+        """A second time changes nothing."""
+        runner().run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,193 @@
+"""The admin client and groups: who they are, how far they have come, moving them."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from admin_world import commit, member, send
+
+from abuse.raw_client import RawClient, frame, heartbeat_of
+from tianzhou.base.errors import UsageError
+from tianzhou.client.aio.admin_offsets import LATEST
+from tianzhou.client.errors import GroupNotExist, RemoteError
+from tianzhou.client.sync.admin import Admin
+from tianzhou.testing import RunningBroker
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.header import RESPONSE_FLAG, Header
+from tianzhou.wire.headers_json import encode_json
+from tianzhou.wire.queues import MessageQueue, decode_queue_offsets
+
+
+@pytest.fixture
+def admin(mq: RunningBroker) -> Iterator[Admin]:
+    mq.create_topic("orders", queues=2)
+    with Admin(nameserver=mq.nameserver) as made:
+        yield made
+
+
+def queue(number: int) -> MessageQueue:
+    return MessageQueue(topic="orders", broker_name="broker-a", queue_id=number)
+
+
+# Groups
+
+
+def test_groups_are_made_changed_and_deleted(admin: Admin) -> None:
+    admin.groups.create("billing", retry_max_times=3)
+    assert "billing" in admin.groups.all()
+    admin.groups.update("billing", consume_enabled=False)
+    (config,) = admin.groups.show("billing").configs.values()
+    assert (config.retry_max_times, config.consume_enable) == (3, False)
+    admin.groups.delete("billing")
+    assert "billing" not in admin.groups.all()
+    with pytest.raises(GroupNotExist):
+        admin.groups.show("billing")
+    with pytest.raises(UsageError, match="two words"):
+        admin.groups.create("two words")
+
+
+def test_a_deleted_group_leaves_nothing_behind(admin: Admin, mq: RunningBroker) -> None:
+    admin.topics.create("%DLQ%billing")
+    commit(mq, "billing", "orders", offset=1)
+    admin.groups.delete("billing")
+    assert mq.committed("billing", "orders") == {}
+    assert "%DLQ%billing" not in admin.topics.all(internal=True)
+
+
+def test_members_and_what_they_subscribe_to(admin: Admin, mq: RunningBroker) -> None:
+    assert admin.groups.consumers("billing") is None
+    with member(mq, "billing", "orders", "me@1"), member(mq, "billing", "orders", "me@2"):
+        connected = admin.groups.consumers("billing")
+        assert connected is not None
+        assert [client.client_id for client in connected.connection_set] == ["me@1", "me@2"]
+        assert connected.subscription_table["orders"].sub_string == "*"
+        assert admin.groups.show("billing").client_ids == ("me@1", "me@2")
+
+
+def test_producers(admin: Admin, mq: RunningBroker) -> None:
+    assert admin.groups.producers("writers", "orders") == []
+    with RawClient(mq.broker) as client:
+        client.ask(RequestCode.HEART_BEAT, body=heartbeat_of(client="me", producers=("writers",)))
+        (found,) = admin.groups.producers("writers", "orders")
+        assert found.client_id == "me"
+        (known,) = admin.brokers.producers("broker-a")["writers"]
+        assert known.client_id == "me"
+        assert abs(known.last_update_timestamp - mq.clock.now_ms()) < 10_000
+
+
+def answer_next(client: RawClient, code: int, body: bytes) -> None:
+    """Let a consumer answer what the broker passes on to it."""
+    question = client.receive()
+    while question.header.code != code:
+        question = client.receive()
+    header = Header(code=0, opaque=question.header.opaque, flag=RESPONSE_FLAG)
+    client.send(frame(encode_json(header), body))
+
+
+def test_what_a_consumer_says_of_itself(admin: Admin, mq: RunningBroker) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    name = json.dumps({"topic": "orders", "brokerName": "broker-a", "queueId": 1})
+    told = (
+        '{"properties":{"PROP_CONSUMEORDERLY":"false"},"mqTable":{'
+        + name
+        + ':{"commitOffset":7,"cachedMsgCount":2}},"subscriptionSet":[{"topic":"orders"}]}'
+    )
+    with member(mq, "billing", "orders", "me") as client, ThreadPoolExecutor() as pool:
+        asked = pool.submit(admin.groups.running, "billing", "me")
+        answer_next(client, RequestCode.GET_CONSUMER_RUNNING_INFO, told.encode())
+        info = asked.result(10)
+    assert info.properties == {"PROP_CONSUMEORDERLY": "false"}
+    held = info.queues[queue(1)]
+    assert (held.commit_offset, held.cached_msg_count) == (7, 2)
+    assert [subscription.topic for subscription in info.subscriptions] == ["orders"]
+    with pytest.raises(RemoteError, match="nobody of group billing is not online"):
+        admin.groups.running("billing", "nobody")
+
+
+# Offsets
+
+
+def test_progress_in_messages_and_in_seconds(admin: Admin, mq: RunningBroker) -> None:
+    mq.clock.hold()
+    send(mq, "orders", b"1", b"2")
+    commit(mq, "billing", "orders", offset=1)
+    mq.clock.advance(minutes=5)
+    send(mq, "orders", b"3", queue_id=1)
+    mq.clock.advance(minutes=5)
+    progress = admin.offsets.progress("billing")
+    assert [(row.queue, row.committed, row.end) for row in progress.queues] == [
+        (queue(0), 1, 2),
+        (queue(1), 0, 1),
+    ]
+    assert [row.behind_s for row in progress.queues] == [600, 300]
+    assert (progress.lag, progress.behind_s) == (2, 600)
+    commit(mq, "billing", "orders", offset=2)
+    commit(mq, "billing", "orders", queue_id=1, offset=1)
+    progress = admin.offsets.progress("billing", "orders")
+    assert (progress.lag, progress.behind_s) == (0, 0)
+
+
+def test_a_group_is_moved_to_a_time(admin: Admin, mq: RunningBroker) -> None:
+    mq.clock.hold()
+    send(mq, "orders", b"1", b"2")
+    mq.clock.advance(hours=1)
+    moment = mq.clock.now_ms()
+    send(mq, "orders", b"3", b"4")
+    commit(mq, "billing", "orders", offset=4)
+    planned = admin.offsets.reset_to_time("billing", "orders", time_ms=moment, dry_run=True)
+    assert [(move.queue, move.committed, move.target) for move in planned] == [
+        (queue(0), 4, 2),
+        (queue(1), None, 0),
+    ]
+    assert planned[0].skipped == -2
+    assert mq.committed("billing", "orders") == {0: 4}
+    assert admin.offsets.reset_to_time("billing", "orders", time_ms=moment) == planned
+    assert mq.committed("billing", "orders") == {0: 2, 1: 0}
+    moved = admin.offsets.reset_to_time("billing", "orders", time_ms=LATEST)
+    assert [move.target for move in moved] == [4, 0]
+    assert mq.lag("billing", "orders") == 0
+
+
+def test_consumers_that_are_connected_follow(admin: Admin, mq: RunningBroker) -> None:
+    send(mq, "orders", b"1")
+    with member(mq, "billing", "orders", "me") as client:
+        admin.offsets.reset_to_time("billing", "orders", time_ms=0)
+        told = client.receive()
+        while told.header.code != RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+            told = client.receive()
+    assert decode_queue_offsets(told.body) == {queue(0): 0, queue(1): 0}
+
+
+def test_a_group_is_moved_to_an_offset(admin: Admin, mq: RunningBroker) -> None:
+    send(mq, "orders", b"1", b"2", b"3")
+    commit(mq, "billing", "orders", offset=3)
+    planned = admin.offsets.reset_to_offset("billing", queue(0), offset=1, dry_run=True)
+    assert (planned.committed, planned.target, planned.skipped) == (3, 1, -2)
+    assert mq.committed("billing", "orders") == {0: 3}
+    admin.offsets.reset_to_offset("billing", queue(0), offset=1)
+    assert mq.committed("billing", "orders") == {0: 1}
+    with pytest.raises(UsageError, match="which has 0 to 3"):
+        admin.offsets.reset_to_offset("billing", queue(0), offset=4)
+    elsewhere = MessageQueue(topic="orders", broker_name="broker-z", queue_id=0)
+    with pytest.raises(UsageError, match="broker-z has no queue of orders; these do: broker-a"):
+        admin.offsets.reset_to_offset("billing", elsewhere, offset=0)
+
+
+def test_a_group_begins_where_another_is(admin: Admin, mq: RunningBroker) -> None:
+    send(mq, "orders", b"1", b"2")
+    commit(mq, "billing", "orders", offset=1)
+    admin.offsets.clone("billing", "audit")
+    assert mq.committed("audit", "orders") == {0: 1}
+
+
+def test_single_numbers(admin: Admin, mq: RunningBroker) -> None:
+    mq.clock.hold()
+    send(mq, "orders", b"1")
+    mq.clock.advance(hours=1)
+    send(mq, "orders", b"2")
+    assert admin.offsets.bounds(queue(0)) == (0, 2)
+    assert admin.offsets.by_time(queue(0), time_ms=mq.clock.now_ms()) == 1
+    assert admin.offsets.committed("billing", queue(0)) is None
+    commit(mq, "billing", "orders", offset=2)
+    assert admin.offsets.committed("billing", queue(0)) == 2
