@@ -8,7 +8,7 @@ import pytest
 from loops import Run
 
 from tianzhou.client import Message, MessageView, Producer
-from tianzhou.client.errors import RemoteError, RequestTimeout, UsageError
+from tianzhou.client.errors import RequestTimeout, SendFailed, UsageError
 from tianzhou.testing import RunningBroker
 
 
@@ -77,7 +77,7 @@ def test_nobody_replies(mq: RunningBroker, run: Run) -> None:
             (asked,) = mq.stored("alone")
             assert asked.properties["TTL"] == "200"
             # The one who replies too late is told that nobody waits.
-            with pytest.raises(RemoteError, match="push reply message"):
+            with pytest.raises(SendFailed, match="push reply message"):
                 await producer.reply(asked, b"late")
 
     run(body)
