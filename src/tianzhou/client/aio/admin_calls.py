@@ -52,7 +52,8 @@ class AdminCalls:
         missing = [name for name in names if name not in known]
         if missing:
             raise UsageError(
-                f"no broker {', '.join(missing)} is known; these are: {', '.join(known)}"
+                f"no broker {', '.join(missing)} is known to the name server; it knows: "
+                f"{', '.join(known)}"
             )
         return {name: known[name] for name in names}
 
