@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tianzhou.client import errors as errors
+    from tianzhou.client.aio.admin import Admin as Admin
     from tianzhou.client.aio.cluster import Cluster as Cluster
     from tianzhou.client.aio.producer import Producer as Producer
     from tianzhou.client.aio.transaction import Transaction as Transaction
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tianzhou.wire.queues import MessageQueue as MessageQueue
 
 _PLACES = {
+    "Admin": "tianzhou.client.aio.admin",
     "ClientOptions": "tianzhou.client.options",
     "Cluster": "tianzhou.client.aio.cluster",
     "Compression": "tianzhou.client.core.sending",

@@ -10,12 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tianzhou.client.sync.admin import Admin as Admin
     from tianzhou.client.sync.producer import Producer as Producer
     from tianzhou.client.sync.producer import Transaction as Transaction
     from tianzhou.record.message import Message as Message
     from tianzhou.record.message import MessageView as MessageView
 
 _PLACES = {
+    "Admin": "tianzhou.client.sync.admin",
     "Message": "tianzhou.record.message",
     "MessageView": "tianzhou.record.message",
     "Producer": "tianzhou.client.sync.producer",
