@@ -4,8 +4,8 @@ Every message that the sink writes carries the property `SPARK_MARK`:
 
     query id : batch id : partition : rank [: digest]
 
-The rank counts the rows of a task. The digest, with `idempotent` alone, is of the message's topic,
-body and properties: a repeated task may get its rows in another order, but not other rows.
+The rank counts the rows of a task. The digest, with `idempotent` alone, is of the message's body
+and properties: a repeated task may get its rows in another order, but not other rows.
 """
 
 import hashlib
@@ -30,9 +30,10 @@ class Task:
         return b"%s:%d:%d:" % (self.query.encode(), self.batch, self.partition)
 
 
-def digest_of(topic: str, body: bytes, properties: bytes) -> bytes:
-    made = hashlib.blake2b(body, digest_size=_DIGEST_BYTES, key=topic.encode()[:64])
-    made.update(b"\0")
+def digest_of(body: bytes, properties: bytes) -> bytes:
+    # The length tells where one ends and the other begins.
+    made = hashlib.blake2b(b"%d:" % len(body), digest_size=_DIGEST_BYTES)
+    made.update(body)
     made.update(properties)
     return made.hexdigest().encode()
 

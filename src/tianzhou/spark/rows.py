@@ -47,7 +47,7 @@ class Row(NamedTuple):
     is_delayed: bool
 
 
-def check_schema(schema: StructType, *, has_topic: bool) -> None:
+def check_schema(schema: StructType, *, topic: str | None, idempotent: bool = False) -> None:
     """Raises SourceError for a DataFrame that can't be written."""
     by_name = {name.lower(): name for name in COLUMNS}
     seen: set[str] = set()
@@ -69,8 +69,13 @@ def check_schema(schema: StructType, *, has_topic: bool) -> None:
         seen.add(name)
     if len(seen & {"body", "value"}) != 1:
         raise SourceError("SCHEMA_MISMATCH", "exactly one of the columns body and value is needed")
-    if "topic" not in seen and not has_topic:
+    if "topic" not in seen and topic is None:
         raise SourceError("MISSING_OPTION", "neither option topic nor a column topic says where to")
+    if "topic" in seen and idempotent:
+        raise SourceError(
+            "WRONG_OPTION",
+            "idempotent=true looks for what was written in one topic: leave out the column topic",
+        )
 
 
 def rows_of(batch: Batch, topic: str | None) -> Iterator[Row]:

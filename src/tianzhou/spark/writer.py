@@ -52,7 +52,7 @@ class TopicWriter(DataSourceArrowWriter):
     """One batch. Made on the driver, sent to the tasks."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        check_schema(schema, has_topic=options.topic is not None)
+        check_schema(schema, topic=options.topic, idempotent=options.idempotent)
         self._options = options
         self._job = uuid.uuid4().hex
         with _told(options), options.cluster.connect() as brokers:
@@ -70,7 +70,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     """The micro-batches of a query."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        check_schema(schema, has_topic=options.topic is not None)
+        check_schema(schema, topic=options.topic, idempotent=options.idempotent)
         self._options = options
         with _told(options), options.cluster.connect() as brokers:
             ends = _check_topic(brokers, options)
@@ -139,8 +139,9 @@ def _write(
             _look(brokers, written, {q: (look_from.get(q, 0), end) for q, end in began.items()})
         stamped = _Stamped(options, task, written, brokers, began)
         sender = BatchSender(
-            brokers, options.group, unsure=stamped.missing if options.idempotent else None
-        )
+            brokers, options.group, first_turn=task.partition,
+            unsure=stamped.missing if options.idempotent else None,
+        )  # fmt: skip
         count = 0
         for batch in batches:
             for row in rows_of(batch, options.topic):
@@ -191,7 +192,7 @@ class _Stamped:
             self._rank += 1
             mark = b"%s%d" % (self._task.prefix, rank)
         else:
-            digest = marks.digest_of(row.topic, row.body, row.properties)
+            digest = marks.digest_of(row.body, row.properties)
             if self._written.takes_away(digest):
                 return None
             rank = self._written.next_rank()

@@ -70,8 +70,8 @@ def test_a_row_needs_a_topic() -> None:
 
 
 def test_schemas() -> None:
-    check_schema(schema(body=BinaryType()), has_topic=True)
-    check_schema(schema(Value=StringType(), topic=StringType()), has_topic=False)
+    check_schema(schema(body=BinaryType()), topic="orders")
+    check_schema(schema(Value=StringType(), topic=StringType()), topic=None)
     for fields, said in (
         ({"body": IntegerType()}, "column body is int; it must be binary or string"),
         ({"body": BinaryType(), "price": IntegerType()}, "column 'price' can't be written"),
@@ -79,6 +79,8 @@ def test_schemas() -> None:
         ({"body": BinaryType(), "value": BinaryType()}, "exactly one of the columns"),
     ):
         with pytest.raises(SourceError, match=said):
-            check_schema(schema(**fields), has_topic=True)
+            check_schema(schema(**fields), topic="orders")
     with pytest.raises(SourceError, match="neither option topic nor a column topic"):
-        check_schema(schema(body=BinaryType()), has_topic=False)
+        check_schema(schema(body=BinaryType()), topic=None)
+    with pytest.raises(SourceError, match="leave out the column topic"):
+        check_schema(schema(body=BinaryType(), topic=StringType()), topic="t", idempotent=True)

@@ -66,12 +66,17 @@ Unsure = Callable[[MessageQueue, Sequence[Entry]], Sequence[Entry]]
 class BatchSender:
     """Owner: one thread. What was added is stored when `flush` has returned."""
 
-    def __init__(self, brokers: Brokers, group: str, *, unsure: Unsure | None = None) -> None:
+    def __init__(
+        self, brokers: Brokers, group: str, *, first_turn: int = 0, unsure: Unsure | None = None
+    ) -> None:
+        """`first_turn` differs between programs that begin together, so that they begin with
+        different queues."""
         self._brokers = brokers
         self._group = group
         self._unsure = unsure
         self._open: dict[tuple[str, MessageQueue | None], _Gathered] = {}
         self._sent: dict[MessageQueue, _Sent] = {}
+        self._first_turn = first_turn
         self._turns: dict[str, int] = {}
 
     def add(self, topic: str, entry: Entry, sharding_key: str | None = None) -> None:
@@ -116,7 +121,7 @@ class BatchSender:
     def _next_queue(self, topic: str) -> MessageQueue:
         """In turn, and first one that nothing is on its way to."""
         queues = self._route(topic).write_queues
-        turn = self._turns.get(topic, -1) + 1
+        turn = self._turns.get(topic, self._first_turn - 1) + 1
         self._turns[topic] = turn
         rotated = [queues[(turn + n) % len(queues)] for n in range(len(queues))]
         return next((queue for queue in rotated if queue not in self._sent), rotated[0])

@@ -1,0 +1,78 @@
+"""One Spark session and one server for each test process: starting either takes seconds."""
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.streaming import DataStreamReader
+
+import tianzhou.spark
+from clients import server_process
+from clients.server_process import ServerProcess
+from spark.filling import Filling
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interpreter() -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    made = tianzhou.spark.session(master="local[2]", config={"spark.sql.shuffle.partitions": "2"})
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Shared: every test uses topics and groups of its own."""
+    running = server_process.up(tmp_path_factory.mktemp("up"), "--ephemeral")
+    yield running
+    running.end()
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic-{os.getpid()}-{next(_NUMBERS)}"
+
+
+@pytest.fixture
+def filling(server: ServerProcess) -> Iterator[Filling]:
+    with Filling(server.nameserver) as made:
+        yield made
+
+
+class Tables:
+    """The tables of the shared server."""
+
+    def __init__(self, spark: SparkSession, nameserver: str) -> None:
+        self.spark = spark
+        self.nameserver = nameserver
+
+    def reader(self, topic: str, **options: object) -> DataFrameReader:
+        reader = self.spark.read.format("rocketmq").option("nameserver", self.nameserver)
+        return reader.option("topic", topic).options(**{k: str(v) for k, v in options.items()})
+
+    def read(self, topic: str, **options: object) -> DataFrame:
+        return self.reader(topic, **options).load()
+
+    def stream(self, topic: str, **options: object) -> DataStreamReader:
+        reader = self.spark.readStream.format("rocketmq").option("nameserver", self.nameserver)
+        return reader.option("topic", topic).options(**{k: str(v) for k, v in options.items()})
+
+    def bodies(self, topic: str, **options: object) -> list[str]:
+        """Bodies as text, sorted."""
+        rows = self.read(topic, columns="body", **options).collect()
+        return sorted(bytes(row.body).decode() for row in rows)
+
+
+@pytest.fixture
+def tables(spark: SparkSession, server: ServerProcess) -> Tables:
+    return Tables(spark, server.nameserver)

@@ -1,0 +1,100 @@
+"""Messages for tests, sent with requests of our own making so that any of their fields can be."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from tianzhou.client.sync.batch_sender import BatchSender, Entry
+from tianzhou.client.sync.brokers import Brokers
+from tianzhou.client.sync.line import Request
+from tianzhou.record import compression, flags, properties
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.queues import MessageQueue
+
+
+class Filling:
+    def __init__(self, nameserver: str) -> None:
+        self.brokers = Brokers(nameserver, retry_s=10)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.brokers.close()
+
+    def send(
+        self, topic: str, body: bytes, *, queue: int = 0, compressed: int = 0, **texts: str
+    ) -> None:
+        """One message; names of properties are given as they are."""
+        sys_flag = flags.COMPRESSED | compressed if compressed else 0
+        ext = {
+            "a": "filling", "b": topic, "c": "TBW102", "d": "4", "e": str(queue),
+            "f": str(sys_flag), "g": str(int(time.time() * 1000)), "h": "0",
+            "i": properties.encode(texts).decode(), "j": "0", "k": "false", "m": "false",
+        }  # fmt: skip
+        route = self.brokers.publish_route(topic)
+        address = route.address(route.write_queues[0].broker_name)
+        assert address is not None
+        stored = compression.compress(body, sys_flag)
+        header, _ = self.brokers.line(address).call(
+            Request(RequestCode.SEND_MESSAGE_V2, ext, stored)
+        )
+        assert header.code == ResponseCode.SUCCESS, header.remark
+
+    def many(self, topic: str, count: int, *, first: int = 0, size: int = 0) -> list[str]:
+        """Numbered messages, spread over the queues in turn; their bodies."""
+        self.send_first(topic)
+        queues = len(self.queues(topic))
+        sender = BatchSender(self.brokers, "filling")
+        bodies = [f"{number:08d}".ljust(size, ".") for number in range(first, first + count)]
+        for number, body in enumerate(bodies):
+            text = b"TAGS\x01tag-%d\x02KEYS\x01k%d\x02number\x01%d\x02" % (
+                number % 3, number, number,
+            )  # fmt: skip
+            sender.add(topic, Entry(body.encode(), text), sharding_key="abcdefgh"[number % queues])
+        sender.flush()
+        return bodies
+
+    def send_first(self, topic: str) -> None:
+        """Make the topic, so that its queues are known."""
+        route = self.brokers.publish_route(topic)
+        if route.is_borrowed:
+            self.create(topic, 4)
+
+    def create(self, topic: str, queues: int, broker: str | None = None) -> None:
+        """On one broker, or on all that make topics."""
+        route = self.brokers.publish_route("brand-new-topic")
+        for name in route.brokers if broker is None else (broker,):
+            ext = {
+                "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues),
+                "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": "0", "order": "false",
+            }  # fmt: skip
+            address = route.address(name)
+            assert address is not None
+            header, _ = self.brokers.line(address).call(
+                Request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+            )
+            assert header.code == ResponseCode.SUCCESS, header.remark
+        self.brokers.forget(topic)
+        deadline = time.monotonic() + 10
+        while not self._has_queues(topic, queues):
+            assert time.monotonic() < deadline, f"{topic} never got {queues} queues"
+
+    def _has_queues(self, topic: str, queues: int) -> bool:
+        self.brokers.forget(topic)
+        route = self.brokers.publish_route(topic)
+        return not route.is_borrowed and len(route.read_queues) >= queues
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        return self.brokers.route(topic).read_queues
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """Queue id to the offset of the next message."""
+        found = self.brokers.max_offsets(self.queues(topic))
+        return {queue.queue_id: offset for queue, offset in found.items()}

@@ -1,0 +1,190 @@
+"""Batches: columns, where they begin and end, filters, tasks."""
+
+import json
+import time
+
+import pytest
+from pyspark.sql.functions import col
+
+from clients.waiting import wait_until
+from spark.conftest import Tables
+from spark.filling import Filling
+from tianzhou.record import flags
+from tianzhou.spark.batch_reader import TopicReader
+from tianzhou.spark.options import read_options_of
+from tianzhou.spark.reading import Ranges
+from tianzhou.spark.schema import TOPIC, table_schema
+
+pytestmark = pytest.mark.slow
+
+
+def test_every_column(tables: Tables, filling: Filling, topic: str) -> None:
+    before_ms = int(time.time() * 1000)
+    filling.send(topic, b"two apples", TAGS="fruit", KEYS="T1 T2", city="大连", UNIQ_KEY="A" * 32)
+    (row,) = tables.read(topic).collect()
+    assert list(row.asDict()) == list(TOPIC)
+    found = row.asDict()
+    for name in ("bornTimestamp", "storeTimestamp"):
+        assert 0 <= found.pop(name).timestamp() * 1000 - before_ms + 1 < 20_000
+    assert found.pop("bornHost").startswith("127.0.0.1:")
+    properties = found.pop("properties")
+    assert properties["city"] == "大连"
+    assert properties["TAGS"] == "fruit"
+    assert "__CRC32#" not in properties
+    assert found == {
+        "topic": topic, "brokerName": "broker-a", "queueId": 0, "queueOffset": 0,
+        "msgId": "A" * 32, "tags": "fruit", "keys": ["T1", "T2"], "body": b"two apples",
+        "reconsumeTimes": 0, "sysFlag": 0, "transactionId": None,
+    }  # fmt: skip
+
+
+def test_compressed_bodies_are_expanded(tables: Tables, filling: Filling, topic: str) -> None:
+    kinds = (flags.COMPRESSION_ZLIB, flags.COMPRESSION_LZ4, flags.COMPRESSION_ZSTD)
+    for kind in kinds:
+        filling.send(topic, b"%d" % kind * 1000, compressed=kind)
+    filling.send(topic, b"plain")
+    assert tables.bodies(topic) == sorted([*[str(kind) * 1000 for kind in kinds], "plain"])
+
+
+def test_everything_is_read_once(tables: Tables, filling: Filling, topic: str) -> None:
+    bodies = filling.many(topic, 20_000, size=100)
+    assert tables.bodies(topic) == bodies
+    rows = tables.read(topic).groupBy("queueId").count().collect()
+    counts = {row.queueId: row["count"] for row in rows}
+    assert counts == filling.ends(topic)
+
+
+def test_a_narrower_schema_and_the_option_columns(
+    tables: Tables, filling: Filling, topic: str
+) -> None:
+    filling.many(topic, 10)
+    narrow = tables.reader(topic).schema("queueOffset long, tags string").load()
+    assert narrow.columns == ["queueOffset", "tags"]
+    assert narrow.where("tags = 'tag-1'").count() == 3
+    assert tables.read(topic, columns="Tags, queueid").columns == ["tags", "queueId"]
+
+
+def test_starting_and_ending_offsets(tables: Tables, filling: Filling, topic: str) -> None:
+    filling.many(topic, 100)
+    ends = filling.ends(topic)
+    start = {topic: {"broker-a": {"0": 5, "1": -2, "2": -1}}}
+    end = {topic: {"broker-a": {"0": 10}}}
+    rows = tables.read(topic, startingOffsets=json.dumps(start), endingOffsets=json.dumps(end))
+    found = {row.queueId: row["count"] for row in rows.groupBy("queueId").count().collect()}
+    # A queue that is not named begins at the earliest and ends at the latest offset.
+    assert found == {0: 5, 1: ends[1], 3: ends[3]}
+
+
+def test_starting_and_ending_times(tables: Tables, filling: Filling, topic: str) -> None:
+    early = filling.many(topic, 50)
+    rows = tables.read(topic, columns="storeTimestamp").collect()
+    last_ms = max(round(row.storeTimestamp.timestamp() * 1000) for row in rows)
+    wait_until(lambda: time.time() * 1000 > last_ms + 2, within_s=5, what="the clock goes on")
+    late = filling.many(topic, 50, first=50)
+    cut = last_ms + 1
+    assert tables.bodies(topic, startingTimestamp=cut) == late
+    assert tables.bodies(topic, endingTimestamp=cut) == early
+    assert tables.bodies(topic, startingTimestamp=cut + 3_600_000) == []
+
+
+def test_several_topics_and_patterns(tables: Tables, filling: Filling, topic: str) -> None:
+    names = [f"{topic}-a", f"{topic}-b", f"{topic}x"]
+    for name in names:
+        filling.many(name, 10)
+    assert len(tables.bodies(",".join(names[:2]))) == 20
+    assert len(tables.bodies(f"{topic}-.*")) == 20
+    assert len(tables.bodies(f"{topic}.+")) == 30
+
+
+def test_tags_and_expressions_filter_at_the_broker(
+    tables: Tables, filling: Filling, topic: str
+) -> None:
+    bodies = filling.many(topic, 90)
+    assert tables.bodies(topic, tags="tag-0 || tag-2") == [
+        body for n, body in enumerate(bodies) if n % 3 != 1
+    ]
+    assert tables.bodies(topic, sql92="number >= 80 AND TAGS = 'tag-1'") == [
+        body for n, body in enumerate(bodies) if n >= 80 and n % 3 == 1
+    ]
+
+
+def test_tags_with_the_same_hash_are_told_apart(
+    tables: Tables, filling: Filling, topic: str
+) -> None:
+    filling.send(topic, b"wanted", TAGS="Aa")
+    filling.send(topic, b"stranger", TAGS="BB")  # Java gives both strings one hash code
+    assert tables.bodies(topic, tags="Aa") == ["wanted"]
+
+
+def test_tasks_are_as_large_and_as_many_as_asked(
+    tables: Tables, filling: Filling, topic: str
+) -> None:
+    bodies = filling.many(topic, 1_000)
+    rows = tables.read(topic, maxRowsPerPartition=100)
+    assert rows.rdd.getNumPartitions() >= 10
+    assert max(rows.rdd.mapPartitions(lambda part: [sum(1 for _ in part)]).collect()) <= 100
+    assert tables.read(topic, minPartitions=7).rdd.getNumPartitions() >= 7
+    assert tables.bodies(topic, minPartitions=13) == bodies
+    # Small as it is, one task is enough.
+    assert tables.read(topic).rdd.getNumPartitions() == 1
+
+
+def test_a_java_broker_gives_little_at_a_time(tables: Tables, filling: Filling, topic: str) -> None:
+    bodies = filling.many(topic, 500)
+    assert tables.bodies(topic, pullBatchSize=7) == bodies
+
+
+def test_an_empty_topic(tables: Tables, filling: Filling, topic: str) -> None:
+    filling.create(topic, 2)
+    assert tables.read(topic).count() == 0
+
+
+def test_filters_are_pushed_down(tables: Tables, filling: Filling, topic: str) -> None:
+    bodies = filling.many(topic, 300)
+    rows = tables.read(topic)
+    assert rows.where(col("queueId").isin(1, 2) & (col("queueOffset") < 10)).count() == 20
+    chosen = "tags = 'tag-1' AND queueOffset >= 5 AND storeTimestamp > '2020-01-01'"
+    wanted = [r for r in rows.collect() if r.tags == "tag-1" and r.queueOffset >= 5]
+    assert rows.where(chosen).count() == len(wanted)
+    assert rows.where(col("topic") == "another").count() == 0
+    assert rows.where("storeTimestamp < '2020-01-01'").count() == 0
+    assert rows.where("tags is null").count() == 0
+    assert rows.where("tags = 'tag-1' OR queueId = 0").count() > len(bodies) / 3
+    tables.spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assert tables.read(topic).where("queueId = 1").count() == filling.ends(topic)[1]
+    finally:
+        tables.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_pushed_filters_spare_the_broker(filling: Filling, topic: str, tables: Tables) -> None:
+    """What is planned after a filter is only what can matter."""
+    from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
+
+    filling.many(topic, 400)
+    given = {"nameserver": tables.nameserver, "topic": topic}
+    reader = TopicReader(read_options_of(given, is_stream=False), table_schema(TOPIC, []))
+    filters = [EqualTo(("queueId",), 2), GreaterThanOrEqual(("queueOffset",), 90)]
+    assert reader.pushFilters(filters) == filters
+    (task,) = reader.partitions()
+    assert isinstance(task, Ranges)
+    (part,) = task.ranges
+    assert (part.queue.queue_id, part.start, part.end) == (2, 90, filling.ends(topic)[2])
+
+
+def test_sql_views(tables: Tables, filling: Filling, topic: str) -> None:
+    filling.many(topic, 30)
+    tables.spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW messages USING rocketmq "
+        f"OPTIONS (nameserver '{tables.nameserver}', topic '{topic}')"
+    )
+    (row,) = tables.spark.sql(
+        "SELECT count(*) AS n, count(DISTINCT tags) AS t FROM messages"
+    ).collect()
+    assert (row.n, row.t) == (30, 3)
+
+
+def test_a_path_is_a_topic(tables: Tables, filling: Filling, topic: str) -> None:
+    filling.many(topic, 3)
+    reader = tables.spark.read.format("rocketmq").option("nameserver", tables.nameserver)
+    assert reader.load(topic).count() == 3

@@ -1,0 +1,195 @@
+"""Streams: offsets in the checkpoint, limits, new queues and topics, lag."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
+
+from clients.waiting import wait_until
+from spark.conftest import Tables
+from spark.filling import Filling
+
+pytestmark = pytest.mark.slow
+WITHIN_S = 60.0
+
+
+class Sink:
+    """A Parquet directory that a query writes, and what is in it."""
+
+    def __init__(self, tables: Tables, place: Path) -> None:
+        self._tables = tables
+        self._place = place
+
+    def start(self, rows: DataFrame, *, once: bool = True) -> StreamingQuery:
+        writer = (
+            rows.writeStream.format("parquet").option("path", str(self._place / "out"))
+            .option("checkpointLocation", str(self._place / "checkpoint"))
+        )  # fmt: skip
+        if once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime="0 seconds").start()
+
+    def run(self, rows: DataFrame) -> list[dict[str, Any]]:
+        """To the end of what is there; the progress of each micro-batch that had rows."""
+        query = self.start(rows)
+        query.awaitTermination(int(WITHIN_S))
+        assert query.exception() is None
+        assert not query.isActive
+        return [dict(p) for p in query.recentProgress if p["numInputRows"]]
+
+    def bodies(self) -> list[str]:
+        rows = self._tables.spark.read.parquet(str(self._place / "out")).select("body").collect()
+        return sorted(bytes(row.body).decode() for row in rows)
+
+    def count(self) -> int:
+        if not (self._place / "out" / "_spark_metadata").exists():
+            return 0
+        reader = self._tables.spark.read.schema("queueOffset long")
+        return reader.parquet(str(self._place / "out")).count()
+
+
+@pytest.fixture
+def sink(tables: Tables, tmp_path: Path) -> Sink:
+    return Sink(tables, tmp_path)
+
+
+def test_available_now_reads_all_and_ends(
+    tables: Tables, filling: Filling, sink: Sink, topic: str
+) -> None:
+    bodies = filling.many(topic, 1_000)
+    rows = tables.stream(topic, startingOffsets="earliest").load()
+    sink.run(rows)
+    assert sink.bodies() == bodies
+    bodies += filling.many(topic, 500, first=1_000)
+    sink.run(rows)
+    assert sink.bodies() == bodies
+    assert sink.run(rows) == []
+
+
+def test_offsets_are_those_of_the_option(
+    tables: Tables, filling: Filling, sink: Sink, topic: str, tmp_path: Path
+) -> None:
+    bodies = filling.many(topic, 200)
+    sink.run(tables.stream(topic, startingOffsets="earliest").load())
+    written = (tmp_path / "checkpoint" / "offsets" / "0").read_text().splitlines()[-1]
+    ends = {str(queue): end for queue, end in filling.ends(topic).items()}
+    assert json.loads(written) == {topic: {"broker-a": ends}}
+    late = filling.many(topic, 50, first=200)
+    assert tables.bodies(topic, startingOffsets=written) == late
+    assert tables.bodies(topic, endingOffsets=written) == bodies
+
+
+def test_limits_for_each_trigger(tables: Tables, filling: Filling, sink: Sink, topic: str) -> None:
+    bodies = filling.many(topic, 1_000)
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 300}
+    progress = sink.run(tables.stream(topic, **options).load())
+    assert [p["numInputRows"] for p in progress] == [300, 300, 300, 100]
+    assert sink.bodies() == bodies
+    # What Spark's own progress says: where it ended, and what was there.
+    source = progress[0]["sources"][0]
+    latest = json.loads(source["latestOffset"])[topic]["broker-a"]
+    assert sum(latest.values()) == 1_000
+    assert sum(json.loads(source["endOffset"])[topic]["broker-a"].values()) == 300
+
+
+def test_a_minimum_holds_back_until_the_delay_is_over(
+    tables: Tables, filling: Filling, sink: Sink, topic: str
+) -> None:
+    filling.create(topic, 4)
+    options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 100, "maxTriggerDelay": "4s"}
+    query = sink.start(tables.stream(topic, **options).load(), once=False)
+    try:
+        filling.many(topic, 100)
+        wait_until(lambda: sink.count() == 100, within_s=WITHIN_S, what="the minimum is there")
+        before = query.lastProgress
+        filling.many(topic, 10, first=100)
+        wait_until(lambda: sink.count() == 110, within_s=WITHIN_S, what="the delay is over")
+        last = [p for p in query.recentProgress if p["numInputRows"] == 10]
+        assert last, "ten rows came as one micro-batch"
+        assert before is not None
+    finally:
+        query.stop()
+
+
+def test_available_now_does_not_wait_for_a_minimum(
+    tables: Tables, filling: Filling, sink: Sink, topic: str
+) -> None:
+    bodies = filling.many(topic, 20)
+    options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 1_000}
+    sink.run(tables.stream(topic, **options).load())
+    assert sink.bodies() == bodies
+
+
+def test_streams_begin_at_the_end_unless_told(
+    tables: Tables, filling: Filling, sink: Sink, topic: str
+) -> None:
+    filling.many(topic, 100)
+    rows = tables.stream(topic).load()
+    sink.run(rows)
+    late = filling.many(topic, 10, first=100)
+    sink.run(rows)
+    assert sink.bodies() == late
+
+
+def test_streams_begin_at_a_time(tables: Tables, filling: Filling, sink: Sink, topic: str) -> None:
+    bodies = filling.many(topic, 100)
+    sink.run(tables.stream(topic, startingTimestamp="2020-01-01").load())
+    assert sink.bodies() == bodies
+
+
+def test_new_queues_are_picked_up(tables: Tables, filling: Filling, sink: Sink, topic: str) -> None:
+    filling.create(topic, 2)
+    bodies = filling.many(topic, 100)
+    rows = tables.stream(topic, startingOffsets="earliest").load()
+    sink.run(rows)
+    filling.create(topic, 6)
+    bodies += filling.many(topic, 120, first=100)
+    assert len(filling.ends(topic)) == 6
+    sink.run(rows)
+    assert sink.bodies() == bodies
+
+
+def test_new_topics_are_picked_up_while_it_runs(
+    tables: Tables, filling: Filling, sink: Sink, topic: str
+) -> None:
+    bodies = filling.many(f"{topic}-a", 50)
+    rows = tables.stream(f"{topic}-.*", startingOffsets="earliest").load()
+    query = sink.start(rows, once=False)
+    try:
+        wait_until(lambda: sink.count() == 50, within_s=WITHIN_S, what="the first topic is read")
+        bodies += filling.many(f"{topic}-b", 50, first=50)
+        wait_until(lambda: sink.count() == 100, within_s=WITHIN_S, what="the second one as well")
+    finally:
+        query.stop()
+    assert sink.bodies() == bodies
+
+
+def test_filters_are_options(tables: Tables, filling: Filling, sink: Sink, topic: str) -> None:
+    bodies = filling.many(topic, 90)
+    sink.run(tables.stream(topic, startingOffsets="earliest", tags="tag-1").load())
+    assert sink.bodies() == [body for n, body in enumerate(bodies) if n % 3 == 1]
+
+
+def test_a_group_shows_how_far_the_query_is(
+    tables: Tables, filling: Filling, sink: Sink, topic: str
+) -> None:
+    filling.many(topic, 100)
+    options = {"startingOffsets": "earliest", "group": f"group-{topic}", "maxOffsetsPerTrigger": 60}
+    sink.run(tables.stream(topic, **options).load())
+    committed = filling.brokers.committed(f"group-{topic}", filling.queues(topic))
+    assert {queue.queue_id: at for queue, at in committed.items()} == filling.ends(topic)
+
+
+def test_the_same_columns_as_in_batches(
+    tables: Tables, filling: Filling, sink: Sink, topic: str
+) -> None:
+    filling.many(topic, 10)
+    batch = tables.read(topic)
+    rows = tables.stream(topic, startingOffsets="earliest").load()
+    assert rows.schema == batch.schema
+    sink.run(rows)
+    written = tables.spark.read.parquet(str(sink._place / "out"))
+    assert sorted(map(str, written.collect())) == sorted(map(str, batch.collect()))

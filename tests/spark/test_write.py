@@ -1,0 +1,186 @@
+"""Writing: every column, order, delays, repeated batches; read by RocketMQ's C++ client too."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.functions import col, concat, lit
+
+from clients.cpp_client import clients_of, installed
+from clients.server_process import ServerProcess
+from clients.waiting import wait_until
+from spark.conftest import Tables
+from spark.filling import Filling
+from tianzhou.spark import marks
+
+pytestmark = pytest.mark.slow
+
+
+def save(rows: DataFrame, tables: Tables, topic: str | None, **options: object) -> None:
+    writer = rows.write.format("rocketmq").option("nameserver", tables.nameserver).mode("append")
+    if topic is not None:
+        writer = writer.option("topic", topic)
+    writer.options(**{k: str(v) for k, v in options.items()}).save()
+
+
+def numbered(spark: SparkSession, count: int) -> DataFrame:
+    return spark.range(count).select(concat(lit("n"), col("id")).alias("value"))
+
+
+def test_every_column(tables: Tables, filling: Filling, topic: str) -> None:
+    rows = tables.spark.createDataFrame(
+        [Row(body=b"one", topic=f"{topic}-a", tags="north", keys=["k1", "k2"],
+             properties={"city": "大连"}, shardingKey="T1"),
+         Row(body=b"two", topic=None, tags=None, keys=None, properties=None, shardingKey=None)],
+        "body binary, topic string, tags string, keys array<string>, "
+        "properties map<string,string>, shardingKey string",
+    )  # fmt: skip
+    save(rows, tables, f"{topic}-b")
+    (one,) = tables.read(f"{topic}-a").collect()
+    assert (bytes(one.body), one.tags, one.keys) == (b"one", "north", ["k1", "k2"])
+    assert one.properties["city"] == "大连"
+    assert one.properties["__SHARDINGKEY"] == "T1"
+    (two,) = tables.read(f"{topic}-b").collect()
+    assert (bytes(two.body), two.tags, two.keys) == (b"two", None, [])
+
+
+def test_every_row_is_written_with_its_mark(tables: Tables, filling: Filling, topic: str) -> None:
+    save(numbered(tables.spark, 10_000).repartition(3), tables, topic)
+    rows = tables.read(topic, columns="body,properties,msgId").collect()
+    assert sorted(bytes(row.body).decode() for row in rows) == sorted(
+        f"n{n}" for n in range(10_000)
+    )
+    found = {row.properties[marks.NAME.decode()] for row in rows}
+    assert len(found) == 10_000
+    assert len({row.msgId for row in rows}) == 10_000
+    assert {mark.split(":")[2] for mark in found} == {"0", "1", "2"}
+    assert sum(end > 0 for end in filling.ends(topic).values()) == 3, "each task began elsewhere"
+
+
+def test_a_sharding_key_keeps_order(tables: Tables, filling: Filling, topic: str) -> None:
+    filling.create(topic, 4)
+    rows = tables.spark.range(5_000, numPartitions=1).select(
+        concat(col("id")).cast("string").alias("value"),
+        concat(lit("key-"), col("id") % 7).alias("shardingKey"),
+    )
+    save(rows, tables, topic)
+    places: dict[str, set[int]] = {}
+    orders: dict[str, list[int]] = {}
+    found = tables.read(topic).orderBy("queueId", "queueOffset").collect()
+    for row in found:
+        key = row.properties["__SHARDINGKEY"]
+        places.setdefault(key, set()).add(row.queueId)
+        orders.setdefault(key, []).append(int(bytes(row.body)))
+    assert len(found) == 5_000
+    assert all(len(queues) == 1 for queues in places.values())
+    assert all(numbers == sorted(numbers) for numbers in orders.values())
+
+
+def test_delays(tables: Tables, filling: Filling, topic: str) -> None:
+    filling.create(topic, 2)
+    soon = datetime.now(UTC) + timedelta(seconds=2)
+    rows = tables.spark.createDataFrame(
+        [(b"now", None, None), (b"by level", 1, None), (b"at a time", None, soon)],
+        "body binary, delayLevel int, deliverAt timestamp",
+    )
+    save(rows, tables, topic)
+    assert tables.bodies(topic) == ["now"]
+    wait_until(lambda: sum(filling.ends(topic).values()) == 3, within_s=20, what="all delivered")
+    assert tables.bodies(topic) == ["at a time", "by level", "now"]
+
+
+def test_a_topic_that_is_not_there_is_made(tables: Tables, filling: Filling, topic: str) -> None:
+    save(numbered(tables.spark, 10), tables, topic)
+    assert len(tables.bodies(topic)) == 10
+
+
+def test_cpp_clients_read_what_spark_wrote_and_the_other_way(
+    tables: Tables, server: ServerProcess, topic: str, tmp_path: Path
+) -> None:
+    clients = clients_of(server, installed(), tmp_path)
+    try:
+        producer = clients.producer()
+        producer.send("sync", topic, "from C++", tags="north", keys="k1")
+        producer.close()
+        (row,) = tables.read(topic).collect()
+        assert (bytes(row.body), row.tags, row.keys) == (b"from C++", "north", ["k1"])
+        rows = numbered(tables.spark, 20).select("value", lit("south").alias("tags"))
+        save(rows, tables, topic)
+        got = clients.pull(f"group-{topic}", topic)
+        assert sorted(fact["body"] for fact in got) == sorted(
+            ["from C++", *(f"n{n}" for n in range(20))]
+        )
+    finally:
+        clients.end()
+
+
+def copy(tables: Tables, source: str, target: str, place: Path, **options: object) -> DataFrame:
+    """One run of a query that copies what is new in a topic to another; the copy."""
+    rows = tables.stream(source, startingOffsets="earliest", maxOffsetsPerTrigger=400).load()
+    query = (
+        rows.select("body", "tags", "keys").writeStream.format("rocketmq")
+        .option("nameserver", tables.nameserver).option("topic", target)
+        .option("checkpointLocation", str(place)).options(**{k: str(v) for k, v in options.items()})
+        .trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination(60)
+    assert query.exception() is None
+    return tables.read(target)
+
+
+def forget_last_batch(place: Path) -> None:
+    """As if the driver had died before Spark wrote down that the batch was done."""
+    last = max(int(path.name) for path in (place / "commits").iterdir() if path.name.isdecimal())
+    for path in (place / "commits").iterdir():
+        if path.name.strip(".").split(".")[0] == str(last):
+            path.unlink()
+
+
+def test_streams_write_and_a_repeated_batch_is_marked(
+    tables: Tables, filling: Filling, topic: str, tmp_path: Path
+) -> None:
+    filling.many(topic, 1_000)
+    target = f"{topic}-copy"
+    assert copy(tables, topic, target, tmp_path).count() == 1_000
+    forget_last_batch(tmp_path)
+    rows = copy(tables, topic, target, tmp_path)
+    # At least once: the last 200 are there twice, and can be told by their marks.
+    assert rows.count() == 1_200
+    assert rows.selectExpr(f"properties['{marks.NAME.decode()}']").distinct().count() == 1_000
+
+
+def test_an_idempotent_repetition_adds_nothing(
+    tables: Tables, filling: Filling, topic: str, tmp_path: Path
+) -> None:
+    bodies = filling.many(topic, 1_000)
+    target = f"{topic}-copy"
+    options = {"idempotent": True, "group": f"writer-{topic}"}
+    copy(tables, topic, target, tmp_path, **options)
+    forget_last_batch(tmp_path)
+    copy(tables, topic, target, tmp_path, **options)
+    assert tables.bodies(target) == bodies
+    bodies += filling.many(topic, 100, first=1_000)
+    copy(tables, topic, target, tmp_path, **options)
+    assert tables.bodies(target) == bodies
+
+
+def test_an_idempotent_repetition_adds_what_is_missing(
+    tables: Tables, filling: Filling, topic: str, tmp_path: Path
+) -> None:
+    """A batch whose first half was written before the driver died."""
+    filling.many(topic, 300)
+    options = {"idempotent": True, "group": f"writer-{topic}"}
+    target = f"{topic}-copy"
+    copy(tables, topic, target, tmp_path, **options)
+    whole = tables.read(target).collect()
+    half = f"{topic}-half"
+    filling.create(half, 4)
+    for row in whole[:150]:
+        kept = {k: v for k, v in row.properties.items() if k in ("TAGS", "KEYS", "SPARK_MARK")}
+        filling.send(half, bytes(row.body), queue=row.queueId, **kept)
+    # The same query, as its checkpoint says, with its batch not done.
+    forget_last_batch(tmp_path)
+    copy(tables, topic, half, tmp_path, **options)
+    rows = tables.read(half).collect()
+    assert sorted(bytes(r.body) for r in rows) == sorted(bytes(r.body) for r in whole)
