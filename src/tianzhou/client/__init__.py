@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from tianzhou.client.aio.admin import Admin as Admin
     from tianzhou.client.aio.cluster import Cluster as Cluster
     from tianzhou.client.aio.producer import Producer as Producer
+    from tianzhou.client.aio.push_consumer import PushConsumer as PushConsumer
     from tianzhou.client.aio.transaction import Transaction as Transaction
     from tianzhou.client.aio.transaction import TransactionState as TransactionState
+    from tianzhou.client.consumer_options import ConsumerOptions as ConsumerOptions
     from tianzhou.client.core.replying import Reply as Reply
     from tianzhou.client.core.selection import QueueChoice as QueueChoice
     from tianzhou.client.core.sending import Compression as Compression
@@ -36,12 +38,14 @@ _PLACES = {
     "ClientOptions": "tianzhou.client.options",
     "Cluster": "tianzhou.client.aio.cluster",
     "Compression": "tianzhou.client.core.sending",
+    "ConsumerOptions": "tianzhou.client.consumer_options",
     "Gathering": "tianzhou.client.options",
     "Message": "tianzhou.record.message",
     "MessageQueue": "tianzhou.wire.queues",
     "MessageView": "tianzhou.record.message",
     "Producer": "tianzhou.client.aio.producer",
     "ProducerOptions": "tianzhou.client.options",
+    "PushConsumer": "tianzhou.client.aio.push_consumer",
     "QueueChoice": "tianzhou.client.core.selection",
     "Reply": "tianzhou.client.core.replying",
     "SendResult": "tianzhou.client.core.sending",
