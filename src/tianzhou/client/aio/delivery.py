@@ -10,7 +10,7 @@ import asyncio
 import queue
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from tianzhou.client.aio.lane import Lane, Piece, Ready, Run
@@ -120,8 +120,14 @@ class TaskWorkers:
                 continue
             messages = piece.messages(AFTER_THE_CALL)
             in_hand.begin(number, self._loop.time(), piece, messages)
-            failures = await listener.call(messages)
-            if in_hand.end(number):
+            failures = None
+            try:
+                failures = await listener.call(messages)
+            finally:
+                is_ours = in_hand.end(number)
+                if failures is None:  # ended from outside: not done, but not in hand either
+                    ready.settle(piece.lane, piece.end - piece.first)
+            if is_ours and failures is not None:
                 self._settler.settle(piece, failures)
             turn += 1
             if turn >= TURN:
@@ -143,18 +149,20 @@ class ThreadWorkers:
     each safe by itself."""
 
     def __init__(
-        self, listener: Listener, concurrency: int, ready: Ready, settler: Settler
-    ) -> None:
+        self, listener: Listener, concurrency: int, ready: Ready, settler: Settler,
+        on_error: Callable[[BaseException], None],
+    ) -> None:  # fmt: skip
         self._listener = listener
         self._concurrency = concurrency
         self._ready = ready
         self._settler = settler
+        self._on_error = on_error
         self._in_hand = _InHand()
         self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
         """One for each thread that is to look for messages; False sends it home."""
         self._idle = 0
         self._idle_lock = threading.Lock()
-        self._done: deque[tuple[Piece, Sequence[Failure]]] = deque()
+        self._done: deque[tuple[Piece, Sequence[Failure] | None]] = deque()
         self._is_settling = False
         self._is_spreading = False
         self._threads: list[threading.Thread] = []
@@ -189,13 +197,21 @@ class ThreadWorkers:
             number = len(self._threads)
             # Nobody may be kept from ending the process by a listener that does not return.
             thread = threading.Thread(
-                target=self._work, args=(number,), name=f"listener-{number}", daemon=True
+                target=self._run, args=(number,), name=f"listener-{number}", daemon=True
             )
             self._threads.append(thread)
             thread.start()
         else:
             return False
         return True
+
+    def _run(self, number: int) -> None:
+        try:
+            self._work(number)
+        except BaseException as error:
+            # A listener may raise what is no Exception, such as SystemExit.
+            if not self._is_stopped:
+                self._loop.call_soon_threadsafe(self._on_error, error)
 
     def _work(self, number: int) -> None:
         ready, listener, in_hand, done = self._ready, self._listener, self._in_hand, self._done
@@ -215,18 +231,24 @@ class ThreadWorkers:
                 continue
             messages = piece.messages(AFTER_THE_CALL)
             in_hand.begin(number, time(), piece, messages)
-            failures = listener.call_here(messages)
-            if in_hand.end(number) and not self._is_stopped:
-                done.append((piece, failures))
-                if not self._is_settling:
-                    self._is_settling = True
-                    self._loop.call_soon_threadsafe(self._settle)
+            failures = None
+            try:
+                failures = listener.call_here(messages)
+            finally:
+                if in_hand.end(number) and not self._is_stopped:
+                    done.append((piece, failures))
+                    if not self._is_settling:
+                        self._is_settling = True
+                        self._loop.call_soon_threadsafe(self._settle)
 
     def _settle(self) -> None:
         self._is_settling = False  # first: what comes after the last look asks for another
         while self._done:
             piece, failures = self._done.popleft()
-            self._settler.settle(piece, failures)
+            if failures is None:
+                self._ready.settle(piece.lane, piece.end - piece.first)
+            else:
+                self._settler.settle(piece, failures)
 
     def discard(self, lane: Lane) -> None:
         self._ready.discard(lane)

@@ -15,7 +15,7 @@ import logging
 import math
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from tianzhou.client.aio.cluster import Cluster
@@ -30,7 +30,7 @@ from tianzhou.client.core.offsets import Ask, start_rule
 from tianzhou.client.core.pulling import PullPlan
 from tianzhou.client.core.routing import TopicRoute
 from tianzhou.client.core.subscription import Subscription, retry_topic
-from tianzhou.client.errors import ClientError, TopicNotFound
+from tianzhou.client.errors import ClientError, GroupNotExist, NoRoute, TopicNotFound
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.heartbeat import (
     ConsumerData,
@@ -62,6 +62,10 @@ class Keeper(Protocol):
     async def giving_up(self, lane: Lane) -> None:
         """End pulling and drop what is not begun; return when nothing is in hand, or waiting for
         that has taken too long."""
+        ...
+
+    def committable(self, lane: Lane) -> int | None:
+        """Everything below is done; None when nothing is to be committed."""
         ...
 
 
@@ -121,6 +125,21 @@ class Group:
         if self._needs_locks:
             self._loops.append(self._tasks.run(self._keep_locked()))
 
+    async def hold(self, queues: Iterable[MessageQueue]) -> None:
+        """Have just these queues, whoever else has them: nobody is told, nothing is shared. The
+        first time begins to save offsets."""
+        changes = difference(self.lanes, queues)
+        for queue in changes.dropped:
+            self._give_up(self.lanes[queue])
+        if self._releasing:
+            await asyncio.wait([task for _, task in self._releasing.values()])
+        self._is_alone = True
+        if not await self._gain(changes.gained):
+            missing = [queue for queue in changes.gained if queue not in self.lanes]
+            raise NoRoute(f"the offsets of {missing} can't be asked for now")
+        if not self._loops:
+            self._loops = [self._tasks.run(self._keep_saving())]
+
     async def leave(self) -> None:
         """Give up every queue, then the membership."""
         for loop in self._loops:
@@ -174,6 +193,8 @@ class Group:
         for topic in list(self.subscriptions):
             try:
                 wanted = await self._share_of(await self._route(topic))
+            except GroupNotExist:
+                raise
             except ClientError as error:
                 log.info("rebalance.failed", extra={"topic": topic, "reason": str(error)})
                 wanted = None
@@ -229,7 +250,18 @@ class Group:
                 continue
             if header.code == ResponseCode.SUCCESS:
                 return decode_consumer_list(body).consumer_id_list
+            await self._check_exists(address)
         return None
+
+    async def _check_exists(self, address: str) -> None:
+        """A broker that makes no groups by itself does not say so to a heartbeat. Without this
+        question a consumer would wait for queues for ever. Raises GroupNotExist."""
+        header, _ = await self._cluster.call(
+            address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": self.name},
+            timeout_s=self._cluster.options.call_timeout_s,
+        )  # fmt: skip
+        if header.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            raise GroupNotExist(address, header.code, header.remark)
 
     # Gaining
 
@@ -306,15 +338,15 @@ class Group:
     async def _release(self, lane: Lane) -> None:
         await self._keeper.giving_up(lane)
         lane.is_gone = True
-        self.store.put(lane.queue, lane.window.committable)
+        self._note(lane)
         await self.store.save_surely([lane.queue])
         self.store.forget(lane.queue)
         if self._needs_locks:
             await self._locks.unlock(lane.queue)
 
-    async def move(self, queues: dict[MessageQueue, int]) -> None:
-        """Go on at other offsets: the broker was told to reset them, or says that ours are wrong.
-        What is in work from before no longer counts."""
+    async def move(self, queues: Mapping[MessageQueue, int], *, save: bool = True) -> None:
+        """Go on at other offsets: the broker was told to reset them, or says that ours are wrong,
+        or the user wants it. What is in work from before no longer counts."""
         for queue, offset in queues.items():
             lane = self.lanes.get(queue)
             if lane is None:
@@ -324,8 +356,9 @@ class Group:
             moved.limits, moved.locked_until = lane.limits, lane.locked_until
             self.lanes[queue] = moved
             await self._keeper.giving_up(lane)
-            self.store.put(queue, offset)
-            await self.store.save_surely([queue])
+            if save:
+                self.store.put(queue, offset)
+                await self.store.save_surely([queue])
             if self.lanes.get(queue) is moved and not moved.is_dropped:
                 self._keeper.gained(moved)
 
@@ -338,14 +371,22 @@ class Group:
 
     async def save(self) -> None:
         for lane in self.lanes.values():
-            self.store.put(lane.queue, lane.window.committable)
+            self._note(lane)
         await self.store.save()
 
-    async def save_surely(self, queues: Iterable[MessageQueue]) -> None:
-        for queue in queues:
-            if queue in self.lanes:
-                self.store.put(queue, self.lanes[queue].window.committable)
-        await self.store.save_surely(queues)
+    async def save_surely(self) -> None:
+        """Of all queues, and wait until they are kept."""
+        for lane in self.lanes.values():
+            self._note(lane)
+        await self.store.save_surely(list(self.lanes))
+
+    def _note(self, lane: Lane) -> None:
+        offset = self._keeper.committable(lane)
+        if offset is not None:
+            self.store.put(lane.queue, offset)
+
+    def committable(self, lane: Lane) -> int | None:
+        return self._keeper.committable(lane)
 
     async def _keep_locked(self) -> None:
         while True:

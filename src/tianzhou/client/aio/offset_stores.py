@@ -88,6 +88,7 @@ class FileOffsets:
     def __init__(self, directory: Path | None, client_id: str, group: str) -> None:
         self._path = (directory or Path.home() / DIRECTORY) / client_id / group / FILE_NAME
         self._table = OffsetTable(self._load())
+        self._writing = asyncio.Lock()
 
     def _load(self) -> dict[MessageQueue, int]:
         try:
@@ -107,10 +108,11 @@ class FileOffsets:
         self._table.put(queue, offset)
 
     async def save(self) -> None:
-        changed = self._table.changed()
-        if changed:
-            await asyncio.to_thread(self._write, self._table.all())
-            self._table.saved(changed)
+        async with self._writing:
+            changed = self._table.changed()
+            if changed:
+                await asyncio.to_thread(self._write, self._table.all())
+                self._table.saved(changed)
 
     async def save_surely(self, queues: Iterable[MessageQueue]) -> None:
         await self.save()

@@ -9,6 +9,7 @@ cut off stops before another one begins.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
@@ -99,10 +100,16 @@ class OrderlyWorkers:
         pieces = self._take(lane)
         if not pieces:
             return True
-        if self._threads is None:
-            served = await self._call(lane, pieces)
-        else:
-            served = await self._loop.run_in_executor(self._threads, self._call_here, lane, pieces)
+        with contextlib.ExitStack() as ended_from_outside:
+            # Then they are not done, but not in hand either.
+            count = sum(piece.end - piece.first for piece in pieces)
+            ended_from_outside.callback(self._ready.settle, lane, count)
+            if self._threads is None:
+                served = await self._call(lane, pieces)
+            else:
+                run = self._loop.run_in_executor
+                served = await run(self._threads, self._call_here, lane, pieces)
+            ended_from_outside.pop_all()
         for piece in pieces[: served.done]:
             self._settler.settle(piece)
         rest = pieces[served.done :]

@@ -6,7 +6,7 @@ broker and the listener are busy at the same time. A pull that finds nothing wai
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from tianzhou.base.errors import Retry
@@ -19,6 +19,7 @@ from tianzhou.client.core.routing import MASTER
 from tianzhou.client.core.window import Window
 from tianzhou.client.errors import ClientClosed, ClientError, NoRoute, RemoteError, remote_error
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.queues import MessageQueue
 
 log: Final = logging.getLogger("tianzhou.client")
 
@@ -49,8 +50,9 @@ class Puller:
         self._deliver = deliver
         self._commits = not group.options.broadcasting
         self._running: dict[Lane, asyncio.Task[None]] = {}
+        self._paused: set[MessageQueue] = set()
+        self._is_paused = False
         self._resumed = asyncio.Event()
-        self._resumed.set()
 
     def start(self, lane: Lane) -> None:
         self._running[lane] = self._tasks.run(self._pull(lane))
@@ -60,22 +62,35 @@ class Puller:
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
-    def pause(self) -> None:
-        """After the pulls that are under way."""
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """These queues, or all, after the pulls that are under way."""
+        if queues is None:
+            self._is_paused = True
+        else:
+            self._paused.update(queues)
         self._resumed.clear()
 
-    def resume(self) -> None:
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        if queues is None:
+            self._is_paused = False
+        else:
+            self._paused.difference_update(queues)
         self._resumed.set()
 
     @property
     def is_paused(self) -> bool:
-        return not self._resumed.is_set()
+        return self._is_paused
+
+    async def _wait_resumed(self, lane: Lane) -> None:
+        while self._is_paused or lane.queue in self._paused:
+            self._resumed.clear()
+            await self._resumed.wait()
 
     async def _pull(self, lane: Lane) -> None:
         broker_id, failures = MASTER, 0
         while not lane.is_dropped:
-            if not self._resumed.is_set():
-                await self._resumed.wait()
+            if self._is_paused or self._paused:
+                await self._wait_resumed(lane)
             if not lane.has_room:
                 await lane.wait_room()
             try:
@@ -96,7 +111,7 @@ class Puller:
         address = route.any_address(queue.broker_name, broker_id)
         if address is None:
             raise NoRoute(f"broker {queue.broker_name!r} of topic {queue.topic!r} is away")
-        ext = lane.plan.ext(offset, lane.window.committable if self._commits else None)
+        ext = lane.plan.ext(offset, self._group.committable(lane) if self._commits else None)
         timeout_s = lane.plan.suspend_ms / 1000 + GRACE_S
         header, body = await self._cluster.call(
             address, RequestCode.PULL_MESSAGE, ext, timeout_s=timeout_s

@@ -119,9 +119,11 @@ class PushConsumer:
         if not self._wanted:
             raise UsageError(f"consumer of {self.group} subscribes to nothing")
         cluster = Cluster.join(self._nameserver, self._client, consumer_group=self.group)
-        self._parts = _Parts(self, cluster)
         async with contextlib.AsyncExitStack() as failing:
-            failing.push_async_callback(self._end)
+            failing.push_async_callback(cluster.leave, consumer_group=self.group)
+            self._parts = _Parts(self, cluster)
+            failing.pop_all()
+            failing.push_async_callback(self._end)  # which leaves the cluster, too
             await self._parts.start()
             failing.pop_all()
         return self
@@ -208,8 +210,7 @@ class PushConsumer:
 
     async def commit(self) -> None:
         """Save the offsets now, and wait until they are kept."""
-        group = self._running().group
-        await group.save_surely(list(group.lanes))
+        await self._running().group.save_surely()
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
@@ -258,7 +259,9 @@ class _Parts:
         if listener is not None and listener.is_async:
             return TaskWorkers(listener, options.concurrency, ready, self.settler, self.tasks)
         if listener is not None:
-            return ThreadWorkers(listener, options.concurrency, ready, self.settler)
+            return ThreadWorkers(
+                listener, options.concurrency, ready, self.settler, self._consumer.fail
+            )
         if options.orderly:
             self.handout = OrderlyHandout(
                 ready, self.settler, self.tasks,
@@ -317,6 +320,9 @@ class _Parts:
         if self.handout is None:
             return self._options.stop_timeout_s
         return 0 if self.is_hurried else self._options.release_timeout_s
+
+    def committable(self, lane: Lane) -> int:
+        return lane.window.committable
 
     # Iterating
 

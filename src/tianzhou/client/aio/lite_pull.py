@@ -1,0 +1,275 @@
+"""The lite pull consumer: messages are fetched ahead, and handed out when they are asked for.
+
+    async with LitePullConsumer("audit", nameserver=..., subscribe={"orders": "*"}) as consumer:
+        while True:
+            for message in await consumer.poll():
+                ...
+
+With `subscribe` the group shares the queues as push consumers do; with `assign` this consumer has
+just the queues it names. Offsets are committed up to what earlier polls have returned: by itself
+with `auto_ack`, or with `commit`. `seek` goes anywhere.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Self
+
+from tianzhou.base.errors import UsageError
+from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.aio.consumer_requests import ConsumerRequests
+from tianzhou.client.aio.filter_check import check_expressions
+from tianzhou.client.aio.group import Group
+from tianzhou.client.aio.lane import Lane, Ready, Run
+from tianzhou.client.aio.puller import Puller
+from tianzhou.client.aio.settling import Settler
+from tianzhou.client.aio.tasks import Tasks
+from tianzhou.client.consumer_options import ConsumerOptions
+from tianzhou.client.core.offsets import moment_ms
+from tianzhou.client.core.received import ReceivedMessage
+from tianzhou.client.core.subscription import Sql92, Subscription, subscribe
+from tianzhou.client.errors import ClientClosed
+from tianzhou.client.options import ClientOptions, checked_group
+from tianzhou.wire.heartbeat import ConsumeType
+from tianzhou.wire.queues import MessageQueue
+
+_DEFAULTS: Final = ConsumerOptions()
+_CLIENT: Final = ClientOptions()
+POLL_S: Final = 5.0
+
+
+class LitePullConsumer:
+    """Owner: the event loop in which it was started. Is the `Keeper` of its group."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        nameserver: str,
+        subscribe: Mapping[str, str | Sql92] | None = None,
+        options: ConsumerOptions = _DEFAULTS,
+        client: ClientOptions = _CLIENT,
+    ) -> None:
+        """Without `subscribe`, say which queues with `assign`."""
+        self.group = checked_group(group)
+        self.options = options
+        self._nameserver = nameserver
+        self._client = client
+        self._wanted = dict(subscribe or {})
+        self._failure: BaseException | None = None
+        self._was_started = self._is_running = False
+        self._arrived = asyncio.Event()
+        self._handed: dict[MessageQueue, int] = {}
+        """Where each queue goes on behind what was handed out."""
+        self._done: dict[MessageQueue, int] = {}
+        """The same, as far as it may be committed."""
+
+    # Life
+
+    async def start(self) -> Self:
+        if self._was_started:
+            raise UsageError(f"consumer of {self.group} was started before; make another")
+        self._was_started = True
+        self._cluster = Cluster.join(self._nameserver, self._client, consumer_group=self.group)
+        async with contextlib.AsyncExitStack() as failing:
+            failing.push_async_callback(self._cluster.leave, consumer_group=self.group)
+            await self._start()
+            failing.pop_all()
+        self._is_running = True
+        return self
+
+    async def _start(self) -> None:
+        self._tasks = Tasks(self._fail)
+        self._ready = Ready()
+        self._group = Group(self.group, self._cluster, self.options, self, self._tasks)
+        self._group.lite = True
+        self._group.consume_type = ConsumeType.CONSUME_ACTIVELY
+        self._puller = Puller(self._cluster, self._group, self._tasks, self._deliver)
+        settler = Settler(self.group, self._cluster, self.options, self._ready, self._tasks)
+        self._requests = ConsumerRequests(
+            self._cluster, self._group, self._puller, settler, None, self._tasks
+        )
+        for topic, expression in self._wanted.items():
+            self._group.subscriptions[topic] = self._subscription(topic, expression)
+        await check_expressions(self._cluster, self._group, self._wanted)
+        if self._wanted:
+            self._requests.start()
+            await self._group.join()
+
+    def _subscription(self, topic: str, expression: str | Sql92) -> Subscription:
+        return subscribe(topic, expression, version=self._cluster.now_ms())
+
+    async def stop(self) -> None:
+        """Commit and leave the group. Raises what ended the consumer before."""
+        if self._is_running:
+            self._is_running = False
+            self._arrived.set()
+            try:
+                await self._group.leave()
+            finally:
+                self._requests.stop()
+                await self._tasks.cancel()
+                await self._cluster.leave(consumer_group=self.group)
+        self._raise_failure()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            if self.options.auto_ack:
+                self._done.update(self._handed)
+            await self.stop()
+            return
+        failure, self._failure = self._failure, None  # the error on its way says enough
+        await self.stop()
+        self._failure = failure
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._arrived.set()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _check(self) -> None:
+        self._raise_failure()
+        if not self._is_running:
+            raise ClientClosed(f"consumer of {self.group} is not running")
+
+    # Queues
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """All queues of a topic, as the route has them now."""
+        self._check()
+        return (await self._cluster.refresh(topic)).read_queues
+
+    async def assign(self, queues: Iterable[MessageQueue], expression: str | Sql92 = "*") -> None:
+        """Have just these queues, and of them what the expression wants. Each begins at the
+        group's offset; `seek` changes that."""
+        self._check()
+        if self._wanted:
+            raise UsageError(
+                f"consumer of {self.group} subscribes; it can't be assigned queues too"
+            )
+        wanted = list(queues)
+        for topic in {queue.topic for queue in wanted}:
+            self._group.subscriptions[topic] = self._subscription(topic, expression)
+        await check_expressions(self._cluster, self._group, {queue.topic for queue in wanted})
+        await self._group.hold(wanted)
+
+    @property
+    def assignment(self) -> frozenset[MessageQueue]:
+        return frozenset(self._group.lanes) if self._is_running else frozenset()
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand out nothing of these; what was fetched ahead is fetched again later."""
+        held = [self._lane(queue) for queue in queues]
+        self._puller.pause([lane.queue for lane in held])
+        for lane in held:
+            self._ready.discard(lane)
+        back = {lane.queue: lane.window.committable for lane in held}
+        self._tasks.run(self._group.move(back, save=False))
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        self._check()
+        self._puller.resume(queues)
+
+    # Messages
+
+    async def poll(
+        self, timeout_s: float = POLL_S, *, count_max: int | None = None
+    ) -> list[ReceivedMessage]:
+        """The next messages, of one or several queues; none if there are none in that time."""
+        self._check()
+        if self.options.auto_ack:
+            self._done.update(self._handed)
+        count_max = count_max or self.options.pull_count
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not self._ready.count:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+                    self._check()
+        return self._take(count_max)
+
+    def _take(self, count_max: int) -> list[ReceivedMessage]:
+        found: list[ReceivedMessage] = []
+        while len(found) < count_max:
+            piece = self._ready.take(count_max - len(found))
+            if piece is None:
+                break
+            found += piece.messages()
+            lane = piece.lane
+            for offset in piece.records.offsets[piece.first : piece.end]:
+                lane.finish(offset)
+            self._ready.settle(lane, piece.end - piece.first)
+            self._handed[lane.queue] = lane.window.committable
+        return found
+
+    def _deliver(self, run: Run) -> None:
+        self._ready.put(run)
+        self._arrived.set()
+
+    # Offsets
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset that the next poll of this queue begins at."""
+        return self._lane(queue).window.committable
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on there; what was fetched ahead is dropped. Nothing is committed."""
+        if offset < 0:
+            raise UsageError(f"offset {offset} of {queue}: offsets begin at 0")
+        self._lane(queue)
+        self._handed[queue] = offset
+        await self._group.move({queue: offset}, save=False)
+
+    async def seek_to_first(self, queue: MessageQueue) -> None:
+        await self.seek(queue, await self._group.offsets.first(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        await self.seek(queue, await self._group.offsets.end(queue))
+
+    async def offset_at(self, queue: MessageQueue, moment: datetime | str | int) -> int:
+        """The first message stored at that moment or later: a datetime, `yyyyMMddHHmmss` in local
+        time, or milliseconds since 1970."""
+        self._check()
+        return await self._group.offsets.at_time(queue, moment_ms(moment))
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        self._check()
+        return await self._group.offsets.committed(queue)
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """These offsets, or all that polls have handed out; waits until they are kept."""
+        self._check()
+        self._done.update(self._handed if offsets is None else offsets)
+        await self._group.save_surely()
+
+    def _lane(self, queue: MessageQueue) -> Lane:
+        self._check()
+        lane = self._group.lanes.get(queue)
+        if lane is None:
+            raise UsageError(f"{queue} is not assigned to this consumer of {self.group}")
+        return lane
+
+    # Keeper
+
+    def gained(self, lane: Lane) -> None:
+        self._puller.start(lane)
+
+    async def giving_up(self, lane: Lane) -> None:
+        self._puller.stop(lane)
+        self._ready.discard(lane)
+
+    def committable(self, lane: Lane) -> int | None:
+        return self._done.get(lane.queue)

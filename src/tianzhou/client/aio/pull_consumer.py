@@ -1,0 +1,135 @@
+"""The pull consumer: one pull at a time, of any queue at any offset. Nothing goes on by itself.
+
+async with PullConsumer("audit", nameserver=...) as consumer:
+    for queue in await consumer.queues("orders"):
+        found = await consumer.pull(queue, await consumer.first(queue))
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Self
+
+from tianzhou.base.errors import UsageError
+from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.aio.queue_offsets import QueueOffsets
+from tianzhou.client.core.offsets import moment_ms
+from tianzhou.client.core.pulling import PullPlan, PullStatus, read_answer, records_of
+from tianzhou.client.core.received import ReceivedMessage
+from tianzhou.client.core.subscription import Sql92, subscribe
+from tianzhou.client.errors import ClientClosed, NoRoute, remote_error
+from tianzhou.client.options import ClientOptions, checked_group
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.queues import MessageQueue
+
+_CLIENT: Final = ClientOptions()
+BYTES_MAX: Final = 256 * 1024
+GRACE_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    status: PullStatus
+    messages: Sequence[ReceivedMessage]
+    next_offset: int
+    """Where the next pull should begin."""
+    first: int
+    end: int
+    """The bounds of the queue."""
+
+
+class PullConsumer:
+    """Owner: the event loop in which it was started."""
+
+    def __init__(self, group: str, *, nameserver: str, client: ClientOptions = _CLIENT) -> None:
+        self.group = checked_group(group)
+        self._nameserver = nameserver
+        self._client = client
+        self._cluster: Cluster | None = None
+
+    async def start(self) -> Self:
+        if self._cluster is not None:
+            raise UsageError(f"consumer of {self.group} was started before")
+        self._cluster = Cluster.join(self._nameserver, self._client)
+        return self
+
+    async def stop(self) -> None:
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            await cluster.leave()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """All queues of a topic, as the route has them now. Raises TopicNotFound."""
+        return (await self._running().refresh(topic)).read_queues
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        count_max: int = 32,
+        expression: str | Sql92 = "*",
+        wait_s: float = 0.0,
+    ) -> PullResult:
+        """Messages from an offset on. If there are none, the broker waits so long for some."""
+        if offset < 0 or count_max < 1:
+            raise UsageError(f"a pull of {count_max} messages from offset {offset} on")
+        cluster = self._running()
+        wanted = subscribe(queue.topic, expression, version=0)
+        plan = PullPlan(self.group, queue, wanted, count_max, BYTES_MAX, round(wait_s * 1000))
+        address = (await cluster.route(queue.topic)).any_address(queue.broker_name)
+        if address is None:
+            raise NoRoute(f"broker {queue.broker_name!r} of topic {queue.topic!r} is away")
+        header, body = await cluster.call(
+            address, RequestCode.PULL_MESSAGE, plan.ext(offset), timeout_s=wait_s + GRACE_S
+        )
+        answer = read_answer(header, body)
+        if answer is None:
+            raise remote_error(address, header.code, header.remark)
+        records = records_of(answer.body, asked=offset, accepts_tag=wanted.accepts_tag)
+        messages = [ReceivedMessage(records.buffer, start, queue) for start in records.starts]
+        return PullResult(
+            answer.status, messages, answer.next_offset, answer.min_offset, answer.max_offset
+        )
+
+    # Offsets
+
+    async def first(self, queue: MessageQueue) -> int:
+        """The first message that is still there."""
+        return await self._offsets().first(queue)
+
+    async def end(self, queue: MessageQueue) -> int:
+        """What the next message will have."""
+        return await self._offsets().end(queue)
+
+    async def offset_at(self, queue: MessageQueue, moment: datetime | str | int) -> int:
+        """The first message stored at that moment or later: a datetime, `yyyyMMddHHmmss` in local
+        time, or milliseconds since 1970."""
+        return await self._offsets().at_time(queue, moment_ms(moment))
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """How far the group has come; None when the broker does not know."""
+        return await self._offsets().committed(queue)
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        await self._offsets().commit(queue, offset)
+
+    def _offsets(self) -> QueueOffsets:
+        return QueueOffsets(self.group, self._running())
+
+    def _running(self) -> Cluster:
+        if self._cluster is None:
+            raise ClientClosed(f"consumer of {self.group} is not running")
+        return self._cluster
