@@ -52,7 +52,7 @@ class Channel(asyncio.BufferedProtocol):
         self._pending: Connection[OnAnswer] = Connection()
         self._transport: asyncio.Transport | None = None
         self._out: list[Bytes] = []
-        self._is_flushing = False
+        self._is_flushing = self._has_large = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._remote: tuple[str, int] = ("unknown", 0)
@@ -143,6 +143,8 @@ class Channel(asyncio.BufferedProtocol):
 
     def send(self, data: Bytes) -> None:
         self._out.append(data)
+        if len(data) > JOIN_BYTES_MAX:
+            self._has_large = True
         if not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
@@ -184,9 +186,10 @@ class Channel(asyncio.BufferedProtocol):
             return
         if len(out) == 1:
             self._transport.write(out[0])
-        elif max(map(len, out)) <= JOIN_BYTES_MAX:
+        elif not self._has_large:
             self._transport.write(b"".join(out))
         else:
+            self._has_large = False
             self._transport.writelines(out)
 
     def _look_again(self, at: float) -> None:

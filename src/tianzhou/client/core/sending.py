@@ -14,7 +14,7 @@ import msgspec
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
 from tianzhou.base.limits import BODY_BYTES_MAX
-from tianzhou.record import compression, flags, names
+from tianzhou.record import compression, flags, properties
 from tianzhou.record.batch import encode_batch
 from tianzhou.record.message import Message
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -94,11 +94,16 @@ def parcel_of(
         smaller = compression.compress(body, compress.value)
         if len(smaller) < len(body):
             body, sys_flag = smaller, sys_flag | compress.value
-    text = message.encode_properties({names.UNIQ_KEY: message_id, **(added or {})})
+    text = with_id(message.encode_properties(added), message_id)
     return Parcel(
         topic=message.topic, code=code, body=body, properties=text.decode(),
         message_ids=(message_id,), sys_flag=sys_flag, flag=message.flag,
     )  # fmt: skip
+
+
+def with_id(encoded: bytes, message_id: str) -> bytes:
+    """The property string with the unique id. Ids are hexadecimal: nothing to check in them."""
+    return properties.checked_size(b"%bUNIQ_KEY\x01%b\x02" % (encoded, message_id.encode()))
 
 
 def check_batchable(messages: Sequence[Message]) -> None:
@@ -124,7 +129,7 @@ def batch_parcel(
 ) -> Parcel:
     """One frame for many messages that are batchable. Raises UsageError if it is too large."""
     body = encode_batch(
-        (message.flag, message.body, message.encode_properties({names.UNIQ_KEY: message_id}))
+        (message.flag, message.body, with_id(message.encode_properties(), message_id))
         for message, message_id in zip(messages, message_ids, strict=True)
     )
     if len(body) > body_bytes_max:
