@@ -12,7 +12,7 @@ import atexit
 import concurrent.futures
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from tianzhou.base.errors import UsageError
@@ -55,6 +55,10 @@ class Runner:
         except (TimeoutError, KeyboardInterrupt):
             future.cancel()
             raise
+
+    def call_soon(self, work: Callable[[], None]) -> None:
+        """Have something done in the loop, without waiting for it."""
+        self._loop.call_soon_threadsafe(work)
 
     def _stop(self) -> None:
         """When the interpreter ends. A loop that runs on while modules go away would complain."""
