@@ -16,16 +16,25 @@ if TYPE_CHECKING:
     from tianzhou.client import errors as errors
     from tianzhou.client.aio.admin import Admin as Admin
     from tianzhou.client.aio.cluster import Cluster as Cluster
+    from tianzhou.client.aio.lite_pull import LitePullConsumer as LitePullConsumer
     from tianzhou.client.aio.producer import Producer as Producer
+    from tianzhou.client.aio.pull_consumer import PullConsumer as PullConsumer
+    from tianzhou.client.aio.pull_consumer import PullResult as PullResult
     from tianzhou.client.aio.push_consumer import PushConsumer as PushConsumer
     from tianzhou.client.aio.transaction import Transaction as Transaction
     from tianzhou.client.aio.transaction import TransactionState as TransactionState
     from tianzhou.client.consumer_options import ConsumerOptions as ConsumerOptions
+    from tianzhou.client.core.offsets import Start as Start
+    from tianzhou.client.core.outcome import ConsumeResult as ConsumeResult
+    from tianzhou.client.core.pulling import PullStatus as PullStatus
+    from tianzhou.client.core.received import ReceivedMessage as ReceivedMessage
     from tianzhou.client.core.replying import Reply as Reply
     from tianzhou.client.core.selection import QueueChoice as QueueChoice
     from tianzhou.client.core.sending import Compression as Compression
     from tianzhou.client.core.sending import SendResult as SendResult
     from tianzhou.client.core.sending import SendStatus as SendStatus
+    from tianzhou.client.core.subscription import Sql92 as Sql92
+    from tianzhou.client.core.window import FlowLimits as FlowLimits
     from tianzhou.client.options import ClientOptions as ClientOptions
     from tianzhou.client.options import Gathering as Gathering
     from tianzhou.client.options import ProducerOptions as ProducerOptions
@@ -38,18 +47,27 @@ _PLACES = {
     "ClientOptions": "tianzhou.client.options",
     "Cluster": "tianzhou.client.aio.cluster",
     "Compression": "tianzhou.client.core.sending",
+    "ConsumeResult": "tianzhou.client.core.outcome",
     "ConsumerOptions": "tianzhou.client.consumer_options",
+    "FlowLimits": "tianzhou.client.core.window",
     "Gathering": "tianzhou.client.options",
+    "LitePullConsumer": "tianzhou.client.aio.lite_pull",
     "Message": "tianzhou.record.message",
     "MessageQueue": "tianzhou.wire.queues",
     "MessageView": "tianzhou.record.message",
     "Producer": "tianzhou.client.aio.producer",
     "ProducerOptions": "tianzhou.client.options",
+    "PullConsumer": "tianzhou.client.aio.pull_consumer",
+    "PullResult": "tianzhou.client.aio.pull_consumer",
+    "PullStatus": "tianzhou.client.core.pulling",
     "PushConsumer": "tianzhou.client.aio.push_consumer",
     "QueueChoice": "tianzhou.client.core.selection",
+    "ReceivedMessage": "tianzhou.client.core.received",
     "Reply": "tianzhou.client.core.replying",
     "SendResult": "tianzhou.client.core.sending",
     "SendStatus": "tianzhou.client.core.sending",
+    "Sql92": "tianzhou.client.core.subscription",
+    "Start": "tianzhou.client.core.offsets",
     "Transaction": "tianzhou.client.aio.transaction",
     "TransactionState": "tianzhou.client.aio.transaction",
 }

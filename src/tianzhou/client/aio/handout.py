@@ -28,17 +28,17 @@ class _LaneSettling:
     """Takes what the user says of messages of one queue."""
 
     def __init__(self, lane: Lane, handout: "Handout") -> None:
-        self._lane = lane
+        self.lane = lane
         self._handout = handout
 
     def ack(self, message: ReceivedMessage) -> None:
-        if message.verdict is None and message.queue_offset in self._lane.window:
-            self._handout.acked(self._lane, message)
+        if message.verdict is None and message.queue_offset in self.lane.window:
+            self._handout.acked(self.lane, message)
 
     def retry(self, message: ReceivedMessage, delay_level: int) -> None:
-        if message.verdict is None and message.queue_offset in self._lane.window:
+        if message.verdict is None and message.queue_offset in self.lane.window:
             message.verdict = delay_level
-            self._handout.failed(self._lane, message, delay_level)
+            self._handout.failed(self.lane, message, delay_level)
 
 
 class Handout:
@@ -101,7 +101,12 @@ class Handout:
                 return piece.messages(self._settling(piece.lane))
             waiting = self._loop.create_future()
             self._waiting.append(waiting)
-            await waiting
+            try:
+                await waiting
+            except asyncio.CancelledError:
+                if waiting.done() and not waiting.cancelled():
+                    self._wake(1)  # it was this one's turn: somebody else's now
+                raise
 
     def _settling(self, lane: Lane) -> _LaneSettling:
         found = self._settlings.get(lane)
@@ -111,6 +116,18 @@ class Handout:
 
     def _next(self, count_max: int) -> Piece | None:
         return self._ready.take(count_max)
+
+    def give_back(self, messages: list[ReceivedMessage]) -> None:
+        """They were handed out, but nobody looked at them."""
+        for message in reversed(messages):
+            settling = message.settling
+            assert isinstance(settling, _LaneSettling)
+            self._take_back(settling.lane, message)
+
+    def _take_back(self, lane: Lane, message: ReceivedMessage) -> None:
+        if not lane.is_dropped:
+            self._ready.put_first(Run(lane, message.as_records(), 0, message.local_times))
+        self._ready.settle(lane)
 
     def acked(self, lane: Lane, message: ReceivedMessage) -> None:
         self._settler.finished_count += 1
@@ -167,6 +184,13 @@ class OrderlyHandout(Handout):
         if self._free:  # their locks were lost: look again when they may be back
             self._loop.call_later(LOCK_WAIT_S, self._wake, 1)
         return None
+
+    def _take_back(self, lane: Lane, message: ReceivedMessage) -> None:
+        if not lane.is_dropped:
+            again = Run(lane, message.as_records(), 0, message.local_times)
+            lane.waiting.appendleft(again)
+        self._ready.settle(lane)
+        self._set_free(lane)
 
     def acked(self, lane: Lane, message: ReceivedMessage) -> None:
         super().acked(lane, message)

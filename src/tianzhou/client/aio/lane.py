@@ -132,6 +132,11 @@ class Ready:
             self._runs.append(run)
             self.count += run.left
 
+    def put_first(self, run: Run) -> None:
+        with self._lock:
+            self._runs.appendleft(run)
+            self.count += run.left
+
     def take(self, count_max: int = 1) -> Piece | None:
         """The next messages, all of one queue; from now on they are in hand."""
         with self._lock:

@@ -187,15 +187,21 @@ class PushConsumer:
     # Consuming
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        return self._iterators_of().messages()
+        return self._handing_parts().messages()
 
     def batches(self, count_max: int = 32) -> AsyncIterator[list[ReceivedMessage]]:
         """`async for` with lists of up to so many messages, each list of one queue."""
         if count_max < 1:
             raise UsageError(f"batches of {count_max} messages; at least 1")
-        return self._iterators_of().batches(count_max)
+        return self._handing_parts().batches(count_max)
 
-    def _iterators_of(self) -> "_Parts":
+    def handout(self) -> Handout:
+        """Where loops get their messages: for loops of other kinds."""
+        handout = self._handing_parts().handout
+        assert handout is not None
+        return handout
+
+    def _handing_parts(self) -> "_Parts":
         parts = self._running()
         if parts.handout is None:
             raise UsageError(f"consumer of {self.group} has a listener, which gets the messages")

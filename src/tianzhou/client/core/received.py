@@ -85,6 +85,15 @@ class ReceivedMessage(MessageView):
         """
         self._settler().retry(self, checked_delay_level(delay_level))
 
+    @property
+    def settling(self) -> Settling:
+        """Who is told what is said of it; may be changed, for users in other threads."""
+        return self._settler()
+
+    @settling.setter
+    def settling(self, settling: Settling) -> None:
+        self._settling = settling
+
     def as_records(self) -> Records:
         """It alone, as an answer to a pull would bring it."""
         return Records(

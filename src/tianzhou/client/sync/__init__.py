@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tianzhou.client.sync.admin import Admin as Admin
+    from tianzhou.client.sync.lite_pull import LitePullConsumer as LitePullConsumer
     from tianzhou.client.sync.producer import Producer as Producer
     from tianzhou.client.sync.producer import Transaction as Transaction
+    from tianzhou.client.sync.pull_consumer import PullConsumer as PullConsumer
+    from tianzhou.client.sync.push_consumer import PushConsumer as PushConsumer
     from tianzhou.record.message import Message as Message
     from tianzhou.record.message import MessageView as MessageView
 
 _PLACES = {
     "Admin": "tianzhou.client.sync.admin",
+    "LitePullConsumer": "tianzhou.client.sync.lite_pull",
     "Message": "tianzhou.record.message",
     "MessageView": "tianzhou.record.message",
     "Producer": "tianzhou.client.sync.producer",
+    "PullConsumer": "tianzhou.client.sync.pull_consumer",
+    "PushConsumer": "tianzhou.client.sync.push_consumer",
     "Transaction": "tianzhou.client.sync.producer",
 }
 

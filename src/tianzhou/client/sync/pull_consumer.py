@@ -1,0 +1,87 @@
+"""The pull consumer for code that blocks: one pull at a time, of any queue at any offset.
+
+with PullConsumer("audit", nameserver="10.0.0.1:9876") as consumer:
+    for queue in consumer.queues("orders"):
+        found = consumer.pull(queue, consumer.first(queue))
+"""
+
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Self
+
+from tianzhou.client.aio import pull_consumer as aio
+from tianzhou.client.aio.pull_consumer import PullResult
+from tianzhou.client.core.subscription import Sql92
+from tianzhou.client.options import ClientOptions
+from tianzhou.client.sync.runner import runner
+from tianzhou.wire.queues import MessageQueue
+
+_CLIENT: Final = ClientOptions()
+
+
+class PullConsumer:
+    """Owner: everybody."""
+
+    def __init__(self, group: str, *, nameserver: str, client: ClientOptions = _CLIENT) -> None:
+        self._inner = aio.PullConsumer(group, nameserver=nameserver, client=client)
+        self._run = runner().run
+
+    @property
+    def group(self) -> str:
+        return self._inner.group
+
+    def start(self) -> Self:
+        self._run(self._inner.start())
+        return self
+
+    def stop(self) -> None:
+        self._run(self._inner.stop())
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """All queues of a topic, as the route has them now. Raises TopicNotFound."""
+        return self._run(self._inner.queues(topic))
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        count_max: int = 32,
+        expression: str | Sql92 = "*",
+        wait_s: float = 0.0,
+    ) -> PullResult:
+        """Messages from an offset on. If there are none, the broker waits so long for some."""
+        pull = self._inner.pull(
+            queue, offset, count_max=count_max, expression=expression, wait_s=wait_s
+        )
+        return self._run(pull)
+
+    def first(self, queue: MessageQueue) -> int:
+        """The first message that is still there."""
+        return self._run(self._inner.first(queue))
+
+    def end(self, queue: MessageQueue) -> int:
+        """What the next message will have."""
+        return self._run(self._inner.end(queue))
+
+    def offset_at(self, queue: MessageQueue, moment: datetime | str | int) -> int:
+        """The first message stored at that moment or later."""
+        return self._run(self._inner.offset_at(queue, moment))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """How far the group has come; None when the broker does not know."""
+        return self._run(self._inner.committed(queue))
+
+    def commit(self, queue: MessageQueue, offset: int) -> None:
+        self._run(self._inner.commit(queue, offset))

@@ -1,0 +1,270 @@
+"""The push consumer for code that blocks: the same names, and the same behaviour behind them.
+
+    with PushConsumer("stock", nameserver="10.0.0.1:9876", subscribe={"orders": "*"}) as consumer:
+        for message in consumer:
+            ...
+
+Listeners that are functions run in threads of their own, as with the asyncio consumer. Messages may
+be settled by any thread.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from tianzhou.base.errors import UsageError
+from tianzhou.client.aio import push_consumer as aio
+from tianzhou.client.aio.handout import Handout
+from tianzhou.client.aio.push_consumer import Many, One
+from tianzhou.client.consumer_options import ConsumerOptions
+from tianzhou.client.core.received import ReceivedMessage, Settling
+from tianzhou.client.core.subscription import Sql92
+from tianzhou.client.options import ClientOptions
+from tianzhou.client.sync.runner import Runner, runner
+from tianzhou.wire.queues import MessageQueue
+
+_DEFAULTS: Final = ConsumerOptions()
+_CLIENT: Final = ClientOptions()
+
+AHEAD_S: Final = 0.01
+AHEAD_MAX: Final = 64
+"""A `for` loop takes as many messages at once as it will need for so long: going over to the other
+thread for each would cost more than most messages, and a queue that is given away waits for those
+that were taken."""
+
+T = TypeVar("T")
+
+
+class PushConsumer:
+    """Owner: everybody."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        nameserver: str,
+        subscribe: Mapping[str, str | Sql92] | None = None,
+        options: ConsumerOptions = _DEFAULTS,
+        client: ClientOptions = _CLIENT,
+    ) -> None:
+        self._inner = aio.PushConsumer(
+            group, nameserver=nameserver, subscribe=subscribe, options=options, client=client
+        )
+        self._runner = runner()
+        self._outbox: _Outbox | None = None
+
+    @property
+    def group(self) -> str:
+        return self._inner.group
+
+    @property
+    def options(self) -> ConsumerOptions:
+        return self._inner.options
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know it by."""
+        return self._inner.client_id
+
+    @property
+    def assignment(self) -> frozenset[MessageQueue]:
+        """The queues it has at present."""
+        return self._do(lambda: self._inner.assignment)
+
+    def subscribe(self, topic: str, expression: str | Sql92 = "*") -> None:
+        """Everything of a topic, some tags (`"paid || sent"`), or what an `Sql92` accepts."""
+        self._do(lambda: self._inner.subscribe(topic, expression))
+
+    def unsubscribe(self, topic: str) -> None:
+        self._do(lambda: self._inner.unsubscribe(topic))
+
+    def listen(self, listener: One) -> One:
+        """Call this for every message. Also as a decorator."""
+        return self._inner.listen(listener)
+
+    def listen_batches(self, listener: Many) -> Many:
+        """Call this with lists of up to `batch_size` messages, each list of one queue."""
+        return self._inner.listen_batches(listener)
+
+    # Life
+
+    def start(self) -> Self:
+        """Join the group and begin to pull. Raises what makes that impossible."""
+        self._runner.run(self._inner.start())
+        return self
+
+    def stop(self) -> None:
+        """Finish what is in hand, commit, and leave the group. Raises what ended the consumer
+        before."""
+        self._runner.run(self._inner.stop())
+
+    def closed(self, timeout_s: float | None = None) -> None:
+        """Wait until it was stopped. Raises what ended it, and TimeoutError after so long."""
+        self._runner.run(self._inner.closed(), timeout_s)
+
+    def run(self) -> None:
+        """Start, go on until it is interrupted or stopped, and stop."""
+        with self:
+            self.closed()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._outbox is not None and error is None:
+            self._outbox.settle_iterators()
+        self._runner.run(self._inner.__aexit__(kind, error, trace))
+
+    def pause(self) -> None:
+        """Pull nothing more. What was pulled is still delivered; the queues are kept."""
+        self._do(self._inner.pause)
+
+    def resume(self) -> None:
+        self._do(self._inner.resume)
+
+    def commit(self) -> None:
+        """Save the offsets now, and wait until they are kept."""
+        self._runner.run(self._inner.commit())
+
+    # Iterating
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        handing = self._handing()
+        while messages := handing.next(None):
+            yield from handing.each(messages)
+
+    def batches(self, count_max: int = 32) -> Iterator[list[ReceivedMessage]]:
+        """`for` with lists of up to so many messages, each list of one queue."""
+        if count_max < 1:
+            raise UsageError(f"batches of {count_max} messages; at least 1")
+        handing = self._handing()
+        while messages := handing.next(count_max):
+            yield messages
+
+    def _handing(self) -> "_Handing":
+        handout = self._do(self._inner.handout)
+        if self._outbox is None:
+            self._outbox = _Outbox(self._runner)
+        made = _Handing(handout, self._runner, self._outbox, auto_ack=self.options.auto_ack)
+        self._outbox.iterators.append(made)
+        return made
+
+    def _do(self, work: Callable[[], T]) -> T:
+        """In the thread that owns the consumer."""
+
+        async def do() -> T:
+            return work()
+
+        return self._runner.run(do())
+
+
+class _Outbox:
+    """What threads say of messages, on its way to the event loop: many at once."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._said: deque[tuple[Settling, ReceivedMessage, int | None]] = deque()
+        self._is_going = False
+        self.iterators: list[_Handing] = []
+
+    def put(self, inner: Settling, message: ReceivedMessage, delay_level: int | None) -> None:
+        self._said.append((inner, message, delay_level))
+        if not self._is_going:
+            self._is_going = True
+            self._runner.call_soon(self._deliver)
+
+    def give_back(self, handout: Handout, messages: list[ReceivedMessage]) -> None:
+        for message in messages:
+            settling = message.settling
+            assert isinstance(settling, _Posting)
+            message.settling = settling.inner
+        self._runner.call_soon(lambda: handout.give_back(messages))
+
+    def _deliver(self) -> None:
+        self._is_going = False  # first: what comes after the last look goes on its own
+        while self._said:
+            inner, message, delay_level = self._said.popleft()
+            if delay_level is None:
+                inner.ack(message)
+            else:
+                inner.retry(message, delay_level)
+
+    def settle_iterators(self) -> None:
+        """Who leaves without an exception has done what was handed out last."""
+        for iterator in self.iterators:
+            iterator.settle()
+        self._runner.run(asyncio.sleep(0))  # behind everything that was put
+
+
+class _Posting:
+    """Takes what the user says in any thread."""
+
+    def __init__(self, inner: Settling, outbox: _Outbox) -> None:
+        self.inner = inner
+        self._outbox = outbox
+
+    def ack(self, message: ReceivedMessage) -> None:
+        self._outbox.put(self.inner, message, None)
+
+    def retry(self, message: ReceivedMessage, delay_level: int) -> None:
+        self._outbox.put(self.inner, message, delay_level)
+
+
+class _Handing:
+    """One `for` loop. Owner: its thread."""
+
+    def __init__(
+        self, handout: Handout, runner: Runner, outbox: _Outbox, *, auto_ack: bool
+    ) -> None:
+        self._handout = handout
+        self._runner = runner
+        self._outbox = outbox
+        self._auto_ack = auto_ack
+        self._last: list[ReceivedMessage] = []
+        self._ahead = 1
+        self._began_s = time.monotonic()
+
+    def next(self, count_max: int | None) -> list[ReceivedMessage]:
+        """Messages of one queue; None lets the pace of the loop say how many. Empty: stopped."""
+        count = count_max or self._pace()
+        self.settle()
+        messages = self._runner.run(self._handout.take(count))
+        for message in messages:
+            message.settling = _Posting(message.settling, self._outbox)
+        self._began_s = time.monotonic()
+        if self._auto_ack:
+            self._last = messages
+        self._ahead = max(1, len(messages))
+        return messages
+
+    def each(self, messages: list[ReceivedMessage]) -> Iterator[ReceivedMessage]:
+        """One by one: asking for the next acknowledges the one before."""
+        count = 0
+        try:
+            for message in messages:
+                count += 1
+                if self._auto_ack:
+                    self._last = [message]
+                yield message
+                self.settle()
+        finally:
+            if count < len(messages):  # the loop was left
+                self._outbox.give_back(self._handout, messages[count:])
+
+    def _pace(self) -> int:
+        """How many messages the loop can be expected to need next."""
+        each_s = (time.monotonic() - self._began_s) / self._ahead
+        return max(1, min(AHEAD_MAX, self._ahead * 2, int(AHEAD_S / max(each_s, 1e-6))))
+
+    def settle(self) -> None:
+        last, self._last = self._last, []
+        for message in last:
+            message.ack()
