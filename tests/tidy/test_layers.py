@@ -26,7 +26,7 @@ THIRD_PARTY = {
     "nameserver": {"msgspec"},
     "broker": {"msgspec"},
     "client": {"msgspec"},
-    "spark": {"numpy", "pyarrow", "pyspark"},
+    "spark": {"msgspec", "numpy", "pyarrow", "pyspark"},
     "proxy": {"google", "grpc", "msgspec"},
     "dashboard": {"msgspec", "nicegui"},
     "admin": {"click", "msgspec", "rich"},

@@ -1,0 +1,202 @@
+"""A pipeline at work: its queries, from their start to their end."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from tianzhou.spark import plan
+from tianzhou.spark.options import read_options_of
+from tianzhou.spark.pipelines import decode, history, reading
+from tianzhou.spark.pipelines.errors import PipelineError
+from tianzhou.spark.pipelines.history import Sample, sample_of
+from tianzhou.spark.pipelines.model import ParquetSink, Pipeline, Transform, Trigger
+from tianzhou.spark.pipelines.sinks import writer_of
+from tianzhou.spark.pipelines.transform import transformed
+from tianzhou.spark.pipelines.units import read_interval
+from tianzhou.spark.pipelines.workplace import Workplace, absolute
+from tianzhou.spark.tables.table import Table
+from tianzhou.spark.topics import Topics
+from tianzhou.spark.topics import told as told_of
+
+STOP_S: Final = 20.0
+"""How long a stop waits for micro-batches in work; what is cut off is done again next time."""
+SAVE_S: Final = 2.0
+QUARANTINE: Final = "quarantine"
+
+
+class Run:
+    """Owner: one thread. Hold the workplace's lock around its life."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, directory: Path) -> None:
+        self.pipeline = pipeline
+        self.place = Workplace(pipeline, directory)
+        self._spark = spark
+        self._queries: dict[str, StreamingQuery] = {}
+        self._seen: dict[str, int] = {}
+        self.samples: list[Sample] = history.load(self.place)
+        self._saved_s = 0.0
+
+    # Life
+
+    def start(self) -> None:
+        """Plan everything, then start everything. Raises PipelineError before data moves."""
+        writers = self._planned()
+        for name, writer in writers.items():
+            started = writer.option("checkpointLocation", self.place.query_path(name))
+            started = triggered(started, self.pipeline.trigger)
+            self._queries[name] = started.queryName(f"{self.pipeline.name}-{name}").start()
+
+    def _planned(self) -> dict[str, DataStreamWriter]:
+        pipeline, place = self.pipeline, self.place
+        options = self._options()
+        messages = counted_in(reading.stream(self._spark, options))
+        found = reading.decoder(self._spark, pipeline, place)
+        marked = found.mark(messages)
+        rows = transformed(decode.good(marked), pipeline.transform, place.directory)
+        writers: dict[str, DataStreamWriter] = {}
+        for rank, sink in enumerate(pipeline.sinks):
+            name = f"sink-{rank}"
+            if isinstance(sink, ParquetSink):
+                Table(absolute(sink.path, place.directory)).repair()
+            writers[name] = writer_of(counted_out(rows), sink, place, name=name)
+        if found.can_fail:
+            bad = ParquetSink(path=self.quarantine_path)
+            Table(self.quarantine_path).repair()
+            writers[QUARANTINE] = writer_of(
+                counted_out(decode.bad(marked)), bad, place, name=QUARANTINE
+            )
+        return writers
+
+    @property
+    def quarantine_path(self) -> str:
+        named = self.pipeline.decode.quarantine
+        return absolute(named or f"{self.place.path}/quarantine", self.place.directory)
+
+    def _options(self) -> dict[str, str]:
+        """An archive whose checkpoint is lost goes on where its rows end."""
+        options = reading.checked_options(self.pipeline)
+        first = self.pipeline.sinks[0]
+        if self.pipeline.transform != Transform() or not isinstance(first, ParquetSink):
+            return options
+        if self.place.has_begun("sink-0") or "startingOffsets" in options:
+            return options
+        ends = Table(absolute(first.path, self.place.directory)).state().ends
+        return {**options, **plan_from(ends, options)} if ends else options
+
+    def stop(self) -> None:
+        """Let micro-batches end, then stop; what takes too long is done again next time."""
+        until = time.monotonic() + STOP_S
+        for query in self._queries.values():
+            while query.isActive and query.status["isTriggerActive"]:
+                if time.monotonic() > until:
+                    break
+                time.sleep(0.05)
+            query.stop()
+        self.look()
+        history.save(self.place, self.samples)
+
+    # Looking
+
+    @property
+    def is_active(self) -> bool:
+        return any(query.isActive for query in self._queries.values())
+
+    def look(self) -> list[Sample]:
+        """Figures of the micro-batches since the last look. Raises PipelineError if a query
+        failed."""
+        fresh: list[Sample] = []
+        for name, query in self._queries.items():
+            for progress in query.recentProgress:
+                sample = sample_of(name, _as_dict(progress))
+                # Spark also tells of moments at which there was nothing to do.
+                if sample.batch > self._seen.get(name, -1) and (sample.rows_in or sample.rows_out):
+                    self._seen[name] = sample.batch
+                    fresh.append(sample)
+        self.samples = [*self.samples, *fresh][-history.SAMPLES_KEPT :]
+        if fresh and time.monotonic() - self._saved_s > SAVE_S:
+            self._saved_s = time.monotonic()
+            history.save(self.place, self.samples)
+        for name, query in self._queries.items():
+            error = None if query.isActive else query.exception()
+            if error is not None:
+                raise PipelineError(f"{self.pipeline.name}/{name} failed: {told(error)}") from error
+        return fresh
+
+    def watch(self, show: Callable[[], None], *, until: Callable[[], bool]) -> None:
+        """Look and show until every query has ended, or somebody wants an end."""
+        while self.is_active and not until():
+            self.look()
+            show()
+            time.sleep(0.2)
+        self.look()
+        show()
+
+
+def run_to_end(spark: SparkSession, pipeline: Pipeline, directory: Path) -> list[Sample]:
+    """Everything that is there now, for programs and tests. Raises PipelineError."""
+    once = _with(pipeline, Trigger(available_now=True))
+    run = Run(spark, once, directory)
+    with run.place.locked():
+        before = len(run.samples)
+        run.start()
+        try:
+            run.watch(lambda: None, until=lambda: False)
+        finally:
+            run.stop()
+    return run.samples[before:]
+
+
+def _with(pipeline: Pipeline, trigger: Trigger) -> Pipeline:
+    return msgspec.structs.replace(pipeline, trigger=trigger)
+
+
+def counted_in(messages: DataFrame) -> DataFrame:
+    oldest = F.unix_millis(F.min("storeTimestamp")).alias("oldest_ms")
+    values = [oldest] if "storeTimestamp" in messages.columns else [F.lit(None).alias("oldest_ms")]
+    return messages.observe(history.IN, *values)
+
+
+def counted_out(rows: DataFrame) -> DataFrame:
+    return rows.observe(history.OUT, F.count(F.lit(1)).alias("rows"))
+
+
+def triggered(writer: DataStreamWriter, trigger: Trigger) -> DataStreamWriter:
+    if trigger.available_now:
+        return writer.trigger(availableNow=True)
+    if trigger.interval is not None:
+        return writer.trigger(processingTime=read_interval(trigger.interval))
+    return writer
+
+
+def plan_from(ends: Any, options: dict[str, str]) -> dict[str, str]:
+    """Where a source begins whose rows up to `ends` are kept already."""
+    read = read_options_of(options, is_stream=True)
+    with told_of(read), read.cluster.connect() as brokers:
+        topics = Topics(brokers, read)
+        earliest = topics.earliest(topics.queues())
+    kept = plan.from_json(ends)
+    starts = {queue: kept.get(queue, first) for queue, first in earliest.items()}
+    return {"startingOffsets": json.dumps(plan.to_json(starts))}
+
+
+def told(error: StreamingQueryException) -> str:
+    """The sentence of the innermost error that is ours or Spark's, without the stacks."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for mark in ("TableError: ", "PipelineError: ", "[ROCKETMQ."):
+        for line in reversed(lines):
+            if mark in line:
+                return line[line.index(mark) :].removeprefix(mark if mark[0] != "[" else "")
+    return lines[0] if lines else "for a reason that Spark does not tell"
+
+
+def _as_dict(progress: Any) -> dict[str, Any]:
+    return json.loads(progress.json) if hasattr(progress, "json") else dict(progress)

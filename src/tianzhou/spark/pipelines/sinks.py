@@ -1,0 +1,144 @@
+"""Where rows go. Every sink is one streaming query with a checkpoint of its own.
+
+| sink | after a crash |
+| --- | --- |
+| parquet | each row once: see `tables.table` |
+| topic | each row once with `idempotent: true`, otherwise at least once: see the connector |
+| jdbc | each row once with `batchColumn`, otherwise at least once |
+| console | what was shown may be shown again |
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType, TimestampType
+
+from tianzhou.spark.option_values import read_duration_ms
+from tianzhou.spark.pipelines.errors import PipelineError
+from tianzhou.spark.pipelines.model import ConsoleSink, JdbcSink, ParquetSink, Sink, TopicSink
+from tianzhou.spark.pipelines.pipeline_file import as_text
+from tianzhou.spark.pipelines.units import read_size
+from tianzhou.spark.pipelines.workplace import Workplace, absolute
+from tianzhou.spark.tables.table import Table
+
+DAY_MS = 86_400_000
+Each = Callable[[DataFrame, int], None]
+
+
+def writer_of(rows: DataFrame, sink: Sink, place: Workplace, *, name: str) -> "DataStreamWriter":
+    """The query that fills a sink, ready to be started."""
+    mode = "append" if isinstance(sink, ParquetSink) else sink.mode
+    match sink:
+        case ParquetSink():
+            table = absolute(sink.path, place.directory)
+            write = to_table(rows.schema, sink, table, query=f"{place.identity()}-{name}")
+            writer = rows.writeStream.foreachBatch(write)
+        case TopicSink():
+            writer = rows.writeStream.format("rocketmq").options(**as_text(sink.options))
+        case JdbcSink():
+            writer = rows.writeStream.foreachBatch(ToDatabase(sink))
+        case ConsoleSink():
+            writer = rows.writeStream.foreachBatch(ToConsole(sink.rows))
+    return writer.outputMode(mode)
+
+
+@dataclass(frozen=True)
+class ToTable:
+    """Also goes to a Connect server: it holds values only."""
+
+    path: str
+    query: str
+    date: str | None
+    partition_by: Sequence[str]
+    compact_files: int
+    compact_below: int
+    keep_days: int | None
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        table = Table(self.path)
+        if self.date is not None:
+            rows = rows.withColumn("date", F.to_date(F.expr(self.date)))
+        table.write(rows, query=self.query, batch=batch, partition_by=self.partition_by)
+        table.compact(rows.sparkSession, files=self.compact_files, below=self.compact_below)
+        if self.keep_days is not None:
+            oldest_s = time.time() - self.keep_days * DAY_MS / 1000
+            table.expire(time.strftime("%Y-%m-%d", time.gmtime(oldest_s)))
+
+
+def to_table(schema: StructType, sink: ParquetSink, path: str, *, query: str) -> ToTable:
+    names = set(schema.names)
+    date = sink.date or _usual_date(schema)
+    if "date" in names:
+        date = sink.date
+    has = names | ({"date"} if date else set[str]())
+    return ToTable(
+        path=path, query=query, date=date,
+        partition_by=[name for name in sink.partition_by if name in has],
+        compact_files=sink.compact_files, compact_below=read_size(sink.compact_below),
+        keep_days=_days(sink.retention),
+    )  # fmt: skip
+
+
+def _usual_date(schema: StructType) -> str | None:
+    for field in schema.fields:
+        if field.name == "storeTimestamp" and isinstance(field.dataType, TimestampType):
+            return field.name
+        if field.name == "window" and isinstance(field.dataType, StructType):
+            return "window.start"
+    return None
+
+
+def _days(retention: str | None) -> int | None:
+    """Whole days, at least one: a day goes when all of it is too old."""
+    return None if retention is None else max(1, -(-read_duration_ms(retention) // DAY_MS))
+
+
+@dataclass(frozen=True)
+class ToConsole:
+    rows: int
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        rows.show(self.rows, truncate=60)
+
+
+@dataclass(frozen=True)
+class ToDatabase:
+    sink: JdbcSink
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        sink, options = self.sink, as_text(self.sink.options)
+        if sink.batch_column is not None:
+            _take_back(rows, sink, options, batch)
+            rows = rows.withColumn(sink.batch_column, F.lit(batch).cast("bigint"))
+        rows.write.format("jdbc").options(url=sink.url, dbtable=sink.table, **options).mode(
+            "append"
+        ).save()
+
+
+def _take_back(rows: DataFrame, sink: JdbcSink, options: dict[str, str], batch: int) -> None:
+    """What an earlier life wrote of this micro-batch."""
+    spark: Any = rows.sparkSession
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        raise PipelineError("sinks: jdbc with batchColumn does not work through Spark Connect")
+    properties = jvm.java.util.Properties()
+    for key, value in options.items():
+        properties.setProperty(key, value)
+    connection = jvm.java.sql.DriverManager.getConnection(sink.url, properties)
+    try:
+        name = sink.table
+        schema, _, bare = name.rpartition(".")
+        found = connection.getMetaData().getTables(None, schema or None, None, None)
+        names: set[str] = set()
+        while found.next():
+            names.add(str(found.getString("TABLE_NAME")).lower())
+        if bare.strip('"`').lower() in names:
+            sql = f"DELETE FROM {name} WHERE {sink.batch_column} = {batch:d}"
+            connection.createStatement().executeUpdate(sql)
+    finally:
+        connection.close()

@@ -1,0 +1,116 @@
+"""The directory of a pipeline: how far its queries are, who they are, and how it went.
+
+<checkpoint>/id                 one word: rows of tables remember whose they are
+<checkpoint>/queries/<name>     Spark's checkpoints
+<checkpoint>/quarantine         rows that could not be decoded, unless another place is named
+<checkpoint>/schema.json        columns that were inferred
+<checkpoint>/history.json       figures of the last micro-batches
+<checkpoint>/lock               held while the pipeline runs, if this machine has the directory
+"""
+
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql.types import StructType
+
+from tianzhou.spark.pipelines.errors import PipelineError
+from tianzhou.spark.pipelines.model import Pipeline
+from tianzhou.spark.tables.files import Files
+
+
+def absolute(path: str, directory: Path) -> str:
+    """A path in a pipeline's file: addresses stay, others begin where the file is."""
+    return path if "://" in path else str((directory / path).resolve())
+
+
+class Workplace:
+    """Owner: the process that runs the pipeline; others may look."""
+
+    def __init__(self, pipeline: Pipeline, directory: Path) -> None:
+        self.directory = directory
+        self.path = absolute(pipeline.checkpoint or f"checkpoints/{pipeline.name}", directory)
+        self._files = Files(self.path)
+
+    @property
+    def is_local(self) -> bool:
+        return "://" not in self.path
+
+    def query_path(self, name: str) -> str:
+        return self._files.uri_of(f"queries/{name}")
+
+    def has_begun(self, name: str) -> bool:
+        """Whether a query has a place to go on from."""
+        return bool(self._files.files_in(f"queries/{name}/offsets"))
+
+    def identity(self) -> str:
+        """The same for all lives of the pipeline, until it is reset."""
+        try:
+            return self._files.read("id").decode()
+        except FileNotFoundError:
+            made = uuid.uuid4().hex
+            self._files.write("id", made.encode())
+            return made
+
+    def schema(self) -> StructType | None:
+        try:
+            return StructType.fromJson(json.loads(self._files.read("schema.json")))
+        except FileNotFoundError:
+            return None
+
+    def keep_schema(self, schema: StructType) -> None:
+        self._files.write("schema.json", schema.json().encode())
+
+    def history(self) -> bytes:
+        try:
+            return self._files.read("history.json")
+        except FileNotFoundError:
+            return b"[]"
+
+    def keep_history(self, data: bytes) -> None:
+        self._files.write("history.json", data)
+
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Two processes on one checkpoint would each undo what the other does."""
+        if not self.is_local:
+            yield
+            return
+        Path(self.path).mkdir(parents=True, exist_ok=True)
+        with (Path(self.path) / "lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise PipelineError(
+                    f"the pipeline runs already, in process {file.read().strip() or '?'} "
+                    f"({self.path})"
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def runs_in(self) -> int | None:
+        """The process that runs the pipeline, as far as this machine knows."""
+        lock = Path(self.path) / "lock"
+        if not self.is_local or not lock.exists():
+            return None
+        with lock.open("r+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read().strip() or 0)
+        return None
+
+    def reset(self) -> None:
+        """Forget how far the queries are, and who they are. Rows that were written stay."""
+        with self.locked():
+            for name in ("queries",):
+                self._files.remove_all(name)
+            for name in ("id", "schema.json", "history.json"):
+                self._files.remove(name)

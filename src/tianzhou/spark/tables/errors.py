@@ -1,0 +1,7 @@
+"""What a table refuses."""
+
+from tianzhou.base.errors import TianzhouError
+
+
+class TableError(TianzhouError):
+    """A table can't take these rows, or is none; the message says why and what to do."""

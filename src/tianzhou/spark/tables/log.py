@@ -1,0 +1,146 @@
+"""The log of a table: which of the files in its directory are its rows.
+
+    <table>/date=2026-11-16/topic=orders/3f2a91c0-00000012-0.parquet
+    <table>/_tianzhou/log/000000000012.json       one change each
+    <table>/_tianzhou/staging/...                 what is being written
+
+A change is one file that appears at once: files that came, files that went, and, for changes that
+a micro-batch made, whose it was. Rows are there when the log says so. From time to time a record
+holds the whole state, and older ones go.
+
+Invariant: a table has one writer at a time. Names of files are never used twice.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from tianzhou.spark.tables.errors import TableError
+from tianzhou.spark.tables.files import Files
+
+DIRECTORY: Final = "_tianzhou/log"
+STAGING: Final = "_tianzhou/staging"
+RECORDS_KEPT: Final = 64
+"""Changes after which the state is written down again: reading a table opens at most so many."""
+
+QueueEnds = dict[str, dict[str, dict[str, int]]]
+"""Topic to broker to queue to the offset behind the last row."""
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    name: str
+    rows: int
+    size: int
+
+    @property
+    def directory(self) -> str:
+        return self.name.rpartition("/")[0]
+
+
+class State(msgspec.Struct):
+    """What a table is, after a number of changes."""
+
+    files: dict[str, DataFile] = {}
+    schema: str = ""
+    """Spark's JSON of all columns; empty before the first row."""
+    partitions: list[str] = []
+    batches: dict[str, int] = {}
+    """Query to the last of its micro-batches that is in."""
+    ends: QueueEnds = {}
+
+    def has(self, query: str, batch: int) -> bool:
+        return self.batches.get(query, -1) >= batch
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files.values())
+
+    def add(self, change: "Change") -> None:
+        for file in change.added:
+            self.files[file.name] = file
+        for name in change.removed:
+            self.files.pop(name, None)
+        if change.schema:
+            self.schema, self.partitions = change.schema, list(change.partitions)
+        if change.query:
+            self.batches[change.query] = change.batch
+        for topic, brokers in change.ends.items():
+            for broker, queues in brokers.items():
+                known = self.ends.setdefault(topic, {}).setdefault(broker, {})
+                for queue, end in queues.items():
+                    known[queue] = max(known.get(queue, 0), end)
+
+
+class Change(msgspec.Struct, frozen=True, omit_defaults=True):
+    added: Sequence[DataFile] = ()
+    removed: Sequence[str] = ()
+    query: str = ""
+    batch: int = -1
+    schema: str = ""
+    partitions: Sequence[str] = ()
+    ends: QueueEnds = {}
+    state: State | None = None
+    """Everything up to here; other fields are empty then."""
+
+
+class Log:
+    """Owner: one writer, or any number of readers."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def read(self) -> tuple[State, int]:
+        """The state, and the number of the next change."""
+        while True:
+            names = sorted(entry.name for entry in self._files.files_in(DIRECTORY))
+            names = [name for name in names if name.endswith(".json")]
+            try:
+                return self._folded(names), _number(names[-1]) + 1 if names else 0
+            except FileNotFoundError:
+                # The writer wrote the state down and removed what we were about to read.
+                if names == sorted(entry.name for entry in self._files.files_in(DIRECTORY)):
+                    raise
+
+    def _folded(self, names: list[str]) -> State:
+        state = State()
+        for change in self._since_state(names):
+            if change.state is not None:
+                state = change.state
+            else:
+                state.add(change)
+        return state
+
+    def _since_state(self, names: list[str]) -> list[Change]:
+        found: list[Change] = []
+        for name in reversed(names):
+            try:
+                found.append(msgspec.json.decode(self._files.read(name), type=Change))
+            except msgspec.DecodeError as error:
+                raise TableError(
+                    f"{self._files.uri_of(name)} is not a record of ours: {error}"
+                ) from error
+            if found[-1].state is not None:
+                break
+        return found[::-1]
+
+    def append(self, change: Change, number: int) -> None:
+        self._files.write(_name(number), msgspec.json.encode(change))
+
+    def settle(self) -> None:
+        """Write the state down and drop what it makes superfluous, if that is worth it."""
+        names = sorted(entry.name for entry in self._files.files_in(DIRECTORY))
+        if len(names) <= RECORDS_KEPT:
+            return
+        state, number = self.read()
+        self.append(Change(state=state), number)
+        for name in names:
+            self._files.remove(name)
+
+
+def _name(number: int) -> str:
+    return f"{DIRECTORY}/{number:012d}.json"
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition("/")[2].removesuffix(".json"))

@@ -1,0 +1,170 @@
+"""A table of Parquet files: written by the micro-batches of one query, each exactly once.
+
+A micro-batch is written aside, its files are moved to their places under names that nobody had
+before, and one record of the log makes them rows. Whatever is killed in between, the repeated
+micro-batch finds either its record, and does nothing, or files that belong to nobody, which the
+next start of the writer takes away. Tools that know nothing of the log, and read all Parquet files
+of the directory, see the same rows except while something is being moved.
+"""
+
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any, Final
+from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from tianzhou.spark.tables.columns import merged
+from tianzhou.spark.tables.errors import TableError
+from tianzhou.spark.tables.files import Files
+from tianzhou.spark.tables.log import STAGING, Change, DataFile, Log, QueueEnds, State
+
+_parquet: Any = import_module("pyarrow.parquet")
+_PLACE: Final = ("brokerName", "queueId", "queueOffset")
+"""Columns that say which message a row was."""
+
+
+class Table:
+    """Owner: one writer, or any number of readers."""
+
+    def __init__(self, path: str) -> None:
+        self.files = Files(path)
+        self._log = Log(self.files)
+
+    def state(self) -> State:
+        return self._log.read()[0]
+
+    # Reading
+
+    def read(self, spark: SparkSession, state: State | None = None) -> DataFrame:
+        """All rows of this moment. Raises TableError for a table that was never written."""
+        state = state or self.state()
+        if not state.schema:
+            raise TableError(f"{self.files.uri} has no rows yet, so its columns are not known")
+        schema = StructType.fromJson(_json(state.schema))
+        if not state.files:
+            return spark.createDataFrame([], schema)  # pyright: ignore[reportUnknownMemberType]
+        return self._frame(spark, schema, state.files)
+
+    def _frame(self, spark: SparkSession, schema: StructType, names: Iterable[str]) -> DataFrame:
+        reader = spark.read.schema(schema).option("basePath", self.files.uri)
+        return reader.parquet(*(self.files.uri_of(name) for name in names))
+
+    # Writing
+
+    def write(
+        self, rows: DataFrame, *, query: str, batch: int, partition_by: Sequence[str]
+    ) -> None:
+        """Add the rows of a micro-batch, unless they are in already."""
+        state, number = self._log.read()
+        if state.has(query, batch):
+            return
+        before = StructType.fromJson(_json(state.schema)) if state.schema else StructType()
+        schema = merged(before, rows.schema)
+        if state.schema and state.partitions != list(partition_by):
+            raise TableError(
+                f"{self.files.uri} is partitioned by {', '.join(state.partitions) or 'nothing'}; "
+                f"the pipeline says {', '.join(partition_by) or 'nothing'}: write to another table"
+            )
+        prefix = f"{query[:8]}-{batch:08d}"
+        added, ends = self._add_files(rows, partition_by, prefix)
+        change = Change(
+            added=added, query=query, batch=batch, schema=schema.json(),
+            partitions=list(partition_by), ends=ends,
+        )  # fmt: skip
+        self._log.append(change, number)
+        self._log.settle()
+
+    def _add_files(
+        self, rows: DataFrame, partition_by: Sequence[str], prefix: str
+    ) -> tuple[list[DataFile], QueueEnds]:
+        aside = f"{STAGING}/{uuid.uuid4().hex}"
+        rows.write.partitionBy(*partition_by).parquet(self.files.uri_of(aside))
+        added: list[DataFile] = []
+        ends: QueueEnds = {}
+        written = [
+            one for one in self.files.files_in(aside, deep=True) if one.name.endswith(".parquet")
+        ]
+        for rank, entry in enumerate(sorted(written)):
+            directory = entry.name[len(aside) + 1 :].rpartition("/")[0]
+            with self.files.open(entry.name) as file:
+                count = _ends_of(_parquet.ParquetFile(file), directory, ends)
+            name = f"{directory}/{prefix}-{rank}.parquet".lstrip("/")
+            if count:
+                added.append(DataFile(name, count, entry.size))
+                self.files.move(entry.name, name)
+        self.files.remove_all(aside)
+        return added, ends
+
+    # Keeping in order
+
+    def repair(self) -> None:
+        """Take away what lives that were ended left behind. The writer does it when it starts."""
+        state = self.state()
+        self.files.remove_all(STAGING)
+        for entry in self.files.files_in("", deep=True):
+            is_data = entry.name.endswith(".parquet") and not entry.name.startswith("_")
+            if is_data and entry.name not in state.files:
+                self.files.remove(entry.name)
+
+    def compact(self, spark: SparkSession, *, files: int, below: int) -> int:
+        """Put small files of a directory together where there are many; how many went."""
+        state, number = self._log.read()
+        by_directory: dict[str, list[DataFile]] = {}
+        for file in state.files.values():
+            if file.size < below:
+                by_directory.setdefault(file.directory, []).append(file)
+        gone = 0
+        for small in by_directory.values():
+            if len(small) >= files:
+                self._join(spark, state, small, number)
+                gone += len(small)
+                number += 1
+        return gone
+
+    def _join(self, spark: SparkSession, state: State, small: list[DataFile], number: int) -> None:
+        schema = StructType.fromJson(_json(state.schema))
+        names = [file.name for file in small]
+        rows = self._frame(spark, schema, names).coalesce(1)
+        prefix = f"compact-{number:08d}"
+        added, _ = self._add_files(rows, state.partitions, prefix)
+        self._replace(names, added, number)
+
+    def expire(self, first_day: str) -> int:
+        """Drop the rows of days before this one; how many rows went."""
+        state, number = self._log.read()
+        old = [file for file in state.files.values() if _day_of(file.name) < first_day]
+        if old:
+            self._replace([file.name for file in old], [], number)
+        return sum(file.rows for file in old)
+
+    def _replace(self, removed: list[str], added: list[DataFile], number: int) -> None:
+        self._log.append(Change(added=added, removed=removed), number)
+        for name in removed:
+            self.files.remove(name)
+
+
+def _ends_of(file: Any, directory: str, ends: QueueEnds) -> int:
+    """How many rows a file has; how far its queues go comes into `ends`."""
+    names = {column.name for column in file.schema_arrow}
+    topics = [unquote(part[6:]) for part in directory.split("/") if part.startswith("topic=")]
+    if topics and names.issuperset(_PLACE):
+        found = file.read(columns=list(_PLACE)).group_by(["brokerName", "queueId"])
+        for row in found.aggregate([("queueOffset", "max")]).to_pylist():
+            queues = ends.setdefault(topics[0], {}).setdefault(row["brokerName"], {})
+            queue, end = str(row["queueId"]), row["queueOffset_max"] + 1
+            queues[queue] = max(queues.get(queue, 0), end)
+    return file.metadata.num_rows
+
+
+def _day_of(name: str) -> str:
+    """The day in a file's path; files without one are never too old."""
+    days = [part[5:] for part in name.split("/") if part.startswith("date=")]
+    return days[0] if days else "~"
+
+
+def _json(text: str) -> dict[str, Any]:
+    return json.loads(text)
