@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final
 
+from tianzhou.client.aio.consumer_trace import ConsumeTrace, Consumption
 from tianzhou.client.aio.lane import Lane, Piece, Ready, Run
 from tianzhou.client.aio.settling import Settler, again
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.core.outcome import DEAD
 from tianzhou.client.core.received import ReceivedMessage
+from tianzhou.client.core.trace import ContextCode
 from tianzhou.client.errors import ClientError
 
 TURN: Final = 64
@@ -33,11 +35,13 @@ class _LaneSettling:
 
     def ack(self, message: ReceivedMessage) -> None:
         if message.verdict is None and message.queue_offset in self.lane.window:
+            self._handout.settled(self.lane, message, ContextCode.SUCCESS)
             self._handout.acked(self.lane, message)
 
     def retry(self, message: ReceivedMessage, delay_level: int) -> None:
         if message.verdict is None and message.queue_offset in self.lane.window:
             message.verdict = delay_level
+            self._handout.settled(self.lane, message, ContextCode.FAILED)
             self._handout.failed(self.lane, message, delay_level)
 
 
@@ -52,6 +56,8 @@ class Handout:
         self._ended: BaseException | None = None
         self._is_stopped = False
         self._since_pause = 0
+        self.trace: ConsumeTrace | None = None
+        self._traced: dict[tuple[Lane, int], Consumption] = {}
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -98,7 +104,11 @@ class Handout:
                 return []
             piece = self._next(count_max)
             if piece is not None:
-                return piece.messages(self._settling(piece.lane))
+                messages = piece.messages(self._settling(piece.lane))
+                if self.trace is not None:
+                    for message in messages:
+                        self._traced[piece.lane, message.queue_offset] = self.trace.began([message])
+                return messages
             waiting = self._loop.create_future()
             self._waiting.append(waiting)
             try:
@@ -116,6 +126,13 @@ class Handout:
 
     def _next(self, count_max: int) -> Piece | None:
         return self._ready.take(count_max)
+
+    def settled(self, lane: Lane, message: ReceivedMessage, code: ContextCode) -> None:
+        """What the trace is told."""
+        if self.trace is not None:
+            began = self._traced.pop((lane, message.queue_offset), None)
+            if began is not None:
+                self.trace.ended(began, code)
 
     def give_back(self, messages: list[ReceivedMessage]) -> None:
         """They were handed out, but nobody looked at them."""

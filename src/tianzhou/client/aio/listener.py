@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 from tianzhou.base.errors import UsageError
+from tianzhou.client.aio.consumer_trace import ConsumeTrace, Consumption
 from tianzhou.client.core.outcome import GROWING, ConsumeResult
 from tianzhou.client.core.received import ReceivedMessage
+from tianzhou.client.core.trace import ContextCode
 
 log: Final = logging.getLogger("tianzhou.client")
 
@@ -32,24 +34,34 @@ class Listener:
         self._function = cast("Callable[[Any], Any]", function)
         self.is_batch = batch_size > 0
         self.count_max = batch_size or 1
+        self.trace: ConsumeTrace | None = None
         called: object = getattr(function, "__call__", None)  # noqa: B004 - its kind is wanted
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
     async def call(self, messages: list[ReceivedMessage]) -> Sequence[Failure]:
         """Those that failed, of a coroutine function."""
+        began = self.trace.began(messages) if self.trace is not None else None
         try:
             result = await self._function(messages if self.is_batch else messages[0])
         except Exception as error:
-            return _raised(messages, error)
-        return _judged(messages, result)
+            return self._ended(began, _raised(messages, error), ContextCode.EXCEPTION)
+        return self._ended(began, _judged(messages, result), ContextCode.FAILED)
 
     def call_here(self, messages: list[ReceivedMessage]) -> Sequence[Failure]:
         """The same of a function, in the calling thread."""
+        began = self.trace.began(messages) if self.trace is not None else None
         try:
             result = self._function(messages if self.is_batch else messages[0])
         except Exception as error:
-            return _raised(messages, error)
-        return _judged(messages, result)
+            return self._ended(began, _raised(messages, error), ContextCode.EXCEPTION)
+        return self._ended(began, _judged(messages, result), ContextCode.FAILED)
+
+    def _ended(
+        self, began: Consumption | None, failures: Sequence[Failure], code: ContextCode
+    ) -> Sequence[Failure]:
+        if began is not None and self.trace is not None:
+            self.trace.ended(began, code if failures else ContextCode.SUCCESS)
+        return failures
 
 
 def _raised(messages: list[ReceivedMessage], error: Exception) -> list[Failure]:

@@ -25,6 +25,7 @@ from typing import Final, Self, TypeVar
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.consumer_requests import ConsumerRequests
+from tianzhou.client.aio.consumer_trace import ConsumeTrace
 from tianzhou.client.aio.delivery import Delivery, TaskWorkers, ThreadWorkers
 from tianzhou.client.aio.filter_check import check_expressions
 from tianzhou.client.aio.group import Group
@@ -255,6 +256,7 @@ class _Parts:
             cluster, self.group, self.puller, self.settler, listener, self.tasks
         )
         self._iterators: list[MessageIterator | BatchIterator] = []
+        self._trace: ConsumeTrace | None = None
         self._is_stopping = False
         self.is_hurried = False
 
@@ -285,10 +287,21 @@ class _Parts:
         for topic, expression in wanted.items():
             self.group.subscriptions[topic] = subscribe(topic, expression, version=version)
         await check_expressions(self.cluster, self.group, wanted)
+        if self._options.trace:
+            await self._start_trace()
         self.delivery.start()
         self._requests.start()
         await self.group.join()
         self.tasks.run(self._keep_looking_for_overdue())
+
+    async def _start_trace(self) -> None:
+        consumer = self._consumer
+        made = ConsumeTrace(consumer.group, consumer._nameserver, consumer._client)
+        self._trace = await made.start()
+        if self.handout is not None:
+            self.handout.trace = made
+        elif consumer._listener is not None:
+            consumer._listener.trace = made
 
     async def announce(self, topics: list[str]) -> None:
         """Subscriptions changed while running."""
@@ -304,6 +317,8 @@ class _Parts:
             self._requests.stop()
             await self.delivery.stop()
             await self.tasks.cancel()
+            if self._trace is not None:
+                await self._trace.close()
             await self.cluster.leave(consumer_group=self._consumer.group)
 
     # Keeper
