@@ -33,9 +33,11 @@ def send(
             assert answer.code == 0, answer.remark
 
 
-def send_half(mq: RunningBroker, topic: str, body: bytes, *, group: str = "buyers") -> None:
+def send_half(
+    mq: RunningBroker, topic: str, body: bytes, *, group: str = "buyers", sys_flag: int = 0
+) -> None:
     send(
-        mq, topic, body, sys_flag=flags.TRANSACTION_PREPARED, group=group,
+        mq, topic, body, sys_flag=sys_flag | flags.TRANSACTION_PREPARED, group=group,
         TRAN_MSG="true", PGROUP=group, UNIQ_KEY=unique_id(1),
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from admin_world import commit, member, send
 
 from abuse.raw_client import RawClient, frame, heartbeat_of
 from tianzhou.base.errors import UsageError
-from tianzhou.client.aio.admin_offsets import LATEST
+from tianzhou.client.core.admin_results import LATEST
 from tianzhou.client.errors import GroupNotExist, RemoteError
 from tianzhou.client.sync.admin import Admin
 from tianzhou.testing import RunningBroker

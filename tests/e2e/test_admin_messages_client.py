@@ -1,5 +1,6 @@
 """The admin client and single messages: found, traced, dead, timed, undecided."""
 
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.client.core.trace import ConsumeBegun, Published, encode_trace
 from tianzhou.client.errors import RemoteError
 from tianzhou.client.sync.admin import Admin
+from tianzhou.record import flags
 from tianzhou.testing import RunningBroker, running_broker
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.queues import MessageQueue
@@ -71,6 +73,22 @@ def test_between_two_moments(admin: Admin, mq: RunningBroker) -> None:
         admin.messages.between("orders", begin_ms=5, end_ms=5)
 
 
+def test_between_moments_of_a_single_message(admin: Admin, mq: RunningBroker) -> None:
+    """By time a queue tells its last message for any moment behind it."""
+    mq.clock.hold()
+    send(mq, "orders", b"only")
+    now_ms = mq.clock.now_ms()
+    mq.clock.advance(hours=1)
+    for begin_ms, end_ms, bodies in (
+        (0, now_ms + HOUR_MS, [b"only"]),
+        (now_ms, now_ms + 1, [b"only"]),
+        (0, now_ms, []),
+        (now_ms + 1, now_ms + HOUR_MS, []),
+    ):
+        found = admin.messages.between("orders", begin_ms=begin_ms, end_ms=end_ms)
+        assert [m.body for m in found] == bodies
+
+
 def test_at_a_place(admin: Admin, mq: RunningBroker) -> None:
     send(mq, "orders", b"0", b"1", b"2")
     assert [m.body for m in admin.messages.at(QUEUE, 1)] == [b"1"]
@@ -127,6 +145,28 @@ def test_dead_letters_are_replayed_once(admin: Admin, mq: RunningBroker, to_topi
     # A consumer of the retry topic learns from this which topic it is about.
     is_retry = {"RETRY_TOPIC" in message.properties for message in sent}
     assert is_retry == {not to_topic}
+
+
+def test_a_committed_message_is_replayed_as_a_plain_one(admin: Admin, mq: RunningBroker) -> None:
+    send_half(mq, "orders", zlib.compress(b"paid"), sys_flag=flags.COMPRESSED)
+    (pending,) = mq.wait_until(admin.transactions.all)
+    admin.transactions.commit(pending)
+    give_up(mq, "billing", "orders")
+    mq.wait_until(lambda: admin.dead_letters.show("billing").count == 1)
+    admin.dead_letters.replay("billing", to_topic=True)
+    first, again = mq.stored("orders")
+    assert first.sys_flag & flags.TRANSACTION_MASK == flags.TRANSACTION_COMMIT
+    assert again.sys_flag & flags.TRANSACTION_MASK == 0
+    assert (first.body, again.body) == (b"paid", b"paid")
+
+
+def test_a_timed_message_is_replayed_at_once(admin: Admin, mq: RunningBroker) -> None:
+    send(mq, "orders", b"timed", TIMER_DELAY_SEC=3600, UNIQ_KEY=unique_id(1))
+    mq.clock.advance(hours=2)
+    give_up(mq, "billing", "orders")
+    mq.wait_until(lambda: admin.dead_letters.show("billing").count == 1)
+    admin.dead_letters.replay("billing", to_topic=True)
+    assert [m.body for m in mq.stored("orders")] == [b"timed", b"timed"]
 
 
 def test_a_replay_that_is_refused_goes_on_where_it_was(admin: Admin, mq: RunningBroker) -> None:

@@ -11,11 +11,12 @@ from tianzhou.client.core.pulling import PullAnswer, read_answer, records_of
 from tianzhou.client.core.routing import MASTER, TopicRoute
 from tianzhou.client.errors import NoRoute, remote_error
 from tianzhou.record.message import MessageView
-from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import OffsetResponse, PullMessageRequest
 from tianzhou.wire.fields import ExtFields
 from tianzhou.wire.header import Header
 from tianzhou.wire.queues import MessageQueue
+from tianzhou.wire.tables import decode_topic_list
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group in whose name tools read; every broker has it."""
@@ -56,6 +57,14 @@ class AdminCalls:
                 f"{', '.join(known)}"
             )
         return {name: known[name] for name in names}
+
+    async def topics(self) -> tuple[str, ...]:
+        """Every topic that the name server knows. Raises RemoteError."""
+        servers = self.cluster.nameservers
+        header, body = await servers.call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+        if header.code != ResponseCode.SUCCESS:
+            raise remote_error(servers.current, header.code, header.remark)
+        return decode_topic_list(body).topic_list
 
     async def route(self, topic: str) -> TopicRoute:
         """As it is now. Raises TopicNotFound."""

@@ -8,20 +8,25 @@ from tianzhou.client.aio.admin_offsets import Offsets
 from tianzhou.client.core.admin_results import DeadLetters, Replay
 from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tianzhou.client.errors import ClientError, TopicNotFound
-from tianzhou.record import names, properties
+from tianzhou.record import flags, names, properties
 from tianzhou.record.message import MessageView
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_admin import TopicRequest
 from tianzhou.wire._generated_headers_pull import UpdateConsumerOffsetRequest
 from tianzhou.wire._generated_headers_send import SendMessageV2Request
 from tianzhou.wire.queues import MessageQueue, decode_topic_stats
-from tianzhou.wire.tables import decode_topic_list
 
 COUNT: Final = 32
 REPLAYER: Final = "TOOLS_CONSUMER"
 """The producer group of what is sent again."""
-_GONE: Final = (names.RECORD_CRC, names.DELAY, names.WAIT)
-"""Properties of the life before: they would delay it, or belong to other bytes."""
+_BODY_FLAGS: Final = flags.COMPRESSED | flags.COMPRESSION_MASK
+"""What the new life takes over: how the body is stored, and not that it was in a transaction."""
+_GONE: Final = (
+    names.RECORD_CRC, names.DELAY, names.WAIT, names.TRANSACTION_PREPARED, names.TIMER_DELAY_SEC,
+    names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS,
+)  # fmt: skip
+"""Properties of the life before: they would delay it, or begin a transaction, or belong to other
+bytes."""
 
 
 class DeadLetterBox:
@@ -38,9 +43,7 @@ class DeadLetterBox:
 
     async def all(self) -> list[DeadLetters]:
         """Groups that have dead letters, by name."""
-        server = self._calls.cluster.nameservers
-        _, body = await server.call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
-        topics = [t for t in decode_topic_list(body).topic_list if t.startswith(DEAD_LETTER_PREFIX)]
+        topics = [t for t in await self._calls.topics() if t.startswith(DEAD_LETTER_PREFIX)]
         found = await asyncio.gather(
             *(self.show(topic.removeprefix(DEAD_LETTER_PREFIX)) for topic in sorted(topics))
         )
@@ -110,8 +113,9 @@ class DeadLetterBox:
         fields = SendMessageV2Request(
             producer_group=REPLAYER, topic=topic, default_topic="TBW102",
             # Any queue the broker likes; the order was lost when the message failed.
-            queue_id=-1, sys_flag=letter.sys_flag, born_timestamp_ms=letter.born_timestamp,
-            flag=letter.flag, properties=text.decode("utf-8", "replace"),
+            queue_id=-1, sys_flag=letter.sys_flag & _BODY_FLAGS,
+            born_timestamp_ms=letter.born_timestamp, flag=letter.flag,
+            properties=text.decode("utf-8", "replace"),
         )  # fmt: skip
         await self._calls.ask(address, RequestCode.SEND_MESSAGE_V2, fields, letter.stored_body)
 

@@ -111,7 +111,7 @@ class Messages:
         async def one(queue: MessageQueue) -> list[MessageView]:
             start = await self._offsets.by_time(queue, time_ms=begin_ms)
             end = await self._offsets.by_time(queue, time_ms=end_ms)
-            last = await self._at(route, queue, end) if end > start else []
+            last = await self._at(route, queue, end)
             # A moment behind the last message is told as the last message.
             stop = end + 1 if last and last[0].store_timestamp < end_ms else end
             found = await self._read(route, queue, start, stop, count)

@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.admin_calls import AdminCalls
-from tianzhou.client.core.admin_results import GroupProgress, OffsetMove, QueueProgress
+from tianzhou.client.core.admin_results import LATEST, GroupProgress, OffsetMove, QueueProgress
 from tianzhou.client.core.routing import TopicRoute, queue_order
 from tianzhou.client.errors import QueryNotFound
 from tianzhou.wire._generated_codes import RequestCode
@@ -30,9 +29,6 @@ from tianzhou.wire.queues import (
     decode_consume_stats,
     decode_queue_offsets,
 )
-
-LATEST: Final = -1
-"""The moment behind the last message."""
 
 
 class Offsets:

@@ -37,9 +37,7 @@ class Topics:
 
     async def all(self, *, internal: bool = False) -> list[str]:
         """Names of topics; with `internal` also those of the brokers, of retries and the dead."""
-        server = self._calls.cluster.nameservers
-        _, body = await server.call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
-        names = set(decode_topic_list(body).topic_list)
+        names = set(await self._calls.topics())
         if not internal:
             masters = await self._calls.masters()
             code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER

@@ -7,9 +7,13 @@ Settings of topics and groups, and connections, are told as they travel: `TopicC
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from tianzhou.wire.queues import MessageQueue
 from tianzhou.wire.tables import SubscriptionGroupConfig, TopicConfig
+
+LATEST: Final = -1
+"""The moment behind the last message, where a group can be moved to."""
 
 # Brokers
 
