@@ -239,6 +239,40 @@ def test_a_damaged_length_of_a_served_record_yields_no_wrong_message(
     store.close()
 
 
+def test_a_flipped_bit_of_a_served_record_is_noticed_by_whoever_reads_it(
+    stopped: Known, place: Path
+) -> None:
+    """The log was left in order; since then its disk forgot a bit."""
+    victim = stopped.placed[10]
+    known = stopped.copy(place / "copy")
+    original = known.read_log(victim.offset, victim.size)
+    wanted, told = set(stopped.placed) - {victim}, list[int]()
+    for bit in _flips(victim):
+        damaged = bytearray(original)
+        damaged[bit // 8] ^= 1 << bit % 8
+        known.write_log(victim.offset, bytes(damaged))
+        store = open_store(known.root)
+        told.clear()
+        store.on_damage = told.append
+        assert readable(store) == wanted, bit
+        assert readable(store) == wanted, bit
+        with store.record_at(victim.offset) as found:
+            assert found.count == 0, bit
+        assert told in ([], [victim.offset]), bit  # nothing, if it is no record any more
+        store.abandon()
+    assert told == [victim.offset]
+
+
+def test_what_was_written_a_moment_ago_is_not_checked_again(stopped: Known, place: Path) -> None:
+    known = stopped.copy(place / "copy")
+    store = open_store(known.root)
+    assert store.log.hot_from == store.log.end
+    known.append(store, 5)
+    assert store.log.hot_from < store.log.end
+    check_whole(store, known.placed)
+    store.close()
+
+
 def test_several_damaged_places_are_each_reported(stopped: Known, place: Path) -> None:
     victims = [stopped.placed[rank] for rank in (3, 4, 30, 55)]
     known = stopped.copy(place / "copy")

@@ -108,6 +108,7 @@ class Runtime:
             "pageCacheLockTimeMills": "0",
             "earliestMessageTimeStamp": str(self._earliest_ms()),
             "writeRefusedBecause": self.store.refusal,
+            "damagedRecords": str(len(self.store.damaged)),
             **self._disk(),
         }
 

@@ -58,6 +58,7 @@ class Broker:
         self._saved_s = clock.monotonic_s()
 
     async def start(self) -> None:
+        self._store.on_damage = self._found_damage
         self._store.start(self._on_flushed)
         await self._server.listen(self._bound)
         if self._config.vip_port and self._config.port > 2:
@@ -123,6 +124,15 @@ class Broker:
     def _settle(self) -> None:
         self._is_settling = False
         self.parts.writer.settle()
+
+    def _found_damage(self, offset: int) -> None:
+        log.error(
+            "record.damaged",
+            extra={
+                "offset": offset,
+                "remedy": "its checksum fails, so it is not delivered; say: tianzhou store verify",
+            },
+        )
 
     # Time
 

@@ -8,7 +8,7 @@ the disk. Room is taken before anything is written, so that a full disk refuses 
 import errno
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.base.limits import BLANK_BYTES_MIN
@@ -20,6 +20,9 @@ from tianzhou.store.errors import DiskFull
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
 from tianzhou.store.segments import Segment
+
+HOT_BYTES: Final = 256 * 1024 * 1024
+"""So much of the end of the log is taken to be in memory still as it was written."""
 
 
 class Piece(NamedTuple):
@@ -50,6 +53,7 @@ class CommitLog:
         self.mark: tuple[PhysicalOffset, int] = (self.end, 0)
         """The end and the store time of the last record before it, as one value: the flusher
         reads them in another thread."""
+        self._opened_end = self.end
         self._prepared: Segment | None = None
         self._preparing = threading.Lock()
 
@@ -189,9 +193,15 @@ class CommitLog:
         at = offset - segment.start
         return segment.view[at : at + size]
 
+    @property
+    def hot_from(self) -> int:
+        """Below this, bytes come from the disk, or came from it when the log was opened; above,
+        they were written a moment ago and need no check."""
+        return max(self._opened_end, self.end - HOT_BYTES)
+
     def set_end(self, end: PhysicalOffset, timestamp: int) -> None:
         """Where recovery found the log to end."""
-        self.end = end
+        self.end = self._opened_end = end
         self.mark = (end, timestamp)
 
     # Syncing and removing

@@ -1,12 +1,13 @@
 """Reading a queue: find the units, filter by tag, and lease the stored bytes.
 
 What is returned are views of the mapped log, neighbours joined into one; nothing is copied. The
-lease keeps their file from being removed until it is given back.
+lease keeps their file from being removed until it is given back. What may come from the disk is
+checked first, and what is not as it was written is left out and reported.
 """
 
 import enum
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -15,6 +16,7 @@ import numpy as np
 
 from tianzhou.base.kinds import QueueOffset
 from tianzhou.record.layout import MAGIC_V1, MAGIC_V2
+from tianzhou.record.walk import first_unsound, is_sound
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import MISSING_SIZE, UNIT, ConsumeQueue
 from tianzhou.store.segments import Segment
@@ -56,7 +58,8 @@ class ReadResult:
     """
 
     __slots__ = (
-        "_segments", "count", "max_offset", "min_offset", "next_offset", "size", "spans", "status",
+        "_segments", "count", "damaged", "max_offset", "min_offset", "next_offset", "size", "spans",
+        "status",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +76,8 @@ class ReadResult:
         self.max_offset = max_offset
         self.count = 0
         self.size = 0
+        self.damaged: list[int] = []
+        """Where in the log records stand that were left out, because their checksum fails."""
         self.spans: list[memoryview] = []
         self._segments: list[Segment] = []
 
@@ -157,6 +162,7 @@ def _read_all(
             at = first - segment.start
             if (
                 at + total <= log.file_bytes
+                and (first >= log.hot_from or _are_sound(segment, offsets, at + total))
                 and _is_record(segment, first, sizes[0], queue_id, start)
                 and _is_record(segment, offsets[-1], sizes[-1], queue_id, start + units - 1)
             ):
@@ -223,6 +229,7 @@ def _take(
     """
     run_segment: Segment | None = None
     run_start = run_end = 0
+    hot_from = log.hot_from
     for rank, offset, size in wanted:
         if size == MISSING_SIZE or size <= 0:
             continue
@@ -230,6 +237,9 @@ def _take(
         if segment is None or not _is_record(segment, offset, size, queue_id, rank):
             continue
         at = offset - segment.start
+        if offset < hot_from and not is_sound(segment.view, at, at + size, base=segment.start):
+            result.damaged.append(offset)
+            continue
         if segment is run_segment and at == run_end:
             run_end += size
         else:
@@ -242,6 +252,12 @@ def _take(
         result.lease(run_segment, run_start, run_end)
     if not result.count:
         result.status = ReadStatus.MESSAGE_WAS_REMOVING
+
+
+def _are_sound(segment: Segment, offsets: Sequence[int], end: int) -> bool:
+    """Whether neighbours that end here are as they were written."""
+    starts = [offset - segment.start for offset in offsets]
+    return first_unsound(segment.view, starts, end, base=segment.start) is None
 
 
 def _is_record(segment: Segment, offset: int, size: int, queue_id: int, rank: int) -> bool:

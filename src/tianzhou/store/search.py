@@ -7,6 +7,7 @@ from tianzhou.record import properties
 from tianzhou.record.errors import RecordDamaged
 from tianzhou.record.layout import SIZE_AND_MAGIC
 from tianzhou.record.message import MessageView
+from tianzhou.record.walk import is_sound
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import MISSING_SIZE, ConsumeQueue
 from tianzhou.store.facts import store_time_of
@@ -79,6 +80,9 @@ def find(
         at = offset - segment.start
         if _is_wanted(segment.view, at, topic, wanted, begin_ms, end_ms):
             size, _ = SIZE_AND_MAGIC.unpack_from(segment.view, at)
+            if not is_sound(segment.view, at, at + size, base=segment.start):
+                result.damaged.append(offset)
+                continue
             result.lease(segment, at, at + size)
             result.count += 1
             result.size += size
@@ -115,7 +119,12 @@ def record_at(log: CommitLog, offset: int, *, limit: int) -> ReadResult:
         message = MessageView(segment.view[: limit - segment.start], at)
     except RecordDamaged:
         return result  # the caller asked for a place where no record begins
-    if message.physical_offset == offset:
-        result.lease(segment, at, at + message.total_size)
+    end = at + message.total_size
+    if message.physical_offset == offset and not is_sound(
+        segment.view, at, end, base=segment.start
+    ):
+        result.damaged.append(offset)
+    elif message.physical_offset == offset:
+        result.lease(segment, at, end)
         result.status, result.count, result.size = ReadStatus.FOUND, 1, message.total_size
     return result

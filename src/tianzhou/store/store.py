@@ -6,14 +6,13 @@ with `start` a thread syncs in the background, without it the owner calls `flush
 
 import contextlib
 import errno
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, NamedTuple
 
 from tianzhou.base.clock import Clock
-from tianzhou.base.errors import UsageError
-from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset
+from tianzhou.base.kinds import PhysicalOffset, QueueKey
 from tianzhou.record.chunk import RecordChunk
-from tianzhou.store import layout, read, recovery, search
+from tianzhou.store import layout, recovery
 from tianzhou.store.checkpoint import CheckpointFile
 from tianzhou.store.commit_log import CommitLog, Piece
 from tianzhou.store.config import FlushMode, StoreConfig
@@ -23,11 +22,10 @@ from tianzhou.store.facts import Run
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import File, Files, make_lasting_dirs
 from tianzhou.store.flush import Derivations, Flusher, FlushThread
-from tianzhou.store.key_index import QUERY_COUNT_MAX, KeyIndex
+from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.queues import Queues
-from tianzhou.store.read import ReadLimit, ReadResult, ReadStatus
+from tianzhou.store.reading import StoreReader
 from tianzhou.store.retention import Pressure, Retention, pressure_of
-from tianzhou.store.search import Boundary
 from tianzhou.store.tables import Tables
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -66,7 +64,7 @@ def _no_progress(_done: int, _total: int) -> None:
     """Nobody watches."""
 
 
-class MessageStore:
+class MessageStore(StoreReader):
     """A directory of messages. Opening recovers it; `close` leaves it clean."""
 
     def __init__(
@@ -79,6 +77,7 @@ class MessageStore:
         progress: recovery.Progress = _no_progress,
         rebuild: bool = False,
     ) -> None:
+        super().__init__()
         self._files = files
         self.root = root
         self.config = config
@@ -123,10 +122,10 @@ class MessageStore:
             if config.index_enabled
             else None
         )  # fmt: skip
-        self._dispatcher = Dispatcher(self.log, self.queues, self.index, config.delay_levels_ms)
+        self.dispatcher = Dispatcher(self.log, self.queues, self.index, config.delay_levels_ms)
         found = self._checkpoint.current
         parts = recovery.Parts(
-            files, root, self.log, self.queues, self.index, self._dispatcher, self._checkpoint
+            files, root, self.log, self.queues, self.index, self.dispatcher, self._checkpoint
         )
         self.recovered = recovery.recover(parts, progress=progress, rebuild=rebuild)
         if found.exact:
@@ -149,7 +148,7 @@ class MessageStore:
     @property
     def watermarks(self) -> Watermarks:
         return Watermarks(
-            self.log.min_offset, self._dispatcher.position, self._flusher.flushed, self.log.end
+            self.log.min_offset, self.dispatcher.position, self._flusher.flushed, self.log.end
         )
 
     @property
@@ -178,7 +177,7 @@ class MessageStore:
             raise self._fence("writing the commit log", error) from error
         self._next_offsets.update(ends)
         if len(pieces) == 1:
-            self._dispatcher.offer(pieces[0].offset, chunk.data, chunk.starts)
+            self.dispatcher.offer(pieces[0].offset, chunk.data, chunk.starts)
         if self._thread is not None and self.config.flush_mode is FlushMode.SYNC:
             self._thread.ask()
         return Appended(self.log.end, offsets, pieces, chunk.starts)
@@ -211,10 +210,10 @@ class MessageStore:
             return []
         try:
             while True:
-                before = self._dispatcher.position
-                runs = self._dispatcher.run(self._visible_limit())
+                before = self.dispatcher.position
+                runs = self.dispatcher.run(self._visible_limit())
                 # A slice of nothing but halves of transactions makes nothing visible; go on.
-                if runs or self._dispatcher.position == before:
+                if runs or self.dispatcher.position == before:
                     return runs
         except OSError as error:
             if error.errno not in _FULL:
@@ -225,7 +224,7 @@ class MessageStore:
     @property
     def has_undispatched(self) -> bool:
         """Whether something that may be seen is not in its queue yet."""
-        return self._dispatcher.position < self._visible_limit()
+        return self.dispatcher.position < self._visible_limit()
 
     def dispatch_all(self) -> None:
         while self.dispatch():
@@ -282,7 +281,7 @@ class MessageStore:
             files |= taken
             directories.add(index.directory)
         newest = index.files[-1] if index is not None and index.files else None
-        dispatcher = self._dispatcher
+        dispatcher = self.dispatcher
         return Derivations(
             files, directories, dispatcher.position, dispatcher.anchor,
             len(self.queues), self.queues.units(),
@@ -302,7 +301,7 @@ class MessageStore:
             self._last_clean_s = now_s
             self.clean()
         idle_s = now_s - self._last_save_s
-        behind = self._dispatcher.position - self._checkpoint.current.derived
+        behind = self.dispatcher.position - self._checkpoint.current.derived
         busy = self._thread is not None and self._thread.is_saving
         if self._is_checkpoint_owed and not busy:
             self.checkpoint()
@@ -377,63 +376,6 @@ class MessageStore:
         }
         self.checkpoint()
         return removed
-
-    # Reading
-
-    def read(
-        self,
-        key: QueueKey,
-        start: QueueOffset,
-        limit: ReadLimit = ReadLimit(),  # noqa: B008 - frozen
-        *,
-        tags_codes: Collection[int] | None = None,
-    ) -> ReadResult:
-        """Stored bytes of a queue from an offset on. Give the result back with `release`."""
-        queue = self.queues.get(key)
-        if queue is None:
-            zero = QueueOffset(0)
-            status = ReadStatus.NO_MATCHED_LOGIC_QUEUE
-            return ReadResult(status, next_offset=zero, min_offset=zero, max_offset=zero)
-        return read.read(self.log, queue, start, limit, tags_codes)
-
-    def min_offset(self, key: QueueKey) -> QueueOffset:
-        queue = self.queues.get(key)
-        return queue.min_offset if queue else QueueOffset(0)
-
-    def max_offset(self, key: QueueKey) -> QueueOffset:
-        """The rank the next visible message gets."""
-        queue = self.queues.get(key)
-        return queue.end if queue else QueueOffset(0)
-
-    def offset_by_time(
-        self, key: QueueKey, timestamp: int, boundary: Boundary = Boundary.LOWER
-    ) -> QueueOffset:
-        """The message of a queue that stands for a moment."""
-        queue = self.queues.get(key)
-        if queue is None:
-            return QueueOffset(0)
-        return search.offset_by_time(self.log, queue, timestamp, boundary)
-
-    def find(
-        self,
-        topic: str,
-        key: str,
-        *,
-        begin_ms: int = 0,
-        end_ms: int = 1 << 62,
-        count_max: int = QUERY_COUNT_MAX,
-    ) -> ReadResult:
-        """Messages with this key or unique id, newest first; one span each. Release it."""
-        if self.index is None:
-            raise UsageError("index_enabled is off; messages can't be found by key")
-        return search.find(
-            self.log, self.index, topic=topic, key=key, begin_ms=begin_ms, end_ms=end_ms,
-            count_max=count_max,
-        )  # fmt: skip
-
-    def record_at(self, offset: int) -> ReadResult:
-        """The record at this place of the log, as an offset id names it. Release it."""
-        return search.record_at(self.log, offset, limit=self._dispatcher.position)
 
     # Ending
 

@@ -1,0 +1,96 @@
+"""The reading half of a store: queues, moments, keys, places of the log."""
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from tianzhou.base.errors import UsageError
+from tianzhou.base.kinds import QueueKey, QueueOffset
+from tianzhou.store import read, search
+from tianzhou.store.commit_log import CommitLog
+from tianzhou.store.dispatch import Dispatcher
+from tianzhou.store.key_index import QUERY_COUNT_MAX, KeyIndex
+from tianzhou.store.queues import Queues
+from tianzhou.store.read import ReadLimit, ReadResult, ReadStatus
+from tianzhou.store.search import Boundary
+
+DAMAGED_MAX: Final = 10_000
+"""Damaged records that are remembered, so that each is told only once."""
+
+
+class StoreReader:
+    """Owner: the store's writer."""
+
+    log: CommitLog
+    queues: Queues
+    index: KeyIndex | None
+    dispatcher: Dispatcher
+
+    def __init__(self) -> None:
+        self.damaged: set[int] = set()
+        """Records that were found damaged when somebody wanted to read them."""
+        self.on_damage: Callable[[int], None] = lambda _offset: None
+        """Told once of each of them."""
+
+    def read(
+        self,
+        key: QueueKey,
+        start: QueueOffset,
+        limit: ReadLimit = ReadLimit(),  # noqa: B008 - frozen
+        *,
+        tags_codes: Collection[int] | None = None,
+    ) -> ReadResult:
+        """Stored bytes of a queue from an offset on. Give the result back with `release`."""
+        queue = self.queues.get(key)
+        if queue is None:
+            zero = QueueOffset(0)
+            status = ReadStatus.NO_MATCHED_LOGIC_QUEUE
+            return ReadResult(status, next_offset=zero, min_offset=zero, max_offset=zero)
+        return self._noted(read.read(self.log, queue, start, limit, tags_codes))
+
+    def _noted(self, result: ReadResult) -> ReadResult:
+        for offset in result.damaged:
+            if offset not in self.damaged and len(self.damaged) < DAMAGED_MAX:
+                self.damaged.add(offset)
+                self.on_damage(offset)
+        return result
+
+    def min_offset(self, key: QueueKey) -> QueueOffset:
+        queue = self.queues.get(key)
+        return queue.min_offset if queue else QueueOffset(0)
+
+    def max_offset(self, key: QueueKey) -> QueueOffset:
+        """The rank the next visible message gets."""
+        queue = self.queues.get(key)
+        return queue.end if queue else QueueOffset(0)
+
+    def offset_by_time(
+        self, key: QueueKey, timestamp: int, boundary: Boundary = Boundary.LOWER
+    ) -> QueueOffset:
+        """The message of a queue that stands for a moment."""
+        queue = self.queues.get(key)
+        if queue is None:
+            return QueueOffset(0)
+        return search.offset_by_time(self.log, queue, timestamp, boundary)
+
+    def find(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = 1 << 62,
+        count_max: int = QUERY_COUNT_MAX,
+    ) -> ReadResult:
+        """Messages with this key or unique id, newest first; one span each. Release it."""
+        if self.index is None:
+            raise UsageError("index_enabled is off; messages can't be found by key")
+        return self._noted(
+            search.find(
+                self.log, self.index, topic=topic, key=key, begin_ms=begin_ms, end_ms=end_ms,
+                count_max=count_max,
+            )
+        )  # fmt: skip
+
+    def record_at(self, offset: int) -> ReadResult:
+        """The record at this place of the log, as an offset id names it. Release it."""
+        return self._noted(search.record_at(self.log, offset, limit=self.dispatcher.position))
