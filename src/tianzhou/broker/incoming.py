@@ -87,6 +87,14 @@ def half(message: Incoming) -> Incoming:
     return sent._replace(sys_flag=sent.sys_flag & ~flags.TRANSACTION_MASK)
 
 
+def undecided(sys_flag: int) -> int:
+    """The flag of a message that a client sends. A send begins a transaction or none; one that
+    claims to be the end of one would be believed after a crash, and take another's half with it."""
+    if sys_flag & flags.TRANSACTION_MASK == flags.TRANSACTION_COMMIT:
+        return sys_flag & ~flags.TRANSACTION_MASK
+    return sys_flag
+
+
 def delay_level(message: Incoming) -> int:
     return number_of(message.get(keys.DELAY), 0)
 

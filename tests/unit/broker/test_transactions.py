@@ -177,3 +177,20 @@ def test_a_synced_decision_is_answered_when_it_is_on_the_medium() -> None:
     assert [answer.code for answer in peer.answers()] == [0]
     assert visible(broker) == [b"half"]
     assert ops(broker) == [b"0"]
+
+
+def test_a_message_that_claims_to_be_a_decision_decides_nothing() -> None:
+    """1. A half stands at the beginning of the log. 2. Somebody sends a message whose flag says
+    that a transaction was committed; its half would be at 0. 3. The broker is killed, and looks
+    whether the last record is a decision that a crash interrupted."""
+    broker = SmallBroker()
+    half = send_half(broker)
+    assert half.physical_offset == 0
+    broker.tick()
+    assert broker.send("others", b"claims", sys_flag=8).code == 0
+    (message,) = broker.messages("others")
+    assert message.sys_flag == 0
+    broker.flush()
+    broker.kill()
+    assert code_of(decide(broker, half, COMMIT)) == 0
+    assert visible(broker) == [b"half"]

@@ -12,7 +12,7 @@ from tianzhou.base.clock import Clock
 from tianzhou.broker.admission import Admission, SendHeader
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.durable_reply import reply_when_durable
-from tianzhou.broker.incoming import Incoming
+from tianzhou.broker.incoming import Incoming, undecided
 from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.writer import Writer
 from tianzhou.net.desk import encode_reply
@@ -56,8 +56,8 @@ class Replies:
         self.admission.check_size(len(request.body), len(text))
         message = Incoming(
             topic.topic_name, self.admission.queue_for(topic, fields.queue_id), request.body, text,
-            fields.flag, fields.sys_flag, fields.born_timestamp_ms, request.peer.remote_host,
-            fields.reconsume_times,
+            fields.flag, undecided(fields.sys_flag), fields.born_timestamp_ms,
+            request.peer.remote_host, fields.reconsume_times,
         )  # fmt: skip
         message = message.with_properties({keys.PUSH_REPLY_TIME: b"%d" % self.clock.now_ms()})
         client_id = (message.get(keys.REPLY_TO_CLIENT) or b"").decode("utf-8", "replace")

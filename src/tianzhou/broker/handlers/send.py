@@ -17,7 +17,7 @@ from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.broker.admission import INDEX_KEYS_MAX, MANY_KEYS_BYTES, Admission, SendHeader
 from tianzhou.broker.batches import new_entry, split
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.incoming import Incoming
+from tianzhou.broker.incoming import Incoming, undecided
 from tianzhou.broker.send_answers import Asked, SendAnswers, code_of, refusal
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.writer import Stored, Writer
@@ -249,7 +249,8 @@ class Send:
         queue_id = admission.queue_for(topic, fields.queue_id)
         message = Incoming(
             topic.topic_name, queue_id, body, self._completed(text, fields), fields.flag,
-            fields.sys_flag, fields.born_timestamp_ms, link.remote_host, fields.reconsume_times,
+            undecided(fields.sys_flag), fields.born_timestamp_ms, link.remote_host,
+            fields.reconsume_times,
         )  # fmt: skip
         is_batch = fields.batch or header.code == RequestCode.SEND_BATCH_MESSAGE
         if is_batch:
