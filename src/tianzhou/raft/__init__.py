@@ -1,0 +1,1 @@
+"""Consensus without time, disk or network: how a group of brokers keeps one log."""

@@ -1,0 +1,82 @@
+"""Elections: asking, answering, counting."""
+
+from tianzhou.raft import leader
+from tianzhou.raft.core import Core
+from tianzhou.raft.messages import NodeId, Term, VoteReply, VoteRequest
+from tianzhou.raft.quorum import won
+from tianzhou.raft.roles import Event, Role
+
+
+def ask_first(core: Core) -> None:
+    """Would we be elected? Asking changes nothing, here or elsewhere."""
+    core.become(Event.TIMEOUT)
+    core.rest()
+    core.follow("")
+    core.granted = {core.id}
+    _ask(core, Term(core.term + 1), pre=True)
+    _count(core)
+
+
+def stand(core: Core, event: Event, *, forced: bool = False) -> None:
+    """Begin a term of our own. Our own vote counts once it is on disk; see `own_vote`."""
+    core.become(event)
+    core.rest()
+    core.enter_term(Term(core.term + 1), vote=core.id)
+    core.granted = set()
+    _ask(core, core.term, pre=False, forced=forced)
+
+
+def own_vote(core: Core) -> None:
+    core.granted.add(core.id)
+    _count(core)
+
+
+def _ask(core: Core, term: Term, *, pre: bool, forced: bool = False) -> None:
+    log = core.log
+    for voter in _voters(core):
+        if voter != core.id:
+            request = VoteRequest(
+                term, core.id, voter, log.last, log.terms.last_term, pre=pre, forced=forced
+            )
+            core.outbox.append(request)
+
+
+def _voters(core: Core) -> list[NodeId]:
+    members = core.log.members.current
+    return sorted(members.voters | members.outgoing)
+
+
+def on_vote_reply(core: Core, message: VoteReply) -> None:
+    asking = core.role is Role.PRE_CANDIDATE if message.pre else core.role is Role.CANDIDATE
+    if asking and message.granted:
+        core.granted.add(message.sender)
+        _count(core)
+
+
+def _count(core: Core) -> None:
+    if not won(core.log.members.current, core.granted):
+        return
+    if core.role is Role.PRE_CANDIDATE:
+        stand(core, Event.PRE_VOTE_WON)
+    else:
+        leader.begin(core)
+
+
+def on_vote_request(core: Core, request: VoteRequest) -> None:
+    """Vote, or say no. The term is already ours, unless this only asks (`pre`)."""
+    granted = _may_have(core, request) and not core.log.is_ahead_of(
+        request.last_index, request.last_term
+    )
+    if granted and not request.pre:
+        core.hard = core.hard._replace(vote=request.sender)
+        core.rest()
+    # What was asked for is a term ahead; a no shows ours, so that a late one learns it.
+    term = request.term if granted else core.term
+    core.outbox.append(VoteReply(term, core.id, request.sender, granted, request.pre))
+
+
+def _may_have(core: Core, request: VoteRequest) -> bool:
+    if request.pre:
+        return request.term > core.term
+    free = not core.hard.vote and not core.leader
+    return request.term == core.term and (free or core.hard.vote == request.sender)

@@ -1,0 +1,37 @@
+"""Numbers a group is set up with, and the dice it throws."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tianzhou.base.errors import UsageError
+
+
+class Dice(Protocol):
+    """Seeded randomness; `random.Random` is one."""
+
+    def randrange(self, start: int, stop: int) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftConfig:
+    """Times are in ticks, so that whoever calls `tick` decides how long they are."""
+
+    election_ticks: int = 10
+    """Without a leader for this long, or up to twice as long by the dice: ask for an election. A
+    leader that no majority answered for this long steps down."""
+    heartbeat_ticks: int = 2
+    append_bytes_max: int = 1 << 20
+    """Entries in one message, except that one entry always fits."""
+    inflight_max: int = 64
+    """Messages on their way to one follower; a heartbeat is not counted."""
+    uncommitted_bytes_max: int = 64 << 20
+    """A leader refuses chunks beyond this, or its memory would hold whatever clients send."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.heartbeat_ticks < self.election_ticks:
+            raise UsageError(
+                f"heartbeats every {self.heartbeat_ticks} ticks, elections after "
+                f"{self.election_ticks}: heartbeats must come more often, and at most every tick"
+            )
+        if min(self.append_bytes_max, self.inflight_max, self.uncommitted_bytes_max) < 1:
+            raise UsageError(f"limits must be positive: {self}")

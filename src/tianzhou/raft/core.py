@@ -1,0 +1,138 @@
+"""The state of a member, and what every role does with it."""
+
+from collections import deque
+from typing import NamedTuple
+
+from tianzhou.raft.config import Dice, RaftConfig
+from tianzhou.raft.log import LogStorage, RaftLog
+from tianzhou.raft.messages import AppendReply, LogIndex, Message, NodeId, Term
+from tianzhou.raft.progress import Progress
+from tianzhou.raft.ready import HardState, ReadAt, Saved
+from tianzhou.raft.roles import TRANSITIONS, Event, Role
+
+
+class PendingRead(NamedTuple):
+    token: object
+    index: LogIndex  # pyright: ignore[reportIncompatibleMethodOverride]
+    round: int
+
+
+class Transfer(NamedTuple):
+    """Leadership is being handed over."""
+
+    target: NodeId
+    deadline: int
+
+
+class Core:
+    """Everything a member knows. The modules of the roles change it; `Node` is its door.
+
+    Owner: whoever calls the node.    Invariant: term never falls; the vote changes with the term,
+    or once in it from nobody to somebody.
+    """
+
+    __slots__ = (
+        "config", "dice", "election_at", "granted", "hard", "id", "idle", "leader", "log",
+        "matched", "now", "outbox", "peers", "pump_due", "reads", "reads_done", "role",
+        "round", "transfer", "uncommitted", "uncommitted_bytes",
+    )  # fmt: skip
+
+    def __init__(
+        self, node: NodeId, config: RaftConfig, dice: Dice, *, storage: LogStorage, saved: Saved
+    ) -> None:
+        self.id = node
+        self.config = config
+        self.dice = dice
+        self.hard: HardState = saved.state
+        self.log = RaftLog(storage, saved)
+        assert self.log.terms.last_term <= saved.state.term, "entries of a term never entered"
+        self.role = Role.LEARNER
+        self.leader: NodeId = ""
+        self.now = 0
+        """Ticks since the start."""
+        self.idle = 0
+        """Ticks since the leader was heard of, a vote was given, or an election was begun."""
+        self.election_at = 0
+        self.round = 0
+        """As a leader: the newest round. As a follower: the newest that the leader spoke of."""
+        self.outbox: list[Message] = []
+        # Of a follower.
+        self.matched = LogIndex(0)
+        """Up to here the log is known to be the leader's."""
+        # Of a candidate.
+        self.granted: set[NodeId] = set()
+        # Of a leader.
+        self.peers: dict[NodeId, Progress] = {}
+        self.pump_due = False
+        self.transfer: Transfer | None = None
+        self.uncommitted: deque[tuple[LogIndex, int]] = deque()
+        """Index and size of each entry of this term that is not committed."""
+        self.uncommitted_bytes = 0
+        self.reads: list[PendingRead] = []
+        self.reads_done: list[ReadAt] = []
+        self.rest()
+
+    @property
+    def term(self) -> Term:
+        return self.hard.term
+
+    def become(self, event: Event) -> None:
+        """The only place where a role changes."""
+        ways = TRANSITIONS[self.role]
+        assert event in ways, f"{self.id}: {event.name} means nothing to a {self.role.name}"
+        before, self.role = self.role, ways[event]
+        if before is not self.role:
+            self.rest()
+            self.granted = set()
+            if before is Role.LEADER:
+                self.peers = {}
+                self.transfer = None
+                self.reads = []
+
+    def rest(self) -> None:
+        """Wait for a leader as long as the dice say."""
+        self.idle = 0
+        ticks = self.config.election_ticks
+        self.election_at = self.dice.randrange(ticks, 2 * ticks)
+
+    def enter_term(self, term: Term, *, vote: NodeId = "", leader: NodeId = "") -> None:
+        assert term > self.hard.term
+        self.hard = self.hard._replace(term=term, vote=vote)
+        self.outbox.clear()  # what was to be said in the old term is of no use in the new one
+        self.follow("")
+        self.follow(leader)
+
+    def follow(self, leader: NodeId) -> None:
+        if leader != self.leader or not leader:
+            self.leader = leader
+            self.matched = self.log.commit
+            self.round = 0
+
+    def hears_leader(self) -> bool:
+        """Whether there is a leader for sure: then no other is wanted (section 6)."""
+        if self.role is Role.LEADER:
+            return True
+        return self.leader != "" and self.idle < self.config.election_ticks
+
+    def take_seat(self) -> None:
+        """Follow or learn, as the membership and our own doubt have it."""
+        seated = not self.hard.doubt and self.log.members.has_seat(self.id, self.log.commit)
+        if self.role is Role.LEARNER and seated:
+            self.become(Event.SEATED)
+        elif self.role is Role.FOLLOWER and not seated:
+            self.become(Event.UNSEATED)
+
+    def commit_to(self, index: LogIndex) -> None:
+        """Entries up to `index` are known to be committed."""
+        if index > self.log.commit:
+            assert index <= self.log.last, f"commit {index} behind the end {self.log.last}"
+            self.log.commit = index
+            self.take_seat()
+
+    def report(self) -> None:
+        """Tell the leader what is on our disk, which is all that may count."""
+        if self.leader and self.leader != self.id:
+            match = min(self.matched, self.log.stable)
+            self.outbox.append(
+                AppendReply(self.term, self.id, self.leader, match, self.round, self.hard.doubt)
+            )

@@ -1,0 +1,66 @@
+"""What a follower or a learner does, and a candidate that finds a leader."""
+
+from tianzhou.raft.core import Core
+from tianzhou.raft.membership import decode
+from tianzhou.raft.messages import Append, AppendReply, Install, LogIndex
+from tianzhou.raft.ready import Begin
+from tianzhou.raft.roles import Event
+
+
+def on_append(core: Core, message: Append) -> None:
+    _heed(core, message)
+    log = core.log
+    if not log.matches(message.prev_index, message.prev_term):
+        _reject(core, message)
+        return
+    if message.entries and log.merge(message.entries):
+        core.take_seat()
+    end = LogIndex(message.prev_index + len(message.entries))
+    core.matched = max(core.matched, end)
+    # Not behind `end`: what comes after it here may still be another leader's.
+    core.commit_to(min(message.commit, end))
+    if message.mended and message.mended == core.hard.doubt:
+        core.hard = core.hard._replace(doubt=0)
+        core.take_seat()
+    if not message.entries or log.stable >= end:
+        core.report()  # otherwise there is something to report when the disk is done
+
+
+def on_install(core: Core, message: Install) -> None:
+    _heed(core, message)
+    log, start = core.log, message.start
+    if start.index > log.commit:
+        if log.terms.at(start.index) == start.term:
+            core.commit_to(start.index)
+        else:
+            log.begin_at(Begin(start, decode(message.members), message.mark))
+            core.take_seat()
+    core.matched = max(core.matched, start.index)
+    if log.stable >= start.index:
+        core.report()
+
+
+def _heed(core: Core, message: Append | Install) -> None:
+    """A leader of our term speaks."""
+    core.become(Event.LEADER_SEEN)
+    core.follow(message.sender)
+    core.idle = 0
+    core.round = max(core.round, message.round)
+
+
+def _reject(core: Core, message: Append) -> None:
+    terms = core.log.terms
+    hint = terms.last_at_most(message.prev_index, message.prev_term)
+    core.outbox.append(
+        AppendReply(
+            core.term,
+            core.id,
+            message.sender,
+            min(core.matched, core.log.stable),
+            message.round,
+            core.hard.doubt,
+            rejected=message.prev_index,
+            hint_index=hint,
+            hint_term=terms.at(hint),
+        )
+    )

@@ -1,0 +1,273 @@
+"""What a leader does: append, replicate, commit, hand over, repair."""
+
+from typing import Final
+
+from tianzhou.raft.core import Core, PendingRead, Transfer
+from tianzhou.raft.membership import Members
+from tianzhou.raft.messages import (
+    NOT_REJECTED,
+    Append,
+    AppendReply,
+    Entry,
+    Install,
+    Kind,
+    LogIndex,
+    NodeId,
+    TimeoutNow,
+)
+from tianzhou.raft.progress import Pace, Progress
+from tianzhou.raft.quorum import agreed
+from tianzhou.raft.ready import ReadAt
+from tianzhou.raft.roles import Event, Role
+
+_NEVER: Final = -1
+
+
+def begin(core: Core) -> None:
+    core.become(Event.VOTE_WON)
+    core.follow(core.id)
+    core.round = 1
+    core.uncommitted.clear()
+    core.uncommitted_bytes = 0
+    _meet_peers(core, LogIndex(core.log.last + 1))
+    # Entries of earlier terms are committed by committing this one (section 5.4.2).
+    append(core, Kind.BARRIER, b"")
+
+
+def append(core: Core, kind: Kind, data: bytes) -> LogIndex:
+    entry = Entry(LogIndex(core.log.last + 1), core.term, kind, data)
+    if core.log.append((entry,)):
+        _meet_peers(core, entry.index)
+    core.uncommitted.append((entry.index, len(data)))
+    core.uncommitted_bytes += len(data)
+    core.pump_due = True
+    return entry.index
+
+
+def _meet_peers(core: Core, following: LogIndex) -> None:
+    """Replicate to all members, and to those on their way out until that is committed."""
+    history = core.log.members
+    wanted = history.current.everyone()
+    before = history.previous()
+    if before is not None and history.current_index > core.log.commit:
+        wanted |= before.everyone()
+    for peer in sorted(wanted - core.peers.keys() - {core.id}):
+        core.peers[peer] = Progress(following, core.now)
+    for peer in core.peers.keys() - wanted:
+        del core.peers[peer]
+
+
+# Time
+
+
+def tick(core: Core) -> None:
+    quorum_heard = agreed(core.log.members.current, lambda node: _heard(core, node))
+    if core.now - quorum_heard >= core.config.election_ticks:
+        core.become(Event.QUORUM_LOST)
+        core.follow("")
+        core.take_seat()
+        return
+    if core.transfer is not None and core.now >= core.transfer.deadline:
+        core.transfer = None
+    if core.now % core.config.heartbeat_ticks == 0:
+        heartbeat(core)
+
+
+def _heard(core: Core, node: NodeId) -> int:
+    if node == core.id:
+        return core.now
+    peer = core.peers[node]
+    # One that may have forgotten a vote can't vouch for our leadership.
+    return _NEVER if peer.doubt else peer.heard
+
+
+def heartbeat(core: Core) -> None:
+    core.round += 1
+    for node, peer in core.peers.items():
+        if peer.pace is Pace.INSTALL or peer.next <= core.log.start.index:
+            _send_install(core, node, peer)
+        else:
+            _send(core, node, peer, ())
+
+
+# Sending
+
+
+def pump(core: Core) -> None:
+    """Send each peer what it may get now."""
+    core.pump_due = False
+    inflight_max, bytes_max = core.config.inflight_max, core.config.append_bytes_max
+    for node, peer in core.peers.items():
+        while peer.may_send(inflight_max):
+            if peer.next <= core.log.start.index:
+                peer.install(core.log.start.index)
+                _send_install(core, node, peer)
+                break
+            if peer.next > core.log.last:
+                break
+            entries = core.log.slice(peer.next, bytes_max)
+            _send(core, node, peer, entries)
+            peer.sent(entries[-1].index)
+
+
+def _send(core: Core, node: NodeId, peer: Progress, entries: tuple[Entry, ...]) -> None:
+    log, prev = core.log, LogIndex(peer.next - 1)
+    settled = peer.doubt != 0 and min(log.commit, peer.match) >= peer.barrier
+    core.outbox.append(
+        Append(
+            core.term,
+            core.id,
+            node,
+            prev,
+            log.terms.at(prev),
+            entries,
+            log.commit,
+            core.round,
+            peer.doubt if settled else 0,
+        )
+    )
+
+
+def _send_install(core: Core, node: NodeId, peer: Progress) -> None:
+    log = core.log
+    peer.install(log.start.index)  # it may have moved since the last time
+    peer.sent(log.start.index)
+    members, mark = log.members_at_start().encode(), log.storage.mark()
+    core.outbox.append(Install(core.term, core.id, node, log.start, members, mark, core.round))
+
+
+# Answers
+
+
+def on_reply(core: Core, reply: AppendReply) -> None:
+    peer = core.peers.get(reply.sender)
+    if peer is None or not _believe(core, peer, reply):
+        return
+    peer.heard = core.now
+    peer.round = max(peer.round, reply.round)
+    if reply.rejected != NOT_REJECTED:
+        _back_off(core, peer, reply)
+    else:
+        if peer.answered(reply.match):
+            commit(core)
+        core.pump_due = True
+    confirm_reads(core)
+    _hand_over(core)
+
+
+def _believe(core: Core, peer: Progress, reply: AppendReply) -> bool:
+    """Whether an answer is of today, and not from before its sender forgot something."""
+    if reply.round <= peer.doubt_round:
+        return False
+    if reply.doubt == peer.doubt:
+        return True
+    if not reply.doubt:
+        peer.repaired(reply.round)
+        return True
+    # A barrier behind everything it may have acknowledged; and rounds from now on are new.
+    barrier = append(core, Kind.BARRIER, b"")
+    peer.forgot(reply.doubt, barrier=barrier, before=core.round)
+    core.round += 1
+    return False
+
+
+def _back_off(core: Core, peer: Progress, reply: AppendReply) -> None:
+    stale = reply.rejected <= peer.match or reply.rejected >= peer.next
+    if stale or peer.pace is Pace.INSTALL:
+        return
+    agree = core.log.terms.last_at_most(reply.hint_index, reply.hint_term)
+    peer.rejected(LogIndex(agree + 1))
+    core.pump_due = True
+
+
+# Committing
+
+
+def commit(core: Core) -> None:
+    """Commit what a majority has on disk, if it is of our own term (figure 8)."""
+    index = LogIndex(agreed(core.log.members.current, lambda node: _match(core, node)))
+    if index <= core.log.commit or core.log.terms.at(index) != core.term:
+        return
+    history = core.log.members
+    settles = core.log.commit < history.current_index <= index
+    core.commit_to(index)
+    while core.uncommitted and core.uncommitted[0][0] <= index:
+        core.uncommitted_bytes -= core.uncommitted.popleft()[1]
+    core.pump_due = True
+    if settles:
+        # Those that leave hear of it, too, before they are forgotten.
+        heartbeat(core)
+        _meet_peers(core, LogIndex(core.log.last + 1))
+    finish_change(core)
+
+
+def _match(core: Core, node: NodeId) -> int:
+    if node == core.id:
+        return core.log.stable
+    peer = core.peers[node]
+    return 0 if peer.doubt else peer.match
+
+
+def finish_change(core: Core) -> None:
+    """A joint membership that is committed is left; a leader without a seat goes."""
+    history = core.log.members
+    if history.current_index > core.log.commit:
+        return
+    if history.current.outgoing:
+        append(core, Kind.MEMBERS, history.current._replace(outgoing=frozenset()).encode())
+    elif not history.current.may_vote(core.id):
+        core.become(Event.UNSEATED)
+        core.follow("")
+
+
+def has_committed_in_term(core: Core) -> bool:
+    return core.log.terms.at(core.log.commit) == core.term
+
+
+def change(core: Core, target: Members) -> LogIndex:
+    step = core.log.members.current.towards(target)
+    return append(core, Kind.MEMBERS, step.encode())
+
+
+# Reading
+
+
+def read(core: Core, token: object) -> None:
+    """Let the read pass once a majority has answered a round that begins now (section 8)."""
+    heartbeat(core)
+    core.reads.append(PendingRead(token, core.log.commit, core.round))
+    confirm_reads(core)
+
+
+def confirm_reads(core: Core) -> None:
+    if core.reads:
+        reached = agreed(core.log.members.current, lambda node: _round(core, node))
+        done = [read for read in core.reads if read.round <= reached]
+        del core.reads[: len(done)]
+        for one in done:
+            core.reads_done.append(ReadAt(one.token, one.index))
+
+
+def _round(core: Core, node: NodeId) -> int:
+    if node == core.id:
+        return core.round
+    peer = core.peers[node]
+    return 0 if peer.doubt else peer.round
+
+
+# Handing over
+
+
+def hand_over(core: Core, target: NodeId) -> None:
+    core.transfer = Transfer(target, core.now + core.config.election_ticks)
+    _hand_over(core)
+
+
+def _hand_over(core: Core) -> None:
+    """Once the heir has everything, let it stand for election at once."""
+    if core.transfer is not None and core.role is Role.LEADER:
+        peer = core.peers.get(core.transfer.target)
+        if peer is None or peer.doubt:
+            core.transfer = None
+        elif peer.match == core.log.last:
+            core.outbox.append(TimeoutNow(core.term, core.id, core.transfer.target))

@@ -1,0 +1,150 @@
+"""The log as a node sees it: what is on disk, and the tail that is not there yet."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tianzhou.raft.membership import MemberHistory, Members, decode
+from tianzhou.raft.messages import Entry, Kind, LogIndex, Start, Term
+from tianzhou.raft.ready import Begin, Saved
+from tianzhou.raft.terms import Terms
+
+
+class LogStorage(Protocol):
+    """Where the entries are that have been saved. The node only reads it."""
+
+    def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> Sequence[Entry]:
+        """From `first` up to at most `last`: as many as fit, and at least one."""
+        ...
+
+    def mark(self) -> bytes:
+        """What another storage needs to begin where this one does; see `Install`."""
+        ...
+
+
+class RaftLog:
+    """Entries by index. `stable` of them are on disk, `commit` of them are for ever.
+
+    Invariant: start.index <= commit <= last, stable <= last, and `_tail` holds exactly what is
+    behind `stable`. While a log begins anew, stable is 0.
+    """
+
+    __slots__ = ("_saving", "_tail", "begin", "commit", "members", "stable", "storage", "terms")
+
+    def __init__(self, storage: LogStorage, saved: Saved) -> None:
+        self.storage = storage
+        self.terms = Terms(saved.start, saved.terms, saved.last)
+        self.members = MemberHistory(saved.members)
+        self.commit = max(saved.commit, saved.start.index)
+        self.stable = saved.last
+        self.begin: Begin | None = None
+        self._tail: list[Entry] = []
+        self._saving = LogIndex(0)
+        assert self.commit <= saved.last, f"committed {self.commit}, but the log ends {saved.last}"
+
+    # What is there
+
+    @property
+    def last(self) -> LogIndex:
+        return self.terms.last
+
+    @property
+    def start(self) -> Start:
+        return self.terms.start
+
+    @property
+    def _tail_first(self) -> LogIndex:
+        return LogIndex(self.terms.last - len(self._tail) + 1)
+
+    def matches(self, index: LogIndex, term: Term) -> bool:
+        """Whether this log and one that has `term` at `index` are equal up to there."""
+        return index <= self.commit or self.terms.at(index) == term
+
+    def is_ahead_of(self, last_index: LogIndex, last_term: Term) -> bool:
+        """Whether this log is more recent than one that ends so (section 5.4.1)."""
+        return (self.terms.last_term, self.terms.last) > (last_term, last_index)
+
+    def slice(self, first: LogIndex, bytes_max: int) -> tuple[Entry, ...]:
+        """Entries from `first` on, as many as fit, and at least one."""
+        if first <= self.stable:
+            return tuple(self.storage.entries(first, self.stable, bytes_max))
+        tail, room = self._tail, bytes_max
+        at = end = first - self._tail_first
+        while end < len(tail) and (end == at or len(tail[end].data) <= room):
+            room -= len(tail[end].data)
+            end += 1
+        return tuple(tail[at:end])
+
+    # Changing it
+
+    def append(self, entries: Sequence[Entry]) -> bool:
+        """Add entries behind the last one; whether the membership has changed."""
+        before = self.members.current_index
+        for entry in entries:
+            assert entry.index == self.terms.last + 1
+            self.terms.extend(entry.index, entry.term)
+            if entry.kind is Kind.MEMBERS:
+                self.members.append(entry.index, decode(entry.data))
+        self._tail += entries
+        return self.members.current_index != before
+
+    def merge(self, entries: Sequence[Entry]) -> bool:
+        """Take a leader's entries, cutting off what contradicts them; True: new membership.
+
+        What agrees stays, even if the leader's message ends earlier: it may be an old message, and
+        what is behind may have been acknowledged already.
+        """
+        terms, commit = self.terms, self.commit
+        for rank, entry in enumerate(entries):
+            if entry.index > commit and terms.at(entry.index) != entry.term:
+                changed = self._cut(entry.index)
+                return self.append(entries[rank:]) or changed
+        return False
+
+    def _cut(self, first: LogIndex) -> bool:
+        if first > self.terms.last:
+            return False
+        assert first > self.commit, f"{first} is committed (up to {self.commit}) and stays"
+        if first <= self.stable:
+            self.stable = LogIndex(first - 1)
+            self._tail.clear()
+        else:
+            del self._tail[first - self._tail_first :]
+        self._saving = min(self._saving, LogIndex(first - 1))
+        self.terms.cut(first)
+        return self.members.cut(first)
+
+    def begin_at(self, begin: Begin) -> None:
+        """Forget everything: the log begins anew, where the leader's does."""
+        self.begin = begin
+        self._tail.clear()
+        self._saving = self.stable = LogIndex(0)
+        self.terms = Terms(begin.start, (), begin.start.index)
+        self.members.replace(begin.start.index, begin.members)
+        self.commit = begin.start.index
+
+    def trim(self, index: LogIndex) -> None:
+        """The storage has given up everything up to `index`."""
+        assert index <= min(self.commit, self.stable)
+        if index > self.start.index:
+            self.terms.trim(index)
+            self.members.trim(index)
+
+    def members_at_start(self) -> Members:
+        return self.members.at(self.start.index)
+
+    # Saving it
+
+    def unsaved(self) -> tuple[Entry, ...]:
+        return tuple(self._tail)
+
+    def saving(self) -> None:
+        """All that is unsaved is being saved now."""
+        self._saving = self.terms.last
+        self.begin = None
+
+    def saved(self) -> None:
+        """What was being saved is durable, except what was cut off meanwhile."""
+        if self.begin is None and self._saving > self.stable:
+            del self._tail[: self._saving - self._tail_first + 1]
+            self.stable = self._saving
+        self._saving = LogIndex(0)

@@ -1,0 +1,126 @@
+"""Who belongs to the group, now and at earlier places of the log.
+
+A membership is in force from the moment its entry is appended, committed or not (Raft paper,
+section 6). One that was appended may be cut off again, so the earlier ones are kept until the later
+one is committed.
+
+A change of one voter goes in one step, because any majority of n and of n + 1 voters have a member
+in common. Anything larger goes through a joint membership, in which both sets must agree; when
+that is committed, the leader appends the new set alone.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tianzhou.base.errors import UsageError
+from tianzhou.raft.messages import LogIndex, NodeId
+
+
+class Members(NamedTuple):
+    voters: frozenset[NodeId]
+    outgoing: frozenset[NodeId] = frozenset()
+    """The voters before, while the change to `voters` is not finished."""
+    learners: frozenset[NodeId] = frozenset()
+    addresses: str = ""
+    """Where they listen; opaque to Raft, and moves with the group."""
+
+    def everyone(self) -> frozenset[NodeId]:
+        return self.voters | self.outgoing | self.learners
+
+    def may_vote(self, node: NodeId) -> bool:
+        return node in self.voters or node in self.outgoing
+
+    def towards(self, target: "Members") -> "Members":
+        """The first step to `target`."""
+        assert not self.outgoing, "a joint membership has one way out"
+        if len(self.voters ^ target.voters) <= 1:
+            return target
+        return target._replace(outgoing=self.voters)
+
+    def encode(self) -> bytes:
+        parts = [",".join(sorted(ids)) for ids in (self.voters, self.outgoing, self.learners)]
+        return "\n".join([*parts, self.addresses]).encode()
+
+
+def members_of(voters: Iterable[NodeId], learners: Iterable[NodeId] = ()) -> Members:
+    return Members(frozenset(voters), learners=frozenset(learners))
+
+
+def decode(data: bytes) -> Members:
+    voters, outgoing, learners, addresses = data.decode().split("\n", 3)
+    return Members(_ids(voters), _ids(outgoing), _ids(learners), addresses)
+
+
+def _ids(text: str) -> frozenset[NodeId]:
+    return frozenset(text.split(",")) - {""}
+
+
+def check(members: Members) -> None:
+    """Refuse what could not work."""
+    if not members.voters:
+        raise UsageError("a group needs at least one voter; name the members that stay")
+    both = members.voters & members.learners
+    if both:
+        raise UsageError(f"{', '.join(sorted(both))}: voter and learner at once; choose one")
+    for node in members.everyone():
+        if not node or set(node) & set(",\n"):
+            raise UsageError(f"{node!r} is no name for a member: no commas, line ends, or nothing")
+
+
+class MemberHistory:
+    """Memberships by the index of their entries, the last one in force.
+
+    Invariant: indices grow, and the first is not above the log's start or the commit index.
+    """
+
+    __slots__ = ("_rows", "current", "current_index")
+
+    def __init__(self, rows: Iterable[tuple[LogIndex, Members]]) -> None:
+        self._rows = list(rows)
+        assert self._rows, "a group without members"
+        self.current_index, self.current = self._rows[-1]
+
+    def rows(self) -> tuple[tuple[LogIndex, Members], ...]:
+        return tuple(self._rows)
+
+    def append(self, index: LogIndex, members: Members) -> None:
+        assert index > self.current_index
+        self._rows.append((index, members))
+        self.current_index, self.current = index, members
+
+    def cut(self, first: LogIndex) -> bool:
+        """Forget those from `first` on; whether there were any."""
+        if self.current_index < first:
+            return False
+        while self._rows[-1][0] >= first:
+            self._rows.pop()
+        self.current_index, self.current = self._rows[-1]
+        return True
+
+    def trim(self, committed: LogIndex) -> None:
+        """Forget those that a committed one has replaced."""
+        while len(self._rows) > 1 and self._rows[1][0] <= committed:
+            del self._rows[0]
+
+    def at(self, index: LogIndex) -> Members:
+        """The membership in force at this place of the log."""
+        return next(members for since, members in reversed(self._rows) if since <= index)
+
+    def replace(self, index: LogIndex, members: Members) -> None:
+        """The log begins anew behind `index`."""
+        self._rows = [(index, members)]
+        self.current_index, self.current = index, members
+
+    def previous(self) -> Members | None:
+        return self._rows[-2][1] if len(self._rows) > 1 else None
+
+    def has_seat(self, node: NodeId, commit: LogIndex) -> bool:
+        """Whether this member may stand for election.
+
+        One that is being removed still may while that is not known to be committed: it can be the
+        only one that has the entry that removes it, and then nobody else can be elected.
+        """
+        if self.current.may_vote(node):
+            return True
+        before = self.previous()
+        return self.current_index > commit and before is not None and before.may_vote(node)

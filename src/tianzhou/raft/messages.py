@@ -1,0 +1,119 @@
+"""What members of a group say to each other, as values.
+
+An entry is an opaque run of bytes. A broker puts a whole chunk of records into one entry, so
+nothing here costs anything per message of a user.
+
+Heartbeats are appends without entries. Index 0 and term 0 stand for "before the log".
+
+These are tuples because they are cheap to make; nobody searches one, so a field may have the name
+of the method `tuple.index`.
+"""
+
+import enum
+from typing import NamedTuple, NewType, TypeAlias
+
+NodeId: TypeAlias = str
+Term = NewType("Term", int)
+LogIndex = NewType("LogIndex", int)
+
+NOT_REJECTED = LogIndex(-1)
+
+
+class Kind(enum.IntEnum):
+    """What an entry is for."""
+
+    BARRIER = 0
+    """Empty. A leader begins its term with one, and adds one for each member it repairs."""
+    CHUNK = 1
+    MEMBERS = 2
+
+
+class Entry(NamedTuple):
+    index: LogIndex  # pyright: ignore[reportIncompatibleMethodOverride]
+    term: Term
+    kind: Kind
+    data: bytes
+
+
+class Start(NamedTuple):
+    """Where a log begins: everything up to and including `index` is committed, and gone."""
+
+    index: LogIndex  # pyright: ignore[reportIncompatibleMethodOverride]
+    term: Term
+
+
+class Append(NamedTuple):
+    """A leader's entries behind `prev_index`, or a heartbeat if there are none."""
+
+    term: Term
+    sender: NodeId
+    to: NodeId
+    prev_index: LogIndex
+    prev_term: Term
+    entries: tuple[Entry, ...]
+    commit: LogIndex
+    round: int
+    """Grows; the reply shows it. Tells old replies from new ones."""
+    mended: int
+    """The doubt of the receiver that is settled by now, or 0; see `doubt` in the reply."""
+
+
+class AppendReply(NamedTuple):
+    """How much of the leader's log is on the sender's disk, or where their logs part."""
+
+    term: Term
+    sender: NodeId
+    to: NodeId
+    match: LogIndex
+    round: int
+    doubt: int
+    """Not 0: the sender may have forgotten what it once acknowledged; it must not be counted."""
+    rejected: LogIndex = NOT_REJECTED
+    """The `prev_index` that did not match."""
+    hint_index: LogIndex = LogIndex(0)
+    """The last place at which the logs may agree, and its term."""
+    hint_term: Term = Term(0)
+
+
+class Install(NamedTuple):
+    """The leader's log begins later than what the receiver needs: begin there as well."""
+
+    term: Term
+    sender: NodeId
+    to: NodeId
+    start: Start
+    members: bytes
+    mark: bytes
+    """What the storage needs to begin there, such as the physical offset; opaque to Raft."""
+    round: int
+
+
+class VoteRequest(NamedTuple):
+    term: Term
+    sender: NodeId
+    to: NodeId
+    last_index: LogIndex
+    last_term: Term
+    pre: bool
+    """Only asks whether a vote would be given. Binds nobody."""
+    forced: bool
+    """The leader asked for this election, so a live leader is no reason to refuse."""
+
+
+class VoteReply(NamedTuple):
+    term: Term
+    sender: NodeId
+    to: NodeId
+    granted: bool
+    pre: bool
+
+
+class TimeoutNow(NamedTuple):
+    """The leader hands over: begin an election at once."""
+
+    term: Term
+    sender: NodeId
+    to: NodeId
+
+
+Message: TypeAlias = Append | AppendReply | Install | VoteRequest | VoteReply | TimeoutNow

@@ -1,0 +1,298 @@
+"""Node: one member of a Raft group, without time, disk or network.
+
+Feed it with `step` (a message came), `tick` (time passed) and `propose` (append this); then carry
+out `ready()` in the order persist, send, apply (see `ready.py`), and call `advance()` when what had
+to be persisted is durable. Nothing else changes a node, and equal calls have equal results.
+"""
+
+import enum
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from tianzhou.base.errors import UsageError
+from tianzhou.raft import candidate, follower, leader
+from tianzhou.raft.config import Dice, RaftConfig
+from tianzhou.raft.core import Core
+from tianzhou.raft.log import LogStorage
+from tianzhou.raft.membership import Members, check
+from tianzhou.raft.messages import (
+    Append,
+    AppendReply,
+    Install,
+    Kind,
+    LogIndex,
+    Message,
+    NodeId,
+    Term,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from tianzhou.raft.ready import HardState, ReadAt, Ready, Save, Saved
+from tianzhou.raft.roles import Event, Role
+
+TERM_LEAP_MAX: Final = 1 << 32
+"""A term further ahead than this is not an election but nonsense."""
+
+
+class Refusal(enum.Enum):
+    """Why a leader does not do what it is asked for."""
+
+    NOT_LEADER = "only the leader can do that; ask the one this member names"
+    HANDING_OVER = "leadership is being handed over; ask again"
+    FULL = "too much waits to be committed; ask again when something was"
+    TOO_EARLY = "the leader has not yet committed anything in its term; ask again"
+    CHANGING = "another change of members is not finished; ask again when it is"
+    UNFIT = "that member has no vote, or may have forgotten something"
+
+
+class Position(NamedTuple):
+    """Where a proposal stands in the log, if nothing happens to the leader.
+
+    It is committed when the commit index has reached `index` and the leader was still the leader of
+    `term` when it did. After a change of leaders its fate is open.
+    """
+
+    index: LogIndex  # pyright: ignore[reportIncompatibleMethodOverride]
+    term: Term
+
+
+class Node:
+    """Owner: one thread."""
+
+    __slots__ = ("_core", "_saving", "_showed", "_wrote")
+
+    def __init__(
+        self, node: NodeId, config: RaftConfig, dice: Dice, *, storage: LogStorage, saved: Saved
+    ) -> None:
+        self._core = Core(node, config, dice, storage=storage, saved=saved)
+        self._saving: Save | None = None
+        self._wrote: HardState = saved.state
+        """The hard state on disk, or on its way there."""
+        self._showed = LogIndex(0), LogIndex(0)
+        self._core.take_seat()
+
+    # What happens
+
+    def step(self, message: Message) -> None:
+        """A message came."""
+        core = self._core
+        if message.to != core.id:
+            raise UsageError(f"a message for {message.to} was given to {core.id}: {message}")
+        if message.term != core.hard.term and not self._settle_term(message):
+            return
+        _STEP[type(message)](core, message)
+
+    def tick(self) -> None:
+        """Time passed: one tick."""
+        core = self._core
+        core.now += 1
+        if core.role is Role.LEADER:
+            leader.tick(core)
+            return
+        core.idle += 1
+        if core.idle >= core.election_at and core.role is not Role.LEARNER:
+            candidate.ask_first(core)
+
+    def propose(self, chunk: bytes) -> Position | Refusal:
+        """Append a run of bytes as one entry. Several proposals travel in one message."""
+        core = self._core
+        refusal = self._refusal()
+        if refusal is not None:
+            return refusal
+        if core.uncommitted_bytes and (
+            core.uncommitted_bytes + len(chunk) > core.config.uncommitted_bytes_max
+        ):
+            return Refusal.FULL
+        return Position(leader.append(core, Kind.CHUNK, chunk), core.term)
+
+    def change(self, target: Members) -> Position | Refusal:
+        """Make these the members. The leader finishes by itself what takes two steps."""
+        check(target)
+        core = self._core
+        refusal = self._refusal()
+        if refusal is not None:
+            return refusal
+        if target.outgoing:
+            raise UsageError("name the members that are wanted; the way there is found")
+        history = core.log.members
+        if history.current.outgoing or history.current_index > core.log.commit:
+            return Refusal.CHANGING
+        if not leader.has_committed_in_term(core):
+            # Or two changes of two leaders could be in force at once, with no common majority.
+            return Refusal.TOO_EARLY
+        return Position(leader.change(core, target), core.term)
+
+    def read(self, token: object) -> Refusal | None:
+        """Ask for a read that sees everything acknowledged before; the answer is in `reads`."""
+        if self._core.role is not Role.LEADER:
+            return Refusal.NOT_LEADER
+        if not leader.has_committed_in_term(self._core):
+            return Refusal.TOO_EARLY  # earlier leaders may have committed more than we know
+        leader.read(self._core, token)
+        return None
+
+    def hand_over(self, target: NodeId) -> Refusal | None:
+        """Make another member the leader. Given up after an election timeout."""
+        core = self._core
+        refusal = self._refusal()
+        if refusal is not None:
+            return refusal
+        peer = core.peers.get(target)
+        if peer is None or peer.doubt or not core.log.members.current.may_vote(target):
+            return Refusal.UNFIT
+        leader.hand_over(core, target)
+        return None
+
+    def trimmed(self, index: LogIndex) -> None:
+        """The storage has given up everything up to and including `index`, which was applied."""
+        self._core.log.trim(index)
+
+    def _refusal(self) -> Refusal | None:
+        if self._core.role is not Role.LEADER:
+            return Refusal.NOT_LEADER
+        return Refusal.HANDING_OVER if self._core.transfer is not None else None
+
+    def _settle_term(self, message: Message) -> bool:
+        """Messages of other terms; whether this one is to be taken up."""
+        core = self._core
+        if message.term < core.term:
+            if isinstance(message, Append | Install):
+                # A leader that is behind must hear of it, or it could never be joined.
+                match = LogIndex(0)
+                reply = AppendReply(
+                    core.term, core.id, message.sender, match, message.round, core.hard.doubt
+                )
+                core.outbox.append(reply)
+            elif isinstance(message, VoteRequest) and not core.hard.doubt:
+                core.outbox.append(
+                    VoteReply(core.term, core.id, message.sender, False, message.pre)
+                )
+            return False
+        if message.term - core.term > TERM_LEAP_MAX:
+            return False
+        return self._enter_term(message)
+
+    def _enter_term(self, message: Message) -> bool:
+        core = self._core
+        if isinstance(message, VoteRequest):
+            if core.hard.doubt or (core.hears_leader() and not message.forced):
+                return False
+            if message.pre:
+                return True
+        elif isinstance(message, VoteReply) and message.pre and message.granted:
+            return True  # shows the term we would have, not one that there is
+        core.become(Event.HIGHER_TERM)
+        is_leader = isinstance(message, Append | Install)
+        core.enter_term(message.term, leader=message.sender if is_leader else "")
+        core.take_seat()
+        return True
+
+    # What is to be done
+
+    def ready(self) -> Ready:
+        """What to persist, send and apply now."""
+        core = self._core
+        if core.pump_due and core.role is Role.LEADER:
+            leader.pump(core)
+        save = None
+        if self._saving is None:
+            save = self._saving = self._save()
+        log = core.log
+        self._showed = log.commit, min(log.commit, log.stable)
+        messages, reads = tuple[Message, ...](), tuple[ReadAt, ...]()
+        # Whatever leaves shows our term, and may show our vote: these must be durable first.
+        # What it says of our log is taken from what is durable, or is for the others to store.
+        if core.outbox and core.hard == self._wrote and not self._saves_state():
+            messages, core.outbox = tuple(core.outbox), []
+        if core.reads_done:
+            reads, core.reads_done = tuple(core.reads_done), []
+        return Ready(save, messages, *self._showed, reads)
+
+    def has_ready(self) -> bool:
+        """Whether `ready` would say anything new."""
+        core, log = self._core, self._core.log
+        if core.reads_done or (core.pump_due and core.role is Role.LEADER):
+            return True
+        if self._showed != (log.commit, min(log.commit, log.stable)):
+            return True
+        if self._saving is None and (core.hard != self._wrote or log.stable < log.last):
+            return True
+        return bool(core.outbox) and core.hard == self._wrote and not self._saves_state()
+
+    def advance(self) -> None:
+        """What the last save asked for is durable."""
+        core, save = self._core, self._saving
+        assert save is not None, "nothing was to be saved"
+        self._saving = None
+        core.log.saved()
+        if core.role is Role.LEADER:
+            leader.commit(core)
+            leader.confirm_reads(core)
+        elif core.role is Role.CANDIDATE:
+            if save.state is not None and save.state == core.hard:
+                candidate.own_vote(core)
+        elif save.entries or save.begin or save.state:
+            core.report()
+
+    def _save(self) -> Save | None:
+        core, log = self._core, self._core.log
+        state = core.hard if core.hard != self._wrote else None
+        if state is None and log.begin is None and log.stable == log.last:
+            return None
+        save = Save(state, log.begin, log.unsaved())
+        self._wrote = core.hard
+        log.saving()
+        return save
+
+    def _saves_state(self) -> bool:
+        return self._saving is not None and self._saving.state is not None
+
+    # What there is to see
+
+    @property
+    def id(self) -> NodeId:
+        return self._core.id
+
+    @property
+    def role(self) -> Role:
+        return self._core.role
+
+    @property
+    def hard(self) -> HardState:
+        return self._core.hard
+
+    @property
+    def leader(self) -> NodeId:
+        """The leader of this term as far as this member knows, or nothing."""
+        return self._core.leader
+
+    @property
+    def core(self) -> Core:
+        """Everything else; to look at only."""
+        return self._core
+
+
+def _on_timeout_now(core: Core, message: TimeoutNow) -> None:
+    if core.role is Role.FOLLOWER and core.leader == message.sender:
+        candidate.stand(core, Event.TOLD_TO_LEAD, forced=True)
+
+
+def _on_vote_request(core: Core, message: VoteRequest) -> None:
+    if not core.hard.doubt and (message.forced or not core.hears_leader()):
+        candidate.on_vote_request(core, message)
+
+
+def _on_append_reply(core: Core, message: AppendReply) -> None:
+    if core.role is Role.LEADER:
+        leader.on_reply(core, message)
+
+
+_STEP: Final[dict[type, Callable[[Core, Any], None]]] = {
+    Append: follower.on_append,
+    Install: follower.on_install,
+    AppendReply: _on_append_reply,
+    VoteRequest: _on_vote_request,
+    VoteReply: candidate.on_vote_reply,
+    TimeoutNow: _on_timeout_now,
+}

@@ -1,0 +1,98 @@
+"""What a leader knows of one follower.
+
+    PROBE      where the logs part is not known: one message at a time
+    REPLICATE  it is known: messages follow each other without waiting for answers
+    INSTALL    what the follower needs has expired here: it is told to begin where our log does
+
+A rejection leads from REPLICATE to PROBE, an answer from PROBE or INSTALL to REPLICATE.
+"""
+
+import enum
+from collections import deque
+
+from tianzhou.raft.messages import LogIndex
+
+
+class Pace(enum.Enum):
+    PROBE = enum.auto()
+    REPLICATE = enum.auto()
+    INSTALL = enum.auto()
+
+
+class Progress:
+    """Owner: the leader.    Invariant: match < next."""
+
+    __slots__ = (
+        "_inflight", "barrier", "doubt", "doubt_round", "heard", "match", "next", "pace", "round",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(self, following: LogIndex, now: int) -> None:
+        self.match = LogIndex(0)
+        """On the follower's disk, up to here."""
+        self.next = following
+        self.pace = Pace.PROBE
+        self.waiting = False
+        """A probe is out."""
+        self.heard = now
+        self.round = 0
+        """The newest round it has answered."""
+        self.doubt = 0
+        self.doubt_round = 0
+        """Answers to this round or an earlier one may be from before it forgot."""
+        self.barrier = LogIndex(0)
+        """While in doubt: it is repaired once it has this entry and the group has committed it."""
+        self._inflight: deque[LogIndex] = deque()
+
+    def may_send(self, inflight_max: int) -> bool:
+        if self.pace is Pace.REPLICATE:
+            return len(self._inflight) < inflight_max
+        return not self.waiting
+
+    def sent(self, last: LogIndex) -> None:
+        """A message with entries up to `last` is on its way."""
+        if self.pace is Pace.REPLICATE:
+            self._inflight.append(last)
+            self.next = LogIndex(last + 1)
+        else:
+            self.waiting = True
+
+    @property
+    def inflight(self) -> int:
+        return len(self._inflight)
+
+    def answered(self, match: LogIndex) -> bool:
+        """It agrees, and has this much on disk; whether that is more than before."""
+        if self.pace is not Pace.REPLICATE and (self.pace is Pace.PROBE or match >= self.next):
+            self._set(Pace.REPLICATE)
+        if match <= self.match:
+            return False
+        self.match = match
+        self.next = max(self.next, LogIndex(match + 1))
+        while self._inflight and self._inflight[0] <= match:
+            self._inflight.popleft()
+        return True
+
+    def rejected(self, next_index: LogIndex) -> None:
+        """The logs part somewhere: try again from `next_index`."""
+        self.next = max(next_index, LogIndex(self.match + 1))
+        self._set(Pace.PROBE)
+
+    def install(self, start: LogIndex) -> None:
+        self.next = start
+        self._set(Pace.INSTALL)
+
+    def forgot(self, doubt: int, *, barrier: LogIndex, before: int) -> None:
+        """It may have lost what it acknowledged: begin with it anew, and don't count it."""
+        self.doubt, self.barrier, self.doubt_round = doubt, barrier, before
+        self.match = LogIndex(0)
+        self._set(Pace.PROBE)
+
+    def repaired(self, since: int) -> None:
+        """It says that it is whole again, in answer to this round."""
+        self.doubt = 0
+        self.doubt_round = since - 1
+
+    def _set(self, pace: Pace) -> None:
+        self.pace, self.waiting = pace, False
+        self._inflight.clear()
