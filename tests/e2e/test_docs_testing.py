@@ -43,7 +43,7 @@ def test_the_examples_work(tmp_path: Path) -> None:
     for code in scripts:
         (tmp_path / "example.py").write_text(code, encoding="utf-8")
         run("example.py", cwd=tmp_path)
-    assert (len(tests), len(scripts)) == (8, 1)
+    assert (len(tests), len(scripts)) == (9, 1)
 
 
 def test_both_languages_show_the_same() -> None:

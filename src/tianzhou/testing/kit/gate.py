@@ -1,4 +1,4 @@
-"""The gate between connections and the broker: where a test refuses, delays and cuts.
+"""The gate between connections and the broker: where a test refuses, delays, cuts and takes notes.
 
 The broker behind it is the real one and knows nothing of this. With no fault in force a batch goes
 through as it came.
@@ -13,6 +13,7 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.net.desk import encode_reply
 from tianzhou.net.exchange import Reply
 from tianzhou.net.link import Link, Service
+from tianzhou.testing.kit.deliveries import Deliveries, note_answers
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.codec import decode_header
 from tianzhou.wire.frame import FrameBatch
@@ -70,6 +71,8 @@ class Gate:
         self.refusals: list[Refusal] = []
         self.delay_s = 0.0
         """By how much answers are late."""
+        self.deliveries: list[Deliveries] = []
+        """Those who note what leaves."""
         self.life: GateLife | None = None
         """The connections of the broker that runs."""
 
@@ -78,7 +81,14 @@ class Gate:
         self.life = GateLife(self, service)
         return self.life
 
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody wants to see single frames."""
+        return not self.refusals and not self.deliveries
+
     def send(self, link: Link, data: Bytes) -> None:
+        if self.deliveries:
+            note_answers(self.deliveries, link, data)
         if self.delay_s:
             asyncio.get_running_loop().call_later(self.delay_s, link.send, bytes(data))
         else:
@@ -139,7 +149,7 @@ class GateLife:
 
     def received(self, link: Link, batch: FrameBatch) -> None:
         peer = self._peers[link]
-        if not self._gate.refusals:
+        if self._gate.is_open:
             self._service.received(peer, batch)
             return
         # One by one: frames that the broker leaves come again, those that were refused must not.
@@ -148,6 +158,8 @@ class GateLife:
                 link.leave(batch, index)
                 return
             header = decode_header(batch.header(index), batch.serialise_types[index])
+            for note in self._gate.deliveries:
+                note.asked(link, header)
             if not self._gate.refuse(peer, header):
                 self._service.received(peer, _only(batch, index))
                 if link.is_leaving:

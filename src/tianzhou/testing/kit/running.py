@@ -26,6 +26,7 @@ from tianzhou.store.config import StoreConfig
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.kit import looks, waiting
 from tianzhou.testing.kit.clock import KitClock
+from tianzhou.testing.kit.deliveries import Deliveries
 from tianzhou.testing.kit.disk import KitDisk
 from tianzhou.testing.kit.faults import Faults
 from tianzhou.testing.kit.gate import Gate
@@ -246,6 +247,21 @@ class RunningBroker:
         return self._look(
             lambda broker, store: sum(looks.lags(broker, store, group, topic).values())
         )
+
+    def note_deliveries(self) -> Deliveries:
+        """Note from now on what consumers are given, until its block or `end`.
+
+        with mq.note_deliveries() as given:
+            ...
+        assert [message.body for message in given.to("billing", "orders")] == [b"two apples"]
+        """
+
+        def end(notes: Deliveries) -> None:
+            self._do(lambda: self._gate.deliveries.remove(notes))
+
+        notes = Deliveries(end)
+        self._do(lambda: self._gate.deliveries.append(notes))
+        return notes
 
     def describe(self) -> str:
         """Topics, last messages, groups and clients, as text."""
