@@ -8,7 +8,7 @@ so every range has a beginning that is written down.
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -82,16 +82,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with told(self._options):
-            self._target = self._topics.latest(self._topics.queues())
+        self._target = self._ask(lambda: self._topics.latest(self._topics.queues()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> plan.OffsetJson:
         before = plan.from_json(start)
         # Spark asks for the next micro-batch when the last one is done, and reports that only
         # with the next one: the last of a query would be missing.
         self._tell_group(before)
-        with told(self._options):
-            self._latest = self._ends(before)
+        self._latest = self._ends(before)
         if self._waits(before, limit):
             return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -105,7 +103,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             ends = {queue: max(end, before.get(queue, 0)) for queue, end in self._target.items()}
         else:
-            ends = self._topics.latest_of_reachable(self._topics.queues())
+            ends = self._ask(lambda: self._topics.latest_of_reachable(self._topics.queues()))
         return self._repaired(before, ends)
 
     def _repaired(self, before: Offsets, ends: Offsets) -> Offsets:
@@ -117,8 +115,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _first_of_new(self, before: Offsets) -> Offsets:
         new = [queue for queue in self._latest if queue not in before]
+        return self._ask(lambda: self._topics.earliest(new)) if new else {}
+
+    def _ask(self, question: Callable[[], Offsets]) -> Offsets:
+        """A query that runs lives through the restart of a broker or name server."""
         with told(self._options):
-            return self._topics.earliest(new) if new else {}
+            return self._brokers.persist(question, on_failure=self._brokers.forget)
 
     def _waits(self, before: Offsets, limit: ReadLimit) -> bool:
         """Whether there is too little for a micro-batch, and still time."""
@@ -149,8 +151,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A queue that is new in `end` has its first offset there: nothing to read yet.
         first = {queue: first.get(queue, offset) for queue, offset in last.items()}
         moved = {queue: offset for queue, offset in last.items() if offset != first[queue]}
-        with told(options):
-            earliest = self._topics.earliest(moved)
+        earliest = self._ask(lambda: self._topics.earliest(moved))
         if options.fail_on_data_loss:
             plan.check_kept(first, moved, earliest)
         divided = plan.divided(

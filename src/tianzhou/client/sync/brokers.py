@@ -161,9 +161,12 @@ class Brokers:
                 raise
             return borrowed_route(topic, decode_route(body), DEFAULT_TOPIC_QUEUES)
 
-    def forget(self, topic: str) -> None:
-        """Ask for the route again when it is next needed."""
-        self._routes.pop(topic, None)
+    def forget(self, topic: str | None = None) -> None:
+        """Ask for the route, or for all routes, again when they are next needed."""
+        if topic is None:
+            self._routes.clear()
+        else:
+            self._routes.pop(topic, None)
 
     def address_of(self, queue: MessageQueue) -> str:
         """Where a queue can be read. Raises NoRoute while nobody has registered its broker."""

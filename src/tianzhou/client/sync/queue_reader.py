@@ -152,8 +152,10 @@ class _Pulls:
         self._at = wanted.start
         self._end = wanted.end
         self._gone = gone
-        self._sent: tuple[str, int] | None = None
-        """Address and number of the pull that is on its way."""
+        self._address: str | None = None
+        """Who was asked last."""
+        self._sent: int | None = None
+        """Number of the pull that is on its way."""
         self._short_since: float | None = None
         subscription = plan.subscription
         self._takes_all = subscription.is_tag and subscription.tags.is_all
@@ -209,27 +211,26 @@ class _Pulls:
 
     def _answer(self, run: RecordRun) -> tuple[PullAnswer, int]:
         """The next answer, and where its records end in the buffer."""
-        if self._sent is None:
-            self._send()
-        assert self._sent is not None
-        address, number = self._sent
+        number = self._send() if self._sent is None else self._sent
+        assert self._address is not None
         sizes: list[int] = []
 
         def room(size: int) -> memoryview:
             sizes.append(size)
             return run.room(size)
 
-        header = self._brokers.line(address).receive_into(number, room)
+        header = self._brokers.line(self._address).receive_into(number, room)
         self._sent = None
         answer = read_answer(header, b"")
         if answer is None:
-            raise remote_error(address, header.code, header.remark)
+            raise remote_error(self._address, header.code, header.remark)
         return answer, run.end + sizes[0]
 
-    def _send(self) -> None:
-        address = self._brokers.address_of(self._queue)
+    def _send(self) -> int:
+        self._address = self._brokers.address_of(self._queue)
         request = Request(RequestCode.PULL_MESSAGE, self._plan.ext(self._at))
-        self._sent = (address, self._brokers.line(address).send(request))
+        self._sent = self._brokers.line(self._address).send(request)
+        return self._sent
 
     def _advance(self, offset: int) -> None:
         self._at = min(offset, self._end)
@@ -244,9 +245,9 @@ class _Pulls:
 
     def _start_over(self) -> None:
         """A connection failed, or the broker refused: ask anew where the queue is."""
-        if self._sent is not None:
-            self._brokers.hang_up(self._sent[0])
-            self._sent = None
+        if self._address is not None:
+            self._brokers.hang_up(self._address)
+        self._sent = None
         self._brokers.forget(self._queue.topic)
 
     def _lose(self, offset: int, why: str) -> None:

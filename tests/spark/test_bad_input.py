@@ -1,0 +1,117 @@
+"""Bad input: one clear sentence each, in Spark's style, before data moves where that can be."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.functions import lit
+
+from clients.server_process import spare_port
+from spark.conftest import Tables
+from spark.filling import Filling
+
+pytestmark = pytest.mark.slow
+
+
+def said(act: Callable[[], Any]) -> str:
+    """What the user reads, without the stack."""
+    with pytest.raises(PySparkException) as caught:
+        act()
+    (line,) = {
+        line.partition("[ROCKETMQ.")[2]
+        for line in str(caught.value).splitlines()
+        if "[ROCKETMQ." in line
+    }
+    return line
+
+
+def test_unknown_options_and_values(tables: Tables, topic: str) -> None:
+    assert said(tables.read(topic, topc="x").count).startswith(
+        "WRONG_OPTION] option 'topc' is not known: did you mean topic?"
+    )
+    assert "option failOnDataLoss is 'perhaps'; it must be true or false" in said(
+        tables.read(topic, failOnDataLoss="perhaps").count
+    )
+
+
+def test_missing_options(tables: Tables) -> None:
+    reader = tables.spark.read.format("rocketmq")
+    assert "option nameserver is missing" in said(reader.load("orders").count)
+    reader = tables.spark.read.format("rocketmq").option("nameserver", tables.nameserver)
+    assert "say which topics to read" in said(reader.load().count)
+    assert "option path is missing" in said(tables.spark.read.format("rocketmq-store").load)
+
+
+def test_unknown_topics(tables: Tables, topic: str) -> None:
+    wanted = f"UNKNOWN_TOPIC] topic '{topic}' does not exist at {tables.nameserver}"
+    assert said(tables.read(topic).count) == wanted
+
+
+def test_an_unreachable_nameserver(tables: Tables) -> None:
+    address = f"127.0.0.1:{spare_port()}"
+    reader = tables.spark.read.format("rocketmq").option("nameserver", address)
+    sentence = said(reader.load("orders").count)
+    assert sentence.startswith(f"NAMESERVER_UNREACHABLE] no name server answered: {address}: ")
+    assert sentence.endswith("check option nameserver")
+
+
+def test_offsets_out_of_range(tables: Tables, filling: Filling, topic: str) -> None:
+    filling.many(topic, 8)
+    ends = filling.ends(topic)
+    far = f'{{"{topic}":{{"broker-a":{{"0":1000}}}}}}'
+    sentence = said(tables.read(topic, startingOffsets=far).count)
+    assert "OFFSET_OUT_OF_RANGE] startingOffsets asks for offset 1000 of queue 0" in sentence
+    assert f"which has offsets 0 to {ends[0]}" in sentence
+    rows = tables.read(topic, startingOffsets=far, failOnDataLoss="false")
+    assert rows.count() == 8 - ends[0]
+    unknown = f'{{"{topic}":{{"broker-x":{{"0":1}}}}}}'
+    assert "UNKNOWN_QUEUE] startingOffsets names queue 0 of topic" in said(
+        tables.read(topic, startingOffsets=unknown).count
+    )
+
+
+def test_schemas_that_do_not_fit(tables: Tables, filling: Filling, topic: str) -> None:
+    filling.many(topic, 1)
+    other = tables.reader(topic).schema("body string").load()
+    assert "column body is binary; the schema says string: read it as it is, and cast it" in said(
+        other.count
+    )
+    unknown = tables.reader(topic).schema("price int").load()
+    assert "the schema asks for column 'price'; there are topic, brokerName" in said(unknown.count)
+    assert "option columns names 'price'" in said(lambda: tables.read(topic, columns="price"))
+
+
+def test_streams_fail_when_they_start(tables: Tables, topic: str, tmp_path: Path) -> None:
+    def started() -> None:
+        query = (
+            tables.stream(topic).load().writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path)).start()
+        )  # fmt: skip
+        query.awaitTermination(30)
+
+    assert said(started).startswith(f"UNKNOWN_TOPIC] topic '{topic}' does not exist")
+
+
+def test_writing(tables: Tables, topic: str) -> None:
+    rows = tables.spark.range(3)
+    good = rows.select(lit("x").alias("value"))
+
+    def save(what: Any, *, mode: str = "append", **options: str) -> Callable[[], None]:
+        writer = what.write.format("rocketmq").option("nameserver", tables.nameserver).mode(mode)
+        return writer.options(**options).save
+
+    assert "column 'id' can't be written" in said(save(rows, topic=topic))
+    assert "neither option topic nor a column topic" in said(save(good))
+    assert "APPEND_ONLY] messages of a topic are never replaced" in said(
+        save(good, mode="overwrite", topic=topic)
+    )
+    assert "topic 'a b' is not made of letters" in said(save(good, topic="a b"))
+    empty = rows.select(lit("").alias("value"))
+    assert f"WRONG_ROW] a row for topic {topic} has an empty body" in said(save(empty, topic=topic))
+
+
+def test_stores(tables: Tables, tmp_path: Path) -> None:
+    reader = tables.spark.read.format("rocketmq-store")
+    assert "NO_STORE]" in said(reader.load(str(tmp_path)).count)
