@@ -107,14 +107,15 @@ class _Lz4Stream(Protocol):
 class _Lz4Frame(Protocol):
     """What we use of the module `lz4.frame`, which has no annotations."""
 
-    def compress(self, data: Bytes) -> bytes: ...
+    def compress(self, data: Bytes, *, block_linked: bool) -> bytes: ...
     def LZ4FrameDecompressor(self) -> _Lz4Stream: ...
 
 
 def _compress_lz4(body: Bytes) -> bytes:
     from lz4 import frame  # pyright: ignore[reportUnknownVariableType] # no annotations
 
-    return cast("_Lz4Frame", frame).compress(body)
+    # Java's reader knows only blocks that do not refer to each other.
+    return cast("_Lz4Frame", frame).compress(body, block_linked=False)
 
 
 def _expand_lz4(stored: Bytes, limit: int) -> bytes:

@@ -108,3 +108,9 @@ def test_a_broker_does_not_load_the_libraries() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("['zlib']\n", "")
+
+
+def test_lz4_blocks_do_not_refer_to_each_other() -> None:
+    """Java's reader refuses frames without this bit: BLOCK_INDEPENDENCE of the descriptor."""
+    stored = compress(b"x" * 300_000, LZ4)
+    assert stored[4] & 0x20
