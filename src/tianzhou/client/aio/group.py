@@ -120,8 +120,11 @@ class Group:
         await self._learn_routes()
         self._leave = self._cluster.add_consumer(self.name, self.describe)
         await self._cluster.heartbeat_now()
-        await self.balance()
-        self._loops = [self._tasks.run(self._keep_balanced()), self._tasks.run(self._keep_saving())]
+        is_settled = await self.balance()
+        self._loops = [
+            self._tasks.run(self._keep_balanced(is_settled=is_settled)),
+            self._tasks.run(self._keep_saving()),
+        ]
         if self._needs_locks:
             self._loops.append(self._tasks.run(self._keep_locked()))
 
@@ -177,8 +180,7 @@ class Group:
 
     # Sharing queues
 
-    async def _keep_balanced(self) -> None:
-        is_settled = True
+    async def _keep_balanced(self, *, is_settled: bool) -> None:
         while True:
             pause_s = self.options.rebalance_interval_s if is_settled else SOON_S
             with contextlib.suppress(TimeoutError):
