@@ -14,6 +14,7 @@ from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92
+from tianzhou.client.options import ClientOptions
 from tianzhou.record.message import Message
 from tianzhou.testing import RunningBroker
 from tianzhou.wire.queues import MessageQueue
@@ -102,12 +103,15 @@ async def consuming(
     group: str,
     topics: Mapping[str, str | Sql92],
     listener: MessageListener,
+    *,
+    client: ClientOptions | None = None,
     **options: Any,
 ) -> AsyncGenerator[PushConsumer]:
     nameserver = mq if isinstance(mq, str) else mq.nameserver
     consumer = PushConsumer(
-        group, nameserver=nameserver, subscribe=topics, options=ConsumerOptions(**options)
-    )
+        group, nameserver=nameserver, subscribe=topics, options=ConsumerOptions(**options),
+        client=client or ClientOptions(),
+    )  # fmt: skip
     consumer.listen(listener)
     async with consumer:
         yield consumer
