@@ -16,6 +16,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "broker": ("tianzhou.cmd.broker:broker", "Start a Broker, or drain a running one."),
     "nameserver": ("tianzhou.cmd.nameserver:nameserver", "Start a NameServer."),
     "up": ("tianzhou.cmd.up:up", "Start a NameServer and a Broker in one process."),
+    "pipeline": ("tianzhou.cmd.pipeline:pipeline", "Topics to tables: declare, run, watch."),
+    "sql": ("tianzhou.cmd.sql:sql", "Ask topics and their archive with SQL."),
     "store": ("tianzhou.admin.commands.store:store", "Inspect, verify and rebuild a directory."),
 }
 

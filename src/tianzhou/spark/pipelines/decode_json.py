@@ -91,7 +91,7 @@ def inferred(samples: DataFrame, spark: SparkSession) -> StructType:
     texts = samples.select(F.col("body").cast(StringType()).alias("value"))
     objects = texts.where(F.is_valid_utf8("value") & F.ltrim("value").startswith("{"))
     objects = objects.where(F.try_parse_json("value").isNotNull())
-    schema = spark.read.option("inferTimestamp", "true").json(objects).schema
+    schema = spark.read.json(objects).schema
     if not schema.fields:
         raise PipelineError(
             "decode.schema is `infer`, but there is no JSON object in the topic to learn from; "

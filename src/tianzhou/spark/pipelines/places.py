@@ -55,6 +55,11 @@ def read_document(text: str, file: str) -> Document:
         raise PipelineError(f"{file}:1: this is no YAML: {error}") from error
 
 
+def read_value(text: str) -> Any:
+    """What a value on a command line would be in a file."""
+    return read_document(text, "<command line>").data
+
+
 def _value(loader: Any, node: Any, path: Path, document: Document) -> Any:
     document.lines[path] = node.start_mark.line + 1
     if isinstance(node, _yaml.MappingNode):

@@ -43,19 +43,21 @@ class Run:
         self._queries: dict[str, StreamingQuery] = {}
         self._seen: dict[str, int] = {}
         self.samples: list[Sample] = history.load(self.place)
+        self.kept = len(self.samples)
+        """How many of the samples are of earlier lives."""
         self._saved_s = 0.0
 
     # Life
 
     def start(self) -> None:
         """Plan everything, then start everything. Raises PipelineError before data moves."""
-        writers = self._planned()
-        for name, writer in writers.items():
+        for name, writer in self.plan().items():
             started = writer.option("checkpointLocation", self.place.query_path(name))
             started = triggered(started, self.pipeline.trigger)
             self._queries[name] = started.queryName(f"{self.pipeline.name}-{name}").start()
 
-    def _planned(self) -> dict[str, DataStreamWriter]:
+    def plan(self) -> dict[str, DataStreamWriter]:
+        """The queries, by name, not started. Raises PipelineError."""
         pipeline, place = self.pipeline, self.place
         options = self._options()
         messages = counted_in(reading.stream(self._spark, options))
@@ -146,13 +148,12 @@ def run_to_end(spark: SparkSession, pipeline: Pipeline, directory: Path) -> list
     once = _with(pipeline, Trigger(available_now=True))
     run = Run(spark, once, directory)
     with run.place.locked():
-        before = len(run.samples)
         run.start()
         try:
             run.watch(lambda: None, until=lambda: False)
         finally:
             run.stop()
-    return run.samples[before:]
+    return run.samples[run.kept :]
 
 
 def _with(pipeline: Pipeline, trigger: Trigger) -> Pipeline:

@@ -1,0 +1,182 @@
+"""`tianzhou pipeline`: declare, check, run, resume and watch pipelines from topics to tables."""
+
+import json
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tianzhou.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from tianzhou.spark.pipelines.model import Pipeline
+
+nameserver = click.option(
+    "-n", "--nameserver", envvar="TIANZHOU_NAMESERVER",
+    help="host:port; instead of what the file says. Or TIANZHOU_NAMESERVER.",
+)  # fmt: skip
+changes = click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE",
+    help="Change a key of the file, such as source.tags=paid or sinks.0.path=lake.",
+)  # fmt: skip
+what = click.argument("what", metavar="FILE|NAME")
+master = click.option(
+    "--master", default="local[*]", show_default=True,
+    help="local[*], spark://host:port, yarn, k8s://..., or sc://host:port for Spark Connect.",
+)  # fmt: skip
+
+
+@click.group()
+def pipeline() -> None:
+    """Topics to tables and back: declared in a file, run, resumed and watched."""
+
+
+@pipeline.command()
+@click.argument("name", default="archive")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
+def init(name: str, file: Path | None) -> None:
+    """Write a pipeline to begin with: archive, aggregate, order-check or trace."""
+    from tianzhou.spark.pipelines import builtin
+
+    file = file or Path(f"{name}.yml")
+    text = builtin.template(name)
+    if file.exists():
+        raise UsageError(f"{file} is there already; name another file")
+    file.write_text(text, "utf-8")
+    click.echo(f"Wrote {file}. Next: tianzhou pipeline run {file} -n host:port")
+
+
+@pipeline.command()
+@what
+@nameserver
+@changes
+@click.option("--plan", "with_plan", is_flag=True, help="Also let Spark plan it, with real topics.")
+def validate(what: str, nameserver: str | None, changes: tuple[str, ...], with_plan: bool) -> None:
+    """Check a file: keys, values, expressions. Reads no message and changes nothing."""
+    declared, directory = _find(what, nameserver, changes)
+    if with_plan:
+        from tianzhou.cmd import pipeline_run
+
+        pipeline_run.plan(declared, directory)
+    click.echo(f"{what}: {declared.name} is fine")
+
+
+@pipeline.command()
+@what
+@nameserver
+@changes
+@master
+@click.option("--topic", help="Instead of source.topic.")
+@click.option("--output", help="Instead of the path of the first sink.")
+@click.option("--once", is_flag=True, help="Do what there is to do now, then end.")
+@click.option("--quiet", is_flag=True, help="Show figures only at the end.")
+def run(
+    what: str,
+    nameserver: str | None,
+    changes: tuple[str, ...],
+    master: str,
+    topic: str | None,
+    output: str | None,
+    once: bool,
+    quiet: bool,
+) -> None:
+    """Run a pipeline until Ctrl-C; the next run goes on where this one ended."""
+    given: dict[str, Any] = {}
+    if topic is not None:
+        given["source.topic"] = topic
+    if output is not None:
+        given["sinks.0.path"] = output
+    if once:
+        given["trigger"] = {"availableNow": True}
+    declared, directory = _find(what, nameserver, changes, given)
+    from tianzhou.cmd import pipeline_run
+
+    pipeline_run.run(declared, directory, master=master, quiet=quiet)
+
+
+@pipeline.command()
+@what
+@changes
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--png", type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw throughput, lag and latency into a file.",
+)  # fmt: skip
+def status(what: str, changes: tuple[str, ...], as_json: bool, png: Path | None) -> None:
+    """Show how far a pipeline is and how it went, running or not."""
+    declared, directory = _find(what, None, changes)
+    from tianzhou.cmd import pipeline_view
+    from tianzhou.spark.pipelines import history
+    from tianzhou.spark.pipelines.workplace import Workplace
+
+    place = Workplace(declared, directory)
+    samples = history.load(place)
+    if png is not None:
+        from tianzhou.spark.pipelines.chart import draw
+
+        draw(samples, title=declared.name).savefig(png)
+        click.echo(f"Drew {len(samples)} micro-batches into {png}")
+    elif as_json:
+        click.echo(json.dumps(pipeline_view.facts(declared.name, place, samples)))
+    else:
+        pipeline_view.show_status(declared.name, place, samples)
+
+
+@pipeline.command("list")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path),
+                default=".")  # fmt: skip
+def list_(directory: Path) -> None:
+    """List the pipelines of a directory, and those that come with the package."""
+    from tianzhou.cmd import pipeline_view
+
+    pipeline_view.show_list(directory)
+
+
+@pipeline.command()
+@what
+@changes
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def reset(what: str, changes: tuple[str, ...], yes: bool) -> None:
+    """Forget how far a pipeline is: the next run begins anew. Written rows stay."""
+    declared, directory = _find(what, None, changes)
+    from tianzhou.spark.pipelines.workplace import Workplace
+
+    place = Workplace(declared, directory)
+    if not yes:
+        click.confirm(
+            f"Forget how far {declared.name} is ({place.path})? The next run reads its source from "
+            "the beginning, and writes rows again that are there already",
+            abort=True,
+        )
+    place.reset()
+    click.echo(f"{declared.name} begins anew")
+
+
+def _find(
+    what: str,
+    nameserver: str | None,
+    changes: tuple[str, ...],
+    given: Mapping[str, Any] | None = None,
+) -> "tuple[Pipeline, Path]":
+    from tianzhou.spark.pipelines import builtin
+    from tianzhou.spark.pipelines.places import read_value
+
+    all_given = dict(given or {})
+    if nameserver is not None:
+        all_given["source.nameserver"] = nameserver
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals:
+            raise UsageError(f"--set {change!r}: write KEY=VALUE")
+        all_given[key] = read_value(value)
+    return builtin.find(what, all_given)
+
+
+def stop_on_signals() -> "list[int]":
+    """Signals that have come; an end is wanted as soon as there is one."""
+    came: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: came.append(number))
+    return came

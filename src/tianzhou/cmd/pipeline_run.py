@@ -1,0 +1,59 @@
+"""Running a pipeline in a terminal: a session, a live view, a clean end."""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from tianzhou.cmd import pipeline_view
+from tianzhou.cmd.pipeline import stop_on_signals
+from tianzhou.cmd.spark_session import SHORT, session
+from tianzhou.spark.pipelines.model import Pipeline
+from tianzhou.spark.pipelines.pipeline_file import as_text
+from tianzhou.spark.pipelines.running import Run
+from tianzhou.spark.pipelines.workplace import Workplace
+
+
+def run(pipeline: Pipeline, directory: Path, *, master: str, quiet: bool) -> None:
+    """Raises PipelineError if a query fails. Signals end it in order."""
+    place = Workplace(pipeline, directory)
+    console = Console(stderr=True)
+    with place.locked():
+        console.print(f"{pipeline.name}: starting Spark ({master}), log in {_log(place)}")
+        with session(
+            f"tianzhou-{pipeline.name}", master=master, config=as_text(pipeline.spark),
+            log=_log(place),
+        ) as spark:  # fmt: skip
+            came = stop_on_signals()
+            running = Run(spark, pipeline, directory)
+            running.start()
+            console.print(f"{pipeline.name}: running; Ctrl-C stops")
+            try:
+                _watch(running, console, came, quiet=quiet)
+            finally:
+                running.stop()
+    console.print(pipeline_view.ended(running))
+
+
+def _watch(running: Run, console: Console, came: list[int], *, quiet: bool) -> None:
+    if quiet or not sys.stderr.isatty():
+        running.watch(lambda: None, until=lambda: bool(came))
+        return
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        running.watch(lambda: live.update(pipeline_view.live(running)), until=lambda: bool(came))
+        if came:
+            live.update("stopping: micro-batches in work are brought to their end")
+
+
+def plan(pipeline: Pipeline, directory: Path) -> None:
+    """Everything that a run does before data moves."""
+    place = Workplace(pipeline, directory)
+    with session("tianzhou-plan", master="local[1]", config={**SHORT, **as_text(pipeline.spark)},
+                 log=_log(place)) as spark:  # fmt: skip
+        Run(spark, pipeline, directory).plan()
+
+
+def _log(place: Workplace) -> Path:
+    """Beside the checkpoint, or where the command runs if that is on another machine."""
+    return Path(place.path) / "spark.log" if place.is_local else Path.cwd() / "spark.log"

@@ -1,0 +1,73 @@
+"""Sessions for commands: what Spark and its workers say goes to a file, not over the screen."""
+
+import logging
+import os
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = {
+    # Days of tables and times on the screen mean the same everywhere.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.stateStore.providerClass":
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    "spark.sql.adaptive.enabled": "false",
+}  # fmt: skip
+SHORT = {
+    # A command of seconds ends before the second compiler has earned what it costs.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+@contextmanager
+def session(
+    name: str, *, master: str, config: Mapping[str, str], log: Path
+) -> "Generator[SparkSession]":
+    """A session that ends with the block. `master` may be the address of a Connect server."""
+    try:
+        from tianzhou.spark.session import session as make
+    except ModuleNotFoundError as error:
+        if error.name not in ("pyspark", "pyarrow"):
+            raise
+        raise click.ClickException(
+            f'{error.name} is not installed; say: pip install "tianzhou[spark]"'
+        ) from error
+    is_remote = master.startswith("sc://")
+    # Repeats as JSON, with the stack, what is raised anyway.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    with _errors_to(log):
+        spark = make(
+            name,
+            master=None if is_remote else master,
+            remote=master if is_remote else None,
+            config={**SETTINGS, **config},
+        )
+    if not is_remote:
+        spark.sparkContext.setLogLevel("WARN")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _errors_to(log: Path) -> Generator[None]:
+    """Programs that are started in here have this file as their error stream, for good."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    ours = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(ours, 2)
+            os.close(ours)

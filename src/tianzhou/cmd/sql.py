@@ -1,0 +1,82 @@
+"""`tianzhou sql`: ask topics and their archive, as one table each."""
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tianzhou.base.errors import UsageError
+from tianzhou.cmd.pipeline import master
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@click.command()
+@click.argument("text", metavar="SELECT")
+@click.option(
+    "-n", "--nameserver", envvar="TIANZHOU_NAMESERVER", help="host:port, or TIANZHOU_NAMESERVER."
+)
+@click.option(
+    "--archive", envvar="TIANZHOU_ARCHIVE",
+    help="The table of `tianzhou pipeline run archive`, or TIANZHOU_ARCHIVE.",
+)  # fmt: skip
+@click.option(
+    "--bodies", type=click.Choice(["auto", "json", "text", "raw"]), default="auto",
+    show_default=True, help="What the column body is; auto looks at some messages.",
+)  # fmt: skip
+@click.option(
+    "--format", "form", type=click.Choice(["table", "csv", "json", "parquet"]), default="table",
+    show_default=True, help="json is one object for each line.",
+)  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path), help="Write to this file or directory.")
+@click.option("--rows", default=100, show_default=True, help="Rows of a table, at most.")
+@master
+def sql(
+    text: str,
+    nameserver: str | None,
+    archive: str | None,
+    bodies: Any,
+    form: str,
+    output: Path | None,
+    rows: int,
+    master: str,
+) -> None:
+    """Run a SELECT over topics.
+
+    A topic is a table of its messages, those that the broker has and, with --archive, those that
+    it no longer has. Behind its name may stand TIMESTAMP AS OF '2026-11-16T08:00:00Z', or OFFSET
+    BETWEEN 100 AND 200 (of each queue).
+    """
+    if nameserver is None and archive is None:
+        raise UsageError("say where: --nameserver host:port, --archive DIRECTORY, or both")
+    if form == "parquet" and output is None:
+        raise UsageError("--format parquet needs --output")
+    from tianzhou.cmd.spark_session import SHORT, session
+    from tianzhou.spark.tables.history_table import Cluster
+    from tianzhou.spark.tables.query import query
+
+    cluster = Cluster({"nameserver": nameserver} if nameserver else {}, archive)
+    log = Path(tempfile.gettempdir()) / "tianzhou-sql.log"
+    with session("tianzhou-sql", master=master, config=SHORT, log=log) as spark:
+        found = query(spark, text, cluster, bodies=bodies)
+        show(found, form, output, rows_max=rows)
+
+
+def show(found: "DataFrame", form: str, output: Path | None, *, rows_max: int) -> None:
+    from tianzhou.cmd import sql_view
+
+    if form == "table":
+        sql_view.table(found, rows_max)
+    elif form == "parquet":
+        assert output is not None
+        found.write.mode("error").parquet(str(output))
+        click.echo(f"Wrote {output}", err=True)
+    elif output is not None:
+        with output.open("x", encoding="utf-8", newline="") as file:
+            sql_view.lines(found, form, file)
+        click.echo(f"Wrote {output}", err=True)
+    else:
+        sql_view.lines(found, form, sys.stdout)

@@ -1,0 +1,32 @@
+"""Pipelines that come with the package, as files that anybody may copy and change."""
+
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from tianzhou.spark.pipelines.errors import PipelineError
+from tianzhou.spark.pipelines.model import Pipeline
+from tianzhou.spark.pipelines.pipeline_file import load, parse
+
+NAMES: Final = ("archive", "aggregate", "order-check", "trace")
+_FILES: Final = resources.files("tianzhou.spark.pipelines") / "templates"
+
+
+def template(name: str) -> str:
+    """The text of a file. Raises PipelineError."""
+    if name not in NAMES:
+        raise PipelineError(f"there is no pipeline {name!r}; there are {', '.join(NAMES)}")
+    return (_FILES / f"{name}.yml").read_text("utf-8")
+
+
+def find(what: str, given: dict[str, Any] | None = None) -> tuple[Pipeline, Path]:
+    """A pipeline by its file or by its name here, and the directory where its paths begin."""
+    file = Path(what)
+    if file.suffix in (".yml", ".yaml") or file.is_file():
+        return load(file, given=given), file.resolve().parent
+    if what in NAMES:
+        return parse(template(what), f"<{what}>", given=given), Path.cwd()
+    raise PipelineError(
+        f"{what!r} is neither a file nor one of {', '.join(NAMES)}; "
+        "`tianzhou pipeline init NAME` writes one"
+    )

@@ -1,0 +1,54 @@
+"""Figures of a pipeline over time, as a picture for notebooks and files, or as text."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import Any, Final
+
+from tianzhou.spark.pipelines.errors import PipelineError
+from tianzhou.spark.pipelines.history import Sample
+
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_PANELS: Final[dict[str, Callable[[Sample], float]]] = {
+    "rows per second": lambda sample: sample.rows_per_s,
+    "messages behind": lambda sample: sample.behind,
+    "latency, s": lambda sample: (sample.latency_ms or 0) / 1000,
+}
+
+
+def bars(values: Sequence[float], width: int) -> str:
+    """One sign for each of the last values, as high as they are."""
+    shown = values[-width:]
+    most = max(shown, default=0.0)
+    if most <= 0:
+        return _BARS[0] * len(shown)
+    top = len(_BARS) - 1
+    return "".join(_BARS[max(0, min(top, round(value / most * top)))] for value in shown)
+
+
+def draw(samples: Sequence[Sample], *, title: str = "") -> Any:
+    """A matplotlib figure: rows per second, messages behind, and latency of every query. Shows
+    itself in a notebook; `savefig` writes it to a file. Needs `pip install "tianzhou[charts]"`.
+    """
+    try:
+        figures = import_module("matplotlib.figure")
+    except ModuleNotFoundError as error:
+        raise PipelineError(
+            'matplotlib is not installed; say: pip install "tianzhou[charts]"'
+        ) from error
+    if not samples:
+        raise PipelineError("there is nothing to draw: no micro-batch has been done yet")
+    figure = figures.Figure(figsize=(9, 7), layout="constrained")
+    axes = figure.subplots(3, 1, sharex=True)
+    for axis, (label, value_of) in zip(axes, _PANELS.items(), strict=True):
+        for query in sorted({sample.query for sample in samples}):
+            found = [sample for sample in samples if sample.query == query]
+            times = [datetime.fromtimestamp(sample.time_ms / 1000, UTC) for sample in found]
+            axis.plot(times, [value_of(sample) for sample in found], marker=".", label=query)
+        axis.set_ylabel(label)
+        axis.set_ylim(bottom=0)
+        axis.grid(visible=True, alpha=0.3)
+    axes[0].legend(loc="upper left", frameon=False)
+    axes[0].set_title(title)
+    figure.autofmt_xdate()
+    return figure

@@ -1,0 +1,101 @@
+"""Every order's messages arrive in the order of its states; whatever does not is a row.
+
+The states and what may follow each, as in the well-known example: an order is unpaid, then paid,
+then in delivery, and then delivered, or its delivery failed. The last state of each order is kept
+in Spark's state store.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+UNPAID, PAID, DELIVERING, DELIVERED, FAILED = "未支付", "已支付", "发货中", "发货成功", "发货失败"
+
+NEXT: Final[dict[str, frozenset[str]]] = {
+    "": frozenset({UNPAID}),
+    UNPAID: frozenset({PAID}),
+    PAID: frozenset({DELIVERING}),
+    DELIVERING: frozenset({DELIVERED, FAILED}),
+    DELIVERED: frozenset(),
+    FAILED: frozenset({DELIVERING}),
+}
+"""State to the states that may follow. The empty one is that of an order nobody has heard of."""
+
+ENGLISH: Final = {
+    "UNPAID": UNPAID, "PAID": PAID, "DELIVERING": DELIVERING, "DELIVERED": DELIVERED,
+    "FAILED": FAILED,
+}  # fmt: skip
+
+VIOLATION: Final = (
+    "orderId string, before string, state string, expected string, topic string,"
+    " brokerName string, queueId int, queueOffset bigint, beforeQueueId int,"
+    " beforeQueueOffset bigint, storeTimestamp timestamp"
+)
+_STATE: Final = "state string, queueId int, queueOffset bigint"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The last message of an order."""
+
+    state: str = ""
+    queue_id: int = -1
+    queue_offset: int = -1
+
+
+def expected_after(state: str) -> frozenset[str]:
+    return NEXT.get(state, frozenset())
+
+
+def known_as(state: str) -> str:
+    return ENGLISH.get(state.upper(), state)
+
+
+def is_violation(before: Seen, state: str) -> bool:
+    """A message again, as consumers may see it after a failure, is none."""
+    known = known_as(state)
+    return known != before.state and known not in expected_after(before.state)
+
+
+class OrderCheck(StatefulProcessor):
+    """Owner: Spark, one for each task."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._last: Any = handle.getValueState("last", _STATE)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
+        last = Seen(*self._last.get()) if self._last.exists() else Seen()
+        # Those of one queue came in this order; between queues only the clock can tell.
+        for row in sorted(rows, key=lambda row: (row.storeTimestamp, row.queueId, row.queueOffset)):
+            if is_violation(last, row.state):
+                yield _violation(key[0], last, row)
+            last = Seen(known_as(row.state), row.queueId, row.queueOffset)
+        self._last.update((last.state, last.queue_id, last.queue_offset))
+
+    def close(self) -> None:
+        pass
+
+
+def _violation(order: str, before: Seen, row: Any) -> Row:
+    return Row(
+        orderId=order, before=before.state, state=row.state,
+        expected=" or ".join(sorted(expected_after(before.state))) or "nothing",
+        topic=row.topic, brokerName=row.brokerName, queueId=row.queueId,
+        queueOffset=row.queueOffset, beforeQueueId=before.queue_id,
+        beforeQueueOffset=before.queue_offset, storeTimestamp=row.storeTimestamp,
+    )  # fmt: skip
+
+
+def violations(messages: DataFrame) -> DataFrame:
+    """Messages with `body.orderId` and `body.state` in; what is out of order out."""
+    rows = messages.select(
+        F.col("body.orderId").alias("orderId"), F.col("body.state").alias("state"), "topic",
+        "brokerName", "queueId", "queueOffset", "storeTimestamp",
+    )  # fmt: skip
+    return rows.groupBy("orderId").transformWithState(
+        OrderCheck(), outputStructType=VIOLATION, outputMode="Append", timeMode="None"
+    )

@@ -1,0 +1,129 @@
+"""A topic and its archive as one table: no row twice, none missing.
+
+For every queue there is one offset where the archive's rows end. Rows before it come from the
+archive, which never changes, even if the broker still has them; rows from it on come from the
+broker. If the broker has already thrown away some of those, the table can't be made, and the
+error names what is missing.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tianzhou.client.errors import TopicNotFound
+from tianzhou.spark import plan
+from tianzhou.spark.options import ReadOptions, read_options_of
+from tianzhou.spark.schema import TOPIC
+from tianzhou.spark.tables.errors import TableError
+from tianzhou.spark.tables.log import State
+from tianzhou.spark.tables.table import Table
+from tianzhou.spark.topics import Topics, told
+from tianzhou.wire.queues import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Which rows are wanted. None: all."""
+
+    as_of_ms: int | None = None
+    """Stored at this time or before."""
+    first_offset: int | None = None
+    last_offset: int | None = None
+
+    def chosen(self, rows: DataFrame) -> DataFrame:
+        if self.as_of_ms is not None:
+            rows = rows.where(F.col("storeTimestamp") <= F.timestamp_millis(F.lit(self.as_of_ms)))
+        if self.first_offset is not None:
+            rows = rows.where(F.col("queueOffset") >= self.first_offset)
+        if self.last_offset is not None:
+            rows = rows.where(F.col("queueOffset") <= self.last_offset)
+        return rows
+
+
+ALL = Range()
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where topics and their archive are. Either may be missing."""
+
+    options: Mapping[str, str]
+    """Of the connector, without topics: nameserver, credentials."""
+    archive: str | None = None
+
+
+def topics_of(cluster: Cluster) -> set[str]:
+    """Names that can be asked for."""
+    found: set[str] = set()
+    if cluster.archive is not None:
+        found |= set(Table(cluster.archive).state().ends)
+    if cluster.options.get("nameserver"):
+        options = _read_options(cluster, "TBW102")
+        with told(options), options.cluster.connect() as brokers:
+            found |= set(brokers.topics())
+    return found
+
+
+def history(spark: SparkSession, topic: str, cluster: Cluster, wanted: Range = ALL) -> DataFrame:
+    """All rows of a topic that there are, with the columns of `format("rocketmq")`. Raises
+    TableError if some are gone, and SourceError if nobody knows the topic."""
+    state = Table(cluster.archive).state() if cluster.archive else State()
+    ends = plan.from_json({topic: state.ends[topic]}) if topic in state.ends else {}
+    parts = [_live(spark, topic, cluster, ends)] if cluster.options.get("nameserver") else []
+    found = [part for part in parts if part is not None]
+    if ends:
+        assert cluster.archive is not None
+        rows = Table(cluster.archive).read(spark, state)
+        found.append(rows.where(F.col("topic") == topic).select(*TOPIC))
+    if not found:
+        raise TableError(f"there is no topic {topic!r}, neither at a broker nor in an archive")
+    rows = found[0] if len(found) == 1 else found[0].unionByName(found[1])
+    return wanted.chosen(rows)
+
+
+def _live(
+    spark: SparkSession, topic: str, cluster: Cluster, ends: plan.Offsets
+) -> DataFrame | None:
+    """What the broker has behind the archive's end; None if only the archive knows the topic."""
+    options = _read_options(cluster, topic)
+    with told(options), options.cluster.connect() as brokers:
+        topics = Topics(brokers, options)
+        try:
+            queues = topics.queues()
+        except TopicNotFound:
+            if ends:
+                return None
+            raise
+        earliest, latest = topics.earliest(queues), topics.latest(queues)
+    starts = {queue: ends.get(queue, earliest[queue]) for queue in queues}
+    _check(starts, earliest, latest)
+    reader = spark.read.format("rocketmq").options(**cluster.options).option("topic", topic)
+    reader = reader.option("startingOffsets", json.dumps(plan.to_json(starts)))
+    return reader.option("endingOffsets", json.dumps(plan.to_json(latest))).load()
+
+
+def _check(
+    starts: Mapping[MessageQueue, int],
+    earliest: Mapping[MessageQueue, int],
+    latest: Mapping[MessageQueue, int],
+) -> None:
+    for queue, start in starts.items():
+        where = f"queue {queue.queue_id} of {queue.topic} on {queue.broker_name}"
+        if start < earliest[queue]:
+            raise TableError(
+                f"{where}: offsets {start} to {earliest[queue] - 1} are neither in the archive, "
+                f"which ends at {start}, nor at the broker, which begins at {earliest[queue]}; "
+                "without --archive you see what the broker has"
+            )
+        if start > latest[queue]:
+            raise TableError(
+                f"{where}: the archive ends at {start}, the broker at {latest[queue]}: the topic "
+                "was made anew, so this archive is of another one"
+            )
+
+
+def _read_options(cluster: Cluster, topic: str) -> ReadOptions:
+    return read_options_of({**cluster.options, "topic": topic}, is_stream=False)

@@ -1,0 +1,94 @@
+"""SQL over topics: what `tianzhou sql` does, for programs and notebooks too."""
+
+from typing import Literal
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructType
+
+from tianzhou.spark.pipelines.decode_json import inferred
+from tianzhou.spark.pipelines.errors import PipelineError
+from tianzhou.spark.pipelines.reading import samples
+from tianzhou.spark.tables.errors import TableError
+from tianzhou.spark.tables.history_table import Cluster, history, topics_of
+from tianzhou.spark.tables.sql_text import read_sql
+
+Bodies = Literal["auto", "json", "text", "raw"]
+SAMPLE = 500
+
+
+def query(spark: SparkSession, sql: str, cluster: Cluster, *, bodies: Bodies = "auto") -> DataFrame:
+    """The result of a SELECT over topics, live and archived. Raises TableError.
+
+    `bodies` says what the column `body` is: a struct with the fields of JSON, text, or bytes;
+    `auto` looks at some messages. What is not JSON has a null `body`, and is in `rawBody`.
+    """
+    text, uses = read_sql(sql, topics_of(cluster))
+    for use in uses:
+        rows = history(spark, use.topic, cluster, use.wanted)
+        read = readable(spark, rows, use.topic, cluster, bodies)
+        read.createOrReplaceTempView(f"`{use.view}`")
+    try:
+        return spark.sql(text)
+    except PySparkException as error:
+        if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+            raise TableError(
+                f"{_first_line(error)} Topics here: {', '.join(_shown(topics_of(cluster)))}"
+            ) from error
+        raise TableError(_first_line(error)) from error
+
+
+def readable(
+    spark: SparkSession, rows: DataFrame, topic: str, cluster: Cluster, bodies: Bodies
+) -> DataFrame:
+    """The rows with a `body` that SQL can look into, and `rawBody`."""
+    text = F.col("body").cast(StringType())
+    raw = rows.withColumn("rawBody", F.col("body"))
+    schema = None
+    if bodies in ("auto", "json"):
+        schema = _json_schema(spark, rows, topic, cluster, must=bodies == "json")
+    if schema is not None:
+        # `FAILFAST` would stop a query for one bad message among a million.
+        return raw.withColumn("body", F.from_json(text, schema, {"mode": "PERMISSIVE"}))
+    if bodies == "text" or (bodies == "auto" and _is_text(rows)):
+        return raw.withColumn("body", F.when(F.is_valid_utf8(text), text))
+    return raw
+
+
+def _json_schema(
+    spark: SparkSession, rows: DataFrame, topic: str, cluster: Cluster, *, must: bool
+) -> StructType | None:
+    """The columns of JSON bodies, from both ends of the topic, or of the archive alone."""
+    try:
+        return inferred(_samples(spark, rows, topic, cluster), spark)
+    except PipelineError:
+        if must:
+            raise
+        return None
+
+
+def _samples(spark: SparkSession, rows: DataFrame, topic: str, cluster: Cluster) -> DataFrame:
+    archived = rows.select("body").limit(SAMPLE)
+    if not cluster.options.get("nameserver"):
+        return archived
+    return samples(spark, {**cluster.options, "topic": topic}, SAMPLE).unionByName(archived)
+
+
+def _is_text(rows: DataFrame) -> bool:
+    some = rows.select("body").limit(SAMPLE)
+    return some.where(~F.is_valid_utf8(F.col("body").cast(StringType()))).isEmpty()
+
+
+def _first_line(error: PySparkException) -> str:
+    return str(error).partition("\n\nJVM stacktrace")[0].partition(";\n'")[0].strip()
+
+
+def _shown(topics: set[str]) -> list[str]:
+    """Without the brokers' own."""
+    ours = sorted(name for name in topics if not name.startswith(("RMQ_SYS", "rmq_sys", "%RETRY%")))
+    return [name for name in ours if name not in _OF_BROKERS][:30]
+
+
+_OF_BROKERS = {"TBW102", "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "BenchmarkTest",
+               "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC"}  # fmt: skip
