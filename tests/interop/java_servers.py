@@ -1,0 +1,142 @@
+"""RocketMQ's own NameServer and Broker, from Maven, for our clients to talk to."""
+
+import asyncio
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from clients.server_process import spare_port
+from clients.waiting import wait_until
+from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.errors import ClientError
+
+FIVE: Final = "5.3.3"
+FOUR: Final = "4.9.7"
+"""The last of 4.9 whose NameServer and Broker Maven Central has."""
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+POM: Final = Path(__file__).parent / "java-server" / "pom.xml"
+BUILD_SECONDS_MAX: Final = 540
+START_SECONDS_MAX: Final = 60
+
+OPTIONS: Final = (
+    "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:MaxDirectMemorySize=512m",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    # 4.9 unmaps the files of a topic that is deleted.
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+)  # fmt: skip
+LOG_SETTINGS: Final = ("logback_namesrv.xml", "logback_broker.xml")
+SETTINGS: Final = """
+brokerClusterName = DefaultCluster
+brokerName = broker-java
+brokerIP1 = 127.0.0.1
+listenPort = {port}
+namesrvAddr = {nameserver}
+storePathRootDir = {directory}/store
+storePathCommitLog = {directory}/store/commitlog
+mappedFileSizeCommitLog = 16777216
+autoCreateTopicEnable = true
+traceTopicEnable = true
+recallMessageEnable = true
+transactionTimeOut = 1000
+transactionCheckInterval = 1000
+diskMaxUsedSpaceRatio = 95
+"""
+
+
+def jars(version: str) -> str:
+    """The class path of the servers. Skips aloud where they can't be had."""
+    for tool in ("mvn", "java"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"NOTHING WAS PROVEN with RocketMQ {version}: {tool} is not on the PATH")
+    target = ROOT / "build" / "interop-server" / version
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (target / "fetched").exists():
+            _run_maven(version, target)
+            (target / "fetched").touch()
+    return f"{target / 'jars'}/*"
+
+
+def _run_maven(version: str, target: Path) -> None:
+    command = [
+        "mvn", "-q", "-B", "-f", str(POM), f"-Drocketmq.version={version}",
+        f"-Dserver.build={target}", "dependency:copy-dependencies",
+    ]  # fmt: skip
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"NOTHING WAS PROVEN with RocketMQ {version}: Maven took too long")
+    if ran.returncode:
+        reason = next((row for row in ran.stdout.splitlines() if "ERROR" in row), "no reason given")
+        pytest.skip(f"NOTHING WAS PROVEN with RocketMQ {version}: Maven says {reason[:300]}")
+
+
+def _start(
+    version: str, main: str, heap: str, directory: Path, settings: Path
+) -> "subprocess.Popen[bytes]":
+    (directory / "conf").mkdir(parents=True, exist_ok=True)
+    for name in LOG_SETTINGS:
+        (directory / "conf" / name).write_text("<configuration/>")  # 4.9 does not start without
+    with (directory / "output.txt").open("wb") as output:
+        return subprocess.Popen(
+            ["java", f"-Xmx{heap}", *OPTIONS, f"-Duser.home={directory}",
+             "-Drmq.logback.configurationFile=rmq.broker.logback.xml", "-cp", jars(version), main,
+             "-c", str(settings)],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=directory,
+            env={**os.environ, "ROCKETMQ_HOME": str(directory), "HOME": str(directory)},
+        )  # fmt: skip
+
+
+@contextmanager
+def rocketmq(version: str, directory: Path) -> Generator[str]:
+    """The address of a NameServer that knows a Broker."""
+    names_port, broker_port = spare_port(), spare_port()
+    nameserver = f"127.0.0.1:{names_port}"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "namesrv.properties").write_text(f"listenPort = {names_port}\n")
+    (directory / "broker.conf").write_text(
+        SETTINGS.format(port=broker_port, nameserver=nameserver, directory=directory)
+    )
+    started = [
+        _start(version, "org.apache.rocketmq.namesrv.NamesrvStartup", "256m",
+               directory / "names", directory / "namesrv.properties"),
+        _start(version, "org.apache.rocketmq.broker.BrokerStartup", "1g",
+               directory / "broker", directory / "broker.conf"),
+    ]  # fmt: skip
+    try:
+        wait_until(
+            lambda: _is_ready(nameserver, started), within_s=START_SECONDS_MAX,
+            what=f"RocketMQ {version} serves; see {directory}",
+        )  # fmt: skip
+        yield nameserver
+    finally:
+        for process in reversed(started):
+            process.terminate()
+        for process in started:
+            process.wait(30)
+
+
+def _is_ready(nameserver: str, started: list["subprocess.Popen[bytes]"]) -> bool:
+    assert all(process.poll() is None for process in started), "it ended"
+
+    async def look() -> bool:
+        cluster = Cluster.join(nameserver)
+        try:
+            route = await cluster.route("TBW102")
+        except ClientError:
+            return False
+        else:
+            return bool(route.write_queues)
+        finally:
+            await cluster.leave()
+
+    return asyncio.run(look())
