@@ -136,6 +136,7 @@ def _status(name: str, address: str, facts: Mapping[str, str]) -> BrokerStatus:
 def _number(facts: Mapping[str, str], *names: str) -> float:
     """Rates have three numbers, of which the first is of the last seconds."""
     for name in names:
-        if facts.get(name):
-            return float(facts[name].split(" ")[0])
-    return 0.0
+        numbers = facts.get(name, "").split()
+        if numbers:
+            return float(numbers[0])
+    return 0.0  # a broker that has just started knows none

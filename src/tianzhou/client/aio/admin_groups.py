@@ -11,10 +11,10 @@ from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tianzhou.client.errors import BrokerSystemError, ConsumerNotOnline, GroupNotExist, RemoteError
 from tianzhou.client.options import checked_group
 from tianzhou.wire import fastjson
-from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import (
     DeleteGroupRequest,
-    GroupRequest,
+    GetConsumeStatsRequest,
     ProducerGroupRequest,
 )
 from tianzhou.wire._generated_headers_client import (
@@ -28,11 +28,10 @@ from tianzhou.wire.heartbeat import (
     decode_consumer_connections,
     decode_producer_connections,
 )
+from tianzhou.wire.queues import decode_consume_stats
 from tianzhou.wire.tables import (
     SubscriptionGroupConfig,
-    decode_group_config,
     decode_group_table,
-    decode_topic_list,
 )
 
 RUNNING_S = 12.0
@@ -59,9 +58,11 @@ class Groups:
         masters = await self._calls.masters()
         configs = await self._configs(group, masters)
         held = {name: masters[name] for name in configs}
-        code, fields = RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupRequest(group=group)
-        bodies = (await self._calls.ask_each(held, code, fields)).values()
-        topics = {topic for body in bodies for topic in decode_topic_list(body).topic_list}
+        fields = GetConsumeStatsRequest(consumer_group=group)
+        bodies = await self._calls.ask_each(held, RequestCode.GET_CONSUME_STATS, fields)
+        topics = {
+            q.topic for body in bodies.values() for q in decode_consume_stats(body).offset_table
+        }
         connected = await self.consumers(group)
         ids = {c.client_id for c in connected.connection_set} if connected else set[str]()
         return GroupState(group, configs, tuple(sorted(topics)), tuple(sorted(ids)))
@@ -69,18 +70,20 @@ class Groups:
     async def _configs(
         self, group: str, masters: dict[str, str]
     ) -> dict[str, SubscriptionGroupConfig]:
-        fields, code = GroupRequest(group=group), RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-        configs: dict[str, SubscriptionGroupConfig] = {}
-        refused: GroupNotExist | None = None
-        for name, address in masters.items():
-            try:
-                _, body = await self._calls.ask(address, code, fields)
-            except GroupNotExist as error:
-                refused = error
-            else:
-                configs[name] = decode_group_config(body)
-        if not configs and refused is not None:
-            raise refused
+        """Raises GroupNotExist if no broker has it."""
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        tables = {
+            name: decode_group_table(body).subscription_group_table
+            for name, body in (await self._calls.ask_each(masters, code)).items()
+        }
+        # One by one they could be asked for only since RocketMQ 5.
+        configs = {name: table[group] for name, table in tables.items() if group in table}
+        if not configs:
+            raise GroupNotExist(
+                ", ".join(masters.values()),
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"group {group} does not exist",
+            )
         return configs
 
     # Changing

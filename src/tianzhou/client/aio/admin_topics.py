@@ -10,7 +10,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.core.admin_results import Shrinking, TopicQueue, TopicState
 from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from tianzhou.client.errors import ClientError, NoRoute, TopicNotFound
+from tianzhou.client.errors import ClientError, NoRoute, RequestCodeNotSupported, TopicNotFound
 from tianzhou.record.names import checked_topic
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_admin import (
@@ -22,7 +22,12 @@ from tianzhou.wire._generated_headers_admin import (
 from tianzhou.wire._generated_headers_nameserver import DeleteTopicInNameserverRequest
 from tianzhou.wire.admin_bodies import decode_group_list
 from tianzhou.wire.queues import decode_consume_stats, decode_topic_stats
-from tianzhou.wire.tables import TopicConfig, decode_topic_config, decode_topic_list
+from tianzhou.wire.tables import (
+    TopicConfig,
+    decode_topic_config,
+    decode_topic_list,
+    decode_topic_table,
+)
 
 ROUTE_S: Final = 5.0
 """How long a new topic may take to be known to the name server; a broker tells it at once."""
@@ -70,7 +75,17 @@ class Topics:
 
     async def _configs(self, name: str, masters: dict[str, str]) -> dict[str, TopicConfig]:
         fields = GetTopicConfigRequest(topic=name)
-        bodies = await self._calls.ask_each(masters, RequestCode.GET_TOPIC_CONFIG, fields)
+        try:
+            bodies = await self._calls.ask_each(masters, RequestCode.GET_TOPIC_CONFIG, fields)
+        except RequestCodeNotSupported:
+            # RocketMQ 4 tells of all topics, or of none.
+            bodies = await self._calls.ask_each(masters, RequestCode.GET_ALL_TOPIC_CONFIG)
+            tables = {broker: decode_topic_table(body) for broker, body in bodies.items()}
+            return {
+                broker: table.topic_config_table[name]
+                for broker, table in tables.items()
+                if name in table.topic_config_table
+            }
         return {broker: decode_topic_config(body) for broker, body in bodies.items()}
 
     # Changing
