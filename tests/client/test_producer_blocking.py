@@ -134,7 +134,9 @@ if child:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_process_has_a_loop_of_its_own(mq: RunningBroker) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, mq.nameserver], capture_output=True, text=True, timeout=30
-    )
+        # Python itself warns of forks of processes that have threads.
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", CHILD, mq.nameserver],
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(m.body for m in mq.stored("forked")) == [b"child", b"parent", b"parent again"]

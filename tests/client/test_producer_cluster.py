@@ -2,11 +2,11 @@
 
 import asyncio
 import socket
-from pathlib import Path
 
 import pytest
-from serving import serving
+from loops import Run
 
+from tianzhou.broker.config import BrokerConfig
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.core.routing import TopicRoute
 from tianzhou.client.errors import (
@@ -20,6 +20,7 @@ from tianzhou.client.errors import (
 )
 from tianzhou.client.options import ClientOptions
 from tianzhou.net.exchange import Reply, Request
+from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.heartbeat import ConsumerData, SubscriptionData, decode_producer_connections
 
@@ -33,143 +34,135 @@ def refused_address() -> str:
         return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_members_of_one_loop_share_one_cluster_until_the_last_has_left(tmp_path: Path) -> None:
+def test_members_share_one_cluster_until_the_last_has_left(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        async with serving(tmp_path) as served:
-            one = Cluster.join(served.nameserver)
-            two = Cluster.join(f" {served.nameserver} ; ")
-            apart = Cluster.join(served.nameserver, QUICK)
-            assert one is two
-            assert apart is not one
-            address = (await one.route("TBW102")).address("broker-a")
-            assert address is not None
-            await two.leave()
-            await one.call_ok(address, RequestCode.GET_BROKER_RUNTIME_INFO, {})
-            await one.leave()
-            await apart.leave()
-            again = Cluster.join(served.nameserver)
-            assert again is not one
-            await again.leave()
+        one = Cluster.join(mq.nameserver)
+        two = Cluster.join(f" {mq.nameserver} ; ")
+        apart = Cluster.join(mq.nameserver, QUICK)
+        assert one is two
+        assert apart is not one
+        address = (await one.route("TBW102")).address("broker-a")
+        assert address is not None
+        await two.leave()
+        await one.call_ok(address, RequestCode.GET_BROKER_RUNTIME_INFO, {})
+        await one.leave()
+        await apart.leave()
+        again = Cluster.join(mq.nameserver)
+        assert again is not one
+        await again.leave()
 
-    asyncio.run(body())
+    run(body)
 
 
-def test_two_consumers_of_one_group_get_clusters_of_their_own(tmp_path: Path) -> None:
+def test_two_consumers_of_one_group_get_clusters_of_their_own(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        async with serving(tmp_path) as served:
-            one = Cluster.join(served.nameserver, consumer_group="g")
-            other_group = Cluster.join(served.nameserver, consumer_group="h")
-            second = Cluster.join(served.nameserver, consumer_group="g")
-            assert other_group is one
-            assert second is not one
-            assert second.client_id != one.client_id
-            await one.leave(consumer_group="g")
-            third = Cluster.join(served.nameserver, consumer_group="g")
-            assert third is one
-            for cluster, group in ((third, "g"), (second, "g"), (other_group, "h")):
-                await cluster.leave(consumer_group=group)
+        one = Cluster.join(mq.nameserver, consumer_group="g")
+        other_group = Cluster.join(mq.nameserver, consumer_group="h")
+        second = Cluster.join(mq.nameserver, consumer_group="g")
+        assert other_group is one
+        assert second is not one
+        assert second.client_id != one.client_id
+        await one.leave(consumer_group="g")
+        third = Cluster.join(mq.nameserver, consumer_group="g")
+        assert third is one
+        for cluster, group in ((third, "g"), (second, "g"), (other_group, "h")):
+            await cluster.leave(consumer_group=group)
 
-    asyncio.run(body())
+    run(body)
 
 
-def test_routes_are_asked_for_once_and_kept(tmp_path: Path) -> None:
+def test_routes_are_asked_for_once_and_kept(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        async with serving(tmp_path) as served:
-            cluster = Cluster.join(served.nameserver, QUICK)
-            route = await cluster.route("TBW102")
-            assert [queue.queue_id for queue in route.write_queues] == list(range(8))
-            await served.stop_nameserver()
-            assert await cluster.route("TBW102") is route
-            with pytest.raises(NoNameServer, match=r"127\.0\.0\.1"):
-                await cluster.refresh("TBW102")
-            assert cluster.known_route("TBW102") is route
-            await cluster.leave()
+        cluster = Cluster.join(mq.nameserver, QUICK)
+        route = await cluster.route("TBW102")
+        assert [queue.queue_id for queue in route.write_queues] == list(range(8))
+        await asyncio.to_thread(mq.stop_nameserver)
+        assert await cluster.route("TBW102") is route
+        with pytest.raises(NoNameServer, match=r"127\.0\.0\.1"):
+            await cluster.refresh("TBW102")
+        assert cluster.known_route("TBW102") is route
+        await cluster.leave()
 
-    asyncio.run(body())
+    run(body)
 
 
-def test_an_unknown_topic_is_said_to_be_unknown_and_can_be_borrowed(tmp_path: Path) -> None:
+def test_an_unknown_topic_is_not_found_and_can_be_borrowed(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        async with serving(tmp_path) as served:
-            cluster = Cluster.join(served.nameserver)
-            with pytest.raises(TopicNotFound, match="'nowhere'"):
-                await cluster.route("nowhere")
-            borrowed = await cluster.route_for_sending("nowhere")
-            assert borrowed.is_borrowed
-            assert len(borrowed.write_queues) == 4
-            with pytest.raises(TopicNotFound):
-                await cluster.route("nowhere")
-            with pytest.raises(NoRoute, match="broker-z"):
-                await cluster.broker_address("broker-z")
-            assert await cluster.broker_address("broker-a") == served.brokers["broker-a"].address
-            await cluster.leave()
+        cluster = Cluster.join(mq.nameserver)
+        with pytest.raises(TopicNotFound, match="'nowhere'"):
+            await cluster.route("nowhere")
+        borrowed = await cluster.route_for_sending("nowhere")
+        assert borrowed.is_borrowed
+        assert len(borrowed.write_queues) == 4
+        with pytest.raises(TopicNotFound):
+            await cluster.route("nowhere")
+        with pytest.raises(NoRoute, match="broker-z"):
+            await cluster.broker_address("broker-z")
+        assert await cluster.broker_address("broker-a") == mq.broker
+        await cluster.leave()
 
-    asyncio.run(body())
+    run(body)
 
 
-def test_a_changed_route_is_told_to_those_who_watch(tmp_path: Path) -> None:
+def test_a_changed_route_is_told_to_those_who_watch(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        async with serving(tmp_path) as served:
-            cluster = Cluster.join(served.nameserver, ClientOptions(route_interval_s=0.05))
-            seen: asyncio.Queue[TopicRoute] = asyncio.Queue()
-            stop = cluster.watch_route("TBW102", seen.put_nowait)
-            first = await asyncio.wait_for(seen.get(), 5)
-            await served.start_broker("broker-b")
+        cluster = Cluster.join(mq.nameserver, ClientOptions(route_interval_s=0.05))
+        seen: asyncio.Queue[TopicRoute] = asyncio.Queue()
+        stop = cluster.watch_route("TBW102", seen.put_nowait)
+        first = await asyncio.wait_for(seen.get(), 5)
+        async with RunningBroker(nameserver=mq, config=BrokerConfig(name="broker-b")):
             second = await asyncio.wait_for(seen.get(), 5)
-            assert set(first.brokers) == {"broker-a"}
-            assert set(second.brokers) == {"broker-a", "broker-b"}
-            assert len(second.write_queues) == 16
-            stop()
-            await cluster.leave()
+        assert set(first.brokers) == {"broker-a"}
+        assert set(second.brokers) == {"broker-a", "broker-b"}
+        assert len(second.write_queues) == 16
+        stop()
+        await cluster.leave()
 
-    asyncio.run(body())
+    run(body)
 
 
-def test_the_next_name_server_is_asked_when_one_is_gone(tmp_path: Path) -> None:
+def test_the_next_name_server_is_asked_when_one_is_gone(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        async with serving(tmp_path) as served:
-            dead = [refused_address() for _ in range(3)]
-            cluster = Cluster.join(";".join([*dead, served.nameserver]), QUICK)
-            assert await cluster.route("TBW102")
-            assert cluster.nameservers.current == served.nameserver
-            await cluster.leave()
+        dead = [refused_address() for _ in range(3)]
+        cluster = Cluster.join(";".join([*dead, mq.nameserver]), QUICK)
+        assert await cluster.route("TBW102")
+        assert cluster.nameservers.current == mq.nameserver
+        await cluster.leave()
 
-    asyncio.run(body())
+    run(body)
 
 
-def test_a_name_server_may_restart(tmp_path: Path) -> None:
+def test_a_name_server_may_restart(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        async with serving(tmp_path) as served:
-            cluster = Cluster.join(served.nameserver, QUICK)
-            await cluster.route("TBW102")
-            port = await served.stop_nameserver()
-            await served.start_nameserver(port)
-            async with asyncio.timeout(10):
-                while True:
-                    try:
-                        route = await cluster.refresh("TBW102")
-                        break
-                    except TopicNotFound:  # the broker is not back yet
-                        await asyncio.sleep(0.05)
-            assert route.brokers
-            await cluster.leave()
+        cluster = Cluster.join(mq.nameserver, QUICK)
+        await cluster.route("TBW102")
+        await asyncio.to_thread(mq.stop_nameserver)
+        await asyncio.to_thread(mq.start_nameserver)
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    route = await cluster.refresh("TBW102")
+                    break
+                except TopicNotFound:  # the broker is not back yet
+                    await asyncio.sleep(0.05)
+        assert route.brokers
+        await cluster.leave()
 
-    asyncio.run(body())
+    run(body)
 
 
-def test_calls_that_fail_say_where_and_why(tmp_path: Path) -> None:
+def test_calls_that_fail_say_where_and_why(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        async with serving(tmp_path) as served:
-            cluster = Cluster.join(served.nameserver, QUICK)
-            broker = served.brokers["broker-a"].address
-            nobody = refused_address()
-            with pytest.raises(Unreachable, match=nobody):
-                await cluster.call(nobody, RequestCode.HEART_BEAT, {}, timeout_s=1)
-            with pytest.raises(RequestCodeNotSupported, match="31999"):
-                await cluster.call_ok(broker, 31_999, {})
-            await cluster.leave()
+        cluster = Cluster.join(mq.nameserver, QUICK)
+        broker = mq.broker
+        nobody = refused_address()
+        with pytest.raises(Unreachable, match=nobody):
+            await cluster.call(nobody, RequestCode.HEART_BEAT, {}, timeout_s=1)
+        with pytest.raises(RequestCodeNotSupported, match="31999"):
+            await cluster.call_ok(broker, 31_999, {})
+        await cluster.leave()
 
-    asyncio.run(body())
+    run(body)
 
 
 class Silent(asyncio.Protocol):
@@ -186,7 +179,7 @@ class Silent(asyncio.Protocol):
         self.gone.set()
 
 
-def test_silence_and_a_lost_connection_are_told_apart() -> None:
+def test_silence_and_a_lost_connection_are_told_apart(run: Run) -> None:
     async def body() -> None:
         silent = Silent()
         loop = asyncio.get_running_loop()
@@ -207,10 +200,10 @@ def test_silence_and_a_lost_connection_are_told_apart() -> None:
         await silent.gone.wait()
         server.close()
 
-    asyncio.run(body())
+    run(body)
 
 
-def test_brokers_know_the_members_from_the_first_word_to_the_last(tmp_path: Path) -> None:
+def test_brokers_know_the_members_from_first_to_last(mq: RunningBroker, run: Run) -> None:
     async def producers(cluster: Cluster, address: str, group: str) -> list[str]:
         header, body = await cluster.call(
             address, RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group},
@@ -221,54 +214,85 @@ def test_brokers_know_the_members_from_the_first_word_to_the_last(tmp_path: Path
         return [known.client_id for known in decode_producer_connections(body).connection_set]
 
     async def body() -> None:
-        async with serving(tmp_path) as served:
-            cluster = Cluster.join(served.nameserver)
-            looking = Cluster.join(served.nameserver, QUICK)
-            broker = served.brokers["broker-a"].address
-            leave = cluster.add_producer("makers")
-            also = cluster.add_producer("makers")
-            await cluster.route("TBW102")
-            async with asyncio.timeout(5):
-                while not (known := await producers(looking, broker, "makers")):
-                    pass  # each look is a question to the broker
-            assert known == [cluster.client_id]
-            await also()
-            assert await producers(looking, broker, "makers") == [cluster.client_id]
-            await leave()
-            assert await producers(looking, broker, "makers") == []
-            await cluster.leave()
-            await looking.leave()
+        cluster = Cluster.join(mq.nameserver)
+        looking = Cluster.join(mq.nameserver, QUICK)
+        broker = mq.broker
+        leave = cluster.add_producer("makers")
+        also = cluster.add_producer("makers")
+        await cluster.route("TBW102")
+        async with asyncio.timeout(5):
+            while not (known := await producers(looking, broker, "makers")):
+                pass  # each look is a question to the broker
+        assert known == [cluster.client_id]
+        await also()
+        assert await producers(looking, broker, "makers") == [cluster.client_id]
+        await leave()
+        assert await producers(looking, broker, "makers") == []
+        await cluster.leave()
+        await looking.leave()
 
-    asyncio.run(body())
+    run(body)
 
 
-def test_requests_of_brokers_reach_the_group_they_concern(tmp_path: Path) -> None:
+def test_requests_of_brokers_reach_the_group_they_concern(mq: RunningBroker, run: Run) -> None:
     def described(group: str) -> ConsumerData:
         wanted = SubscriptionData(topic="TBW102")
         return ConsumerData(group_name=group, subscription_data_set=(wanted,))
 
     async def body() -> None:
-        async with serving(tmp_path) as served:
-            noticed: asyncio.Queue[str] = asyncio.Queue()
-            clusters: list[Cluster] = []
-            for name in ("first", "second"):
-                cluster = Cluster.join(served.nameserver, consumer_group="readers")
-                clusters.append(cluster)
+        noticed: asyncio.Queue[str] = asyncio.Queue()
+        clusters: list[Cluster] = []
+        for name in ("first", "second"):
+            cluster = Cluster.join(mq.nameserver, consumer_group="readers")
+            clusters.append(cluster)
 
-                def notice(request: Request, name: str = name) -> Reply | None:
-                    assert request.header.ext["consumerGroup"] == "readers"
-                    noticed.put_nowait(name)
-                    return None
+            def notice(request: Request, name: str = name) -> Reply | None:
+                assert request.header.ext["consumerGroup"] == "readers"
+                noticed.put_nowait(name)
+                return None
 
-                cluster.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, notice, group="readers")
-                await cluster.route("TBW102")
-                cluster.add_consumer("readers", lambda: described("readers"))
-                await cluster.heartbeat_now()
-            told: set[str] = set()
-            async with asyncio.timeout(5):
-                while told != {"first", "second"}:
-                    told.add(await noticed.get())
-            for cluster in clusters:
-                await cluster.leave(consumer_group="readers")
+            cluster.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, notice, group="readers")
+            await cluster.route("TBW102")
+            cluster.add_consumer("readers", lambda: described("readers"))
+            await cluster.heartbeat_now()
+        told: set[str] = set()
+        async with asyncio.timeout(5):
+            while told != {"first", "second"}:
+                told.add(await noticed.get())
+        for cluster in clusters:
+            await cluster.leave(consumer_group="readers")
 
+    run(body)
+
+
+def test_a_name_is_looked_up_each_time_a_connection_is_made(
+    mq: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name server moves to another address behind its name; clients are not restarted."""
+    port = int(mq.nameserver.rpartition(":")[2])
+    moved_to = "127.0.0.1"
+    looked_up: list[str] = []
+    original = socket.getaddrinfo
+
+    def lookup(host: str | None, *arguments: object, **named: object) -> object:
+        if host == "names.test":
+            looked_up.append(moved_to)
+            host = moved_to
+        return original(host, *arguments, **named)  # pyright: ignore[reportArgumentType, reportCallIssue] # handed on as it came
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+
+    async def body() -> None:
+        nonlocal moved_to
+        moved_to = "127.0.0.2"  # nobody is there yet
+        cluster = Cluster.join(f"names.test:{port}", QUICK)
+        with pytest.raises(NoNameServer):
+            await cluster.route("TBW102")
+        moved_to = "127.0.0.1"
+        assert (await cluster.route("TBW102")).write_queues
+        await cluster.leave()
+
+    # uvloop asks the system's resolver itself, where a test has no say.
     asyncio.run(body())
+    assert looked_up[0] == "127.0.0.2"
+    assert looked_up[-1] == "127.0.0.1"

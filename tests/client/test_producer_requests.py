@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from loops import Run
 
-from tianzhou.client import Message, MessageView, Producer
+from tianzhou.client import Message, MessageView, Producer, PushConsumer, ReceivedMessage
 from tianzhou.client.errors import RequestTimeout, SendFailed, UsageError
 from tianzhou.testing import RunningBroker
 
@@ -90,5 +90,26 @@ def test_only_requests_can_be_replied_to(mq: RunningBroker, run: Run) -> None:
             (message,) = mq.stored("plain")
             with pytest.raises(UsageError, match="is no request"):
                 await producer.reply(message, b"answer")
+
+    run(body)
+
+
+def test_a_consumer_replies(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        mq.create_topic("shop")
+        consumer = PushConsumer("shops", nameserver=mq.nameserver)
+        consumer.subscribe("shop")
+
+        @consumer.listen
+        async def answer(message: ReceivedMessage) -> None:  # pyright: ignore[reportUnusedFunction] # the consumer calls it
+            await replier.reply(message, b"3 yuan for " + message.body)
+
+        async with (
+            Producer("askers", nameserver=mq.nameserver) as asker,
+            Producer("repliers", nameserver=mq.nameserver) as replier,
+            consumer,
+        ):
+            reply = await asker.request(Message("shop", b"an apple"), timeout_s=20)
+            assert reply.body == b"3 yuan for an apple"
 
     run(body)

@@ -142,24 +142,29 @@ class Outgoing:
         is_foreign: bool = False, timeout_s: float | None = None,
     ) -> None:  # fmt: skip
         post = self.post
-        if len(message.body) < max(self._options.compress_over_bytes, COMPRESS_HERE_BYTES) or (
-            self._options.compression is Compression.NONE
-        ):
+        if not self._takes_long(message):
             post.deliver(
                 self.parcel(message, message_id), on_done,
                 pick=pick, is_foreign=is_foreign, timeout_s=timeout_s,
             )  # fmt: skip
             return
-        options = self._options
 
         async def compress_first() -> None:
-            parcel = await asyncio.to_thread(
-                parcel_of, message, message_id, compress=options.compression,
-                over_bytes=options.compress_over_bytes,
-            )  # fmt: skip
+            parcel = await asyncio.to_thread(self.parcel, message, message_id)
             post.deliver(parcel, on_done, pick=pick, is_foreign=is_foreign, timeout_s=timeout_s)
 
         post.later(compress_first(), lambda error: on_done([], Failure.of(message.topic, error)))
+
+    def _takes_long(self, message: Message) -> bool:
+        """Whether making a parcel of it would hold up the loop."""
+        is_large = len(message.body) >= max(self._options.compress_over_bytes, COMPRESS_HERE_BYTES)
+        return is_large and self._options.compression is not Compression.NONE
+
+    async def parcel_in_time(self, message: Message) -> Parcel:
+        """The parcel of a message, made in a thread if that takes long."""
+        if self._takes_long(message):
+            return await asyncio.to_thread(self.parcel, message, self.new_id())
+        return self.parcel(message, self.new_id())
 
     def _kind(self, message: Message, queue: MessageQueue | None) -> Kind | None:
         """Which batch a message goes into; None if that is not known before the route is."""

@@ -29,6 +29,7 @@ from tianzhou.client.errors import (
     CallTimeout,
     ClientClosed,
     ConnectionLost,
+    GoAway,
     NoRoute,
     SendFailed,
     SendTimeout,
@@ -301,6 +302,8 @@ class Delivery:
         if name and error.retry is not Retry.NEVER:
             post.latencies.failed(name, now_s)
             self._avoid.append(name)
+        if isinstance(error, GoAway) and self._channel is not None:
+            self._channel.close()  # what comes next goes over a new one
         if error.retry is Retry.NEVER:
             self.give_up(error)
         elif len(self._tries) >= post.options.tries_max or not self._may_go_on(error):

@@ -171,7 +171,7 @@ class Producer:
         post, pick = outgoing.post, pick_of(message, queue, select)
         chosen, address = post.choose(route, pick, [], post.loop.time())
         channel = await self._cluster.connections.channel(address)
-        parcel = outgoing.parcel(message, outgoing.new_id())
+        parcel = await outgoing.parcel_in_time(message)
         channel.tell(
             parcel.code, post.fields.ext(parcel, chosen, self._cluster.now_ms()), parcel.body
         )

@@ -1,0 +1,57 @@
+"""The public names: what type checkers see is what there is, and nothing is loaded before it is
+used."""
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import tianzhou.client
+import tianzhou.client.sync
+
+MODULES = [tianzhou.client, tianzhou.client.sync]
+
+
+def declared(path: Path) -> dict[str, str]:
+    """Names that the module imports for type checkers, with the modules they come from."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    return {
+        alias.name: node.module or ""
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_what_is_declared_can_be_had(module: object) -> None:
+    names = declared(Path(str(getattr(module, "__file__", ""))))
+    assert set(names) == set(dir(module))
+    for name, place in names.items():
+        assert getattr(module, name) is getattr(import_module(place), name), name
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        _ = getattr(module, "Nonsense")  # noqa: B009
+
+
+def test_a_producer_does_not_load_consumers_nor_servers() -> None:
+    code = (
+        "import sys, tianzhou.client, tianzhou.client.sync;"
+        "tianzhou.client.Producer, tianzhou.client.Message, tianzhou.client.sync.Producer;"
+        "print([m for m in sys.modules if m.startswith('tianzhou.')"
+        " and any(word in m for word in ('consumer', 'store', 'broker.', 'nameserver.', 'admin'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_a_client_is_quiet_unless_it_is_told_to_log() -> None:
+    code = (
+        "import logging, tianzhou.client;"
+        "logging.getLogger('tianzhou.client').warning('nobody asked for this')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("", "")
