@@ -149,7 +149,7 @@ def test_dead_letters_are_replayed_once(admin: Admin, mq: RunningBroker, to_topi
 
 def test_a_committed_message_is_replayed_as_a_plain_one(admin: Admin, mq: RunningBroker) -> None:
     send_half(mq, "orders", zlib.compress(b"paid"), sys_flag=flags.COMPRESSED)
-    (pending,) = mq.wait_until(admin.transactions.all)
+    (pending,) = admin.transactions.all()
     admin.transactions.commit(pending)
     give_up(mq, "billing", "orders")
     mq.wait_until(lambda: admin.dead_letters.show("billing").count == 1)
@@ -186,9 +186,7 @@ def test_a_replay_that_is_refused_goes_on_where_it_was(admin: Admin, mq: Running
 def test_pending_transactions_are_decided_by_hand(admin: Admin, mq: RunningBroker) -> None:
     for body in (b"1", b"2", b"3"):
         send_half(mq, "orders", body)
-    first, second, third = mq.wait_until(
-        lambda: found if len(found := admin.transactions.all(topic="orders")) == 3 else None
-    )
+    first, second, third = admin.transactions.all(topic="orders")
     assert (first.broker_name, first.half.group, first.half.topic) == (
         "broker-a", "buyers", "orders",
     )  # fmt: skip
@@ -202,7 +200,7 @@ def test_pending_transactions_are_decided_by_hand(admin: Admin, mq: RunningBroke
 
 def test_a_producer_is_asked_again(admin: Admin, mq: RunningBroker) -> None:
     send_half(mq, "orders", b"1")
-    (pending,) = mq.wait_until(admin.transactions.all)
+    (pending,) = admin.transactions.all()
     with RawClient(mq.broker) as client:
         client.ask(RequestCode.HEART_BEAT, body=heartbeat_of(client="me", producers=("buyers",)))
         admin.transactions.recheck(pending)
@@ -224,7 +222,7 @@ def test_what_was_given_up_is_taken_up_again() -> None:
         (parked,) = admin.transactions.parked()
         assert admin.transactions.all() == []
         admin.transactions.resume(parked)
-        (pending,) = mq.wait_until(admin.transactions.all)
+        (pending,) = admin.transactions.all()
         admin.transactions.commit(pending)
         (message,) = mq.stored("orders")
         assert message.body == b"1"
@@ -240,7 +238,7 @@ def test_timers_are_listed_and_cancelled(admin: Admin, mq: RunningBroker) -> Non
     for hours in (2, 1):
         moment = now_ms + hours * HOUR_MS
         send(mq, "orders", b"%d" % hours, TIMER_DELIVER_MS=moment, UNIQ_KEY=unique_id(hours))
-    first, second = mq.wait_until(lambda: found if len(found := admin.timers.all()) == 2 else None)
+    first, second = admin.timers.all()
     assert first.message.deliver_timestamp == now_ms + HOUR_MS
     assert (first.message.topic, first.broker_name) == ("orders", "broker-a")
     admin.timers.cancel(first)

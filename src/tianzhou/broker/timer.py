@@ -112,7 +112,7 @@ class Timers:
 
     def tick(self) -> bool:
         now_ms = self._clock.now_ms()
-        is_complete = self._scan()
+        is_complete = self.scan()
         until_ms = now_ms if is_complete else min(now_ms, self._seen_ms)
         count = 0
         while self._heap and count < TICK_COUNT_MAX:
@@ -132,8 +132,8 @@ class Timers:
 
     # Reading the topic
 
-    def _scan(self) -> bool:
-        """Read on; whether the end was reached."""
+    def scan(self) -> bool:
+        """Read on, a slice; whether the end was reached."""
         for _ in range(SCAN_SLICES_MAX):
             if self._scanned >= self._store.max_offset(TIMER_QUEUE):
                 return True

@@ -82,8 +82,7 @@ class TransactionChecks:
     def tick(self) -> bool:
         now_ms = self._clock.now_ms()
         self._work = self._work_bytes = 0
-        for half in self._halves.scan():
-            self._plan(half)
+        self.scan()
         self._wake(now_ms)
         looks = 0
         while self._due and self._due[0][0] <= now_ms and looks < LOOKS_MAX and self._has_room:
@@ -108,6 +107,11 @@ class TransactionChecks:
         return self._work < WORK_MAX and self._work_bytes < WORK_BYTES_MAX
 
     # When
+
+    def scan(self) -> None:
+        """Read on in the half queue, a slice, and plan when to look at what is there."""
+        for half in self._halves.scan():
+            self._plan(half)
 
     def _plan(self, half: Half) -> None:
         wait_ms = self._config.transaction_timeout_ms

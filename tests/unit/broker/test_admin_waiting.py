@@ -44,7 +44,6 @@ def test_timers_are_listed_by_their_moments() -> None:
         moment = str(now_ms + hours * HOUR_MS)
         topic = "even" if hours % 2 == 0 else "odd"
         assert broker.send(topic, b"x", {"TIMER_DELIVER_MS": moment}).code == 0
-    broker.tick()
     listed = timers(broker)
     moments = [(row.deliver_timestamp - now_ms) // HOUR_MS for row in listed.messages]
     assert (moments, listed.total) == ([1, 2, 3, 4, 5], 5)
@@ -79,7 +78,6 @@ def test_what_was_recalled_is_not_listed() -> None:
 def test_undecided_halves_are_listed() -> None:
     broker = SmallBroker()
     old, decided, young = (send_half(broker, body) for body in (b"1", b"2", b"3"))
-    broker.tick()
     assert code_of(decide(broker, decided, ROLLBACK)) == 0
     listed = halves(broker)
     assert [row.msg_id for row in listed.messages] == [old.unique_id, young.unique_id]
@@ -104,6 +102,16 @@ def test_a_producer_is_asked_again_at_once_and_not_more_often_afterwards() -> No
     broker.run(seconds=29.5)
     assert checks(peer) == []
     broker.run(seconds=1)
+    assert len(checks(peer)) == 1
+
+
+def test_a_half_that_was_listed_first_is_checked_in_time() -> None:
+    """Whoever reads on in the queue first plans its checks."""
+    broker = SmallBroker()
+    send_half(broker)
+    assert halves(broker).total == 1
+    peer = producer(broker)
+    broker.run(seconds=7)
     assert len(checks(peer)) == 1
 
 

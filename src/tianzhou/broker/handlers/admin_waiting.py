@@ -56,6 +56,7 @@ class AdminWaiting:
 
     def list_timers(self, request: Request) -> Reply:
         asked = ListWaitingRequest.from_ext(request.header.ext)
+        self.timers.scan()  # what was sent a moment ago is listed, too
         rows = map(self._timed, self._read(TIMER_QUEUE, self.timers.soonest()))
         wanted = (row for row in rows if row and asked.topic in (None, row.topic))
         found = tuple(islice(wanted, _count(asked)))
@@ -63,6 +64,7 @@ class AdminWaiting:
 
     def list_halves(self, request: Request) -> Reply:
         asked = ListWaitingRequest.from_ext(request.header.ext)
+        self.checks.scan()
         rows = map(self._half, self._read(HALF_QUEUE, self.halves.pending))
         wanted = (row for row in rows if asked.topic in (None, row.topic))
         found = tuple(islice(wanted, _count(asked)))
