@@ -2,7 +2,7 @@
 
 from tianzhou.raft import leader
 from tianzhou.raft.core import Core
-from tianzhou.raft.messages import NodeId, Term, VoteReply, VoteRequest
+from tianzhou.raft.messages import NodeId, Term, TimeoutNow, VoteReply, VoteRequest
 from tianzhou.raft.quorum import won
 from tianzhou.raft.roles import Event, Role
 
@@ -62,8 +62,22 @@ def _count(core: Core) -> None:
         leader.begin(core)
 
 
+def on_timeout_now(core: Core, message: TimeoutNow) -> None:
+    if core.role is Role.FOLLOWER and core.leader == message.sender:
+        stand(core, Event.TOLD_TO_LEAD, forced=True)
+
+
+def may_listen(core: Core, request: VoteRequest) -> bool:
+    """Whether to take a request up: not while we hear a leader, and not if we may forget votes."""
+    if core.hard.doubt:
+        return False
+    return request.forced or not core.hears_leader()
+
+
 def on_vote_request(core: Core, request: VoteRequest) -> None:
     """Vote, or say no. The term is already ours, unless this only asks (`pre`)."""
+    if not may_listen(core, request):
+        return
     granted = _may_have(core, request) and not core.log.is_ahead_of(
         request.last_index, request.last_term
     )

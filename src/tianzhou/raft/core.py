@@ -54,7 +54,7 @@ class Core:
         """Ticks since the leader was heard of, a vote was given, or an election was begun."""
         self.election_at = 0
         self.round = 0
-        """As a leader: the newest round. As a follower: the newest that the leader spoke of."""
+        """As a leader: the newest. As a follower: the newest in which our log agreed with its."""
         self.outbox: list[Message] = []
         # Of a follower.
         self.matched = LogIndex(0)

@@ -13,6 +13,7 @@ def on_append(core: Core, message: Append) -> None:
     if not log.matches(message.prev_index, message.prev_term):
         _reject(core, message)
         return
+    core.round = max(core.round, message.round)
     if message.entries and log.merge(message.entries):
         core.take_seat()
     end = LogIndex(message.prev_index + len(message.entries))
@@ -28,6 +29,7 @@ def on_append(core: Core, message: Append) -> None:
 
 def on_install(core: Core, message: Install) -> None:
     _heed(core, message)
+    core.round = max(core.round, message.round)
     log, start = core.log, message.start
     if start.index > log.commit:
         if log.terms.at(start.index) == start.term:
@@ -45,7 +47,6 @@ def _heed(core: Core, message: Append | Install) -> None:
     core.become(Event.LEADER_SEEN)
     core.follow(message.sender)
     core.idle = 0
-    core.round = max(core.round, message.round)
 
 
 def _reject(core: Core, message: Append) -> None:

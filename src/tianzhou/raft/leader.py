@@ -140,15 +140,14 @@ def _send_install(core: Core, node: NodeId, peer: Progress) -> None:
 
 
 def on_reply(core: Core, reply: AppendReply) -> None:
-    peer = core.peers.get(reply.sender)
+    peer = core.peers.get(reply.sender)  # there are none unless we lead
     if peer is None or not _believe(core, peer, reply):
         return
     peer.heard = core.now
-    peer.round = max(peer.round, reply.round)
     if reply.rejected != NOT_REJECTED:
         _back_off(core, peer, reply)
     else:
-        if peer.answered(reply.match):
+        if peer.answered(reply.match, reply.round):
             commit(core)
         core.pump_due = True
     confirm_reads(core)
@@ -172,11 +171,13 @@ def _believe(core: Core, peer: Progress, reply: AppendReply) -> bool:
 
 
 def _back_off(core: Core, peer: Progress, reply: AppendReply) -> None:
-    stale = reply.rejected <= peer.match or reply.rejected >= peer.next
+    peer.round = max(peer.round, reply.round)
+    stale = reply.rejected <= peer.match or reply.round < peer.probe_round
     if stale or peer.pace is Pace.INSTALL:
         return
     agree = core.log.terms.last_at_most(reply.hint_index, reply.hint_term)
-    peer.rejected(LogIndex(agree + 1))
+    core.round += 1
+    peer.rejected(LogIndex(agree + 1), core.round)
     core.pump_due = True
 
 

@@ -6,8 +6,7 @@ to be persisted is durable. Nothing else changes a node, and equal calls have eq
 """
 
 import enum
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tianzhou.base.errors import UsageError
 from tianzhou.raft import candidate, follower, leader
@@ -81,7 +80,19 @@ class Node:
             raise UsageError(f"a message for {message.to} was given to {core.id}: {message}")
         if message.term != core.hard.term and not self._settle_term(message):
             return
-        _STEP[type(message)](core, message)
+        match message:
+            case Append():
+                follower.on_append(core, message)
+            case AppendReply():
+                leader.on_reply(core, message)
+            case VoteRequest():
+                candidate.on_vote_request(core, message)
+            case VoteReply():
+                candidate.on_vote_reply(core, message)
+            case Install():
+                follower.on_install(core, message)
+            case TimeoutNow():
+                candidate.on_timeout_now(core, message)
 
     def tick(self) -> None:
         """Time passed: one tick."""
@@ -176,10 +187,10 @@ class Node:
     def _enter_term(self, message: Message) -> bool:
         core = self._core
         if isinstance(message, VoteRequest):
-            if core.hard.doubt or (core.hears_leader() and not message.forced):
-                return False
             if message.pre:
                 return True
+            if not candidate.may_listen(core, message):
+                return False
         elif isinstance(message, VoteReply) and message.pre and message.granted:
             return True  # shows the term we would have, not one that there is
         core.become(Event.HIGHER_TERM)
@@ -271,28 +282,3 @@ class Node:
     def core(self) -> Core:
         """Everything else; to look at only."""
         return self._core
-
-
-def _on_timeout_now(core: Core, message: TimeoutNow) -> None:
-    if core.role is Role.FOLLOWER and core.leader == message.sender:
-        candidate.stand(core, Event.TOLD_TO_LEAD, forced=True)
-
-
-def _on_vote_request(core: Core, message: VoteRequest) -> None:
-    if not core.hard.doubt and (message.forced or not core.hears_leader()):
-        candidate.on_vote_request(core, message)
-
-
-def _on_append_reply(core: Core, message: AppendReply) -> None:
-    if core.role is Role.LEADER:
-        leader.on_reply(core, message)
-
-
-_STEP: Final[dict[type, Callable[[Core, Any], None]]] = {
-    Append: follower.on_append,
-    Install: follower.on_install,
-    AppendReply: _on_append_reply,
-    VoteRequest: _on_vote_request,
-    VoteReply: candidate.on_vote_reply,
-    TimeoutNow: _on_timeout_now,
-}

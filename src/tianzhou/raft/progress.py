@@ -23,8 +23,8 @@ class Progress:
     """Owner: the leader.    Invariant: match < next."""
 
     __slots__ = (
-        "_inflight", "barrier", "doubt", "doubt_round", "heard", "match", "next", "pace", "round",
-        "waiting",
+        "_inflight", "barrier", "doubt", "doubt_round", "heard", "match", "next", "pace",
+        "probe_round", "round", "waiting",
     )  # fmt: skip
 
     def __init__(self, following: LogIndex, now: int) -> None:
@@ -32,6 +32,8 @@ class Progress:
         """On the follower's disk, up to here."""
         self.next = following
         self.pace = Pace.PROBE
+        self.probe_round = 0
+        """Only answers to this round or a later one tell where the logs part."""
         self.waiting = False
         """A probe is out."""
         self.heard = now
@@ -61,9 +63,11 @@ class Progress:
     def inflight(self) -> int:
         return len(self._inflight)
 
-    def answered(self, match: LogIndex) -> bool:
+    def answered(self, match: LogIndex, in_round: int) -> bool:
         """It agrees, and has this much on disk; whether that is more than before."""
-        if self.pace is not Pace.REPLICATE and (self.pace is Pace.PROBE or match >= self.next):
+        self.round = max(self.round, in_round)
+        found = in_round >= self.probe_round if self.pace is Pace.PROBE else match >= self.next
+        if self.pace is not Pace.REPLICATE and found:
             self._set(Pace.REPLICATE)
         if match <= self.match:
             return False
@@ -73,9 +77,14 @@ class Progress:
             self._inflight.popleft()
         return True
 
-    def rejected(self, next_index: LogIndex) -> None:
-        """The logs part somewhere: try again from `next_index`."""
+    def rejected(self, next_index: LogIndex, in_round: int) -> None:
+        """The logs part somewhere: try again from `next_index`, in a round of its own.
+
+        Without that, answers to what was sent before would be taken for answers to the probe, and
+        on a link that changes the order of messages everything would be sent over and over.
+        """
         self.next = max(next_index, LogIndex(self.match + 1))
+        self.probe_round = in_round
         self._set(Pace.PROBE)
 
     def install(self, start: LogIndex) -> None:

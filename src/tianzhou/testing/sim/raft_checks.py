@@ -1,0 +1,128 @@
+"""The frame for invariants: what they are told, and what they know of the whole group.
+
+An invariant is a class. It is told when something happens that could break it, and raises
+`Violation`. It may look at every member at once, which no member can: this is what makes it
+worth more than an assertion in the node.
+"""
+
+from typing import Final, NamedTuple
+
+from tianzhou.raft.membership import Members
+from tianzhou.raft.messages import Entry, LogIndex, Message, NodeId, Term, VoteRequest
+from tianzhou.raft.ready import HardState, Save
+from tianzhou.testing.sim.raft_member import SimMember
+
+
+class Violation(AssertionError):
+    """A promise of Raft was broken."""
+
+
+class Before(NamedTuple):
+    """What a member was about to do before it got a message."""
+
+    hard: HardState
+    outbox: int
+
+
+class Ghost:
+    """What nobody in the group can know, because it is true of all members together."""
+
+    def __init__(self, members: dict[NodeId, SimMember]) -> None:
+        self.members = members
+        self.commit = LogIndex(0)
+        self.commit_term = Term(0)
+        """The greatest index that any leader has committed, and its term."""
+        self.acked = LogIndex(0)
+        self.acked_entries: dict[LogIndex, tuple[Term, bytes]] = {}
+        """Everything a client was told to be stored."""
+
+    def durable_on(self, index: LogIndex, term: Term) -> set[NodeId]:
+        """Who has this entry synced, or had it until its disk was damaged.
+
+        A member in doubt does not count for what it got afterwards.
+        """
+        found: set[NodeId] = set()
+        for name, member in self.members.items():
+            disk = member.disk
+            if disk.had(index, term) if disk.state.doubt else disk.has(index, term):
+                found.add(name)
+        return found
+
+
+class Invariant:
+    """All methods do nothing; an invariant overrides those it needs."""
+
+    number = ""
+
+    def __init__(self, ghost: Ghost) -> None:
+        self.ghost = ghost
+
+    def demand(self, condition: object, complaint: str) -> None:
+        if not condition:
+            raise Violation(f"{self.number} {type(self).__name__}: {complaint}")
+
+    def on_role(self, member: SimMember) -> None:
+        """The role or the term of a member has changed."""
+
+    def on_save(self, member: SimMember, save: Save) -> None:
+        """A member is about to write this."""
+
+    def on_synced(self, member: SimMember, before: HardState) -> None:
+        """What a member wrote is durable; its state was this before."""
+
+    def on_send(self, member: SimMember, message: Message) -> None:
+        """A message leaves a member."""
+
+    def on_delivered(self, member: SimMember, message: Message) -> None:
+        """A member has taken a message up."""
+
+    def on_asked(self, member: SimMember, request: VoteRequest, before: Before) -> None:
+        """A member has taken up a request for its vote; this was before."""
+
+    def on_commit(self, member: SimMember, before: LogIndex) -> None:
+        """The commit index of a member has changed."""
+
+    def on_apply(self, member: SimMember, first: LogIndex, end: LogIndex) -> None:
+        """A member applies entries from `first` to before `end`."""
+
+    def on_ack(self, member: SimMember, entry: Entry) -> None:
+        """A client is told that this is stored."""
+
+    def on_read(self, member: SimMember, asked_at: LogIndex, index: LogIndex) -> None:
+        """A read of somebody who had seen `asked_at` acknowledged is answered as of `index`."""
+
+    def on_tick(self, member: SimMember) -> None:
+        """Time passed for a member."""
+
+    def on_start(self, member: SimMember) -> None:
+        """A process began."""
+
+
+HOOKS: Final = tuple(name for name in vars(Invariant) if name.startswith("on_"))
+
+
+class Checks:
+    """Tells each invariant what it asked for, and nothing else: this is most of the work."""
+
+    def __init__(self, invariants: list[Invariant]) -> None:
+        def told(name: str) -> list[Invariant]:
+            return [one for one in invariants if name in vars(type(one))]
+
+        self.role = [one.on_role for one in told("on_role")]
+        self.save = [one.on_save for one in told("on_save")]
+        self.synced = [one.on_synced for one in told("on_synced")]
+        self.send = [one.on_send for one in told("on_send")]
+        self.delivered = [one.on_delivered for one in told("on_delivered")]
+        self.asked = [one.on_asked for one in told("on_asked")]
+        self.commit = [one.on_commit for one in told("on_commit")]
+        self.apply = [one.on_apply for one in told("on_apply")]
+        self.ack = [one.on_ack for one in told("on_ack")]
+        self.read = [one.on_read for one in told("on_read")]
+        self.tick = [one.on_tick for one in told("on_tick")]
+        self.start = [one.on_start for one in told("on_start")]
+
+
+def is_quorum(members: Members, present: set[NodeId]) -> bool:
+    """Counted anew here: the product's own arithmetic is under test."""
+    sets = [members.voters, members.outgoing] if members.outgoing else [members.voters]
+    return all(2 * len(voters & present) > len(voters) for voters in sets)

@@ -1,0 +1,148 @@
+"""What goes wrong in a simulated group, and what its operators do meanwhile."""
+
+from collections.abc import Callable
+from typing import Final
+
+from tianzhou.raft.membership import Members, members_of
+from tianzhou.raft.messages import LogIndex
+from tianzhou.testing.sim.raft_knobs import NEVER_US
+from tianzhou.testing.sim.raft_member import SimMember
+from tianzhou.testing.sim.raft_world import World
+
+PAUSE_US_MAX: Final = 5_000_000
+
+
+class Faults:
+    """Draws faults until it is stopped. At most a minority is ever damaged at the same time."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._dice = world.dice
+        self._stopped = False
+        knobs = world.knobs
+        for every_us, fault in (
+            (knobs.crash_us, self._crash),
+            (knobs.pause_us, self._pause),
+            (knobs.partition_us, self._partition),
+            (knobs.clog_us, self._clog),
+            (knobs.wipe_us, self._break_disk),
+            (knobs.transfer_us, self._hand_over),
+            (knobs.change_us, self._change_members),
+            (knobs.trim_us, self._expire),
+        ):
+            if every_us != NEVER_US:
+                self._soon((every_us, fault))
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def _soon(self, kind: tuple[int, Callable[[], None]]) -> None:
+        self._world.at(int(kind[0] * 2 * self._dice.random()) + 1, self._strike, kind)
+
+    def _strike(self, kind: tuple[int, Callable[[], None]]) -> None:
+        if not self._stopped:
+            kind[1]()
+            self._soon(kind)
+
+    def _crash(self) -> None:
+        """One member, the leader more often than not; now and then all at once."""
+        world, dice = self._world, self._dice
+        victims = world.up()
+        if dice.random() > 0.1 and victims:
+            leaders = world.leaders()
+            victims = [dice.choice(leaders if leaders and dice.random() < 0.5 else victims)]
+        for victim in victims:
+            world.crash(victim)
+            world.at(int(world.knobs.restart_us * dice.random()), world.restart, victim)
+
+    def _pause(self) -> None:
+        world, dice = self._world, self._dice
+        victim = dice.choice(list(world.members.values()))
+        longest = min(PAUSE_US_MAX, world.knobs.election_us * 4)
+        victim.paused_until = world.now + int(longest * dice.random() ** 2)
+        world.count("pauses")
+        world.say(f"{victim.id} stands still until {victim.paused_until}")
+
+    def _partition(self) -> None:
+        world, dice = self._world, self._dice
+        if dice.random() < 0.3:
+            world.network.heal()
+            world.say("the network is whole")
+            return
+        shape = world.network.partition(dice, list(world.members))
+        world.count("partitions")
+        world.say(f"the network is cut: {shape}")
+
+    def _clog(self) -> None:
+        world, dice = self._world, self._dice
+        names = list(world.members)
+        link = dice.choice(names), dice.choice(names)
+        delay = int(world.knobs.election_us * 3 * dice.random())
+        world.network.clogged = {link: delay}
+        world.count("clogged links")
+
+    def _break_disk(self) -> None:
+        """Wipe a disk, or damage its log. The member finds out when it starts again."""
+        world, dice = self._world, self._dice
+        members = list(world.members.values())
+        voters = world.knobs.members
+        broken = sum(1 for member in members if member.disk.state.doubt)
+        if 2 * (broken + 1) >= voters or world.knobs.change_us != NEVER_US:
+            return  # one more would be a majority, of some membership
+        victim = dice.choice(members)
+        disk, doubt = victim.disk, dice.randrange(1, 1 << 30)
+        if disk.state.doubt:
+            return
+        world.crash(victim)
+        if disk.last > disk.start.index and dice.random() < 0.5:
+            at = LogIndex(dice.randrange(disk.start.index, disk.last) + 1)
+            disk.damage(at, doubt)
+            world.say(f"{victim.id} has lost its log from {at} on")
+        else:
+            disk.wipe(doubt)
+            world.say(f"{victim.id} has lost its disk")
+        world.count("disks damaged")
+        world.at(int(world.knobs.restart_us * dice.random()), world.restart, victim)
+
+    def _hand_over(self) -> None:
+        world, dice = self._world, self._dice
+        for leader in world.leaders():
+            target = dice.choice(list(world.members))
+            if target != leader.id and leader.live().hand_over(target) is None:
+                world.count("handed over")
+                world.say(f"{leader.id} hands over to {target}")
+            world.drain(leader)
+
+    def _change_members(self) -> None:
+        world = self._world
+        for leader in world.leaders():
+            target = self._other_members()
+            world.say(f"{leader.id} is asked for {target}: {leader.live().change(target)}")
+            world.drain(leader)
+
+    def _other_members(self) -> Members:
+        """Any set of voters and learners, mostly near to what there was at first."""
+        dice, names = self._dice, list(self._world.members)
+        self._world.count("membership changes asked for")
+        count = dice.randrange(max(1, len(names) // 2), len(names) + 1)
+        voters = dice.sample(names, count)
+        learners = [name for name in names if name not in voters and dice.random() < 0.5]
+        return members_of(voters, learners)
+
+    def _expire(self) -> None:
+        """The oldest part of somebody's log goes."""
+        world, dice = self._world, self._dice
+        victim = dice.choice(list(world.members.values()))
+        if victim.node is None or victim.disk.pending is not None:
+            return
+        self._trim(victim, dice.random())
+
+    def _trim(self, member: SimMember, share: float) -> None:
+        disk = member.disk
+        latest = min(member.applied, disk.last)
+        index = LogIndex(disk.start.index + int((latest - disk.start.index) * share))
+        if index > disk.start.index:
+            disk.trim(index)
+            member.live().trimmed(index)
+            self._world.count("logs expired")
+            self._world.say(f"{member.id} has given up its log up to {index}")

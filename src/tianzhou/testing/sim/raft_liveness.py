@@ -1,0 +1,133 @@
+"""L1: once a majority is whole and connected, the group works again, and goes on working."""
+
+from typing import Final
+
+from tianzhou.raft.messages import LogIndex
+from tianzhou.raft.roles import Role
+from tianzhou.testing.sim.raft_checks import Violation, is_quorum
+from tianzhou.testing.sim.raft_faults import Faults
+from tianzhou.testing.sim.raft_member import SimMember
+from tianzhou.testing.sim.raft_world import World
+
+TIMEOUTS_TO_RECOVER: Final = 10
+"""Election timeouts, at their longest, until a leader has to be there and to commit."""
+TIMEOUTS_STABLE: Final = 20
+CLOCK_SKEW: Final = 0.1
+
+
+class Liveness:
+    """The second phase of a run: faults end for a majority, and only for that.
+
+    The others stay as they are, down or cut off in one direction or in both: they must not be able
+    to disturb.
+    """
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        self._world = world
+        faults.stop()
+        self._core = self._choose_core()
+        self._heal()
+
+    def check(self) -> None:
+        world = self._world
+        timeout = 2 * world.knobs.election_us
+        deadline = world.now + TIMEOUTS_TO_RECOVER * timeout
+        names = ", ".join(member.id for member in self._core)
+        world.run(world.now + timeout)  # whoever leads, but can't hear the others, gives up
+        if not world.run(deadline, self._has_leader):
+            raise Violation(f"L1: {names} are whole and connected and elect no leader")
+        leader = self._leader()
+        assert leader is not None
+        taken = world.run(deadline, lambda: world.propose(leader, b"at last"))
+        if not taken or not self._settles(leader, deadline + timeout):
+            raise Violation(f"L1: {leader.id} leads {names}, but nothing is committed")
+        term, committed = leader.term, leader.commit
+        world.run(world.now + TIMEOUTS_STABLE * timeout)
+        if leader.role is not Role.LEADER or leader.term != term:
+            raise Violation(f"L1: {leader.id} led {names}, and lost it without any fault")
+        if not self._settles(leader, world.now + 2 * timeout):
+            raise Violation(f"L1: {leader.id} does not commit what it took")
+        self._check_others(leader, committed)
+        self._check_logs()
+
+    def _choose_core(self) -> list[SimMember]:
+        """A majority that has not forgotten anything; everyone while members change."""
+        world = self._world
+        everyone = list(world.members.values())
+        rows = {member.disk.saved().members[-1][1] for member in everyone}
+        if len(rows) > 1 or next(iter(rows)).outgoing:
+            return everyone
+        (members,) = rows
+        voters = [m for m in everyone if m.id in members.voters and not m.disk.state.doubt]
+        need = len(members.voters) // 2 + 1
+        chosen = world.dice.sample(voters, world.dice.randrange(need, len(voters) + 1))
+        assert is_quorum(members, {member.id for member in chosen})
+        return chosen
+
+    def _heal(self) -> None:
+        world, network, dice = self._world, self._world.network, self._world.dice
+        world.moment_crash = 0
+        network.heal()
+        network.loss = network.duplicate = 0
+        network.delay_spread_us = min(network.delay_spread_us, world.knobs.election_us // 20)
+        inside = {member.id for member in self._core}
+        outside = [member.id for member in world.members.values() if member.id not in inside]
+        for member in world.members.values():
+            member.paused_until = min(member.paused_until, world.now)
+            member.tick_us = int(world.knobs.tick_us * (1 + CLOCK_SKEW * dice.random()))
+            if member.id in inside:
+                world.restart(member)
+        for name in outside:
+            for cut in ((inside, [name]), ([name], inside)):
+                if dice.random() < 0.5:
+                    network.separate(*cut)
+        world.say(f"all is well between {sorted(inside)}; cut is {sorted(network.cut)}")
+
+    def _leader(self) -> SimMember | None:
+        """One that has committed in its term, and has finished changing members.
+
+        It need not be of the core: an old one may still be heard by a majority.
+        """
+        for member in self._world.leaders():
+            log = member.live().core.log
+            settled = log.members.current_index <= log.commit and not log.members.current.outgoing
+            if settled and log.terms.at(log.commit) == member.term:
+                return member
+        return None
+
+    def _has_leader(self) -> bool:
+        return self._leader() is not None
+
+    def _settles(self, leader: SimMember, deadline: int) -> bool:
+        """Whether everything the leader took so far is acknowledged in time."""
+        self._world.drain(leader)
+        if not leader.waiting:
+            return True
+        last = leader.waiting[-1].index
+        return self._world.run(
+            deadline, lambda: not leader.waiting or leader.waiting[0].index > last
+        )
+
+    def _check_others(self, leader: SimMember, committed: LogIndex) -> None:
+        """Whoever is connected has caught up by now, and is repaired."""
+        world, cut = self._world, self._world.network.cut
+        members = leader.live().core.log.members.current
+        for member in world.up():
+            links = {(leader.id, member.id), (member.id, leader.id)}
+            if member.id in members.everyone() and not links & cut:
+                if member.disk.state.doubt:
+                    raise Violation(f"L1: {leader.id} does not repair {member.id}")
+                if member.disk.last < committed:
+                    raise Violation(f"L1: {member.id} stays at {member.disk.last} of {committed}")
+
+    def _check_logs(self) -> None:
+        """Everything acknowledged, ever, is in the log of whoever leads."""
+        leader = self._leader()
+        assert leader is not None
+        for index, (term, value) in self._world.ghost.acked_entries.items():
+            disk = leader.disk
+            if index <= disk.start.index or index > disk.last:
+                continue
+            (entry,) = disk.entries(LogIndex(index), LogIndex(index), 0)
+            if (entry.term, entry.data) != (term, value):
+                raise Violation(f"L1: {value!r} was acknowledged; at {index} is {entry}")

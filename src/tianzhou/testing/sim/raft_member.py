@@ -1,0 +1,61 @@
+"""One simulated member: a node, its disk, and the promises it has given to clients."""
+
+from collections import deque
+from random import Random
+from typing import NamedTuple
+
+from tianzhou.raft.config import RaftConfig
+from tianzhou.raft.membership import Members
+from tianzhou.raft.messages import LogIndex, NodeId, Term
+from tianzhou.raft.node import Node
+from tianzhou.raft.roles import Role
+from tianzhou.testing.sim.raft_disk import RaftDisk
+
+
+class Waiting(NamedTuple):
+    """A client waits until this entry is committed."""
+
+    index: LogIndex  # pyright: ignore[reportIncompatibleMethodOverride]
+    term: Term
+    value: bytes
+
+
+class SimMember:
+    """`node` is None while the process is down."""
+
+    def __init__(self, name: NodeId, members: Members, config: RaftConfig, tick_us: int) -> None:
+        self.id = name
+        self.config = config
+        self.disk = RaftDisk(members)
+        self.tick_us = tick_us
+        self.node: Node | None = None
+        self.life = 0
+        """Grows with every start, so that what an earlier process began is told apart."""
+        self.paused_until = 0
+        self.applied = LogIndex(0)
+        self.waiting: deque[Waiting] = deque()
+        # What was seen last, to notice changes.
+        self.role = Role.LEARNER
+        self.term = Term(0)
+        self.commit = LogIndex(0)
+
+    def start(self, dice: Random) -> Node:
+        assert self.node is None
+        self.life += 1
+        saved = self.disk.saved()
+        self.node = Node(
+            self.id, self.config, Random(dice.random()), storage=self.disk, saved=saved
+        )
+        self.role, self.term = self.node.role, saved.state.term
+        self.applied = self.disk.start.index
+        self.commit = self.node.core.log.commit
+        return self.node
+
+    def stop(self) -> None:
+        self.node = None
+        self.role = Role.LEARNER
+        self.waiting.clear()
+
+    def live(self) -> Node:
+        assert self.node is not None, f"{self.id} is down"
+        return self.node

@@ -1,0 +1,150 @@
+"""Running seeds: one, many, or for as long as told.
+
+    python -m tianzhou.testing.sim.raft_run --seed 81623 --trace     one seed again, told in words
+    python -m tianzhou.testing.sim.raft_run --minutes 30             seeds that were not yet run
+
+The second keeps a ledger of seeds and simulated hours in build/raft-ledger.jsonl.
+"""
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Final, NamedTuple
+
+from tianzhou.testing.sim.raft_clients import Clients
+from tianzhou.testing.sim.raft_faults import Faults
+from tianzhou.testing.sim.raft_knobs import US_PER_S, draw
+from tianzhou.testing.sim.raft_liveness import Liveness
+from tianzhou.testing.sim.raft_world import Trace, World
+
+FAULTS_S: Final = 45
+"""How long a group suffers. With the phase after it a seed is about a minute."""
+LEDGER: Final = Path("build/raft-ledger.jsonl")
+
+
+class Outcome(NamedTuple):
+    seed: int
+    simulated_us: int
+    digest: int
+    counts: Counter[str]
+
+
+class Replayable:
+    """Adds to whatever is raised how to see it again."""
+
+    def __init__(self, seed: int) -> None:
+        self._command = f"python -m tianzhou.testing.sim.raft_run --seed {seed} --trace"
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if error is not None:
+            error.add_note(f"replay: {self._command}")
+
+
+def run_seed(seed: int, trace: Trace | None = None) -> Outcome:
+    """Faults, then peace; raises if an invariant breaks."""
+    with Replayable(seed):
+        dice = Random(seed)
+        world = World(draw(dice), dice, trace)
+        world.say(f"{world.knobs}")
+        Clients(world)
+        faults = Faults(world)
+        world.run(FAULTS_S * US_PER_S)
+        Liveness(world, faults).check()
+    counts = Counter(world.counts) + Counter(events=world.events, messages=world.network.sent)
+    return Outcome(seed, world.now, world.digest, counts)
+
+
+class Tally:
+    """What many seeds amounted to."""
+
+    def __init__(self) -> None:
+        self.seeds = 0
+        self.simulated_us = 0
+        self.counts: Counter[str] = Counter()
+
+    def add(self, outcome: Outcome) -> None:
+        self.seeds += 1
+        self.simulated_us += outcome.simulated_us
+        self.counts += outcome.counts
+
+    def text(self, wall_s: float) -> str:
+        hours = self.simulated_us / US_PER_S / 3600
+        speed = self.simulated_us / US_PER_S / wall_s if wall_s else 0.0
+        counts = ", ".join(f"{count:,} {what}" for what, count in sorted(self.counts.items()))
+        return f"{self.seeds} seeds, {hours:.2f} simulated hours, {speed:.0f} x real time: {counts}"
+
+
+def _next_seed() -> int:
+    if not LEDGER.exists():
+        return 1_000_000
+    rows = [json.loads(line) for line in LEDGER.read_text(encoding="utf-8").splitlines()]
+    return max(row["end"] for row in rows)
+
+
+def _until(deadline: float, first: int) -> Iterator[int]:
+    seed = first
+    while time.monotonic() < deadline:
+        yield seed
+        seed += 1
+
+
+def go_on(minutes: float, jobs: int) -> Tally:
+    """New seeds on several processes; one line in the ledger at the end."""
+    began, first, tally = time.monotonic(), _next_seed(), Tally()
+    seeds = _until(began + minutes * 60, first)
+    with multiprocessing.Pool(jobs) as pool:
+        for outcome in pool.imap(run_seed, _paced(seeds, tally, jobs)):
+            tally.add(outcome)
+    wall_s = time.monotonic() - began
+    row = {
+        "first": first, "end": first + tally.seeds, "wall_s": round(wall_s, 1),
+        "simulated_hours": round(tally.simulated_us / US_PER_S / 3600, 3),
+        "counts": dict(sorted(tally.counts.items())),
+    }  # fmt: skip
+    LEDGER.parent.mkdir(parents=True, exist_ok=True)
+    with LEDGER.open("a", encoding="utf-8") as ledger:
+        ledger.write(json.dumps(row) + "\n")
+    sys.stdout.write(tally.text(wall_s) + "\n")
+    return tally
+
+
+def _paced(seeds: Iterator[int], tally: Tally, jobs: int) -> Iterator[int]:
+    """A pool takes whatever it is given at once; give it little more than it has done."""
+    for given, seed in enumerate(seeds):
+        while given > tally.seeds + 4 * jobs:
+            time.sleep(0.01)
+        yield seed
+
+
+def _tell(now_us: int, what: str) -> None:
+    sys.stdout.write(f"{now_us / US_PER_S:10.6f} {what}\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Simulated Raft groups")
+    parser.add_argument("--seed", type=int, help="run this seed alone")
+    parser.add_argument("--trace", action="store_true", help="tell everything that happens")
+    parser.add_argument("--minutes", type=float, default=10.0, help="run new seeds for so long")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    if options.seed is not None:
+        outcome = run_seed(options.seed, _tell if options.trace else None)
+        sys.stdout.write(f"{outcome}\n")
+    else:
+        go_on(options.minutes, options.jobs)
+
+
+if __name__ == "__main__":
+    main()
