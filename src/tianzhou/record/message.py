@@ -23,8 +23,16 @@ _INT32_MIN: Final = -(1 << 31)
 _INT32_MAX: Final = (1 << 31) - 1
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
-_FIRST: Final = struct.Struct(f">ii{layout.AT_SYS_FLAG - 8}xi")
-"""Total size, magic and system flag: with these the parts of a record can be found."""
+_FIRST: Final = struct.Struct(
+    f">ii{layout.AT_SYS_FLAG - 8}xi{layout.AT_BODY_SIZE - layout.AT_SYS_FLAG - 4}xi"
+)
+"""Total size, magic and system flag: with these the parts of a record can be found. Also the size
+of the body, where it stands when both hosts are short."""
+_LONG_HOSTS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
+_HEAD_BYTES: Final = layout.HEAD.size
+_RECORD_BYTES_MIN: Final = layout.RECORD_BYTES_MIN
+_MAGIC_V1: Final = layout.MAGIC_V1
+_int16: Final = layout.INT16.unpack_from
 
 _AT_FLAG: Final = layout.position_of("flag")
 _AT_BORN_TIMESTAMP: Final = layout.position_of("born_timestamp")
@@ -186,21 +194,35 @@ class MessageView:
 
     def __init__(self, buffer: Bytes, start: int = 0) -> None:
         left = len(buffer) - start
-        if start < 0 or left < layout.RECORD_BYTES_MIN:
+        if start < 0 or left < _RECORD_BYTES_MIN:
             raise RecordDamaged(f"{left} bytes at byte {start} are too few for a record")
-        total_size, magic, sys_flag = _FIRST.unpack_from(buffer, start)
-        if magic not in (layout.MAGIC_V1, layout.MAGIC_V2):
-            raise RecordDamaged(f"no record at byte {start}: magic {magic & 0xFFFFFFFF:#x}")
-        if total_size > left:
-            raise RecordDamaged(f"record at byte {start} has {total_size} bytes; {left} are here")
+        total_size, magic, sys_flag, body_size = _FIRST.unpack_from(buffer, start)
         self._buffer = buffer
         self._start = start
         self.total_size: int = total_size
         self.sys_flag: int = sys_flag
-        self._body_at = start + layout.HEAD.size + _host_bytes_extra(sys_flag)
-        self._topic_at, self._properties_at = self._find_parts(magic == layout.MAGIC_V2)
         self._expanded: bytes | None = None
         self._parsed: dict[str, str] | None = None
+        # Nearly all are like this, and a consumer makes one for each message. What fails one of
+        # these conditions may still be good; `_find_parts` knows, and says what is wrong.
+        if (
+            magic == _MAGIC_V1
+            and not sys_flag & _LONG_HOSTS
+            and 0 <= body_size <= total_size - _RECORD_BYTES_MIN <= left - _RECORD_BYTES_MIN
+        ):
+            topic_at: int = start + (_HEAD_BYTES + 1) + body_size
+            at: int = topic_at + buffer[topic_at - 1] + 2
+            end: int = start + total_size
+            if at <= end and buffer[topic_at - 1] < 128 and at + _int16(buffer, at - 2)[0] == end:
+                self._body_at = start + _HEAD_BYTES
+                self._topic_at, self._properties_at = topic_at, at
+                return
+        if magic not in (layout.MAGIC_V1, layout.MAGIC_V2):
+            raise RecordDamaged(f"no record at byte {start}: magic {magic & 0xFFFFFFFF:#x}")
+        if total_size > left:
+            raise RecordDamaged(f"record at byte {start} has {total_size} bytes; {left} are here")
+        self._body_at = start + layout.HEAD.size + _host_bytes_extra(sys_flag)
+        self._topic_at, self._properties_at = self._find_parts(magic == layout.MAGIC_V2)
 
     def _find_parts(self, is_v2: bool) -> tuple[int, int]:
         """Where the topic and the properties begin, if every length agrees with the total."""
