@@ -93,11 +93,13 @@ class Faults:
         remark: str = REMARK,
         topic: str | None = None,
         count: int | None = None,
+        ext: dict[str, str] | None = None,
     ) -> Fault:
-        """The same for requests of any code. `topic` counts where a header names one."""
+        """The same for requests of any code. `topic` counts where a header names one; `ext` are
+        the fields of the answer."""
         if count is not None and count < 1:
             raise UsageError(f"count {count} would refuse nothing; give at least 1")
-        refusal = Refusal(frozenset(requests), Reply(code, remark=remark), topic, count)
+        refusal = Refusal(frozenset(requests), Reply(code, ext or {}, remark=remark), topic, count)
         self._do(lambda: self._gate.refusals.append(refusal))
         return Fault(
             lambda: self._do(lambda: self._gate.refusals.remove(refusal)), lambda: refusal.hits
