@@ -179,6 +179,35 @@ class Silent(asyncio.Protocol):
         self.gone.set()
 
 
+def test_a_connection_that_stays_silent_is_made_anew(run: Run) -> None:
+    """As when a machine loses its power: the connection is there, and nobody is."""
+
+    async def body() -> None:
+        made: list[Silent] = []
+
+        def accept() -> Silent:
+            made.append(Silent())
+            return made[-1]
+
+        server = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        cluster = Cluster.join("127.0.0.1:1", ClientOptions(silent_s=0.25))
+        for _ in range(2):
+            with pytest.raises(CallTimeout):
+                await cluster.call(address, 34, {}, timeout_s=0.1)
+        assert len(made) == 1  # it might only be slow
+        with pytest.raises((CallTimeout, ConnectionLost)):
+            await cluster.call(address, 34, {}, timeout_s=0.3)
+        with pytest.raises(CallTimeout):
+            await cluster.call(address, 34, {}, timeout_s=0.1)
+        assert len(made) == 2
+        await cluster.leave()
+        await asyncio.gather(*(silent.gone.wait() for silent in made))
+        server.close()
+
+    run(body)
+
+
 def test_silence_and_a_lost_connection_are_told_apart(run: Run) -> None:
     async def body() -> None:
         silent = Silent()

@@ -9,6 +9,7 @@ from loops import Run
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.client import Gathering, Message, Producer, ProducerOptions, QueueChoice, SendStatus
 from tianzhou.client.errors import (
+    BadAnswer,
     MessageIllegal,
     NoNameServer,
     Retry,
@@ -17,6 +18,7 @@ from tianzhou.client.errors import (
     SystemBusy,
 )
 from tianzhou.testing import RunningBroker
+from tianzhou.testing.kit.faults import Fault
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
 HASTY = ProducerOptions(send_timeout_s=0.6, try_timeout_s=0.2)
@@ -276,5 +278,55 @@ def test_closing_waits_for_the_deadline_of_what_is_in_flight(mq: RunningBroker, 
             await producer.close()
             assert time.monotonic() - begun < 10
         assert isinstance(future.exception(), SendTimeout)
+
+    run(body)
+
+
+def unsafe(mq: RunningBroker, code: int = ResponseCode.FLUSH_SLAVE_TIMEOUT) -> Fault:
+    """The broker says that messages are stored, but not as safely as was asked."""
+    fields = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "1", "queueOffset": "7"}
+    return mq.faults.refuse([RequestCode.SEND_MESSAGE_V2], code, ext=fields)
+
+
+def test_a_message_that_is_stored_less_safely_is_a_result(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            with unsafe(mq) as answers:
+                sent = await producer.send(Message("unsafe", b"x"))
+                assert answers.hits == 1
+        assert sent.status is SendStatus.FLUSH_SLAVE_TIMEOUT
+        assert (sent.queue.queue_id, sent.queue_offset) == (1, 7)
+
+    run(body)
+
+
+def test_it_goes_to_another_broker_if_the_options_say_so(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        options = ProducerOptions(retry_not_store_ok=True)
+        async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
+            with unsafe(mq):  # without another broker it is the result
+                alone = await producer.send(Message("unsafe", b"x"))
+            assert alone.status is SendStatus.FLUSH_SLAVE_TIMEOUT
+        async with another(mq) as other:
+            for broker in (mq, other):
+                broker.create_topic("safer")
+            async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
+                with unsafe(mq, ResponseCode.FLUSH_DISK_TIMEOUT):
+                    results = [await producer.send(Message("safer", b"x")) for _ in range(8)]
+            assert {result.status for result in results} == {SendStatus.SEND_OK}
+            assert len(other.stored("safer")) == 8
+
+    run(body)
+
+
+def test_a_success_without_its_fields_is_no_success(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            with (
+                mq.faults.refuse_sends(ResponseCode.SUCCESS) as answers,
+                pytest.raises(BadAnswer, match="queueOffset"),
+            ):
+                await producer.send(Message("odd", b"x"))
+            assert answers.hits == 1
 
     run(body)

@@ -13,6 +13,8 @@
         ├── NoRoute                  the topic has no broker for this (after a route refresh)
         ├── SendFailed               a message could not be sent: `tries` says where and why
         │   └── SendTimeout          the time was over before the tries were
+        ├── NotStoreOk               stored less safely than was asked (other broker)
+        ├── BadAnswer                an answer that lacks what it must say (never)
         ├── TooManyInFlight          more sends wait for answers than may (same broker)
         ├── RequestTimeout           nobody replied to a request in time (same broker)
         ├── TransactionUndecided     the broker was not told how a transaction ended
@@ -31,6 +33,7 @@ from tianzhou.base.errors import Retry, TianzhouError, UsageError
 from tianzhou.wire._generated_codes import ResponseCode
 
 __all__ = [
+    "BadAnswer",
     "BrokerSystemError",
     "CallTimeout",
     "ClientBroken",
@@ -46,6 +49,7 @@ __all__ = [
     "NoNameServer",
     "NoPermission",
     "NoRoute",
+    "NotStoreOk",
     "QueryNotFound",
     "RemoteError",
     "RequestCodeNotSupported",
@@ -171,6 +175,28 @@ class SendTimeout(SendFailed):
     """The total deadline of a send has passed."""
 
     _why = "timed out"
+
+
+class NotStoreOk(ClientError):
+    """A message is stored, but less safely than was asked, and the options say to try again."""
+
+    retry = Retry.OTHER_BROKER
+
+    def __init__(self, address: str, status: str) -> None:
+        super().__init__(f"{address} stored the message, but says {status}")
+        self.address = address
+        self.status = status
+
+
+class BadAnswer(ClientError):
+    """An answer lacks what it must say. What it is the answer to may have been done."""
+
+    def __init__(self, address: str, code: int, missing: str) -> None:
+        super().__init__(
+            f"{address} answered request {code}, but what it says is no answer: {missing}"
+        )
+        self.address = address
+        self.code = code
 
 
 class TooManyInFlight(ClientError):

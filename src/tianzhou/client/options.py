@@ -30,13 +30,16 @@ class ClientOptions:
     call_timeout_s: float = 3.0
     """How long one question to a name server or broker may take, unless the caller says."""
     connect_timeout_s: float = 3.0
+    silent_s: float = 5.0
+    """A connection on which nothing was heard for so long, and a request timed out, is made anew:
+    the other machine may be gone without a word."""
     route_interval_s: float = 30.0
     """How often known routes are asked for again."""
     heartbeat_interval_s: float = 30.0
     """Brokers forget clients that were silent for 120 seconds."""
 
     def __post_init__(self) -> None:
-        for name in ("call_timeout_s", "connect_timeout_s", "route_interval_s",
+        for name in ("call_timeout_s", "connect_timeout_s", "silent_s", "route_interval_s",
                      "heartbeat_interval_s"):  # fmt: skip
             value: float = getattr(self, name)
             if not value > 0:

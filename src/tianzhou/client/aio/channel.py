@@ -44,8 +44,11 @@ class Owner(Protocol):
 class Channel(asyncio.BufferedProtocol):
     """Owner: the event loop. It is a `Peer` for handlers of the broker's requests."""
 
-    def __init__(self, address: str, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, address: str, owner: Owner, loop: asyncio.AbstractEventLoop, silent_s: float
+    ) -> None:
         self.address = address
+        self._silent_s = silent_s
         self._owner = owner
         self._loop = loop
         self._buffer = FrameBuffer(READ_BYTES)
@@ -56,6 +59,8 @@ class Channel(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._remote: tuple[str, int] = ("unknown", 0)
+        self._waiting_since: float | None = None
+        """Since when we have asked and heard nothing; None if all was answered."""
         self._writable: asyncio.Event | None = None
         """Set when the other side reads again; None while it does."""
         self.closed_because = ""
@@ -83,6 +88,7 @@ class Channel(asyncio.BufferedProtocol):
                         on_answer(header, body)
                 else:
                     self._owner.requested(self, Request(header, body, self))
+            self._waiting_since = self._loop.time() if self._pending.pending_count else None
             if self._buffer.broken is not None:
                 raise self._buffer.broken
         except ProtocolError as error:
@@ -166,7 +172,8 @@ class Channel(asyncio.BufferedProtocol):
         """`on_answer` gets the answer; None when there will be none: the time is up, or, when
         the channel is no longer open, the connection is lost. ProtocolError: nothing was sent,
         because the request does not fit a frame or too many are waiting."""
-        deadline = self._loop.time() + timeout_s
+        now_s = self._loop.time()
+        deadline = now_s + timeout_s
         if not self.is_open:
             on_answer(None, b"")
             return
@@ -176,6 +183,8 @@ class Channel(asyncio.BufferedProtocol):
         self.send(head)
         if body:
             self.send(body)
+        if self._waiting_since is None:
+            self._waiting_since = now_s
         if deadline < self._timer_at:
             self._look_again(deadline)
 
@@ -200,8 +209,15 @@ class Channel(asyncio.BufferedProtocol):
 
     def _expire(self) -> None:
         self._timer, self._timer_at = None, math.inf
-        for on_answer in self._pending.expire(self._loop.time()):
+        now_s, since = self._loop.time(), self._waiting_since
+        late = self._pending.expire(now_s)
+        for on_answer in late:
             on_answer(None, b"")
+        if late and since is not None and now_s - since >= self._silent_s:
+            # The other machine may be gone without a word, which TCP finds out in minutes.
+            self.closed_because = f"nothing was heard for {now_s - since:.3g} s"
+            self.abort()
+            return
         following = self._pending.next_deadline
         if following < self._timer_at and self.is_open:
             self._look_again(following)

@@ -116,11 +116,13 @@ class Cluster:
             shared.remove(self)
             if not shared:
                 _joined.pop(self._key, None)
-        for task in tuple(self._tasks):
+        ending = tuple(self._tasks)
+        for task in ending:
             task.cancel()
         self._routes.cancel()
         self._requests.cancel()
         await self.connections.close()
+        await asyncio.gather(*ending, return_exceptions=True)
 
     # Routes
 

@@ -26,11 +26,13 @@ from tianzhou.client.core.sending import (
     results_of,
 )
 from tianzhou.client.errors import (
+    BadAnswer,
     CallTimeout,
     ClientClosed,
     ConnectionLost,
     GoAway,
     NoRoute,
+    NotStoreOk,
     SendFailed,
     SendTimeout,
     Try,
@@ -265,13 +267,15 @@ class Delivery:
             return
         try:
             results = results_of(header, self._parcel, self._queue)
-        except (KeyError, ValueError):
-            results = None  # a success without its fields is none
+        except (KeyError, ValueError) as error:
+            self._failed(BadAnswer(self._address, self._parcel.code, repr(error)))
+            return
         if results is None:
             self._failed(remote_error(self._address, header.code, header.remark))
             return
-        if self._is_worth_more(results[0].status):
-            self._failed(remote_error(self._address, header.code, results[0].status.name))
+        status = results[0].status
+        if status is not SendStatus.SEND_OK and self._is_worth_more():
+            self._failed(NotStoreOk(self._address, status.name))
             return
         post.latencies.took(self._queue.broker_name, (now_s - self._tried_s) * 1000, now_s)
         route = post.cluster.known_route(self._parcel.topic)
@@ -279,12 +283,13 @@ class Delivery:
             post.refresh_soon(self._parcel.topic)  # the topic has just been made
         self._on_done(results, None)
 
-    def _is_worth_more(self, status: SendStatus) -> bool:
-        return (
-            status is not SendStatus.SEND_OK
-            and self._post.options.retry_not_store_ok
-            and len(self._tries) + 1 < self._post.options.tries_max
-        )
+    def _is_worth_more(self) -> bool:
+        """Whether a message that is stored less safely than asked goes to another broker, too."""
+        assert self._queue is not None
+        options = self._post.options
+        if not options.retry_not_store_ok or len(self._tries) + 1 >= options.tries_max:
+            return False
+        return self._has_another(besides=self._queue.broker_name)
 
     def _no_answer(self, now_s: float) -> TianzhouError:
         code, address = self._parcel.code, self._address
@@ -326,11 +331,12 @@ class Delivery:
             return False
         return self._pick is None or isinstance(error, Unreachable | NoRoute)
 
-    def _has_another(self) -> bool:
+    def _has_another(self, *, besides: str = "") -> bool:
         route = self._post.cluster.known_route(self._parcel.topic)
         if route is None or self._pick is not None:
             return False
-        return any(queue.broker_name not in self._avoid for queue in route.write_queues)
+        avoid = [*self._avoid, besides]
+        return any(queue.broker_name not in avoid for queue in route.write_queues)
 
     async def _start_after_refresh(self) -> None:
         try:
