@@ -19,7 +19,7 @@ $(READY): requirements.lock pyproject.toml tools/setup.sh
 	@PYTHON="$(PYTHON)" sh tools/setup.sh
 	@touch $@
 
-demo: $(READY)  ## Store, find and read messages: what works today, in a few seconds
+demo: $(READY)  ## The main job: cluster, clients, pipelines on Spark, SQL; every figure checked
 	@$(BIN)/tianzhou demo
 
 test: $(READY)  ## All tests

@@ -77,13 +77,9 @@ def test_make_knows_the_target(target: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_demo_shows_what_the_readme_says(tmp_path: Path) -> None:
+def test_the_demo_is_what_make_runs() -> None:
+    """What it shows is held against the README where it is run: tests/pipelines/test_demo.py."""
     assert re.search(r"^demo:.*\n\t@\$\(BIN\)/tianzhou demo$", MAKEFILE, re.MULTILINE)
-    printed = tianzhou(["demo"], tmp_path)
-    for words in ("Stored 20,000 messages", "Read queue", "Found by key", "Left without closing"):
-        assert words in printed
-    assert "20,000" in ENGLISH
-    assert not list(tmp_path.iterdir()), "the demo left something behind"
 
 
 @pytest.fixture(scope="module")

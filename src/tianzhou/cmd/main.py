@@ -12,12 +12,16 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.cmd.clock import SystemClock
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "demo": ("tianzhou.cmd.demo:demo", "Store, find and read messages: what works today."),
+    "demo": (
+        "tianzhou.cmd.demo:demo",
+        "The main job: cluster, clients, pipelines, SQL.",
+    ),
     "broker": ("tianzhou.cmd.broker:broker", "Start a Broker, or drain a running one."),
     "nameserver": ("tianzhou.cmd.nameserver:nameserver", "Start a NameServer."),
     "up": ("tianzhou.cmd.up:up", "Start a NameServer and a Broker in one process."),
     "pipeline": ("tianzhou.cmd.pipeline:pipeline", "Topics to tables: declare, run, watch."),
     "sql": ("tianzhou.cmd.sql:sql", "Ask topics and their archive with SQL."),
+    "dead-letters": ("tianzhou.cmd.dead_letters:dead_letters", "Look, repair, send again."),
     "store": ("tianzhou.admin.commands.store:store", "Inspect, verify and rebuild a directory."),
 }
 

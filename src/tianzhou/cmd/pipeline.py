@@ -154,6 +154,43 @@ def reset(what: str, changes: tuple[str, ...], yes: bool) -> None:
     click.echo(f"{declared.name} begins anew")
 
 
+@pipeline.command()
+@click.argument("kind", type=click.Choice(["trace", "audit"]))
+@click.option(
+    "-n", "--nameserver", envvar="TIANZHOU_NAMESERVER", required=True,
+    help="host:port, or TIANZHOU_NAMESERVER.",
+)  # fmt: skip
+@click.option("--topic", help="audit: the topic.")
+@click.option("--archive", envvar="TIANZHOU_ARCHIVE", help="Also what only an archive has.")
+@click.option(
+    "--form", type=click.Choice(["table", "csv", "json", "parquet"]), default="table",
+    show_default=True, help="json is one object for each line.",
+)  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path), help="Write to this file or directory.")
+@master
+def report(
+    kind: str,
+    nameserver: str,
+    topic: str | None,
+    archive: str | None,
+    form: str,
+    output: Path | None,
+    master: str,
+) -> None:
+    """What traces tell. trace: latencies from producer to store to consumer, per topic and group.
+    audit: produced against stored against consumed, per producer and hour."""
+    if kind == "audit" and topic is None:
+        raise UsageError("audit needs --topic")
+    if form == "parquet" and output is None:
+        raise UsageError("--form parquet needs --output")
+    from tianzhou.cmd import pipeline_report
+
+    pipeline_report.run(
+        topic if kind == "audit" else None, nameserver=nameserver, archive=archive, master=master,
+        form=form, output=output,
+    )  # fmt: skip
+
+
 def _find(
     what: str,
     nameserver: str | None,

@@ -1,9 +1,8 @@
-"""What traces tell: how long messages take from the producer to the store and to the consumer.
+"""What traces tell: how long messages take from the producer over the store to the consumer.
 
 A trace message holds several records. A `Pub` says when a message was sent, how long the broker
-took to store it, and whether that worked. A `SubAfter` says how long consuming took, and whether
-it worked; the `SubBefore` with the same request id says when it began. Records of one message come
-in any order and at any time, so they are joined by its id within an hour.
+took to store it, and whether that worked. A `SubBefore` says when consuming began, and a `SubAfter`
+with the same request id how long it took and whether it worked.
 """
 
 from collections.abc import Iterator
@@ -26,15 +25,14 @@ RECORDS: Final = (
     "kind string, at timestamp, groupName string, topicName string, msgId string,"
     " requestId string, costMs bigint, success boolean, reason string"
 )
-WITHIN: Final = "1 hour"
-"""How long the consuming of a message may lag behind its sending to be brought together."""
 _NAMES: Final = (
     "kind", "at", "groupName", "topicName", "msgId", "requestId", "costMs", "success", "reason",
 )  # fmt: skip
+_MARKS: Final = (0.5, 0.95, 0.99)
 
 
 def records(messages: DataFrame) -> DataFrame:
-    """One row for each record; a body that is no trace is a row of kind `broken`."""
+    """One row for each record: `pub`, `begin` or `end`; a body that is no trace is `broken`."""
     frame: Any = messages.select("body", "storeTimestamp")  # `mapInArrow` has no annotations
     return frame.mapInArrow(_decoded, RECORDS)
 
@@ -63,66 +61,83 @@ def _rows(body: bytes, stored_us: int) -> Iterator[tuple[Any, ...]]:
         yield ("broken", stored_us, None, None, None, None, None, None, str(error)[:300])
         return
     for record in found:
-        row = _row(record)
-        if row is not None:
-            yield row
+        yield from _row(record, stored_us)
 
 
-def _row(record: TraceRecord) -> tuple[Any, ...] | None:
+def _row(record: TraceRecord, stored_us: int) -> Iterator[tuple[Any, ...]]:
     match record:
         case Published():
-            return ("pub", record.timestamp_ms * 1000, record.group, record.topic,
-                    record.message_id, None, record.cost_ms, record.is_success, None)  # fmt: skip
+            at_us = record.timestamp_ms * 1000
+            # A batch is one record with the ids of all its messages.
+            for message_id in record.message_id.split(","):
+                yield ("pub", at_us, record.group, record.topic, message_id, None, record.cost_ms,
+                       record.is_success, None)  # fmt: skip
         case ConsumeBegun():
-            return ("begin", record.timestamp_ms * 1000, record.group, None, record.message_id,
-                    record.request_id, None, None, None)  # fmt: skip
+            yield ("begin", record.timestamp_ms * 1000, record.group, None, record.message_id,
+                   record.request_id, None, None, None)  # fmt: skip
         case ConsumeEnded():
-            # The end has no time in older traces; then the beginning alone is known.
-            at = record.timestamp_ms * 1000 or None
-            return ("end", at, record.group or None, None, record.message_id, record.request_id,
-                    record.cost_ms, record.is_success, None)  # fmt: skip
+            # Older traces have no time at the end; the trace itself was stored soon after.
+            at_us = record.timestamp_ms * 1000 or stored_us
+            yield ("end", at_us, record.group or None, None, record.message_id, record.request_id,
+                   record.cost_ms, record.is_success, None)  # fmt: skip
         case _:
-            return None
-
-
-def journeys(rows: DataFrame) -> DataFrame:
-    """One row for each time that a message was consumed: when it was sent, begun and done."""
-    published = rows.where("kind = 'pub'").select(
-        "msgId", F.col("topicName").alias("topic"), F.col("at").alias("sentAt"),
-        F.col("costMs").alias("storeMs"), F.col("groupName").alias("producer"),
-    )  # fmt: skip
-    begun = rows.where("kind = 'begin'").select(
-        F.col("msgId").alias("id"), F.col("at").alias("begunAt"),
-        F.col("groupName").alias("consumer"), F.col("requestId"),
-    )  # fmt: skip
-    near = (
-        (F.col("msgId") == F.col("id"))
-        & (F.col("begunAt") >= F.col("sentAt") - F.expr(f"INTERVAL {WITHIN}"))
-        & (F.col("begunAt") <= F.col("sentAt") + F.expr(f"INTERVAL {WITHIN}"))
-    )
-    return published.join(begun, near)
+            return
 
 
 def latencies(messages: DataFrame) -> DataFrame:
-    """Per minute, topic and group: how many, percentiles of the time that each took, failures.
-
-    `side` is `produce` (costs of sends) or `consume` (costs of listeners).
-    """
-    rows = records(messages).where("kind IN ('pub', 'end', 'broken')")
-    timed = rows.withColumn("at", F.coalesce("at", F.current_timestamp()))
-    window = F.window("at", "1 minute")
+    """The pipeline `trace`: per minute and group, how long sends and listeners took, and how many
+    failed. `side` is `produce`, `consume` or `broken`."""
+    rows = records(messages).where("kind <> 'begin'").withWatermark("at", "10 minutes")
     side = F.when(F.col("kind") == "pub", "produce").when(F.col("kind") == "end", "consume")
-    marks = F.percentile_approx("costMs", [0.5, 0.95, 0.99])
-    found = timed.withWatermark("at", "10 minutes").groupBy(
-        window, F.coalesce(side, F.lit("broken")).alias("side"),
-        F.col("groupName").alias("groupName"), F.col("topicName").alias("topic"),
+    found = rows.groupBy(
+        F.window("at", "1 minute"), F.coalesce(side, F.lit("broken")).alias("side"),
+        F.col("topicName").alias("topic"), "groupName",
     ).agg(
-        F.count(F.lit(1)).alias("messages"),
-        F.count_if(~F.col("success")).alias("failures"),
-        F.max("costMs").alias("maxMs"), marks.alias("marks"),
+        F.count(F.lit(1)).alias("messages"), F.count_if(~F.col("success")).alias("failures"),
+        F.percentile_approx("costMs", list(_MARKS)).alias("marks"), F.max("costMs").alias("maxMs"),
     )  # fmt: skip
+    marks = F.col("marks")
     return found.select(
         "window", "side", "topic", "groupName", "messages", "failures",
-        F.col("marks")[0].alias("p50Ms"), F.col("marks")[1].alias("p95Ms"),
-        F.col("marks")[2].alias("p99Ms"), "maxMs",
+        marks[0].alias("p50Ms"), marks[1].alias("p95Ms"), marks[2].alias("p99Ms"), "maxMs",
     )  # fmt: skip
+
+
+def journeys(rows: DataFrame) -> DataFrame:
+    """One row for each time that a consumer was given a message, from the records: milliseconds
+    from sending to storing, from storing to the listener, in the listener, and in all."""
+    sent = rows.where("kind = 'pub' AND success").select(
+        "msgId", F.col("topicName").alias("topic"), F.col("at").alias("sentAt"),
+        F.col("costMs").alias("storeMs"),
+    )  # fmt: skip
+    begun = rows.where("kind = 'begin'").select(
+        "msgId", "requestId", F.col("at").alias("begunAt"), "groupName"
+    )
+    ended = rows.where("kind = 'end'").select(
+        "msgId", "requestId", F.col("costMs").alias("consumeMs"), "success"
+    )
+    joined = sent.join(begun, "msgId").join(ended, ["msgId", "requestId"], "left")
+    to_listener = F.unix_millis("begunAt") - F.unix_millis("sentAt")
+    return joined.withColumn(
+        "waitMs", F.greatest(to_listener - F.col("storeMs"), F.lit(0))
+    ).withColumn("totalMs", to_listener + F.coalesce("consumeMs", F.lit(0)))
+
+
+def report(rows: DataFrame) -> DataFrame:
+    """Per topic and consumer group: how many, percentiles of each stretch of the way, failures."""
+    stretches = ("storeMs", "waitMs", "consumeMs", "totalMs")
+    values = [
+        F.percentile_approx(name, mark).alias(f"{name[:-2]}P{round(mark * 100)}Ms")
+        for name in stretches
+        for mark in (0.5, 0.99)
+    ]
+    return (
+        journeys(rows)
+        .groupBy("topic", "groupName")
+        .agg(
+            F.count(F.lit(1)).alias("messages"),
+            F.count_if(~F.col("success")).alias("failures"),
+            *values,
+        )
+        .orderBy("topic", "groupName")
+    )

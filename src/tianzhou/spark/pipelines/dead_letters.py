@@ -1,0 +1,212 @@
+"""Dead letters: looked at, chosen with SQL, repaired, and sent again where they came from.
+
+A replay writes down what it is about to do before its first message: its id, what was chosen, and
+where the topics it sends to end. Every message it sends says of which replay and of which dead
+letter it is. So a replay that was cut off looks into the topics, sees what is there already, and
+sends the rest: no dead letter is sent twice, however often the replay is killed. In the end what
+was done becomes rows of a table.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tianzhou.client.sync.batch_sender import BatchSender, Entry
+from tianzhou.client.sync.brokers import Brokers
+from tianzhou.record import names, properties
+from tianzhou.spark import plan
+from tianzhou.spark.options import ReadOptions, read_options_of
+from tianzhou.spark.pipelines.errors import PipelineError
+from tianzhou.spark.pipelines.replays import Replay, Replays
+from tianzhou.spark.tables.history_table import Cluster, history
+from tianzhou.spark.topics import told
+from tianzhou.wire.queues import MessageQueue
+
+PREFIX: Final = "%DLQ%"
+REPLAY_ID: Final = "REPLAY_ID"
+REPLAYED_FROM: Final = "REPLAYED_FROM"
+"""Properties of what is sent again."""
+PRODUCER: Final = "TOOLS_REPLAY"
+CHUNKS_PER_S: Final = 10
+CHUNK_MAX: Final = 500
+CHANGEABLE: Final = ("body", "tags", "keys")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What somebody wants to be sent again."""
+
+    group: str
+    where: str = "true"
+    changes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Column (body, tags, keys) to the expression that it becomes."""
+    topic: str = ""
+    """Where everything goes; empty: where each came from."""
+    rate: float | None = None
+    """Messages a second; None: as fast as it goes."""
+    again: bool = False
+    """Also those that were sent again before."""
+
+
+def letters(spark: SparkSession, group: str, cluster: Cluster) -> DataFrame:
+    """The dead letters of a group. `origin` names each; `body` is text, `rawBody` the bytes."""
+    rows = history(spark, PREFIX + group, cluster)
+    origin = F.concat_ws(":", "brokerName", "queueId", "queueOffset")
+    came_from = F.coalesce(
+        F.nullif(F.col("properties")["DLQ_ORIGIN_TOPIC"], F.lit("")),
+        F.col("properties")["RETRY_TOPIC"],
+    )
+    text = F.col("body").cast("string")
+    return rows.select(
+        origin.alias("origin"), came_from.alias("originTopic"), "tags", "keys",
+        F.when(F.is_valid_utf8(text), text).alias("body"), "reconsumeTimes", "bornTimestamp",
+        "storeTimestamp", "msgId", "properties", F.col("body").alias("rawBody"), "queueId",
+        "queueOffset", "brokerName",
+    )  # fmt: skip
+
+
+def chosen(rows: DataFrame, wish: Wish) -> DataFrame:
+    """Those that are meant, as they will be sent. Raises PipelineError."""
+    unknown = wish.changes.keys() - set(CHANGEABLE)
+    if unknown:
+        raise PipelineError(f"{', '.join(unknown)} can't be changed; only {', '.join(CHANGEABLE)}")
+    try:
+        found = rows.where(F.expr(wish.where))
+        body = F.expr(wish.changes["body"]).cast("binary") if "body" in wish.changes else None
+        found = found.withColumn("newBody", F.col("rawBody") if body is None else body)
+        for name in wish.changes.keys() - {"body"}:
+            found = found.withColumn(name, F.expr(wish.changes[name]))
+        return found.orderBy("brokerName", "queueId", "queueOffset")
+    except PySparkException as error:
+        raise PipelineError(str(error).partition(";\n'")[0].partition("\n\nJVM")[0]) from error
+
+
+def replay(
+    spark: SparkSession,
+    wish: Wish,
+    cluster: Cluster,
+    replays: Replays,
+    *,
+    on_sent: Callable[[int], None] = lambda _: None,
+) -> Replay:
+    """Send dead letters again, or go on with it; what was done. Raises PipelineError."""
+    if wish.rate is not None and wish.rate <= 0:
+        raise PipelineError(f"the rate is {wish.rate}; it must be above 0")
+    rows = chosen(letters(spark, wish.group, cluster), wish)
+    if not wish.again:
+        rows = replays.without_replayed(spark, rows, wish.group)
+    _check(rows, wish)
+    options = read_options_of({**cluster.options, "topic": "TBW102"}, is_stream=False)
+    with told(options), options.cluster.connect() as brokers:
+        begun = replays.unfinished(wish.group, wish.where, dict(wish.changes), wish.topic)
+        if begun is None:
+            begun = _begin(rows, wish, brokers)
+            replays.keep(begun)
+        there = _already_there(spark, cluster, begun)
+        count = _send(rows, wish, begun, there, brokers, on_sent)
+    done = msgspec.structs.replace(begun, is_done=True, sent=len(there) + count)
+    replays.write_rows(spark, begun, _sent_rows(spark, cluster, begun))
+    replays.keep(done)
+    return done
+
+
+def _check(rows: DataFrame, wish: Wish) -> None:
+    lost = rows.where(F.col("originTopic").isNull()).select("origin").first()
+    if lost is not None and not wish.topic:
+        raise PipelineError(
+            f"dead letter {lost[0]} does not say where it came from; name a topic for all with --to"
+        )
+    empty = rows.where(F.coalesce(F.length("newBody"), F.lit(0)) == 0).select("origin").first()
+    if empty is not None:
+        raise PipelineError(
+            f"dead letter {empty[0]} has an empty body after the change; nothing was sent"
+        )
+
+
+def _begin(rows: DataFrame, wish: Wish, brokers: Brokers) -> Replay:
+    found: list[Any] = rows.select("originTopic").distinct().collect()
+    topics = [wish.topic] if wish.topic else sorted(row[0] for row in found)
+    ends: dict[MessageQueue, int] = {}
+    for topic in topics:
+        ends |= brokers.max_offsets(brokers.route(topic).read_queues)
+    return Replay(
+        id=secrets.token_hex(6), group=wish.group, where=wish.where, changes=dict(wish.changes),
+        topic=wish.topic, ends=plan.to_json(ends), started_ms=time.time_ns() // 1_000_000,
+    )  # fmt: skip
+
+
+def _already_there(spark: SparkSession, cluster: Cluster, begun: Replay) -> set[str]:
+    rows = _sent_rows(spark, cluster, begun).select("origin").collect()
+    return {row[0] for row in rows}
+
+
+def _sent_rows(spark: SparkSession, cluster: Cluster, begun: Replay) -> DataFrame:
+    """What the topics have of this replay."""
+    reader = spark.read.format("rocketmq").options(**cluster.options)
+    reader = reader.option("topic", ",".join(begun.ends))
+    starts = msgspec.json.encode(begun.ends).decode()
+    rows = reader.option("startingOffsets", starts).load()
+    mine = rows.where(F.col("properties")[REPLAY_ID] == begun.id)
+    return mine.select(
+        F.col("properties")[REPLAYED_FROM].alias("origin"), "topic", "brokerName", "queueId",
+        "queueOffset", "msgId", "storeTimestamp",
+    )  # fmt: skip
+
+
+def _send(
+    rows: DataFrame,
+    wish: Wish,
+    begun: Replay,
+    there: set[str],
+    brokers: Brokers,
+    on_sent: Callable[[int], None],
+) -> int:
+    sender = BatchSender(brokers, PRODUCER)
+    left: Iterator[Any] = (row for row in rows.toLocalIterator() if row.origin not in there)
+    size = CHUNK_MAX if wish.rate is None else max(1, min(CHUNK_MAX, int(wish.rate / CHUNKS_PER_S)))
+    count = 0
+    began_s = time.monotonic()
+    while chunk := list(islice(left, size)):
+        if wish.rate is not None:
+            time.sleep(max(0.0, began_s + count / wish.rate - time.monotonic()))
+        for row in chunk:
+            key = row.properties.get(names.SHARDING_KEY.decode())
+            sender.add(wish.topic or row.originTopic, _entry(row, begun.id, key), key)
+        sender.flush()
+        count += len(chunk)
+        on_sent(len(there) + count)
+    return count
+
+
+def _entry(row: Any, replay_id: str, sharding_key: str | None) -> Entry:
+    """The message as it was made, without what its first life added to it."""
+    found = {name: value for name, value in row.properties.items() if not names.is_reserved(name)}
+    found |= {REPLAY_ID: replay_id, REPLAYED_FROM: row.origin}
+    found[names.UNIQ_KEY.decode()] = secrets.token_hex(16).upper()
+    if row.tags:
+        found[names.TAGS.decode()] = row.tags
+    if row.keys:
+        found[names.KEYS.decode()] = " ".join(row.keys)
+    if sharding_key:
+        found[names.SHARDING_KEY.decode()] = sharding_key
+    return Entry(bytes(row.newBody), properties.encode(found))
+
+
+def boxes(options: ReadOptions) -> dict[str, int]:
+    """Groups that have dead letters, and how many the brokers keep."""
+    with told(options), options.cluster.connect() as brokers:
+        found: dict[str, int] = {}
+        for topic in brokers.topics():
+            if topic.startswith(PREFIX):
+                queues = brokers.route(topic).read_queues
+                first, last = brokers.min_offsets(queues), brokers.max_offsets(queues)
+                found[topic.removeprefix(PREFIX)] = sum(last[q] - first[q] for q in queues)
+    return found

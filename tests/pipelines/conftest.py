@@ -1,0 +1,93 @@
+"""One Spark session and one broker for each test process; the rest is a test's own."""
+
+import itertools
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import tianzhou.spark
+from tianzhou.client.sync import Message, Producer
+from tianzhou.cmd.spark_session import SETTINGS, SHORT
+from tianzhou.spark.pipelines.history import Sample
+from tianzhou.spark.pipelines.model import Pipeline
+from tianzhou.spark.pipelines.pipeline_file import parse
+from tianzhou.spark.pipelines.running import run_to_end
+from tianzhou.spark.tables.history_table import Cluster
+from tianzhou.spark.tables.table import Table
+from tianzhou.testing import RunningBroker, running_broker
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
+    config = {**SETTINGS, **SHORT, "spark.sql.warehouse.dir": warehouse,
+              "spark.sql.shuffle.partitions": "2"}  # fmt: skip
+    made = tianzhou.spark.session(master="local[2]", config=config)
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_broker() -> Iterator[RunningBroker]:
+    with running_broker() as running:
+        yield running
+
+
+class Place:
+    """A directory and topics of a test's own."""
+
+    def __init__(self, spark: SparkSession, broker: RunningBroker, directory: Path) -> None:
+        self.spark = spark
+        self.broker = broker
+        self.directory = directory
+        self.nameserver = broker.nameserver
+
+    def topic(self, name: str = "topic", *, queues: int = 4) -> str:
+        made = f"{name}-{os.getpid()}-{next(_NUMBERS)}"
+        self.broker.create_topic(made, queues=queues)
+        return made
+
+    def send(self, topic: str, bodies: Iterable[bytes | str | dict[str, Any]], **more: Any) -> int:
+        count = 0
+        with Producer("tests", nameserver=self.nameserver) as producer:
+            for body in bodies:
+                data = json.dumps(body) if isinstance(body, dict) else body
+                producer.send(
+                    Message(topic, data.encode() if isinstance(data, str) else data, **more)
+                )
+                count += 1
+        return count
+
+    def pipeline(self, text: str, topic: str) -> Pipeline:
+        """A pipeline over a topic: the text has everything but the source."""
+        source = f'source: {{nameserver: "{self.nameserver}", topic: {topic}}}\n'
+        head = "" if text.lstrip().startswith("name:") else f"name: p{next(_NUMBERS)}\n"
+        return parse(head + source + text, "pipeline.yml")
+
+    def run(self, pipeline: Pipeline) -> list[Sample]:
+        return run_to_end(self.spark, pipeline, self.directory)
+
+    def table(self, name: str) -> Table:
+        return Table(str(self.directory / name))
+
+    def rows(self, name: str, *columns: str) -> list[Any]:
+        return self.table(name).read(self.spark).select(*columns or ("*",)).collect()
+
+    def cluster(self, archive: str | None = None) -> Cluster:
+        options = {"nameserver": self.nameserver}
+        return Cluster(options, None if archive is None else str(self.directory / archive))
+
+
+@pytest.fixture
+def place(spark: SparkSession, shared_broker: RunningBroker, tmp_path: Path) -> Place:
+    return Place(spark, shared_broker, tmp_path)

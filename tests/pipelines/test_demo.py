@@ -1,0 +1,36 @@
+"""`make demo` does what the README says, and leaves nothing behind."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FIGURES = (
+    "stored by the broker", "consumed by a group of two", "of these out of order",
+    "rows of the archive", "seen by SQL", "sums right to the cent", "counted though too late",
+    "in quarantine",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_demo_shows_what_the_readme_says(tmp_path: Path) -> None:
+    script = Path(sys.prefix) / "bin" / "tianzhou"
+    environment = {**os.environ, "COLUMNS": "120", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [script, "demo"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for figure in FIGURES:
+        assert re.search(rf"ok +{figure}", done.stdout), f"{figure}: {done.stdout}"
+    assert "Every figure agrees with what was sent" in done.stdout
+    stored = re.search(r"stored by the broker +([\d,]+)", done.stdout)
+    assert stored is not None
+    for name in ("README.md", "README.zh-CN.md"):
+        assert stored[1] in (ROOT / name).read_text("utf-8")
+    left = [path.name for path in tmp_path.iterdir() if path.name.startswith("tianzhou")]
+    assert not left, "the demo left something behind"
