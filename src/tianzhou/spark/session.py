@@ -32,7 +32,7 @@ def session(
     remote: str | None = None,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session that is ready: Java found or provided, sources registered, sensible settings.
+    """A session that is ready: Java found or provided, sources known, sensible settings.
 
     `master` is `local[*]` unless given here or by `spark-submit`; `remote` is the address of a
     Spark Connect server, such as `sc://host:15002`. `config` has the last word.
@@ -53,13 +53,13 @@ def session(
             settings |= _LOCAL_SETTINGS if master.startswith("local") else {}
     for key, value in (settings | dict(config or {})).items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    register(spark)
-    return spark
+    # Spark finds the sources by itself: its workers run in the environment that we are in.
+    return builder.getOrCreate()
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `rocketmq` and `rocketmq-store` known to a session of your own; returns it."""
+    """Make `rocketmq` and `rocketmq-store` known to a session of your own whose workers don't find
+    them by themselves; returns it."""
     spark.dataSource.register(RocketMQ)
     spark.dataSource.register(RocketMQStore)
     return spark

@@ -1,0 +1,367 @@
+"""Spark's tables: the same million rows from a broker, from its store, as ready Arrow batches, from
+Parquet; into nothing, into Parquet, into a topic.
+
+    python -m bench.spark [DIRECTORY] [ROWS]
+
+Everything runs in one session on two cores, the broker beside it, and takes turns; of each the
+best round counts. The yardstick of reading is a source that has its Arrow batches ready in a file:
+what the way from Python into Spark can carry.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from threading import Thread
+from time import perf_counter
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+import tianzhou.spark
+from bench.broker import TICK, served
+from bench.measure import Row
+from tianzhou.client.sync.batch_sender import BatchSender, Entry
+from tianzhou.client.sync.brokers import Brokers
+from tianzhou.spark.batch_reader import TopicReader
+from tianzhou.spark.options import read_options_of
+from tianzhou.spark.schema import TOPIC, table_schema
+
+ROWS = 1_000_000
+BODY_BYTES = 1024
+ROUNDS = 2
+RATE_FOR_LATENCY = 1_000
+BATCHES_FOR_LATENCY = 40
+LATENCY_S_MAX = 120.0
+
+ipc: Any = import_module("pyarrow.ipc")
+pa: Any = import_module("pyarrow")
+
+
+# The yardstick
+
+
+class ReadyArrow(DataSource):
+    """Batches that are ready in files, one for each task."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ready-arrow"
+
+    def schema(self) -> StructType:
+        return table_schema(TOPIC, [])
+
+    def reader(self, schema: StructType) -> "ReadyReader":
+        return ReadyReader(self.options["path"])
+
+
+class ReadyReader(DataSourceReader):
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(str(path)) for path in sorted(Path(self._place).iterdir())]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        opened = ipc.open_file(pa.memory_map(partition.value))
+        return (opened.get_batch(n) for n in range(opened.num_record_batches))
+
+
+# Filling
+
+
+def fill(nameserver: str, topic: str, rows: int) -> None:
+    """Messages such as producers send: a unique id, a tag, a key."""
+    with Brokers(nameserver) as brokers:
+        sender = BatchSender(brokers, "bench")
+        body = os.urandom(BODY_BYTES // 2).hex().encode()
+        for n in range(rows):
+            text = b"UNIQ_KEY\x017F000001%024X\x02TAGS\x01tag-%d\x02KEYS\x01T%07d\x02" % (
+                n, n % 10, n,
+            )  # fmt: skip
+            sender.add(topic, Entry(body, text))
+        sender.flush()
+
+
+def make_ready(nameserver: str, topic: str, place: Path) -> None:
+    """The rows as our own reader gives them, once and for all."""
+    place.mkdir()
+    options = read_options_of({"nameserver": nameserver, "topic": topic}, is_stream=False)
+    reader = TopicReader(options, table_schema(TOPIC, []))
+    for number, partition in enumerate(reader.partitions()):
+        batches = reader.read(partition)
+        first = next(batches)
+        with ipc.new_file(str(place / f"{number}.arrow"), first.schema) as file:
+            file.write_batch(first)
+            for batch in batches:
+                file.write_batch(batch)
+
+
+# Measuring
+
+
+def tree_cpu_s(root: int) -> float:
+    """CPU seconds of a process and all below it."""
+    parents: dict[int, int] = {}
+    used: dict[int, float] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+                used[int(entry.name)] = (int(fields[11]) + int(fields[12])) / TICK
+    below = {root}
+    while grown := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= grown
+    return sum(used[pid] for pid in below if pid in used)
+
+
+class Best:
+    """The best round of each name: seconds, and CPU seconds."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, tuple[float, float]] = {}
+
+    def run(self, name: str, act: Callable[[], object]) -> None:
+        cpu, begun = tree_cpu_s(os.getpid()), perf_counter()
+        act()
+        seconds = perf_counter() - begun
+        used = tree_cpu_s(os.getpid()) - cpu
+        print(f"{name}: {seconds:.2f} s", file=sys.stderr, flush=True)
+        if name not in self.found or seconds < self.found[name][0]:
+            self.found[name] = (seconds, used)
+
+    def row(self, name: str, rows: int, yardstick: str = "", floor: float | None = None) -> Row:
+        seconds, used = self.found[name]
+        ratio = self.found[yardstick][0] / seconds if yardstick else None
+        return Row(
+            "spark", name, rows / seconds, rows * BODY_BYTES / seconds, used / rows * 1e6,
+            yardstick, ratio, floor,
+        )  # fmt: skip
+
+
+class Bench:
+    def __init__(self, spark: SparkSession, server: dict[str, str], place: Path, rows: int) -> None:
+        self.spark = spark
+        self.nameserver = server["nameserver"]
+        self.data = server["data"]
+        self.place = place
+        self.rows = rows
+        self.best = Best()
+        self._runs = 0
+
+    def prepare(self) -> None:
+        fill(self.nameserver, "bench", self.rows)
+        make_ready(self.nameserver, "bench", self.place / "ready")
+        self.spark.dataSource.register(ReadyArrow)
+        self.ready().write.parquet(str(self.place / "parquet"))
+
+    def ready(self) -> DataFrame:
+        return self.spark.read.format("ready-arrow").load(str(self.place / "ready"))
+
+    def parquet(self) -> DataFrame:
+        return self.spark.read.parquet(str(self.place / "parquet"))
+
+    def broker(self, **options: str) -> DataFrame:
+        reader = self.spark.read.format("rocketmq").option("nameserver", self.nameserver)
+        return reader.option("topic", "bench").options(**options).load()
+
+    def store(self, **options: str) -> DataFrame:
+        reader = self.spark.read.format("rocketmq-store").option("topic", "bench")
+        columns = options.pop("columns", ",".join(TOPIC))
+        return reader.option("columns", columns).options(**options).load(self.data)
+
+    def to_nothing(self, rows: DataFrame) -> Callable[[], None]:
+        return rows.write.format("noop").mode("overwrite").save
+
+    def to_parquet(self, rows: DataFrame) -> Callable[[], None]:
+        def save() -> None:
+            target = self.place / "written"
+            rows.write.mode("overwrite").parquet(str(target))
+
+        return save
+
+    def stream(self) -> None:
+        self._runs += 1
+        reader = self.spark.readStream.format("rocketmq").option("nameserver", self.nameserver)
+        rows = reader.option("topic", "bench").option("startingOffsets", "earliest").load()
+        query = (
+            rows.writeStream.format("noop").trigger(availableNow=True)
+            .option("checkpointLocation", str(self.place / f"checkpoint-{self._runs}")).start()
+        )  # fmt: skip
+        query.awaitTermination()
+        exception = query.exception()
+        assert exception is None, exception
+        assert sum(p["numInputRows"] for p in query.recentProgress) == self.rows
+
+    def write(self) -> None:
+        self._runs += 1
+        rows = self.parquet().select("body", "tags", "keys")
+        writer = rows.write.format("rocketmq").option("nameserver", self.nameserver)
+        writer.mode("append").save(f"written-{self._runs}")
+
+    def produce(self) -> None:
+        self._runs += 1
+        asyncio.run(produce(self.nameserver, f"produced-{self._runs}", self.rows // 10))
+
+    def measure(self) -> None:
+        best = self.best
+        for _ in range(ROUNDS):
+            best.run("ready Arrow to noop", self.to_nothing(self.ready()))
+            best.run("store directory to noop", self.to_nothing(self.store()))
+            best.run("broker to noop", self.to_nothing(self.broker()))
+            best.run("stream, AvailableNow, to noop", self.stream)
+            best.run("Parquet to noop", self.to_nothing(self.parquet()))
+            meta = "topic,queueId,queueOffset,storeTimestamp"
+            best.run("store directory to count, metadata", self.store(columns=meta).count)
+            best.run("broker to count, metadata", self.broker(columns=meta).count)
+            best.run("Parquet to Parquet", self.to_parquet(self.parquet()))
+            best.run("store directory to Parquet", self.to_parquet(self.store()))
+            best.run("broker to Parquet", self.to_parquet(self.broker()))
+            best.run("plain producer, gathered", self.produce)
+            best.run("Parquet to a topic", self.write)
+
+    def table(self) -> Iterator[Row]:
+        row, rows = self.best.row, self.rows
+        yield row("ready Arrow to noop", rows)
+        yield row("store directory to noop", rows, "ready Arrow to noop", 0.5)
+        yield row("broker to noop", rows, "ready Arrow to noop", 0.35)
+        yield row("stream, AvailableNow, to noop", rows, "broker to noop", 0.8)
+        yield row("Parquet to noop", rows)
+        yield row("store directory to count, metadata", rows)
+        yield row("broker to count, metadata", rows)
+        yield row("Parquet to Parquet", rows)
+        yield row("store directory to Parquet", rows, "Parquet to Parquet", 0.6)
+        yield row("broker to Parquet", rows, "Parquet to Parquet", 0.6)
+        seconds, used = self.best.found["plain producer, gathered"]
+        # A tenth of the rows, for a tenth of the time.
+        self.best.found["plain producer, gathered"] = (seconds * 10, used * 10)
+        yield row("plain producer, gathered", rows)
+        yield row("Parquet to a topic", rows, "plain producer, gathered", 0.5)
+
+
+async def produce(nameserver: str, topic: str, count: int) -> None:
+    """What a program without Spark would do: 512 senders whose messages are put together."""
+    from tianzhou.client import Gathering, Message, Producer, ProducerOptions
+
+    body = bytes(BODY_BYTES)
+    options = ProducerOptions(gathering=Gathering())
+    async with Producer("bench", nameserver=nameserver, options=options) as producer:
+
+        async def work() -> None:
+            for n in range(count // 512):
+                await producer.send(Message(topic, body, tags="tag", keys=f"T{n}"))
+
+        await asyncio.gather(*(work() for _ in range(512)))
+
+
+# Latency
+
+
+def latency(bench: Bench) -> Row:
+    """From the moment a message is stored to the moment its micro-batch is done."""
+    topic = "paced"
+    fill(bench.nameserver, topic, 1)
+    reader = bench.spark.readStream.format("rocketmq").option("nameserver", bench.nameserver)
+    rows = reader.option("topic", topic).option("columns", "storeTimestamp,queueOffset").load()
+    spans: list[tuple[float, float, int]] = []
+
+    def note(batch: DataFrame, _: int) -> None:
+        (found,) = batch.selectExpr(
+            "min(storeTimestamp) first", "max(storeTimestamp) last", "count(*) n"
+        ).collect()
+        if found.n:
+            spans.append((found["first"].timestamp(), found["last"].timestamp(), found.n))
+            done.append(time.time())
+
+    done: list[float] = []
+    checkpoint = str(bench.place / "checkpoint-latency")
+    query = rows.writeStream.foreachBatch(note).option("checkpointLocation", checkpoint).start()
+    try:
+        pace(bench.nameserver, topic, until=lambda: len(done) >= BATCHES_FOR_LATENCY)
+    finally:
+        query.stop()
+    times: list[float] = []
+    # The first ones are those of a query that is still warming up.
+    for (first, last, count), end in list(zip(spans, done, strict=True))[5:]:
+        # Messages come evenly.
+        step = (last - first) / max(count - 1, 1)
+        times += [end - first - step * n for n in range(count)]
+    times.sort()
+    p50, p99 = times[len(times) // 2], times[len(times) * 99 // 100]
+    spent = [p["durationMs"] for p in query.recentProgress if p["numInputRows"]][5:]
+    parts = {
+        name: sum(d.get(name, 0) for d in spent) / len(spent)
+        for name in ("triggerExecution", "addBatch", "walCommit", "commitOffsets", "latestOffset")
+    }
+    told = ", ".join(f"{name} {ms:.0f}" for name, ms in parts.items())
+    name = (
+        f"latency at {RATE_FOR_LATENCY}/s: p50 {p50 * 1e3:.0f} ms, p99 {p99 * 1e3:.0f} ms ({told})"
+    )
+    return Row("spark", name, RATE_FOR_LATENCY, 0.0, 0.0)
+
+
+def pace(nameserver: str, topic: str, until: Callable[[], bool]) -> None:
+    """So many messages a second, a hundredth of them at a time."""
+
+    def work() -> None:
+        with Brokers(nameserver) as brokers:
+            sender = BatchSender(brokers, "bench")
+            begun, sent = perf_counter(), 0
+            while not until():
+                now = perf_counter() - begun
+                assert now < LATENCY_S_MAX, "the query does not get on"
+                while sent < now * RATE_FOR_LATENCY:
+                    sender.add(topic, Entry(bytes(BODY_BYTES), b""))
+                    sent += 1
+                sender.flush()
+                time.sleep(0.01)
+
+    sending = Thread(target=work)
+    sending.start()
+    sending.join()
+
+
+def rows(directory: str, count: int = ROWS) -> Iterator[Row]:
+    place = Path(tempfile.mkdtemp(prefix="tianzhou-bench-spark-", dir=directory))
+    tianzhou_command = str(Path(sys.executable).with_name("tianzhou"))
+    command = [
+        tianzhou_command, "up", "--data", str(place / "data"), "--nameserver-port", "0",
+        "--broker-port", "0", "--ready-file",
+    ]  # fmt: skip
+    spark = tianzhou.spark.session(master="local[2]", config={"spark.driver.memory": "4g"})
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        with served(command) as server:
+            bench = Bench(spark, {**server, "data": str(place / "data")}, place, count)
+            bench.prepare()
+            bench.measure()
+            yield from bench.table()
+            yield latency(bench)
+    finally:
+        spark.stop()
+        shutil.rmtree(place)
+
+
+if __name__ == "__main__":
+    from bench.measure import show
+
+    found = list(
+        rows(
+            sys.argv[1] if len(sys.argv) > 1 else tempfile.gettempdir(),
+            int(sys.argv[2]) if len(sys.argv) > 2 else ROWS,
+        )
+    )
+    show(found, [], Path("build/bench-spark.jsonl"))
+    missed = [item.name for item in found if not item.holds]
+    print(json.dumps({"below the floor": missed}))
+    sys.exit(bool(missed))
