@@ -3,7 +3,10 @@
 import asyncio
 import dataclasses
 import enum
+import json
 import re
+import subprocess
+import sys
 import textwrap
 from collections.abc import Coroutine
 from pathlib import Path
@@ -23,7 +26,7 @@ FRAGMENT = """
 import asyncio
 from tianzhou.client import Message, Producer
 
-async def main():
+async def main() -> None:
     async with Producer("fragments", nameserver="{address}") as producer:
 {body}
 """
@@ -37,20 +40,43 @@ def is_program(code: str) -> bool:
     return "asyncio.run(" in code or "client.sync" in code
 
 
+def whole(code: str, address: str = ADDRESS) -> str:
+    """The example as a program of its own, with a function `main` if it is a fragment."""
+    if is_program(code):
+        return code.replace(ADDRESS, address)
+    fragment = code.replace(ADDRESS, address)
+    return FRAGMENT.format(address=address, body=textwrap.indent(fragment, " " * 8))
+
+
 @pytest.mark.parametrize("number", range(len(examples(ENGLISH))))
 def test_the_example_runs(
     mq: RunningBroker, number: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = examples(ENGLISH)[number].replace(ADDRESS, mq.nameserver)
+    code = examples(ENGLISH)[number]
     names: dict[str, Any] = {"__name__": "example"}
-    if is_program(code):
-        exec(compile(code, f"example {number}", "exec"), names)
-        return
-    whole = FRAGMENT.format(address=mq.nameserver, body=textwrap.indent(code, " " * 8))
-    exec(compile(whole, f"example {number}", "exec"), names)
-    main: Coroutine[Any, Any, None] = names["main"]()
-    asyncio.run(main)
+    exec(compile(whole(code, mq.nameserver), f"example {number}", "exec"), names)
+    if not is_program(code):
+        main: Coroutine[Any, Any, None] = names["main"]()
+        asyncio.run(main)
     assert "no sense" not in capsys.readouterr().out
+
+
+def test_the_examples_are_typed(tmp_path: Path) -> None:
+    """As a user has them who checks strictly."""
+    for number, code in enumerate(examples(ENGLISH)):
+        (tmp_path / f"example_{number}.py").write_text(whole(code), encoding="utf-8")
+    # What fragments leave unused, their readers use.
+    rules = {
+        "typeCheckingMode": "strict", "pythonVersion": "3.11", "include": ["."],
+        "venvPath": str(Path(sys.prefix).parent), "venv": Path(sys.prefix).name,
+        "reportUnusedVariable": False, "reportUnusedImport": False,
+    }  # fmt: skip
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(rules))
+    pyright = Path(sys.executable).with_name("pyright")
+    done = subprocess.run(
+        [pyright, "-p", str(tmp_path)], capture_output=True, text=True, timeout=100, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stdout
 
 
 def test_both_languages_have_the_same_examples() -> None:

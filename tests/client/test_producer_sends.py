@@ -258,6 +258,8 @@ def test_a_timed_message_can_be_taken_back(mq: RunningBroker, run: Run) -> None:
                 await producer.recall("other", sent.recall_handle)
             with pytest.raises(UsageError, match="no recall handle"):
                 await producer.recall("recall", "what is this")
+            with pytest.raises(UsageError, match="only timed messages"):
+                await producer.recall("recall", None)
             mq.clock.advance(minutes=6)
             with pytest.raises(RemoteError, match="delivered"):
                 await producer.recall("recall", kept.recall_handle)

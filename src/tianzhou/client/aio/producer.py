@@ -259,11 +259,12 @@ class Producer:
 
     # Other
 
-    async def recall(self, topic: str, handle: str) -> str:
+    async def recall(self, topic: str, handle: str | None) -> str:
         """Take back a message that has a moment, with the `recall_handle` of its result, before
         it is delivered. Returns its id; raises RemoteError if it is too late."""
         self._running()
         broker_name = broker_of_handle(topic, handle)
+        assert handle is not None, "what is no handle names no broker"
         address = await self._cluster.broker_address(broker_name)
         asked = RecallMessageRequest(producer_group=self.group, topic=topic, recall_handle=handle)
         answer, _ = await self._cluster.call_ok(address, RequestCode.RECALL_MESSAGE, asked.to_ext())

@@ -9,8 +9,10 @@ import binascii
 from tianzhou.base.errors import UsageError
 
 
-def broker_of_handle(topic: str, handle: str) -> str:
+def broker_of_handle(topic: str, handle: str | None) -> str:
     """The broker that a recall goes to. Raises UsageError for what is no handle of the topic."""
+    if handle is None:
+        raise UsageError("there is no recall handle: only timed messages have one, from RocketMQ 5")
     try:
         parts = base64.urlsafe_b64decode(handle.encode()).decode().split(" ")
     except (binascii.Error, UnicodeError) as error:

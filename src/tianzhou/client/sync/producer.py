@@ -148,7 +148,7 @@ class Producer:
         """Answer a message that was sent with `request`."""
         return self._runner.run(self._inner.reply(request, body, properties=properties))
 
-    def recall(self, topic: str, handle: str) -> str:
+    def recall(self, topic: str, handle: str | None) -> str:
         """Take back a message that has a moment, before it is delivered."""
         return self._runner.run(self._inner.recall(topic, handle))
 
