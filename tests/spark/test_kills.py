@@ -23,15 +23,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 KILLS = 10 if os.environ.get("TIANZHOU_TORTURE") else 2
 BATCH_ROWS = 500
 COUNT = BATCH_ROWS * (KILLS * 4 + 6)
-JOB = Path(__file__).parent / "jobs" / "archive.py"
+JOBS = Path(__file__).parent / "jobs"
 START_S = 90.0
 
 
 class Archive:
     """The job, over and over on one checkpoint, and what is in its table."""
 
-    def __init__(self, nameserver: str, topic: str, place: Path) -> None:
-        self._command = [PYTHON, str(JOB), nameserver, topic, str(place), str(COUNT)]
+    def __init__(self, nameserver: str, topic: str, place: Path, job: str = "archive.py") -> None:
+        self._command = [PYTHON, str(JOBS / job), nameserver, topic, str(place), str(COUNT)]
         self._place = place
         self._lives = 0
         self.program = self.start()
@@ -158,3 +158,24 @@ def test_the_broker(
     finally:
         archive.program.kill()
     archive.check(spark, bodies)
+
+
+def test_the_driver_of_an_idempotent_copy(
+    lives: Lives, spark: SparkSession, topic: str, tmp_path: Path, dice: random.Random
+) -> None:
+    """Into another topic, where no file sink keeps count of what was written."""
+    server = lives.start()
+    with Filling(server.nameserver) as filling:
+        bodies = filling.many(topic, COUNT)
+    copy = Archive(server.nameserver, topic, tmp_path / "copy", "copy.py")
+    try:
+        for _ in range(KILLS):
+            copy.wait_at_work(dice, 2)
+            copy.program.kill()
+            copy.start()
+        copy.finish()
+    finally:
+        copy.program.kill()
+    reader = spark.read.format("rocketmq").option("nameserver", server.nameserver)
+    rows = reader.load(f"{topic}-copy").select("body").collect()
+    assert sorted(bytes(row.body).decode() for row in rows) == bodies

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from clients import server_process
 from clients.server_process import ServerProcess, spare_port
@@ -63,16 +63,16 @@ class Archive:
         self._topic = topic
         self._place = place
 
-    def start(self, *, once: bool = True, **options: object) -> StreamingQuery:
+    def start(self, *, once: bool = True, **options: str) -> StreamingQuery:
         reader = self._spark.readStream.format("rocketmq").option("nameserver", self._nameserver)
         reader = reader.option("topic", self._topic).option("startingOffsets", "earliest")
-        rows = reader.options(**{k: str(v) for k, v in options.items()}).load()
+        rows = reader.options(**options).load()
         writer = rows.writeStream.option("checkpointLocation", str(self._place / "checkpoint"))
         writer = writer.format("parquet").option("path", str(self._place / "table"))
         return (writer.trigger(availableNow=True) if once else writer).start()
 
-    def run(self, **options: object) -> None:
-        query = self.start(**options)
+    def run(self, **options: str) -> None:
+        query = self.start(once=True, **options)
         query.awaitTermination(90)
         assert query.exception() is None
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, concat, lit
 
 from clients.cpp_client import clients_of, installed
@@ -29,10 +29,9 @@ def numbered(spark: SparkSession, count: int) -> DataFrame:
 
 
 def test_every_column(tables: Tables, filling: Filling, topic: str) -> None:
-    rows = tables.spark.createDataFrame(
-        [Row(body=b"one", topic=f"{topic}-a", tags="north", keys=["k1", "k2"],
-             properties={"city": "大连"}, shardingKey="T1"),
-         Row(body=b"two", topic=None, tags=None, keys=None, properties=None, shardingKey=None)],
+    rows = tables.of(
+        [(b"one", f"{topic}-a", "north", ["k1", "k2"], {"city": "大连"}, "T1"),
+         (b"two", None, None, None, None, None)],
         "body binary, topic string, tags string, keys array<string>, "
         "properties map<string,string>, shardingKey string",
     )  # fmt: skip
@@ -80,7 +79,7 @@ def test_a_sharding_key_keeps_order(tables: Tables, filling: Filling, topic: str
 def test_delays(tables: Tables, filling: Filling, topic: str) -> None:
     filling.create(topic, 2)
     soon = datetime.now(UTC) + timedelta(seconds=2)
-    rows = tables.spark.createDataFrame(
+    rows = tables.of(
         [(b"now", None, None), (b"by level", 1, None), (b"at a time", None, soon)],
         "body binary, delayLevel int, deliverAt timestamp",
     )

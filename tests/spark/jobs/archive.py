@@ -28,13 +28,14 @@ def main() -> None:
         .option("minPartitions", 2).option("group", f"archive-{topic}").load()
         .select("queueId", "queueOffset", "body")
     )  # fmt: skip
-    rows = rows.mapInArrow(slowly, rows.schema)
+    through: Any = getattr(rows, "mapInArrow")  # noqa: B009 - it has no whole annotation
+    rows = through(slowly, rows.schema)
     query = (
         rows.writeStream.format("parquet").option("path", f"{place}/table")
         .option("checkpointLocation", f"{place}/checkpoint").start()
     )  # fmt: skip
     seen = -1
-    while not query.awaitTermination(0.05):
+    while not query.awaitTermination(1):
         progress = query.lastProgress
         if progress is not None and progress["batchId"] > seen:
             seen = progress["batchId"]

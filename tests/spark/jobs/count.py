@@ -2,6 +2,7 @@
 
 import json
 import sys
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -20,11 +21,13 @@ def main() -> None:
         return [(tianzhou.__file__, os.getppid())]
 
     found = table.select("queueId").rdd.mapPartitions(place).collect()
+    context: Any = spark.sparkContext
     told = {
         "count": table.count(),
         "distinct": table.select("msgId").distinct().count(),
         "code": sorted({code for code, _ in found}),
-        "executors": len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1,
+        # The driver is one of them.
+        "executors": len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1,
     }
     sys.stdout.write(f"told {json.dumps(told)}\n")
 

@@ -1,0 +1,97 @@
+"""Plain sockets to name servers and brokers: lists of them, restarts, what is gone."""
+
+import time
+
+import pytest
+
+from clients.server_process import Lives, ServerProcess, spare_port
+from spark.filling import Filling
+from tianzhou.client.core.signing import Credentials
+from tianzhou.client.errors import NoNameServer, TopicNotFound
+from tianzhou.client.sync.brokers import Brokers
+from tianzhou.client.sync.queue_reader import OffsetGone, QueueRange, QueueReader
+from tianzhou.record.message import MessageView
+
+pytestmark = pytest.mark.slow
+
+
+def bodies(reader: QueueReader, wanted: QueueRange) -> list[bytes]:
+    return [
+        MessageView(memoryview(run.data), start).body
+        for run in reader.read(wanted)
+        for start in run.starts
+    ]
+
+
+def test_name_servers_that_are_away_are_passed_over(server: ServerProcess) -> None:
+    dead = [f"127.0.0.1:{spare_port()}" for _ in range(3)]
+    for _ in range(5):  # they are asked in any order
+        with Brokers(";".join([*dead, server.nameserver])) as brokers:
+            assert brokers.topics()
+    with Brokers(";".join(dead)) as brokers, pytest.raises(NoNameServer) as caught:
+        brokers.topics()
+    assert set(caught.value.failures) == set(dead)
+
+
+def test_unknown_topics(server: ServerProcess, topic: str) -> None:
+    with Brokers(server.nameserver) as brokers, pytest.raises(TopicNotFound, match=topic):
+        brokers.route(topic)
+
+
+def test_credentials_sign_every_request(server: ServerProcess) -> None:
+    mine = Credentials(access_key="me", secret_key="hush")
+    signed = mine.sign({"topic": "t", "queueId": "1"}, b"body")
+    # The values in the order of their names (AccessKey, queueId, topic), then the body:
+    # printf 'me1tbody' | openssl dgst -sha1 -hmac hush -binary | base64
+    assert signed["Signature"] == "S8RA7ehSMphk0kTz46Opv3nTny8="
+    with Brokers(server.nameserver, credentials=mine) as brokers:
+        assert brokers.topics()
+
+
+def test_a_range_is_read_whole_and_no_further(filling: Filling, topic: str) -> None:
+    filling.create(topic, 1)
+    sent = [text.encode() for text in filling.many(topic, 5_000)]
+    (queue,) = filling.queues(topic)
+    reader = QueueReader(filling.brokers, "TOOLS_CONSUMER")
+    assert bodies(reader, QueueRange(queue, 0, 5_000)) == sent
+    assert bodies(reader, QueueRange(queue, 1_234, 3_456)) == sent[1_234:3_456]
+    assert bodies(reader, QueueRange(queue, 7, 7)) == []
+
+
+def test_a_queue_that_is_shorter_than_the_range(
+    filling: Filling, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tianzhou.client.sync import queue_reader
+
+    monkeypatch.setattr(queue_reader, "WAIT_FOR_TAIL_S", 0.2)
+    filling.create(topic, 1)
+    filling.many(topic, 10)
+    (queue,) = filling.queues(topic)
+    with pytest.raises(OffsetGone, match=r"5 messages with offsets 10 to 14 are missing.*at 10"):
+        bodies(QueueReader(filling.brokers, "TOOLS_CONSUMER"), QueueRange(queue, 0, 15))
+    gone: list[OffsetGone] = []
+    patient = QueueReader(filling.brokers, "TOOLS_CONSUMER", on_gone=gone.append)
+    assert len(bodies(patient, QueueRange(queue, 0, 15))) == 10
+    assert [(one.first, one.end) for one in gone] == [(10, 15)]
+
+
+def test_a_restart_in_the_middle_of_a_range(
+    topic: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    lives = Lives(tmp_path_factory.mktemp("lives"))
+    try:
+        server = lives.start()
+        with Filling(server.nameserver) as filling:
+            filling.create(topic, 1)
+            sent = [text.encode() for text in filling.many(topic, 30_000, size=200)]
+            (queue,) = filling.queues(topic)
+            runs = QueueReader(filling.brokers, "TOOLS_CONSUMER").read(QueueRange(queue, 0, 30_000))
+            found = [MessageView(bytearray(r.data), s).body for r in [next(runs)] for s in r.starts]
+            server.kill()
+            begun = time.monotonic()
+            lives.start()
+            found += [MessageView(memoryview(r.data), s).body for r in runs for s in r.starts]
+            assert found == sent
+            assert time.monotonic() - begun < 60
+    finally:
+        lives.end()
