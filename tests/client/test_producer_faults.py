@@ -330,3 +330,21 @@ def test_a_success_without_its_fields_is_no_success(mq: RunningBroker, run: Run)
             assert answers.hits == 1
 
     run(body)
+
+
+def test_a_drained_broker_is_left_also_when_no_name_server_is_there(
+    mq: RunningBroker, run: Run
+) -> None:
+    async def body() -> None:
+        async with another(mq) as other:
+            for broker in (mq, other):
+                broker.create_topic("drained")
+            async with Producer("makers", nameserver=mq.nameserver) as producer:
+                await producer.queues("drained")
+                await asyncio.to_thread(mq.stop_nameserver)
+                with mq.faults.refuse_sends(ResponseCode.NO_PERMISSION):
+                    results = [await producer.send(Message("drained", b"x")) for _ in range(4)]
+                assert {result.queue.broker_name for result in results} == {"broker-b"}
+            await asyncio.to_thread(mq.start_nameserver)
+
+    run(body)

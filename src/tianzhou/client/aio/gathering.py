@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tianzhou.client.aio.post import Failure
 from tianzhou.client.core.batching import Batch, Gatherer, Kind
+from tianzhou.client.core.failure import Failure
 from tianzhou.client.core.sending import SendResult
 from tianzhou.client.options import Gathering
 from tianzhou.record.message import Message

@@ -7,9 +7,10 @@ from typing import Final
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.flight import Flight
 from tianzhou.client.aio.gathering import Awaited, Gathered, OnBatch, OnSent
-from tianzhou.client.aio.post import Failure, OnDone, Post
+from tianzhou.client.aio.post import OnDone, Post
 from tianzhou.client.aio.producer_trace import SendTrace
 from tianzhou.client.core.batching import Batch, Kind
+from tianzhou.client.core.failure import Failure
 from tianzhou.client.core.selection import Pick, Selector, fixed, pick_of, queue_for_key
 from tianzhou.client.core.sending import Compression, Parcel, SendResult, batch_parcel, parcel_of
 from tianzhou.client.options import ProducerOptions
@@ -153,7 +154,7 @@ class Outgoing:
             parcel = await asyncio.to_thread(self.parcel, message, message_id)
             post.deliver(parcel, on_done, pick=pick, is_foreign=is_foreign, timeout_s=timeout_s)
 
-        post.later(compress_first(), lambda error: on_done([], Failure.of(message.topic, error)))
+        post.later(compress_first(), lambda error: on_done([], Failure(message.topic, final=error)))
 
     def _takes_long(self, message: Message) -> bool:
         """Whether making a parcel of it would hold up the loop."""

@@ -16,6 +16,7 @@ from tianzhou.base.errors import ProtocolError, Retry, TianzhouError
 from tianzhou.client.aio.channel import Channel
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES
+from tianzhou.client.core.failure import Failure
 from tianzhou.client.core.routing import TopicRoute
 from tianzhou.client.core.selection import Latencies, Pick, Rotation
 from tianzhou.client.core.sending import (
@@ -33,8 +34,7 @@ from tianzhou.client.errors import (
     GoAway,
     NoRoute,
     NotStoreOk,
-    SendFailed,
-    SendTimeout,
+    TopicNotFound,
     Try,
     Unreachable,
     remote_error,
@@ -51,46 +51,7 @@ four times as long."""
 PAUSE_GROWTH: Final = 4
 REFRESH_S: Final = 1.0
 
-OnDone = Callable[[list[SendResult], "Failure | None"], None]
-
-
-class Failure:
-    """Why a parcel was not delivered. Each who waits for a part of it gets an error of its own:
-    an exception that is raised twice mixes up the traces."""
-
-    __slots__ = ("_final", "_spent_s", "_timed_out", "_topic", "tries")
-
-    def __init__(
-        self, topic: str, tries: list[Try], spent_s: float, *,
-        timed_out: bool, final: BaseException | None,
-    ) -> None:  # fmt: skip
-        self._topic = topic
-        self.tries = tries
-        self._spent_s = spent_s
-        self._timed_out = timed_out
-        self._final = final
-
-    @classmethod
-    def of(cls, topic: str, error: BaseException) -> "Failure":
-        """There was no try."""
-        return cls(topic, [], 0.0, timed_out=False, final=error)
-
-    def error(self) -> BaseException:
-        if self._final is not None:
-            return _another(self._final)
-        kind = SendTimeout if self._timed_out else SendFailed
-        error = kind(self._topic, self.tries, self._spent_s)
-        error.__cause__ = self.tries[-1].error if self.tries else None
-        return error
-
-
-def _another(error: BaseException) -> BaseException:
-    """An exception that says the same."""
-    other = error.__class__.__new__(error.__class__)
-    other.args = error.args
-    other.__dict__.update(error.__dict__)
-    other.__cause__ = error
-    return other
+OnDone = Callable[[list[SendResult], Failure | None], None]
 
 
 class Post:
@@ -149,9 +110,6 @@ class Post:
         with contextlib.suppress(TianzhouError):
             await self.cluster.refresh(topic)
 
-    async def route(self, topic: str) -> TopicRoute:
-        return await self.cluster.route_for_sending(topic)
-
     def choose(
         self, route: TopicRoute, pick: Pick | None, avoid: list[str], now_s: float
     ) -> tuple[MessageQueue, str]:
@@ -177,8 +135,8 @@ class Delivery:
     """One parcel on its way. Owner: the event loop."""
 
     __slots__ = (
-        "_address", "_avoid", "_began_s", "_channel", "_limit_s", "_on_done", "_parcel", "_pick",
-        "_post", "_queue", "_tried_s", "_tries",
+        "_address", "_avoid", "_began_s", "_channel", "_is_over", "_limit_s", "_on_done", "_parcel",
+        "_pick", "_post", "_queue", "_tried_s", "_tries",
     )  # fmt: skip
 
     def __init__(
@@ -190,6 +148,7 @@ class Delivery:
         self._pick = pick
         self._limit_s = limit_s
         self._began_s = self._tried_s = post.loop.time()
+        self._is_over = False
         self._tries: list[Try] = []
         self._avoid: list[str] = []
         self._queue: MessageQueue | None = None
@@ -228,7 +187,7 @@ class Delivery:
     async def start_with_route(self) -> None:
         try:
             async with asyncio.timeout(self._left_s(self._post.loop.time())):
-                await self._post.route(self._parcel.topic)
+                await self._post.cluster.route_for_sending(self._parcel.topic)
         except TimeoutError:
             self._done_with_failure(timed_out=True)
         except TianzhouError as error:
@@ -281,7 +240,7 @@ class Delivery:
         route = post.cluster.known_route(self._parcel.topic)
         if route is not None and route.is_borrowed:
             post.refresh_soon(self._parcel.topic)  # the topic has just been made
-        self._on_done(results, None)
+        self._done(results, None)
 
     def _is_worth_more(self) -> bool:
         """Whether a message that is stored less safely than asked goes to another broker, too."""
@@ -304,9 +263,9 @@ class Delivery:
         post, now_s = self._post, self._post.loop.time()
         name = self._queue.broker_name if self._queue is not None else ""
         self._tries.append(Try(name, self._address, error))
-        if name and error.retry is not Retry.NEVER:
+        self._avoid.append(name)
+        if name and error.retry is Retry.OTHER_BROKER:
             post.latencies.failed(name, now_s)
-            self._avoid.append(name)
         if isinstance(error, GoAway) and self._channel is not None:
             self._channel.close()  # what comes next goes over a new one
         if error.retry is Retry.NEVER:
@@ -340,38 +299,43 @@ class Delivery:
 
     async def _start_after_refresh(self) -> None:
         try:
-            async with asyncio.timeout(self._left_s(self._post.loop.time())):
+            async with asyncio.timeout(self._try_s(self._post.loop.time())):
                 await self._post.cluster.refresh(self._parcel.topic)
-        except TimeoutError:
-            self._done_with_failure(timed_out=True)
-        except TianzhouError as error:
+        except TopicNotFound as error:
             self.give_up(error)
+            return
+        except (TimeoutError, TianzhouError):
+            pass  # the old route may lead to somebody else
+        if self._has_another():
+            self.start()
         else:
-            if self._has_another():
-                self.start()
-            else:
-                await self._start_after_pause()
+            await self._start_after_pause()
 
     async def _start_after_pause(self) -> None:
         pause_s = PAUSE_S * PAUSE_GROWTH ** (len(self._tries) - 1)
         left_s = self._left_s(self._post.loop.time())
         await asyncio.sleep(max(0.0, min(pause_s, left_s / 2)))
-        self.start()
+        if self._left_s(self._post.loop.time()) <= 0:
+            self._done_with_failure(timed_out=True)
+        else:
+            self.start()
 
     def give_up(self, error: BaseException) -> None:
         """There is no sense in another try: the error is the sender's."""
-        self._done(Failure(self._parcel.topic, self._tries, 0.0, timed_out=False, final=error))
+        self._done([], Failure(self._parcel.topic, self._tries, final=error))
 
     def _done_with_failure(self, *, timed_out: bool = False) -> None:
         spent_s = self._post.loop.time() - self._began_s
         last = self._tries[-1].error if self._tries else None
         timed_out = timed_out or isinstance(last, CallTimeout)
-        self._done(
-            Failure(self._parcel.topic, self._tries, spent_s, timed_out=timed_out, final=None)
-        )
+        failure = Failure(self._parcel.topic, self._tries, spent_s=spent_s, timed_out=timed_out)
+        self._done([], failure)
 
-    def _done(self, failure: Failure) -> None:
-        self._on_done([], failure)
+    def _done(self, results: list[SendResult], failure: Failure | None) -> None:
+        """Tell it once, whatever else goes wrong afterwards."""
+        if not self._is_over:
+            self._is_over = True
+            self._on_done(results, failure)
 
 
 def _log_refresh_failed(error: BaseException) -> None:

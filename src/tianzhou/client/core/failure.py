@@ -1,0 +1,40 @@
+"""What is told to those whose messages could not be sent."""
+
+from collections.abc import Sequence
+
+from tianzhou.client.errors import SendFailed, SendTimeout, Try
+
+
+class Failure:
+    """Why a parcel was not delivered. Each who waits for a part of it gets an error of its own:
+    an exception that is raised twice mixes up the traces."""
+
+    __slots__ = ("_final", "_spent_s", "_timed_out", "_topic", "tries")
+
+    def __init__(
+        self, topic: str, tries: Sequence[Try] = (), *, spent_s: float = 0.0,
+        timed_out: bool = False, final: BaseException | None = None,
+    ) -> None:  # fmt: skip
+        """`final`: what no further try would change, and the sender gets as it is."""
+        self._topic = topic
+        self.tries = tries
+        self._spent_s = spent_s
+        self._timed_out = timed_out
+        self._final = final
+
+    def error(self) -> BaseException:
+        if self._final is not None:
+            return _another(self._final)
+        kind = SendTimeout if self._timed_out else SendFailed
+        error = kind(self._topic, self.tries, self._spent_s)
+        error.__cause__ = self.tries[-1].error if self.tries else None
+        return error
+
+
+def _another(error: BaseException) -> BaseException:
+    """An exception that says the same."""
+    other = error.__class__.__new__(error.__class__)
+    other.args = error.args
+    other.__dict__.update(error.__dict__)
+    other.__cause__ = error
+    return other
