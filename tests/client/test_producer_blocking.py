@@ -118,12 +118,22 @@ def test_a_callback_in_the_loop_can_not_wait_for_the_loop(mq: RunningBroker) -> 
 
 CHILD = """
 import os, sys
+from tianzhou.base.errors import UsageError
 from tianzhou.client.sync import Message, Producer
 
 nameserver = sys.argv[1]
-with Producer("parent", nameserver=nameserver) as producer:
-    producer.send(Message("forked", b"parent"))
+inherited = Producer("parent", nameserver=nameserver).start()
+inherited.send(Message("forked", b"parent"))
 child = os.fork()
+if child == 0:
+    try:
+        inherited.send(Message("forked", b"never"))
+    except UsageError as error:
+        assert "before a fork" in str(error)
+    else:
+        raise AssertionError("a loop that is not there has done something")
+else:
+    inherited.close()
 with Producer("child", nameserver=nameserver) as producer:
     producer.send(Message("forked", b"child" if child == 0 else b"parent again"))
 if child:

@@ -30,6 +30,7 @@ class Runner:
     """Owner: everybody; calls are handed over."""
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="tianzhou-client", daemon=True
@@ -44,6 +45,11 @@ class Runner:
             raise UsageError(
                 "a blocking client was called in the loop that works for it, which would wait for"
                 " itself; selectors and callbacks of the loop must not send"
+            )
+        if os.getpid() != self._pid:
+            work.close()
+            raise UsageError(
+                f"this client was made by process {self._pid}, before a fork; make another one here"
             )
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
