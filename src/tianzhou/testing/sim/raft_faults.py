@@ -1,6 +1,7 @@
 """What goes wrong in a simulated group, and what its operators do meanwhile."""
 
 from collections.abc import Callable
+from random import Random
 from typing import Final
 
 from tianzhou.raft.membership import Members, members_of
@@ -13,12 +14,19 @@ PAUSE_US_MAX: Final = 5_000_000
 
 
 class Faults:
-    """Draws faults until it is stopped. At most a minority is ever damaged at the same time."""
+    """Draws faults until it is stopped. At most a minority is ever damaged at the same time.
 
-    def __init__(self, world: World) -> None:
+    Faults are numbered and each has dice of its own, so that one can be left out (`skip`) and the
+    others stay nearly what they were: this is how a failure is made shorter.
+    """
+
+    def __init__(self, world: World, skip: frozenset[int] = frozenset()) -> None:
         self._world = world
-        self._dice = world.dice
+        self._seed = world.dice.randrange(1 << 40)
+        self._dice = Random(self._seed)
+        self._skip = skip
         self._stopped = False
+        self.struck = 0
         knobs = world.knobs
         for every_us, fault in (
             (knobs.crash_us, self._crash),
@@ -40,9 +48,13 @@ class Faults:
         self._world.at(int(kind[0] * 2 * self._dice.random()) + 1, self._strike, kind)
 
     def _strike(self, kind: tuple[int, Callable[[], None]]) -> None:
-        if not self._stopped:
+        if self._stopped:
+            return
+        self.struck += 1
+        self._dice = Random(self._seed + self.struck)
+        if self.struck not in self._skip:
             kind[1]()
-            self._soon(kind)
+        self._soon(kind)
 
     def _crash(self) -> None:
         """One member, the leader more often than not; now and then all at once."""
@@ -62,6 +74,12 @@ class Faults:
         victim.paused_until = world.now + int(longest * dice.random() ** 2)
         world.count("pauses")
         world.say(f"{victim.id} stands still until {victim.paused_until}")
+        world.at(victim.paused_until - world.now, self._read_at_once, victim)
+
+    def _read_at_once(self, member: SimMember) -> None:
+        """Whoever stood still believes for a moment that it is still the leader."""
+        if member in self._world.leaders():
+            self._world.read(member)
 
     def _partition(self) -> None:
         world, dice = self._world, self._dice

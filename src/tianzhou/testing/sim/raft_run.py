@@ -39,8 +39,9 @@ class Outcome(NamedTuple):
 class Replayable:
     """Adds to whatever is raised how to see it again."""
 
-    def __init__(self, seed: int) -> None:
-        self._command = f"python -m tianzhou.testing.sim.raft_run --seed {seed} --trace"
+    def __init__(self, seed: int, skip: frozenset[int]) -> None:
+        skipped = f" --skip {','.join(map(str, sorted(skip)))}" if skip else ""
+        self._command = f"python -m tianzhou.testing.sim.raft_run --seed {seed}{skipped} --trace"
 
     def __enter__(self) -> None:
         pass
@@ -52,18 +53,44 @@ class Replayable:
             error.add_note(f"replay: {self._command}")
 
 
-def run_seed(seed: int, trace: Trace | None = None) -> Outcome:
+def run_seed(
+    seed: int, trace: Trace | None = None, *, skip: frozenset[int] = frozenset()
+) -> Outcome:
     """Faults, then peace; raises if an invariant breaks."""
-    with Replayable(seed):
+    with Replayable(seed, skip):
         dice = Random(seed)
         world = World(draw(dice), dice, trace)
         world.say(f"{world.knobs}")
         Clients(world)
-        faults = Faults(world)
+        faults = Faults(world, skip)
         world.run(FAULTS_S * US_PER_S)
         Liveness(world, faults).check()
-    counts = Counter(world.counts) + Counter(events=world.events, messages=world.network.sent)
+    counts = Counter(world.counts)
+    counts += Counter(events=world.events, messages=world.network.sent, faults=faults.struck)
     return Outcome(seed, world.now, world.digest, counts)
+
+
+def shrink(seed: int) -> frozenset[int]:
+    """Leave out as many faults as possible so that the same complaint is still made."""
+    complaint = _complaint(seed, frozenset())
+    assert complaint, f"seed {seed} fails at nothing"
+    skip, size = frozenset[int](), 64
+    while size:
+        for first in range(1, 1000, size):
+            more = skip | set(range(first, first + size))
+            if more != skip and _complaint(seed, more) == complaint:
+                skip = more
+        size //= 4
+    return skip
+
+
+def _complaint(seed: int, skip: frozenset[int]) -> str:
+    """What is broken, without the details."""
+    try:
+        run_seed(seed, skip=skip)
+    except AssertionError as error:
+        return str(error).split(":")[0]
+    return ""
 
 
 class Tally:
@@ -136,11 +163,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Simulated Raft groups")
     parser.add_argument("--seed", type=int, help="run this seed alone")
     parser.add_argument("--trace", action="store_true", help="tell everything that happens")
+    parser.add_argument("--skip", default="", help="leave out these faults, by number")
+    parser.add_argument("--shrink", action="store_true", help="find out which faults matter")
     parser.add_argument("--minutes", type=float, default=10.0, help="run new seeds for so long")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
+    skip = frozenset(int(number) for number in options.skip.split(",") if number)
+    if options.shrink:
+        skip = shrink(options.seed)
     if options.seed is not None:
-        outcome = run_seed(options.seed, _tell if options.trace else None)
+        outcome = run_seed(options.seed, _tell if options.trace else None, skip=skip)
         sys.stdout.write(f"{outcome}\n")
     else:
         go_on(options.minutes, options.jobs)
