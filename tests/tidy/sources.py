@@ -37,6 +37,11 @@ def python_files(*folders: str) -> list[Path]:
     ]
 
 
+def place_of(path: Path) -> str:
+    """Where a file of ours stands in the package; modules beside it stand for themselves."""
+    return path.relative_to(SRC if path.is_relative_to(SRC) else SRC.parent).as_posix()
+
+
 def documents() -> list[Path]:
     return [path for path in all_files() if path.suffix == ".md"]
 

@@ -5,7 +5,16 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from sources import ROOT, SRC, all_files, comments_of, name_of, nodes_of, python_files, tree_of
+from sources import (
+    ROOT,
+    all_files,
+    comments_of,
+    name_of,
+    nodes_of,
+    place_of,
+    python_files,
+    tree_of,
+)
 
 FILE_LINES_MAX = 800
 FILE_LINES_FREE = 500
@@ -125,7 +134,7 @@ def modules(*packages: str) -> list[Path]:
     return [
         path
         for path in python_files("src")
-        if path.relative_to(SRC).parts[0] in packages and not path.name.startswith("_")
+        if place_of(path).split("/")[0] in packages and not path.name.startswith("_")
     ]
 
 

@@ -1,0 +1,73 @@
+"""What the reading half of a store adds to `read` and `search`: unknown queues, and damage."""
+
+from pathlib import Path
+
+import pytest
+from small_store import KEY, OTHER, chunk, open_store, put, read
+
+from tianzhou.base.errors import UsageError
+from tianzhou.base.kinds import QueueOffset
+from tianzhou.store import reading
+from tianzhou.store.read import ReadLimit, ReadStatus
+from tianzhou.store.store import MessageStore
+
+
+def test_a_queue_that_nobody_wrote_to(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    with store.read(KEY, QueueOffset(5)) as result:
+        assert (result.status, result.next_offset) == (ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0)
+    assert (store.min_offset(KEY), store.max_offset(KEY), store.offset_by_time(KEY, 1)) == (0, 0, 0)
+    store.close()
+
+
+def damaged(root: Path, *bodies: bytes) -> MessageStore:
+    """A store that was left in order, and whose disk then forgot a bit of each of these bodies."""
+    store = open_store(root)
+    put(store, b"one", b"two", b"three")
+    put(store, b"four", key=OTHER)
+    store.append(chunk(b"five", keys="K"))
+    for key in (KEY, OTHER):  # recovery looks at the last one of each queue itself
+        put(store, b"last", key=key)
+    store.close()
+    (file,) = (root / "commitlog").iterdir()
+    data = file.read_bytes()
+    for body in bodies:
+        assert data.count(body) == 1
+        data = data.replace(body, bytes([body[0] ^ 1]) + body[1:])
+    file.write_bytes(data)
+    return open_store(root)
+
+
+def test_damage_is_left_out_and_told_once(tmp_path: Path) -> None:
+    store = damaged(tmp_path, b"two", b"four", b"five")
+    told: list[int] = []
+    store.on_damage = told.append
+    assert read(store) == [b"one", b"three", b"last"]
+    with store.read(OTHER, QueueOffset(0), ReadLimit(1)) as result:
+        assert (result.status, result.next_offset) == (ReadStatus.MESSAGE_WAS_REMOVING, 1)
+    with store.find("orders", "K") as result:
+        assert result.count == 0
+    assert read(store) == [b"one", b"three", b"last"]
+    assert len(told) == len(set(told)) == 3
+    assert store.damaged == set(told)
+    with store.record_at(told[0]) as result:
+        assert (result.status, result.damaged) == (ReadStatus.NO_MATCHED_MESSAGE, told[:1])
+    store.close()
+
+
+def test_what_is_remembered_of_damage_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "DAMAGED_MAX", 1)
+    store = damaged(tmp_path, b"one", b"two")
+    assert read(store) == [b"three", b"five", b"last"]
+    assert len(store.damaged) == 1
+    store.close()
+
+
+def test_a_store_without_index_finds_nothing_by_key(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.index = None
+    with pytest.raises(UsageError, match="index_enabled is off"):
+        store.find("orders", "K")
+    store.close()
