@@ -1,0 +1,89 @@
+"""The page about Spark: examples run, tables are those of the code, both languages agree."""
+
+import contextlib
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import tianzhou.spark
+from clients import server_process
+from tianzhou.spark.option_values import Option
+from tianzhou.spark.options import READ, STORE, WRITE
+from tianzhou.spark.rows import COLUMNS
+from tianzhou.spark.schema import TOPIC
+
+DOCS = Path(__file__).parents[2] / "docs"
+ENGLISH, CHINESE = ((DOCS / name).read_text("utf-8") for name in ("spark.md", "spark.zh-CN.md"))
+
+
+def blocks(text: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def rows(text: str) -> list[tuple[str, str]]:
+    """First and last cell of every row of every table."""
+    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    cells = [re.split(r"(?<!\\)\|", line) for line in lines]
+    return [(row[1].strip(), row[-2].strip().replace("\\|", "|")) for row in cells]
+
+
+@pytest.mark.slow
+def test_the_examples_work(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = server_process.up(tmp_path / "up")
+    monkeypatch.setattr(tianzhou.spark, "session", lambda: spark, raising=False)
+    (tmp_path / "tianzhou-data").symlink_to(tmp_path / "up" / "data")
+    (tmp_path / "build").mkdir()
+    # Paths in Spark are those of its own process, not of the test's directory.
+    names = "archive|checkpoint|tianzhou-data"
+    known: dict[str, object] = {}
+    try:
+        with contextlib.chdir(tmp_path):
+            for code in blocks(ENGLISH):
+                here = code.replace("127.0.0.1:9876", server.nameserver)
+                here = re.sub(f'"({names})"', rf'"{tmp_path}/\1"', here)
+                exec(compile(here, "spark.md", "exec"), known)
+        assert spark.read.parquet(str(tmp_path / "archive")).count() == 2
+        reader = spark.read.format("rocketmq").option("nameserver", server.nameserver)
+        assert reader.load("payments").count() == 100
+        assert (tmp_path / "build" / "tianzhou.zip").exists()
+    finally:
+        spark.catalog.dropTempView("orders")
+        server.end()
+
+
+@pytest.mark.parametrize("options", [READ, WRITE, STORE])
+def test_every_option_is_explained(options: dict[str, Option]) -> None:
+    told = rows(ENGLISH)
+    for name, option in options.items():
+        also = ", ".join(f"`{alias}`" for alias in option.aliases)
+        sentence = option.help + (f" Also {also}." if also else "")
+        assert (f"`{name}`", sentence) in told, name
+
+
+def test_every_column_is_explained() -> None:
+    told = "\n".join(ENGLISH.splitlines())
+    for name, kind in TOPIC.items():
+        assert f"| `{name}` | {kind.simpleString()} |" in told
+    for name in COLUMNS:
+        assert f"`{name}`" in told
+
+
+def test_every_name_of_an_error_is_explained() -> None:
+    sources = Path(tianzhou.spark.__file__).parent.glob("*.py")
+    text = "\n".join(path.read_text("utf-8") for path in sources)
+    used = set(re.findall(r'SourceError\(\s*"([A-Z_]+)"', text))
+    used |= set(re.findall(r"\[ROCKETMQ\.([A-Z_]+)\]", text))
+    assert used == set(re.findall(r"`ROCKETMQ\.([A-Z_]+)`", ENGLISH))
+
+
+def test_both_languages_say_the_same() -> None:
+    assert blocks(ENGLISH) == blocks(CHINESE)
+    names = [re.findall(r"`[^`]+`", first) for first, _ in rows(ENGLISH)]
+    assert names == [re.findall(r"`[^`]+`", first) for first, _ in rows(CHINESE)]
+    assert len(re.findall(r"^#+ ", ENGLISH, re.MULTILINE)) == len(
+        re.findall(r"^#+ ", CHINESE, re.MULTILINE)
+    )
