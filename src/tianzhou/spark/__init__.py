@@ -5,21 +5,22 @@
     spark = tianzhou.spark.session()
     orders = spark.read.format("rocketmq").option("nameserver", "127.0.0.1:9876").load("orders")
 
-Names are loaded when they are first used: Spark is an extra, and takes a second to import.
+Names are loaded when they are first used: Spark is an extra, and takes a second to import. No
+module here has the name of one of them, because importing it would put it in that name's place.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tianzhou.spark.package import package as package
-    from tianzhou.spark.session import register as register
-    from tianzhou.spark.session import session as session
+    from tianzhou.spark.sessions import register as register
+    from tianzhou.spark.sessions import session as session
+    from tianzhou.spark.shipping import package as package
 
 _PLACES = {
-    "package": "tianzhou.spark.package",
-    "register": "tianzhou.spark.session",
-    "session": "tianzhou.spark.session",
+    "package": "tianzhou.spark.shipping",
+    "register": "tianzhou.spark.sessions",
+    "session": "tianzhou.spark.sessions",
 }
 
 
