@@ -71,11 +71,12 @@ class Terms:
         """The last place, not behind `index`, whose term is not above `term`.
 
         Where two logs part, all that has a higher term than the other log has there is of no use:
-        this skips whole terms at a time.
+        this skips whole terms at a time. If all that is left is above `term`, the answer lies
+        before the start: the logs part in what has expired.
         """
         index = min(index, self.last)
-        rank = max(0, bisect_right(self._firsts, index) - 1)
-        while rank > 0 and self._terms[rank] > term:
+        rank = bisect_right(self._firsts, index) - 1
+        while rank >= 0 and self._terms[rank] > term:
             index = LogIndex(self._firsts[rank] - 1)
             rank -= 1
         return index

@@ -74,6 +74,9 @@ class RaftDisk:
             end += 1
         return log[at:end]
 
+    def entries_all(self) -> list[Entry]:
+        return list(self._log)
+
     def mark(self) -> bytes:
         return b"%d %d" % (self._chains[0], self._physical[0])
 

@@ -101,13 +101,17 @@ class LogsMatch(Invariant):
 
 
 class LeadersAreComplete(Invariant):
-    """Who is elected has everything that was ever committed."""
+    """Who is elected has everything that was committed in earlier terms.
+
+    One that slept may win an old term late. It knows nothing of what came after, and does no harm.
+    """
 
     number = "I4"
 
     def on_role(self, member: SimMember) -> None:
-        if member.role is Role.LEADER:
-            log, ghost = member.live().core.log, self.ghost
+        ghost = self.ghost
+        if member.role is Role.LEADER and member.term > ghost.commit_term:
+            log = member.live().core.log
             has = log.start.index >= ghost.commit or (
                 log.terms.at(ghost.commit) == ghost.commit_term
             )

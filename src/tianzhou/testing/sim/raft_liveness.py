@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tianzhou.raft.messages import LogIndex
+from tianzhou.raft.messages import LogIndex, NodeId
 from tianzhou.raft.roles import Role
 from tianzhou.testing.sim.raft_checks import Violation, is_quorum
 from tianzhou.testing.sim.raft_faults import Faults
@@ -42,12 +42,13 @@ class Liveness:
         if not taken or not self._settles(leader, deadline + timeout):
             raise Violation(f"L1: {leader.id} leads {names}, but nothing is committed")
         term, committed = leader.term, leader.commit
+        ends = {member.id: member.disk.last for member in world.members.values()}
         world.run(world.now + TIMEOUTS_STABLE * timeout)
         if leader.role is not Role.LEADER or leader.term != term:
             raise Violation(f"L1: {leader.id} led {names}, and lost it without any fault")
         if not self._settles(leader, world.now + 2 * timeout):
             raise Violation(f"L1: {leader.id} does not commit what it took")
-        self._check_others(leader, committed)
+        self._check_others(leader, committed, ends)
         self._check_logs()
 
     def _choose_core(self) -> list[SimMember]:
@@ -108,16 +109,18 @@ class Liveness:
             deadline, lambda: not leader.waiting or leader.waiting[0].index > last
         )
 
-    def _check_others(self, leader: SimMember, committed: LogIndex) -> None:
-        """Whoever is connected has caught up by now, and is repaired."""
+    def _check_others(
+        self, leader: SimMember, committed: LogIndex, ends: dict[NodeId, LogIndex]
+    ) -> None:
+        """Whoever is connected has caught up by now, or comes nearer, and is repaired."""
         world, cut = self._world, self._world.network.cut
         members = leader.live().core.log.members.current
         for member in world.up():
             links = {(leader.id, member.id), (member.id, leader.id)}
             if member.id in members.everyone() and not links & cut:
-                if member.disk.state.doubt:
+                if member.disk.last >= committed and member.disk.state.doubt:
                     raise Violation(f"L1: {leader.id} does not repair {member.id}")
-                if member.disk.last < committed:
+                if member.disk.last < committed and member.disk.last <= ends[member.id]:
                     raise Violation(f"L1: {member.id} stays at {member.disk.last} of {committed}")
 
     def _check_logs(self) -> None:

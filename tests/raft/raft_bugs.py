@@ -1,0 +1,148 @@
+"""The bugs we plant in Raft. Somebody has shipped most of them; see the names in brackets."""
+
+from typing import Final
+
+from sabotage.planting import Bug, Edit
+
+_CANDIDATE: Final = "tianzhou.raft.candidate:"
+_CORE: Final = "tianzhou.raft.core:Core."
+_FOLLOWER: Final = "tianzhou.raft.follower:"
+_LEADER: Final = "tianzhou.raft.leader:"
+_LOG: Final = "tianzhou.raft.log:RaftLog."
+_NODE: Final = "tianzhou.raft.node:Node."
+_PROGRESS: Final = "tianzhou.raft.progress:Progress."
+
+
+def _bug(name: str, *edits: tuple[str, str, str], seed: int = 0) -> Bug:
+    return Bug(name, "simulation", seed, tuple(Edit(*edit) for edit in edits))
+
+
+COMMIT: Final = (
+    _bug("entries of old terms committed by counting [figure 8, dledger 4]",
+         (_LEADER + "commit", " or core.log.terms.at(index) != core.term", "")),
+    _bug("commit not capped by what the follower has [dledger 316]",
+         (_FOLLOWER + "on_append", "min(message.commit, end)", "min(message.commit, log.last)")),
+    _bug("heartbeats commit without comparing logs",
+         (_FOLLOWER + "on_append", "if not log.matches(", "if message.entries and not log.matches("
+          )),
+    _bug("what was sent counts as stored",
+         (_LEADER + "_match", "0 if peer.doubt else peer.match", "peer.next - 1")),
+    _bug("a leader counts what its own disk does not have",
+         (_LEADER + "_match", "return core.log.stable", "return core.log.last")),
+    _bug("half of the voters are a majority",
+         ("tianzhou.raft.quorum:_middle", "(len(numbers) - 1) // 2", "len(numbers) // 2")),
+    _bug("learners count",
+         ("tianzhou.raft.quorum:agreed", "_middle(members.voters, reached)",
+          "_middle(members.voters | members.learners, reached)")),
+)  # fmt: skip
+
+DURABILITY: Final = (
+    _bug("vote not persisted",
+         (_NODE + "_save", "Save(state, log.begin", 'Save(state and state._replace(vote=""), log.begin')),
+    _bug("term and vote not persisted",
+         (_NODE + "_save", "Save(state, log.begin", "Save(None, log.begin")),
+    _bug("votes leave before they are durable",
+         (_NODE + "ready", "core.outbox and core.hard == self._wrote and not self._saves_state()",
+          "core.outbox")),
+    _bug("votes leave while they are being written",
+         (_NODE + "ready", " and not self._saves_state()", ""),
+         (_NODE + "has_ready", " and not self._saves_state()", "")),
+    _bug("entries acknowledged before they are durable [nats 7564]",
+         (_CORE + "report", "min(self.matched, self.log.stable)", "self.matched")),
+    _bug("what was cut off while it was written counts as durable",
+         (_LOG + "_cut", "self._saving = min(self._saving, LogIndex(first - 1))", "pass")),
+    _bug("a new beginning acknowledged before it is durable",
+         (_LOG + "begin_at", "self._saving = self.stable = LogIndex(0)",
+          "self._saving, self.stable = LogIndex(0), begin.start.index")),
+)  # fmt: skip
+
+ELECTIONS: Final = (
+    _bug("votes for a log that is behind",
+         (_CANDIDATE + "on_vote_request",
+          "_may_have(core, request) and not core.log.is_ahead_of(\n        request.last_index, "
+          "request.last_term\n    )", "_may_have(core, request)")),
+    _bug("longer logs win over newer ones",
+         (_LOG + "is_ahead_of", "(self.terms.last_term, self.terms.last) > (last_term, last_index)",
+          "self.terms.last > last_index")),
+    _bug("recency by current term [dledger 52]",
+         (_CANDIDATE + "_ask", "log.last, log.terms.last_term", "log.last, core.term")),
+    _bug("two votes in a term",
+         (_CANDIDATE + "_may_have", "and (free or core.hard.vote == request.sender)",
+          "and bool(free or True)")),
+    _bug("asking for pre-votes raises terms",
+         (_NODE + "_enter_term", "if message.pre:", "if False:")),
+    _bug("votes while the leader is heard",
+         (_CORE + "hears_leader", "self.idle < self.config.election_ticks", "self.idle < 0")),
+    _bug("leads on without a majority [etcd 20418]",
+         (_LEADER + "tick", "if core.now - quorum_heard >= core.config.election_ticks:",
+          "if False:")),
+    _bug("elected by its own vote alone",
+         ("tianzhou.raft.quorum:won", "== 1", ">= 0")),
+)  # fmt: skip
+
+LOGS: Final = (
+    _bug("term of the entry before not compared",
+         (_LOG + "matches", "self.terms.at(index) == term", "index <= self.terms.last")),
+    _bug("any append cuts the log behind it",
+         (_LOG + "merge", " and terms.at(entry.index) != entry.term", "")),
+    _bug("what contradicts the leader is kept",
+         (_LOG + "merge", "terms.at(entry.index) != entry.term", "entry.index > terms.last")),
+    _bug("what agreed with one leader is taken to agree with the next",
+         (_CORE + "enter_term", 'self.follow("")', "pass")),
+    _bug("goes back to where the follower says, without looking",
+         (_LEADER + "_back_off",
+          "core.log.terms.last_at_most(reply.hint_index, reply.hint_term)", "reply.hint_index")),
+    _bug("begins anew without discarding",
+         (_FOLLOWER + "on_install", "if log.terms.at(start.index) == start.term:",
+          "if start.index <= log.last:")),
+    _bug("lost messages are not sent again",
+         (_LEADER + "_back_off", "core.pump_due = True", "peer.waiting = True")),
+)  # fmt: skip
+
+MEMBERS: Final = (
+    _bug("second change while the first is open",
+         (_NODE + "change", "if history.current.outgoing or history.current_index > core.log.commit:",
+          "if history.current.outgoing:")),
+    _bug("change before a commit in the own term [raft-dev 2015]",
+         (_NODE + "change", "if not leader.has_committed_in_term(core):", "if False:")),
+    _bug("large changes in one step",
+         ("tianzhou.raft.membership:Members.towards", "<= 1", "<= 9")),
+    _bug("joint majorities of the new set alone",
+         ("tianzhou.raft.quorum:agreed", "if members.outgoing else best", "if False else best")),
+    _bug("a change that was cut off stays in force",
+         (_LOG + "_cut", "return self.members.cut(first)", "return False")),
+    _bug("a joint membership is never left",
+         (_LEADER + "finish_change", "if history.current.outgoing:", "if False:")),
+)  # fmt: skip
+
+DOUBT: Final = (
+    _bug("votes although it may have forgotten",
+         (_CANDIDATE + "may_listen", "if core.hard.doubt:", "if False:")),
+    _bug("leads although it may have forgotten",
+         (_CORE + "take_seat", "not self.hard.doubt and ", "")),
+    _bug("counted although it may have forgotten",
+         (_LEADER + "_match", "0 if peer.doubt else peer.match", "peer.match")),
+    _bug("repaired before it has everything",
+         (_LEADER + "_send", "peer.doubt != 0 and min(log.commit, peer.match) >= peer.barrier",
+          "peer.doubt != 0")),
+    _bug("still believed to have what it lost",
+         (_PROGRESS + "forgot", "self.match = LogIndex(0)", "pass")),
+    _bug("answers from before it forgot are believed",
+         (_LEADER + "_believe", "if reply.round <= peer.doubt_round:", "if False:")),
+)  # fmt: skip
+
+READS_AND_BOUNDS: Final = (
+    _bug("reads without asking the others [etcd 20418]",
+         (_LEADER + "_round", "0 if peer.doubt else peer.round", "core.round")),
+    _bug("reads before a commit in the own term",
+         (_NODE + "read", "if not leader.has_committed_in_term(self._core):", "if False:")),
+    _bug("messages without end to one that is silent",
+         (_PROGRESS + "may_send", "len(self._inflight) < inflight_max", "True")),
+    _bug("takes more than it can hold",
+         (_NODE + "propose", "core.uncommitted_bytes + len(chunk) > "
+          "core.config.uncommitted_bytes_max", "False")),
+)  # fmt: skip
+
+BUGS: Final = (
+    *COMMIT, *DURABILITY, *ELECTIONS, *LOGS, *MEMBERS, *DOUBT, *READS_AND_BOUNDS,
+)  # fmt: skip
