@@ -32,7 +32,7 @@ def session(
 ) -> "Generator[SparkSession]":
     """A session that ends with the block. `master` may be the address of a Connect server."""
     try:
-        from tianzhou.spark.session import session as make
+        from tianzhou.spark.sessions import session as make
     except ModuleNotFoundError as error:
         if error.name not in ("pyspark", "pyarrow"):
             raise
