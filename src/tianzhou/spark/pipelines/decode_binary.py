@@ -5,7 +5,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas import types as spark_arrow
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from tianzhou.spark.arrow import Batch, pa
 from tianzhou.spark.pipelines.decode import REASON, VALUE, Decoder
@@ -18,7 +18,8 @@ def decoder_of(schema: StructType, read: Read, errors: tuple[type[Exception], ..
     """`read` goes to the workers: it must be possible to pickle it."""
 
     def mark(rows: DataFrame) -> DataFrame:
-        out = StructType(rows.schema.fields).add(VALUE, schema).add(REASON, StringType())
+        added = [StructField(VALUE, schema), StructField(REASON, StringType())]
+        out = StructType([*rows.schema.fields, *added])
         frame: Any = rows  # `mapInArrow` has no annotations
         return frame.mapInArrow(_marking(schema, read, errors), out)
 

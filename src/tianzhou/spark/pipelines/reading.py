@@ -7,6 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from tianzhou.spark import plan
+from tianzhou.spark.errors import SourceError
 from tianzhou.spark.options import ReadOptions, read_options_of
 from tianzhou.spark.pipelines import decode
 from tianzhou.spark.pipelines.decode import Decoder
@@ -30,6 +31,16 @@ def checked_options(pipeline: Pipeline) -> dict[str, str]:
             "TIANZHOU_NAMESERVER"
         )
     return options
+
+
+def check_source(options: Mapping[str, str]) -> None:
+    """Whether the topics can be read, before a query is started. Raises PipelineError."""
+    try:
+        read = read_options_of(options, is_stream=True)
+        with told(read), read.cluster.connect() as brokers:
+            Topics(brokers, read).queues()
+    except SourceError as error:
+        raise PipelineError(f"source: {error}") from error
 
 
 def stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
@@ -86,13 +97,17 @@ def samples(spark: SparkSession, given: Mapping[str, str], count: int) -> DataFr
     """Messages from both ends of the topics."""
     named = {key: value for key, value in given.items() if key.lower() not in _STREAM_ONLY}
     first, last = _ends(read_options_of({**named, "columns": "body"}, is_stream=False), count)
-    reader = spark.read.format(FORMAT).options(**named)
-    ends = [
-        reader.option("startingOffsets", json.dumps(start)).option("endingOffsets", json.dumps(end))
-        for start, end in (first, last)
-    ]
-    frames = [one.load().select("body") for one in ends]
+    frames = [_between(spark, named, *span) for span in (first, last)]
     return frames[0].union(frames[1])
+
+
+def _between(
+    spark: SparkSession, named: Mapping[str, str], start: plan.OffsetJson, end: plan.OffsetJson
+) -> DataFrame:
+    # A reader of its own for each: its options are the reader's, not the frame's, until it loads.
+    reader = spark.read.format(FORMAT).options(**named)
+    reader = reader.option("startingOffsets", json.dumps(start))
+    return reader.option("endingOffsets", json.dumps(end)).load().select("body")
 
 
 _STREAM_ONLY = {

@@ -59,6 +59,7 @@ class Run:
     def plan(self) -> dict[str, DataStreamWriter]:
         """The queries, by name, not started. Raises PipelineError."""
         pipeline, place = self.pipeline, self.place
+        reading.check_source(reading.checked_options(pipeline))
         options = self._options()
         messages = counted_in(reading.stream(self._spark, options))
         found = reading.decoder(self._spark, pipeline, place)

@@ -138,7 +138,8 @@ def _take_back(rows: DataFrame, sink: JdbcSink, options: dict[str, str], batch: 
         while found.next():
             names.add(str(found.getString("TABLE_NAME")).lower())
         if bare.strip('"`').lower() in names:
-            sql = f"DELETE FROM {name} WHERE {sink.batch_column} = {batch:d}"
+            mark = str(connection.getMetaData().getIdentifierQuoteString()).strip()
+            sql = f"DELETE FROM {name} WHERE {mark}{sink.batch_column}{mark} = {batch:d}"
             connection.createStatement().executeUpdate(sql)
     finally:
         connection.close()

@@ -15,6 +15,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tianzhou.spark.tables.columns import merged
@@ -46,7 +47,8 @@ class Table:
             raise TableError(f"{self.files.uri} has no rows yet, so its columns are not known")
         schema = StructType.fromJson(_json(state.schema))
         if not state.files:
-            return spark.createDataFrame([], schema)  # pyright: ignore[reportUnknownMemberType]
+            nothing = [F.lit(None).cast(one.dataType).alias(one.name) for one in schema.fields]
+            return spark.range(0).select(*nothing)
         return self._frame(spark, schema, state.files)
 
     def _frame(self, spark: SparkSession, schema: StructType, names: Iterable[str]) -> DataFrame:

@@ -1,0 +1,133 @@
+"""Dead letters are shown, chosen, repaired and sent again, each once, also after a crash."""
+
+import asyncio
+import time
+
+import pytest
+
+from pipelines.conftest import Place
+from tianzhou.client.aio.push_consumer import PushConsumer
+from tianzhou.client.consumer_options import ConsumerOptions
+from tianzhou.client.core.offsets import Start
+from tianzhou.client.core.received import ReceivedMessage
+from tianzhou.client.sync import Message, MessageView, Producer
+from tianzhou.spark.options import read_options_of
+from tianzhou.spark.pipelines import dead_letters
+from tianzhou.spark.pipelines.dead_letters import Wish, letters, replay
+from tianzhou.spark.pipelines.errors import PipelineError
+from tianzhou.spark.pipelines.replays import Replays
+
+
+@pytest.fixture
+def group(place: Place) -> str:
+    return place.topic("stock")  # a name of its own
+
+
+@pytest.fixture
+def origin(place: Place, group: str) -> str:
+    """A topic of which a group has given up twelve messages."""
+    topic = place.topic("orders")
+    with Producer("tests", nameserver=place.nameserver) as producer:
+        for n in range(12):
+            kind = "bad" if n % 3 == 0 else "good"
+            message = Message(
+                topic, f"{kind} {n}".encode(), tags=kind, keys=f"K{n}", properties={"colour": "red"}
+            )
+            producer.send(message)
+    asyncio.run(give_up(place, group, topic))
+    return topic
+
+
+async def give_up(place: Place, group: str, topic: str) -> None:
+    options = ConsumerOptions(start_from=Start.FIRST)
+    consumer = PushConsumer(
+        group, nameserver=place.nameserver, subscribe={topic: "*"}, options=options
+    )
+
+    @consumer.listen
+    async def bury(message: ReceivedMessage) -> None:  # pyright: ignore[reportUnusedFunction]
+        message.retry(-1)
+
+    async with consumer:
+        await place.broker.until(lambda: len(place.broker.dead_letters(group)) == 12, within_s=30)
+
+
+def replayed(place: Place, topic: str) -> list[MessageView]:
+    return [m for m in place.broker.stored(topic) if "REPLAY_ID" in m.properties]
+
+
+@pytest.fixture
+def replays(place: Place) -> Replays:
+    return Replays(str(place.directory / "replays"))
+
+
+def test_what_is_there(place: Place, group: str, origin: str) -> None:
+    rows = letters(place.spark, group, place.cluster()).collect()
+    assert {row.originTopic for row in rows} == {origin}
+    assert {row.body for row in rows} >= {"bad 0", "good 1"}
+    options = read_options_of({"nameserver": place.nameserver, "topic": "TBW102"}, is_stream=False)
+    assert dead_letters.boxes(options)[group] == 12
+
+
+def test_chosen_repaired_and_sent_again(
+    place: Place, group: str, origin: str, replays: Replays
+) -> None:
+    wish = Wish(group, "tags = 'bad'", {"body": "replace(body, 'bad', 'mended')"})
+    done = replay(place.spark, wish, place.cluster(), replays)
+    found = replayed(place, origin)
+    assert done.sent == len(found) == 4
+    assert {m.body.decode() for m in found} == {f"mended {n}" for n in (0, 3, 6, 9)}
+    assert {m.tags for m in found} == {"bad"}
+    assert all(m.properties["colour"] == "red" for m in found)
+    assert all("RETRY_TOPIC" not in m.properties for m in found)
+    # A second replay of everything leaves out what was replayed.
+    rest = replay(place.spark, Wish(group), place.cluster(), replays)
+    assert rest.sent == 8
+    assert len(replayed(place, origin)) == 12
+    rows = replays.table.read(place.spark).collect()
+    assert len({row.origin for row in rows}) == len(rows) == 12
+    assert {row.sentTo for row in rows} == {origin}
+    again = replay(place.spark, Wish(group, "tags = 'bad'", again=True), place.cluster(), replays)
+    assert again.sent == 4
+
+
+def test_a_replay_that_was_cut_off_goes_on(
+    place: Place, group: str, origin: str, replays: Replays
+) -> None:
+    class Cut(Exception):
+        pass
+
+    def cut(sent: int) -> None:
+        if sent >= 5:
+            raise Cut
+
+    wish = Wish(group, rate=10.0)
+    began = time.monotonic()
+    with pytest.raises(Cut):
+        replay(place.spark, wish, place.cluster(), replays, on_sent=cut)
+    assert time.monotonic() - began > 0.3, "five messages at ten a second take four tenths"
+    assert len(replayed(place, origin)) == 5
+    assert not replays.all()[0].is_done
+    done = replay(place.spark, Wish(group), place.cluster(), replays)
+    assert done.id == replays.all()[0].id
+    assert done.sent == 12
+    bodies = [m.body for m in replayed(place, origin)]
+    assert len(bodies) == len(set(bodies)) == 12
+    assert replays.table.read(place.spark).count() == 12
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"where": "nothing = 1"}, "nothing"),
+        ({"changes": {"topic": "'x'"}}, "topic can't be changed"),
+        ({"changes": {"body": "''"}}, "has an empty body after the change; nothing was sent"),
+        ({"rate": 0}, "must be above 0"),
+    ],
+)
+def test_mistakes_send_nothing(
+    place: Place, group: str, origin: str, replays: Replays, wish: dict[str, object], words: str
+) -> None:
+    with pytest.raises(PipelineError, match=words):
+        replay(place.spark, Wish(group, **wish), place.cluster(), replays)  # type: ignore[arg-type]
+    assert replayed(place, origin) == []

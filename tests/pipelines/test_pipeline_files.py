@@ -1,0 +1,138 @@
+"""What a `pipeline.yml` may say. Every mistake names the file, the line and the key."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tianzhou.spark.pipelines import builtin
+from tianzhou.spark.pipelines.errors import PipelineError
+from tianzhou.spark.pipelines.model import ConsoleSink, JdbcSink, ParquetSink, TopicSink
+from tianzhou.spark.pipelines.pipeline_file import load, parse
+from tianzhou.spark.pipelines.units import read_interval, read_size
+
+GOOD = """name: cities
+source:
+  nameserver: 127.0.0.1:9876
+  topic: payments
+decode:
+  format: json
+  schema: city STRING, amount DOUBLE
+sinks:
+  - type: parquet
+    path: lake
+"""
+
+
+def refused(text: str) -> str:
+    with pytest.raises(PipelineError) as caught:
+        parse(text, "p.yml")
+    return str(caught.value)
+
+
+def test_a_small_file_is_enough() -> None:
+    found = parse("name: a\nsource: {topic: t}\nsinks: [{type: console}]\n", "p.yml")
+    assert found.sinks == [ConsoleSink()]
+    assert found.decode.format == "raw"
+
+
+def test_everything_can_be_said() -> None:
+    found = parse(
+        GOOD.replace("sinks:\n", "trigger: {interval: 30s}\nsinks:\n")
+        + "    retention: 30d\n    partitionBy: [date]\n"
+        + "  - {type: topic, options: {nameserver: '127.0.0.1:9876', topic: out}, mode: update}\n"
+        + "  - {type: jdbc, url: 'jdbc:derby:x', table: t, batchColumn: batch}\n"
+        + "transform:\n"
+        + "  watermark: {column: body.at, delay: 5 minutes}\n"
+        + "  window: {size: 1 minute, groupBy: {city: body.city}, select: {n: count(*)}}\n"
+        + "  sql: SELECT * FROM messages\n"
+        + "checkpoint: s3a://bucket/checkpoints\n"
+        + "spark: {spark.sql.shuffle.partitions: 4}\n",
+        "p.yml",
+    )
+    kinds = [type(sink) for sink in found.sinks]
+    assert kinds == [ParquetSink, TopicSink, JdbcSink]
+    assert found.transform.window is not None
+    assert found.transform.window.group_by == {"city": "body.city"}
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "words"),
+    [
+        (("topic: payments", "topik: payments"), 4, "'topik' is not known: did you mean topic"),
+        (("nameserver: 127.0.0.1:9876", "nameserver: nowhere"), 3, "nameserver"),
+        (("path: lake", "pfad: lake"), 10, "allowed are path, date, partitionBy"),
+        (("    path: lake\n", ""), 9, "missing required field `path`"),
+        (("type: parquet", "type: parkett"), 9, "there are parquet, topic, jdbc, console"),
+        (("format: json", "format: xml"), 6, "allowed are avro, json, protobuf, raw, text"),
+        (("decode:", "dekode:"), 5, "did you mean 'decode'"),
+        (("name: cities", "name: all cities"), 1, "name"),
+        (("name: cities", "name: 7"), 1, "expected `str`, got `int`"),
+        (("name: cities\n", ""), 1, "missing required field `name`"),
+        (("format: json", "format: protobuf"), 5, "needs descriptor"),
+        (("path: lake", "path: lake\n    retention: soon"), 11, "duration"),
+        (("path: lake", "path: lake\n    compactBelow: small"), 11, "size such as 512k"),
+        (("path: lake", "path: lake\n    compactFiles: 1"), 11, ">= 2"),
+        (("topic: payments", "topic: payments\n  maxOffsetsPerTrigger: 0"), 5, "whole number"),
+        (("topic: payments", "topic: payments\n  topic: again"), 5, "is there twice"),
+        (("topic: payments", "topic: payments\n  endingOffsets: latest"), 2, "no end"),
+        (("topic: payments", "topic: ${NOT_SET_ANYWHERE}"), 4, "NOT_SET_ANYWHERE is not set"),
+        (("decode:", "trigger: {interval: 1s, availableNow: true}\ndecode:"), 5, "either"),
+        (("decode:", "trigger: {interval: often}\ndecode:"), 5, "duration"),
+        (("decode:", "transform: {window: {size: 1m, select: {n: count(*)}}}\ndecode:"), 5,
+         "needs transform.watermark"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_with_their_line(change: tuple[str, str], line: int, words: str) -> None:
+    text = GOOD.replace(*change)
+    assert text != GOOD
+    said = refused(text)
+    assert said.startswith(f"p.yml:{line}: "), said
+    assert words in said
+
+
+@pytest.mark.parametrize("text", ["", "- a\n- b\n", "name: [1", "a: b: c", "\tname: x"])
+def test_what_is_no_pipeline_at_all(text: str) -> None:
+    assert re.match(r"p\.yml:\d+: ", refused(text))
+
+
+def test_variables_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPIC_HERE", "orders")
+    text = GOOD.replace("topic: payments", "topic: ${TOPIC_HERE}").replace(
+        "path: lake", "path: ${LAKE:-somewhere}"
+    )
+    found = parse(text, "p.yml")
+    assert found.source["topic"] == "orders"
+    assert isinstance(found.sinks[0], ParquetSink)
+    assert found.sinks[0].path == "somewhere"
+
+
+def test_the_command_line_has_the_last_word() -> None:
+    given = {"source.topic": "orders", "sinks.0.path": "elsewhere", "decode.schema": "infer"}
+    found = parse(GOOD, "p.yml", given=given)
+    assert found.source["topic"] == "orders"
+    assert found.decode.schema == "infer"
+    with pytest.raises(PipelineError, match="'sauce' is not known"):
+        parse(GOOD, "p.yml", given={"sauce": "hot"})
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"nothing\.yml can't be read"):
+        load(tmp_path / "nothing.yml")
+    with pytest.raises(PipelineError, match="neither a file nor one of archive"):
+        builtin.find("nothing")
+
+
+@pytest.mark.parametrize("name", builtin.NAMES)
+def test_what_comes_with_the_package_is_valid(name: str) -> None:
+    found, _ = builtin.find(name)
+    assert found.name == name
+    assert found.description
+
+
+def test_units() -> None:
+    assert read_size("64m") == 64 << 20
+    assert read_size("10 KiB") == 10 << 10
+    assert read_interval("2 minutes") == "120000 milliseconds"
+    with pytest.raises(ValueError, match="must be a size"):
+        read_size("64 cats")

@@ -1,0 +1,127 @@
+"""SQL over a topic and its archive: no row twice, none missing, as of any moment."""
+
+import time
+from typing import Any
+
+import pytest
+
+from pipelines.conftest import Place
+from tianzhou.spark.tables.errors import TableError
+from tianzhou.spark.tables.history_table import Range, history
+from tianzhou.spark.tables.query import Bodies, query
+from tianzhou.spark.tables.sql_text import read_sql
+
+TOPICS = {"orders", "pay-ments", "%DLQ%stock"}
+ARCHIVE = "sinks: [{type: parquet, path: archive}]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "spark_text", "wanted"),
+    [
+        ("SELECT * FROM orders", "SELECT * FROM `orders` AS `orders`", [("orders", Range())]),
+        ("SELECT orders.tags FROM orders o", "SELECT orders.tags FROM `orders` o",
+         [("orders", Range())]),
+        ("SELECT 1 AS orders, 'FROM orders' -- FROM orders\n",
+         "SELECT 1 AS orders, 'FROM orders' -- FROM orders\n", []),
+        ("SELECT * FROM `%DLQ%stock` JOIN `pay-ments` p ON true",
+         "SELECT * FROM `%DLQ%stock` AS `%DLQ%stock` JOIN `pay-ments` p ON true",
+         [("%DLQ%stock", Range()), ("pay-ments", Range())]),
+        ("SELECT * FROM orders TIMESTAMP AS OF '1970-01-01T00:00:01Z' WHERE true",
+         "SELECT * FROM `orders 0` AS `orders` WHERE true", [("orders", Range(as_of_ms=1000))]),
+        ("select * from orders offset between 3 and 9 limit 5",
+         "select * from `orders 0` AS `orders` limit 5",
+         [("orders", Range(first_offset=3, last_offset=9))]),
+        ("SELECT * FROM orders OFFSET 5", "SELECT * FROM `orders` AS `orders` OFFSET 5",
+         [("orders", Range())]),
+        ("SELECT * FROM orders, nothing", "SELECT * FROM `orders` AS `orders`, nothing",
+         [("orders", Range())]),
+    ],
+)  # fmt: skip
+def test_topics_are_found_in_sql(
+    text: str, spark_text: str, wanted: list[tuple[str, Range]]
+) -> None:
+    found, uses = read_sql(text, TOPICS)
+    assert found == spark_text
+    assert [(use.topic, use.wanted) for use in uses] == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("SELECT * FROM orders TIMESTAMP AS OF (1)", "needs a time in quotes"),
+        ("SELECT * FROM orders TIMESTAMP AS OF 'tea time'", "milliseconds since 1970 or a time"),
+        ("SELECT * FROM orders OFFSET BETWEEN 1 OR 2", "needs AND"),
+        ("SELECT * FROM orders OFFSET BETWEEN one AND 2", "two whole numbers"),
+    ],
+)
+def test_mistakes_behind_a_topic(text: str, words: str) -> None:
+    with pytest.raises(TableError, match=words):
+        read_sql(text, TOPICS)
+
+
+def ask(
+    place: Place, text: str, archive: str | None = "archive", bodies: Bodies = "auto"
+) -> list[Any]:
+    return query(place.spark, text, place.cluster(archive), bodies=bodies).collect()
+
+
+def test_topic_and_archive_are_one_table(place: Place) -> None:
+    """The archive has the first part; some of it only the archive has."""
+    topic = place.topic("orders")
+    name = f"`{topic}`"
+    place.send(topic, [{"n": n, "city": "Ulm"} for n in range(40)], tags="old")
+    place.run(place.pipeline(f"name: archive-{topic}\n{ARCHIVE}", topic))
+    before_ms = int(time.time() * 1000)
+    time.sleep(0.01)  # a later millisecond, so that the moment is between the two parts
+    place.send(topic, [{"n": n, "city": "Bonn"} for n in range(40, 60)], tags="new")
+
+    (row,) = ask(place, f"SELECT count(*) c, count(DISTINCT body.n) d, sum(body.n) s FROM {name}")
+    assert (row.c, row.d, row.s) == (60, 60, sum(range(60)))
+    (row,) = ask(place, f"SELECT count(*) c FROM {name} TIMESTAMP AS OF '{before_ms}'")
+    assert row.c == 40
+    rows = ask(place, f"SELECT queueOffset FROM {name} OFFSET BETWEEN 9 AND 11")
+    assert sorted(row.queueOffset for row in rows) == sorted([9, 10, 11] * 4)
+    rows = ask(
+        place,
+        f"SELECT tags, count(*) c FROM {name} WHERE body.city <> 'Rom' GROUP BY tags ORDER BY 1",
+    )
+    assert [(row.tags, row.c) for row in rows] == [("new", 20), ("old", 40)]
+    # The archive alone, as if the brokers were gone.
+    alone = place.cluster("archive")
+    only = type(alone)({}, alone.archive)
+    assert history(place.spark, topic, only).count() == 40
+
+
+def test_gaps_are_not_passed_over(place: Place) -> None:
+    """What neither has is missed; a topic that was made anew is another one."""
+    topic = place.topic("orders", queues=1)
+    place.send(topic, ["x"] * 10)
+    place.run(place.pipeline(f"name: archive-{topic}\n{ARCHIVE}", topic))
+    table = place.table("archive")
+    state = table.state()
+    other = place.topic("orders", queues=1)
+    place.send(other, ["x"] * 4)
+    ends = {other: state.ends[topic]}
+    from tianzhou.spark.tables.log import Change, Log
+
+    Log(table.files).append(Change(ends=ends), 50)
+    with pytest.raises(TableError, match=r"archive ends at 10, the broker at 4: .* made anew"):
+        history(place.spark, other, place.cluster("archive"))
+
+
+def test_bodies_are_what_they_look_like(place: Place) -> None:
+    text_topic, raw_topic = place.topic("text"), place.topic("raw")
+    place.send(text_topic, ["one", "two"])
+    place.send(raw_topic, [b"\xff\x00"])
+    rows = ask(place, f"SELECT body FROM `{text_topic}` ORDER BY 1", archive=None)
+    assert [row.body for row in rows] == ["one", "two"]
+    (row,) = ask(place, f"SELECT body, rawBody FROM `{raw_topic}`", archive=None)
+    assert bytes(row.body) == bytes(row.rawBody) == b"\xff\x00"
+
+
+def test_names_that_nobody_knows(place: Place) -> None:
+    topic = place.topic("known")
+    with pytest.raises(TableError, match="Topics here"):
+        ask(place, "SELECT * FROM nothing_of_the_kind", archive=None)
+    with pytest.raises(TableError, match="nothing"):
+        ask(place, f"SELECT nothing FROM `{topic}`", archive=None, bodies="raw")
