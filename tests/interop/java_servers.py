@@ -45,7 +45,7 @@ mappedFileSizeCommitLog = 16777216
 autoCreateTopicEnable = true
 traceTopicEnable = true
 recallMessageEnable = true
-transactionTimeOut = 1000
+transactionTimeOut = 4000
 transactionCheckInterval = 1000
 diskMaxUsedSpaceRatio = 95
 """
