@@ -200,7 +200,7 @@ def _find(
     from tianzhou.spark.pipelines import builtin
     from tianzhou.spark.pipelines.places import read_value
 
-    all_given = dict(given or {})
+    all_given: dict[str, Any] = {}
     if nameserver is not None:
         all_given["source.nameserver"] = nameserver
     for change in changes:
@@ -208,7 +208,7 @@ def _find(
         if not equals:
             raise UsageError(f"--set {change!r}: write KEY=VALUE")
         all_given[key] = read_value(value)
-    return builtin.find(what, all_given)
+    return builtin.find(what, {**all_given, **(given or {})})
 
 
 def stop_on_signals() -> "list[int]":

@@ -1,0 +1,205 @@
+"""`tianzhou pipeline` and `tianzhou sql` as people use them: real processes, ended and killed."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from click.testing import CliRunner
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.client.sync import Message, Producer
+from tianzhou.cmd.main import cli
+from tianzhou.spark.pipelines import builtin, history
+from tianzhou.spark.pipelines.history import Sample
+from tianzhou.spark.pipelines.workplace import Workplace
+from tianzhou.spark.tables.table import Table
+from tianzhou.testing import RunningBroker
+
+SCRIPT = Path(sys.prefix) / "bin" / "tianzhou"
+START_S = 120.0
+
+
+def said(*arguments: str, cwd: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a command that needs no Spark prints."""
+    monkeypatch.chdir(cwd)
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_init_validate_list_and_reset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def call(*arguments: str) -> str:
+        return said("pipeline", *arguments, cwd=tmp_path, monkeypatch=monkeypatch)
+
+    assert "Wrote aggregate.yml" in call("init", "aggregate")
+    assert "aggregate is fine" in call("validate", "aggregate.yml", "--set", "source.topic=x")
+    with pytest.raises(TianzhouError, match="is there already"):
+        call("init", "aggregate")
+    with pytest.raises(TianzhouError, match=r"<command line>|aggregate\.yml:\d+: .*'sauce'"):
+        call("validate", "aggregate.yml", "--set", "sauce=hot")
+    (tmp_path / "broken.yml").write_text("name: [")
+    listed = call("list")
+    assert "aggregate.yml" in listed
+    assert "not valid" in listed
+    assert "comes with the package" in listed
+    pipeline, directory = builtin.find("aggregate.yml")
+    place = Workplace(pipeline, directory)
+    before = place.identity()
+    assert "begins anew" in call("reset", "aggregate.yml", "--yes")
+    assert place.identity() != before
+
+
+def test_status_in_figures_and_as_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(*arguments: str) -> str:
+        return said("pipeline", "status", *arguments, cwd=tmp_path, monkeypatch=monkeypatch)
+
+    monkeypatch.chdir(tmp_path)
+    assert "No micro-batch yet" in call("archive")
+    place = Workplace(*builtin.find("archive"))
+    samples = [
+        Sample(query="sink-0", batch=n, time_ms=1_700_000_000_000 + n * 1000, rows_in=100 * n,
+               rows_out=100 * n, behind=10 - n, batch_ms=500, latency_ms=900)
+        for n in range(10)
+    ]  # fmt: skip
+    history.save(place, samples)
+    shown = call("archive")
+    assert "4,500" in shown
+    assert "▁" in shown
+    facts = json.loads(call("archive", "--json"))
+    assert facts["queries"]["sink-0"]["rowsIn"] == 4500
+    assert facts["process"] is None
+    call("archive", "--png", "figures.png")
+    data = (tmp_path / "figures.png").read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert len(data) > 10_000
+
+
+# Processes
+
+
+@pytest.fixture
+def topic(shared_broker: RunningBroker) -> str:
+    name = f"orders-{os.getpid()}-{time.monotonic_ns()}"
+    shared_broker.create_topic(name)
+    return name
+
+
+def start(arguments: list[str], cwd: Path) -> "subprocess.Popen[bytes]":
+    with (cwd / "said.txt").open("ab") as out:
+        return subprocess.Popen(
+            [SCRIPT, *arguments], cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+def until(look: Callable[[], object], what: str, cwd: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while not look():
+        assert time.monotonic() < deadline, f"{what}: {(cwd / 'said.txt').read_text()[-3000:]}"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def sending(shared_broker: RunningBroker, topic: str) -> Iterator[None]:
+    """Somebody sends all the time."""
+    stop = Event()
+
+    def send() -> None:
+        with Producer("tests", nameserver=shared_broker.nameserver) as producer:
+            for n in itertools.count():
+                producer.send(Message(topic, b"%d" % n))
+                if stop.wait(0.002):
+                    return
+
+    thread = Thread(target=send)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+@pytest.mark.usefixtures("sending")
+def test_a_killed_archive_has_every_message_once(
+    shared_broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    """Killed while a micro-batch is written aside, and when its record has just come; then once
+    more to its end. SQL over topic and archive sees what the broker has."""
+    command = ["pipeline", "run", "archive", "-n", shared_broker.nameserver, "--topic", topic]
+    command += ["--set", "trigger.interval=1s", "--set", "source.maxOffsetsPerTrigger=400"]
+    table, staging = Table(str(tmp_path / "archive")), tmp_path / "archive/_tianzhou/staging"
+
+    def log_length() -> int:
+        return len(list((tmp_path / "archive/_tianzhou/log").glob("*.json")))
+
+    for moment in ("aside", "recorded"):
+        process = start(command, tmp_path)
+        begun = log_length()
+        until(lambda begun=begun: log_length() > begun, "a first micro-batch", tmp_path)
+        seen = log_length()
+        if moment == "aside":
+            until(lambda: list(staging.glob("*/*")), "a micro-batch in work", tmp_path)
+        else:
+            until(lambda seen=seen: log_length() > seen, "a record", tmp_path)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    process = start([*command, "--once"], tmp_path)
+    assert process.wait(START_S) == 0, (tmp_path / "said.txt").read_text()[-3000:]
+    check_archive(shared_broker, topic, table, tmp_path)
+
+
+def check_archive(broker: RunningBroker, topic: str, table: Table, directory: Path) -> None:
+    datasets = pytest.importorskip("pyarrow.dataset")
+    found = datasets.dataset(str(directory / "archive"), partitioning="hive").to_table()
+    rows = found.select(["queueId", "queueOffset", "body"]).to_pylist()
+    places = {(row["queueId"], row["queueOffset"]): row["body"] for row in rows}
+    assert len(rows) == len(places) == table.state().rows
+    stored = {(m.queue_id, m.queue_offset): m.body for m in broker.stored(topic)}
+    ends = table.state().ends[topic]["broker-a"]
+    archived = {key: body for key, body in stored.items() if key[1] < ends[str(key[0])]}
+    assert places == archived
+    sql = f"SELECT count(*) AS c, count(DISTINCT queueId, queueOffset) AS d FROM `{topic}`"
+    said = subprocess.run(
+        [SCRIPT, "sql", sql, "-n", broker.nameserver, "--archive", "archive", "--format", "json",
+         "--bodies", "raw"],
+        cwd=directory, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    counted = json.loads(said)
+    assert counted["c"] == counted["d"] >= len(stored)
+    assert counted["c"] <= len(broker.stored(topic))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.usefixtures("sending")
+def test_ctrl_c_ends_in_order_and_nobody_runs_twice(
+    shared_broker: RunningBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["pipeline", "run", "archive", "-n", shared_broker.nameserver, "--topic", topic]
+    process = start([*command, "--set", "trigger.interval=1s"], tmp_path)
+    log = tmp_path / "archive/_tianzhou/log"
+    until(lambda: len(list(log.glob("*.json"))) > 1, "two micro-batches", tmp_path)
+    facts = said("pipeline", "status", "archive", "--json", cwd=tmp_path, monkeypatch=monkeypatch)
+    assert json.loads(facts)["process"] == process.pid
+    second = subprocess.run([SCRIPT, *command], cwd=tmp_path, capture_output=True, text=True)
+    assert second.returncode == 1
+    assert f"runs already, in process {process.pid}" in second.stderr
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    text = (tmp_path / "said.txt").read_text()
+    assert "archive ended. sink-0:" in text
+    assert "Traceback" not in text
+    assert not list((tmp_path / "archive/_tianzhou/staging").glob("*/*"))
+    shown = said("pipeline", "status", "archive", cwd=tmp_path, monkeypatch=monkeypatch)
+    assert "does not run" in shown
