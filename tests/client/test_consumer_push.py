@@ -3,9 +3,11 @@
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
+
 from consuming import (
     Notes,
     asynchronous,
@@ -16,7 +18,6 @@ from consuming import (
     send,
     until,
 )
-
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.producer import Producer
@@ -95,6 +96,25 @@ async def test_explicit_acknowledgement_commits_the_smallest_in_work(mq: Running
             await consumer.commit()
             assert mq.committed("g", "orders") == {0: committed}
     assert mq.committed("g", "orders") == {0: 1}
+
+
+@asynchronous
+async def test_a_loop_that_waits_for_each_message_goes_on(mq: RunningBroker) -> None:
+    """More waits than a turn has messages, each for a single one."""
+    mq.create_topic("orders", queues=1)
+    async with push(mq) as consumer, Producer("p", nameserver=mq.nameserver) as producer:
+        got = [message.body async for message in _sent_one_by_one(consumer, producer, 150)]
+    assert got == numbers(150)
+
+
+async def _sent_one_by_one(
+    consumer: PushConsumer, producer: Producer, count: int
+) -> AsyncIterator[ReceivedMessage]:
+    messages = aiter(consumer)
+    for body in numbers(count):
+        waiting = asyncio.ensure_future(anext(messages))
+        await producer.send(Message("orders", body))
+        yield await waiting
 
 
 @asynchronous

@@ -184,15 +184,20 @@ def _lane_info(lane: Lane) -> dict[str, int | bool]:
         "cachedMsgSizeInMiB": window.bytes // _MIB,
         "commitOffset": window.committable,
         "droped": lane.is_dropped,
-        "lastConsumeTimestamp": lane.consumed_at,
+        "lastConsumeTimestamp": _wall_ms(lane.finished_at),
         "lastLockTimestamp": 0,
-        "lastPullTimestamp": lane.pulled_at,
+        "lastPullTimestamp": _wall_ms(lane.pulled_at),
         "locked": lane.locked_until > 0,
         "transactionMsgCnt": 0,
         "transactionMsgMaxOffset": 0,
         "transactionMsgMinOffset": 0,
         "tryUnlockTimes": 0,
     }
+
+
+def _wall_ms(monotonic_s: float) -> int:
+    """0 for never."""
+    return round((time.time() - time.monotonic() + monotonic_s) * 1000) if monotonic_s else 0
 
 
 def _stacks() -> str:

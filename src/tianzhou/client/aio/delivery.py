@@ -11,6 +11,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Final, Protocol
 
 from tianzhou.client.aio.lane import Lane, Piece, Ready, Run
@@ -37,29 +38,21 @@ class Delivery(Protocol):
         ...
 
     def overdue(self, before: float) -> list[tuple[Piece, ReceivedMessage]]:
-        """Messages in hand since before this moment of the loop's time. Each is told once."""
+        """Messages in hand since before this moment of monotonic time. Each is told once."""
         ...
 
     async def stop(self) -> None: ...
 
 
-class _InHand:
-    """What workers have at present, to find those that take too long."""
+InHand = dict[int, tuple[float, Piece, list[ReceivedMessage]]]
+"""What each worker has at present, and since when, to find those that take too long."""
 
-    def __init__(self) -> None:
-        self._rows: dict[int, tuple[float, Piece, list[ReceivedMessage]]] = {}
 
-    def begin(self, worker: int, now: float, piece: Piece, had: list[ReceivedMessage]) -> None:
-        self._rows[worker] = (now, piece, had)
-
-    def end(self, worker: int) -> bool:
-        """False when the messages were taken away from the worker meanwhile."""
-        return self._rows.pop(worker, None) is not None
-
-    def overdue(self, before: float) -> list[tuple[Piece, ReceivedMessage]]:
-        late = [worker for worker, (since, _, _) in list(self._rows.items()) if since < before]
-        rows = [row for worker in late if (row := self._rows.pop(worker, None)) is not None]
-        return [(piece, message) for _, piece, messages in rows for message in messages]
+def overdue(in_hand: InHand, before: float) -> list[tuple[Piece, ReceivedMessage]]:
+    """Taken away from the workers, who find that when they are done."""
+    late = [worker for worker, (since, _, _) in list(in_hand.items()) if since < before]
+    rows = [row for worker in late if (row := in_hand.pop(worker, None)) is not None]
+    return [(piece, message) for _, piece, messages in rows for message in messages]
 
 
 class TaskWorkers:
@@ -73,7 +66,7 @@ class TaskWorkers:
         self._ready = ready
         self._settler = settler
         self._tasks = tasks
-        self._in_hand = _InHand()
+        self._in_hand: InHand = {}
         self._idle: deque[asyncio.Future[None]] = deque()
         self._started = 0
         self._is_spreading = False
@@ -109,7 +102,7 @@ class TaskWorkers:
 
     async def _work(self, number: int) -> None:
         ready, listener, in_hand = self._ready, self._listener, self._in_hand
-        count_max, turn = listener.count_max, 0
+        settle, count_max, turn = self._settler.settle, listener.count_max, 0
         while True:
             piece = ready.take(count_max)
             if piece is None:
@@ -119,16 +112,16 @@ class TaskWorkers:
                 turn = 0
                 continue
             messages = piece.messages(AFTER_THE_CALL)
-            in_hand.begin(number, self._loop.time(), piece, messages)
+            in_hand[number] = (monotonic(), piece, messages)
             failures = None
             try:
                 failures = await listener.call(messages)
             finally:
-                is_ours = in_hand.end(number)
+                is_ours = in_hand.pop(number, None) is not None
                 if failures is None:  # ended from outside: not done, but not in hand either
                     ready.settle(piece.lane, piece.end - piece.first)
             if is_ours and failures is not None:
-                self._settler.settle(piece, failures)
+                settle(piece, failures)
             turn += 1
             if turn >= TURN:
                 turn = 0
@@ -138,7 +131,7 @@ class TaskWorkers:
         self._ready.discard(lane)
 
     def overdue(self, before: float) -> list[tuple[Piece, ReceivedMessage]]:
-        return self._in_hand.overdue(before)
+        return overdue(self._in_hand, before)
 
     async def stop(self) -> None:
         """The tasks end with all others of the consumer."""
@@ -157,7 +150,7 @@ class ThreadWorkers:
         self._ready = ready
         self._settler = settler
         self._on_error = on_error
-        self._in_hand = _InHand()
+        self._in_hand: InHand = {}
         self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
         """One for each thread that is to look for messages; False sends it home."""
         self._idle = 0
@@ -215,7 +208,7 @@ class ThreadWorkers:
 
     def _work(self, number: int) -> None:
         ready, listener, in_hand, done = self._ready, self._listener, self._in_hand, self._done
-        count_max, time = listener.count_max, self._loop.time
+        count_max = listener.count_max
         while True:
             piece = ready.take(count_max)
             if piece is None:
@@ -230,12 +223,12 @@ class ThreadWorkers:
                     return
                 continue
             messages = piece.messages(AFTER_THE_CALL)
-            in_hand.begin(number, time(), piece, messages)
+            in_hand[number] = (monotonic(), piece, messages)
             failures = None
             try:
                 failures = listener.call_here(messages)
             finally:
-                if in_hand.end(number) and not self._is_stopped:
+                if in_hand.pop(number, None) is not None and not self._is_stopped:
                     done.append((piece, failures))
                     if not self._is_settling:
                         self._is_settling = True
@@ -254,7 +247,7 @@ class ThreadWorkers:
         self._ready.discard(lane)
 
     def overdue(self, before: float) -> list[tuple[Piece, ReceivedMessage]]:
-        return self._in_hand.overdue(before)
+        return overdue(self._in_hand, before)
 
     async def stop(self) -> None:
         """Threads that wait end; one whose listener does not return is left behind."""

@@ -34,14 +34,13 @@ class _LaneSettling:
         self._handout = handout
 
     def ack(self, message: ReceivedMessage) -> None:
-        if message.verdict is None and message.queue_offset in self.lane.window:
-            self._handout.settled(self.lane, message, ContextCode.SUCCESS)
+        # A second time, or after `retry`, it is no longer in work, or has a verdict.
+        if message.verdict is None and self.lane.finish((message.queue_offset,)):
             self._handout.acked(self.lane, message)
 
     def retry(self, message: ReceivedMessage, delay_level: int) -> None:
         if message.verdict is None and message.queue_offset in self.lane.window:
             message.verdict = delay_level
-            self._handout.settled(self.lane, message, ContextCode.FAILED)
             self._handout.failed(self.lane, message, delay_level)
 
 
@@ -93,22 +92,17 @@ class Handout:
     async def take(self, count_max: int) -> list[ReceivedMessage]:
         """The next messages, all of one queue. Empty: the consumer was stopped. Raises what
         ended the consumer."""
-        self._since_pause += 1
         if self._since_pause >= TURN:
             self._since_pause = 0
             await asyncio.sleep(0)
         while True:
+            messages = self._take(count_max)
+            if messages is not None:
+                return messages
             if self._ended is not None:
                 raise self._ended
             if self._is_stopped:
                 return []
-            piece = self._next(count_max)
-            if piece is not None:
-                messages = piece.messages(self._settling(piece.lane))
-                if self.trace is not None:
-                    for message in messages:
-                        self._traced[piece.lane, message.queue_offset] = self.trace.began([message])
-                return messages
             waiting = self._loop.create_future()
             self._waiting.append(waiting)
             try:
@@ -117,6 +111,23 @@ class Handout:
                 if waiting.done() and not waiting.cancelled():
                     self._wake(1)  # it was this one's turn: somebody else's now
                 raise
+
+    def maybe_take(self, count_max: int) -> list[ReceivedMessage] | None:
+        """What can be had without waiting; nothing, when it is others' turn."""
+        self._since_pause += 1
+        return None if self._since_pause >= TURN else self._take(count_max)
+
+    def _take(self, count_max: int) -> list[ReceivedMessage] | None:
+        if self._is_stopped or self._ended is not None:
+            return None
+        piece = self._next(count_max)
+        if piece is None:
+            return None
+        messages = piece.messages(self._settling(piece.lane))
+        if self.trace is not None:
+            for message in messages:
+                self._traced[piece.lane, message.queue_offset] = self.trace.began([message])
+        return messages
 
     def _settling(self, lane: Lane) -> _LaneSettling:
         found = self._settlings.get(lane)
@@ -127,12 +138,10 @@ class Handout:
     def _next(self, count_max: int) -> Piece | None:
         return self._ready.take(count_max)
 
-    def settled(self, lane: Lane, message: ReceivedMessage, code: ContextCode) -> None:
-        """What the trace is told."""
-        if self.trace is not None:
-            began = self._traced.pop((lane, message.queue_offset), None)
-            if began is not None:
-                self.trace.ended(began, code)
+    def _told(self, lane: Lane, message: ReceivedMessage, code: ContextCode) -> None:
+        began = self._traced.pop((lane, message.queue_offset), None)
+        if self.trace is not None and began is not None:
+            self.trace.ended(began, code)
 
     def give_back(self, messages: list[ReceivedMessage]) -> None:
         """They were handed out, but nobody looked at them."""
@@ -143,15 +152,19 @@ class Handout:
 
     def _take_back(self, lane: Lane, message: ReceivedMessage) -> None:
         if not lane.is_dropped:
-            self._ready.put_first(Run(lane, message.as_records(), 0, message.local_times))
+            self._ready.put_first(Run(lane, message.as_records(), message.local_times))
         self._ready.settle(lane)
 
     def acked(self, lane: Lane, message: ReceivedMessage) -> None:
+        """It has just been finished."""
         self._settler.finished_count += 1
-        lane.finish(message.queue_offset)
         self._ready.settle(lane)
+        if self._traced:
+            self._told(lane, message, ContextCode.SUCCESS)
 
     def failed(self, lane: Lane, message: ReceivedMessage, delay_level: int) -> None:
+        if self._traced:
+            self._told(lane, message, ContextCode.FAILED)
         self._settler.fail(lane, message, delay_level)
 
 
@@ -190,21 +203,18 @@ class OrderlyHandout(Handout):
             if lane.locked_until <= self._loop.time():
                 self._free.append(lane)
                 continue
-            _, records, first, times = lane.waiting[0]
-            end = min(first + count_max, len(records.starts))
-            if end == len(records.starts):
+            run = lane.waiting[0]
+            piece = run.take(count_max)
+            if not run.left:
                 lane.waiting.popleft()
-            else:
-                lane.waiting[0] = Run(lane, records, end, times)
-            lane.in_hand += end - first
-            return Piece(lane, records, first, end, times)
+            return piece
         if self._free:  # their locks were lost: look again when they may be back
             self._loop.call_later(LOCK_WAIT_S, self._wake, 1)
         return None
 
     def _take_back(self, lane: Lane, message: ReceivedMessage) -> None:
         if not lane.is_dropped:
-            again = Run(lane, message.as_records(), 0, message.local_times)
+            again = Run(lane, message.as_records(), message.local_times)
             lane.waiting.appendleft(again)
         self._ready.settle(lane)
         self._set_free(lane)
@@ -214,6 +224,8 @@ class OrderlyHandout(Handout):
         self._set_free(lane)
 
     def failed(self, lane: Lane, message: ReceivedMessage, delay_level: int) -> None:
+        if self._traced:
+            self._told(lane, message, ContextCode.FAILED)
         self._settler.failed_count += 1
         self._tasks.run(self._try_again(lane, message, delay_level))
 
@@ -224,6 +236,7 @@ class OrderlyHandout(Handout):
             except ClientError:
                 pass  # then it is tried once more
             else:
+                lane.finish((message.queue_offset,))
                 self.acked(lane, message)
                 return
         await asyncio.sleep(self._suspend_s)
@@ -245,11 +258,15 @@ class _Iterator:
         """Who asked last: while it works on a message, it waits for nothing else."""
 
     async def _next(self) -> list[ReceivedMessage]:
-        self.settle()
-        self.task = asyncio.current_task()
-        messages = await self._handout.take(self._count_max)
-        if not messages:
-            raise StopAsyncIteration
+        for message in self._last:
+            message.ack()
+        self._last = []
+        messages = self._handout.maybe_take(self._count_max)
+        if messages is None:
+            self.task = asyncio.current_task()
+            messages = await self._handout.take(self._count_max)
+            if not messages:
+                raise StopAsyncIteration
         if self._auto_ack:
             self._last = messages
         return messages

@@ -11,7 +11,8 @@ turn and the committed offset is exactly where the next owner must begin.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import NamedTuple
 
 from tianzhou.client.core.pulling import PullPlan, Records
@@ -24,7 +25,7 @@ class Lane:
     """Owner: the event loop, but `in_hand`, which belongs to whoever holds the lock of `Ready`."""
 
     __slots__ = (
-        "_freed", "_pausing", "accepts_tag", "consumed_at", "in_hand", "is_dropped", "is_gone",
+        "_freed", "_pausing", "accepts_tag", "finished_at", "in_hand", "is_dropped", "is_gone",
         "limits", "locked_until", "orderly", "plan", "pulled_at", "queue", "waiting", "window",
     )  # fmt: skip
 
@@ -47,17 +48,21 @@ class Lane:
         """In ordered consumption: what is not begun."""
         self.locked_until = 0.0
         """In ordered consumption: when the broker's lock is no longer to be relied on."""
-        self.pulled_at = self.consumed_at = 0
-        """Wall time in milliseconds, for those who ask how it goes."""
+        self.pulled_at = self.finished_at = 0.0
+        """When something last came, and when something was last done; monotonic seconds."""
         self._pausing: asyncio.Future[None] | None = None
         self._freed: asyncio.Future[None] | None = None
 
-    def finish(self, offset: int) -> None:
-        """The message is done, or somebody else's."""
-        self.window.finish(offset)
+    def finish(self, offsets: Sequence[int]) -> int:
+        """The messages are done, or somebody else's. How many of them were in work."""
+        finish, count = self.window.finish, 0
+        for offset in offsets:
+            count += finish(offset)
+        self.finished_at = monotonic()
         waiting = self._pausing
         if waiting is not None and not waiting.done() and self.has_room:
             waiting.set_result(None)
+        return count
 
     @property
     def has_room(self) -> bool:
@@ -81,18 +86,30 @@ class Lane:
             await self._freed
 
 
-class Run(NamedTuple):
+class Run:
     """Messages of one pull that nobody has begun: those from `first` on."""
 
-    lane: Lane
-    records: Records
-    first: int = 0
-    times: int = 0
-    """How often they were tried in place before."""
+    __slots__ = ("count", "first", "lane", "records", "times")
+
+    def __init__(self, lane: Lane, records: Records, times: int = 0) -> None:
+        self.lane = lane
+        self.records = records
+        self.first = 0
+        self.count = len(records.starts)
+        self.times = times
+        """How often they were tried in place before."""
 
     @property
     def left(self) -> int:
-        return len(self.records.starts) - self.first
+        return self.count - self.first
+
+    def take(self, count_max: int) -> "Piece":
+        """The next of them. They are in hand from now on."""
+        first = self.first
+        end = min(first + count_max, self.count)
+        self.first = end
+        self.lane.in_hand += end - first
+        return Piece(self.lane, self.records, first, end, self.times)
 
 
 class Piece(NamedTuple):
@@ -143,16 +160,12 @@ class Ready:
             runs = self._runs
             if not runs:
                 return None
-            lane, records, first, times = runs[0]
-            end = first + count_max
-            if end >= len(records.starts):
-                end = len(records.starts)
+            run = runs[0]
+            piece = run.take(count_max)
+            if run.first == run.count:
                 runs.popleft()
-            else:
-                runs[0] = Run(lane, records, end, times)
-            self.count -= end - first
-            lane.in_hand += end - first
-        return Piece(lane, records, first, end, times)
+            self.count -= piece.end - piece.first
+        return piece
 
     def settle(self, lane: Lane, count: int = 1) -> None:
         """They are no longer in hand. In the event loop only."""

@@ -209,8 +209,7 @@ class LitePullConsumer:
                 break
             found += piece.messages()
             lane = piece.lane
-            for offset in piece.records.offsets[piece.first : piece.end]:
-                lane.finish(offset)
+            lane.finish(piece.records.offsets[piece.first : piece.end])
             self._ready.settle(lane, piece.end - piece.first)
             self._handed[lane.queue] = lane.window.committable
         return found

@@ -122,14 +122,10 @@ class OrderlyWorkers:
         """The next messages in pieces of what one call gets; all in hand from now on."""
         pieces: list[Piece] = []
         while lane.waiting and len(pieces) < TURN and not lane.is_dropped:
-            _, records, first, times = lane.waiting[0]
-            end = min(first + self._listener.count_max, len(records.starts))
-            if end == len(records.starts):
+            run = lane.waiting[0]
+            pieces.append(run.take(self._listener.count_max))
+            if not run.left:
                 lane.waiting.popleft()
-            else:
-                lane.waiting[0] = Run(lane, records, end, times)
-            lane.in_hand += end - first
-            pieces.append(Piece(lane, records, first, end, times))
         return pieces
 
     async def _call(self, lane: Lane, pieces: list[Piece]) -> _Served:
@@ -184,7 +180,7 @@ class OrderlyWorkers:
             await self._settler.send_back(lane, message, DEAD)
         except ClientError:
             return False  # it is tried again, and so is this
-        lane.finish(message.queue_offset)
+        lane.finish((message.queue_offset,))
         self._ready.settle(lane)
         return True
 
@@ -195,7 +191,7 @@ class OrderlyWorkers:
                 continue
             self._ready.settle(lane, end - first)
             if not lane.is_dropped:
-                lane.waiting.appendleft(Run(lane, _part(records, first, end), 0, times))
+                lane.waiting.appendleft(Run(lane, _part(records, first, end), times))
 
 
 def _part(records: Records, first: int, end: int) -> Records:

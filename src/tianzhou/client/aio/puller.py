@@ -7,6 +7,7 @@ broker and the listener are busy at the same time. A pull that finds nothing wai
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import Final
 
 from tianzhou.base.errors import Retry
@@ -119,7 +120,7 @@ class Puller:
         answer = read_answer(header, body)
         if answer is None:
             raise remote_error(address, header.code, header.remark)
-        lane.pulled_at = self._cluster.now_ms()
+        lane.pulled_at = monotonic()
         return answer
 
     async def _take(self, lane: Lane, answer: PullAnswer) -> bool:

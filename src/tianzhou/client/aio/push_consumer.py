@@ -19,6 +19,7 @@ Nothing dies silently: what ends a consumer is raised by `async for`, `run`, `cl
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from time import monotonic
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -376,6 +377,6 @@ class _Parts:
         limit_s = self._options.consume_timeout_s
         while True:
             await asyncio.sleep(min(limit_s / 4, _OVERDUE_CHECK_S))
-            before = asyncio.get_running_loop().time() - limit_s
+            before = monotonic() - limit_s
             for piece, message in self.delivery.overdue(before):
                 self.settler.fail(piece.lane, message, message.verdict or GROWING)

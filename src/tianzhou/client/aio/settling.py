@@ -45,14 +45,14 @@ class Settler:
 
     def settle(self, piece: Piece, failures: Sequence[Failure] = ()) -> None:
         """The user is done with these messages, and these of them failed."""
-        lane, offsets = piece.lane, piece.records.offsets
-        failed = {failure[0].queue_offset for failure in failures} if failures else ()
-        for offset in offsets[piece.first : piece.end]:
-            if offset not in failed:
-                lane.finish(offset)
-        lane.consumed_at = self._cluster.now_ms()
-        self.finished_count += piece.end - piece.first - len(failures)
-        self._ready.settle(lane, piece.end - piece.first - len(failures))
+        lane, first, end = piece.lane, piece.first, piece.end
+        offsets = piece.records.offsets[first:end]
+        if failures:
+            failed = {message.queue_offset for message, _ in failures}
+            offsets = [offset for offset in offsets if offset not in failed]
+        lane.finish(offsets)
+        self.finished_count += len(offsets)
+        self._ready.settle(lane, len(offsets))
         for message, delay_level in failures:
             self.fail(lane, message, delay_level)
 
@@ -63,7 +63,7 @@ class Settler:
             self._ready.settle(lane)
         elif self._options.broadcasting:
             log.warning("message.dropped", extra=_facts(message))
-            lane.finish(message.queue_offset)
+            lane.finish((message.queue_offset,))
             self._ready.settle(lane)
         else:
             self._tasks.run(self._return(lane, message, delay_level))
@@ -78,7 +78,7 @@ class Settler:
             if not lane.is_dropped:
                 self.offer(again(lane, message))
         else:
-            lane.finish(message.queue_offset)
+            lane.finish((message.queue_offset,))
             self._ready.settle(lane)
 
     async def send_back(self, lane: Lane, message: ReceivedMessage, delay_level: int) -> None:
@@ -99,7 +99,7 @@ class Settler:
 
 def again(lane: Lane, message: ReceivedMessage) -> Run:
     """A message as a run of its own, to be tried once more."""
-    return Run(lane, message.as_records(), 0, message.local_times + 1)
+    return Run(lane, message.as_records(), message.local_times + 1)
 
 
 def _facts(message: ReceivedMessage) -> dict[str, object]:
