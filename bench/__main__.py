@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from bench import broker, client_consumer, client_producer, memory, store
+from bench import broker, client_consumer, client_producer, memory, spark, store
 from bench.measure import Row, show
 
 RESULTS = Path("build/bench.jsonl")
@@ -21,8 +21,9 @@ def main() -> None:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("measuring")
         for item in chain(
-            store.rows(directory), broker.rows(), client_producer.rows(), client_consumer.rows()
-        ):
+            store.rows(directory), broker.rows(), client_producer.rows(), client_consumer.rows(),
+            spark.rows(directory),
+        ):  # fmt: skip
             rows.append(item)
             progress.update(task, description=f"measured: {item.group}, {item.name}")
         progress.update(task, description="measuring memory, with a log of 10 GiB")

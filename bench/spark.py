@@ -83,12 +83,14 @@ def fill(nameserver: str, topic: str, rows: int) -> None:
     """Messages such as producers send: a unique id, a tag, a key."""
     with Brokers(nameserver) as brokers:
         sender = BatchSender(brokers, "bench")
-        body = os.urandom(BODY_BYTES // 2).hex().encode()
+        # Text that does not repeat within a Parquet page.
+        pool = os.urandom(1 << 20).hex().encode()
         for n in range(rows):
+            at = n * 997 % (len(pool) - BODY_BYTES)
             text = b"UNIQ_KEY\x017F000001%024X\x02TAGS\x01tag-%d\x02KEYS\x01T%07d\x02" % (
                 n, n % 10, n,
             )  # fmt: skip
-            sender.add(topic, Entry(body, text))
+            sender.add(topic, Entry(pool[at : at + BODY_BYTES], text))
         sender.flush()
 
 

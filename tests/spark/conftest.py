@@ -4,6 +4,7 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,14 @@ from clients.server_process import ServerProcess
 from spark.filling import Filling
 
 _NUMBERS = itertools.count()
+_TEST_S = 300
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A session takes ten seconds to start on a calm machine, and a minute on a busy one."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_TEST_S))
 
 
 @pytest.fixture(scope="session", autouse=True)
