@@ -8,7 +8,7 @@ READY := .venv/.ready
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check bench torture interop lock gen fmt clean
+.PHONY: help setup demo test quick check bench torture sim interop lock gen fmt clean
 
 help:  ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ bench: $(READY)  ## Measure: a table, and JSON lines in build/bench.jsonl
 
 torture: $(READY)  ## The crash tests at length: 1,000 kills, 500,000 crash images (about an hour)
 	TIANZHOU_TORTURE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 tests/crash
+
+sim: $(READY)  ## Simulated Raft groups: new seeds for MINUTES (10), a ledger in build/raft-ledger.jsonl
+	$(BIN)/python -m tianzhou.testing.sim.raft_run --minutes $(or $(MINUTES),10) --jobs $(JOBS)
 
 interop: $(READY)  ## Proofs against Java RocketMQ (needs Maven and a JDK; skipped aloud without)
 	TIANZHOU_INTEROP=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 600 -rs tests/interop

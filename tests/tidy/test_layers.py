@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sources import ROOT, SRC, name_of, nodes_of, place_of, python_files, roots_imported
 
-PURE = ("base", "record", "wire", "filter", "client/core")
+PURE = ("base", "record", "wire", "raft", "filter", "client/core")
 ACTS = {"asyncio", "socket", "ssl", "threading", "time", "random", "logging", "os", "mmap"}
 STORE_BANS = {"asyncio", "socket", "logging", "random"}
 

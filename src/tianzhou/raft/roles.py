@@ -57,7 +57,6 @@ TRANSITIONS: Final[Mapping[Role, Mapping[Event, Role]]] = {
     Role.PRE_CANDIDATE: {
         _E.TIMEOUT: _R.PRE_CANDIDATE,
         _E.PRE_VOTE_WON: _R.CANDIDATE,
-        _E.TOLD_TO_LEAD: _R.CANDIDATE,
         _E.LEADER_SEEN: _R.FOLLOWER,
         _E.HIGHER_TERM: _R.FOLLOWER,
     },

@@ -1,0 +1,83 @@
+"""Memberships and majorities."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tianzhou.base.errors import UsageError
+from tianzhou.raft.membership import MemberHistory, Members, check, decode, members_of
+from tianzhou.raft.messages import LogIndex
+from tianzhou.raft.quorum import agreed, won
+
+IDS = st.frozensets(st.sampled_from([f"n{number}" for number in range(7)]), min_size=1)
+
+
+@given(voters=IDS, outgoing=IDS | st.just(frozenset[str]()), learners=IDS)
+def test_members_survive_the_log(
+    voters: frozenset[str], outgoing: frozenset[str], learners: frozenset[str]
+) -> None:
+    members = Members(voters, outgoing, learners, "n0=host:1;n1=[::1]:2\nanything")
+    assert decode(members.encode()) == members
+
+
+@given(voters=IDS, outgoing=IDS | st.just(frozenset[str]()), granted=IDS)
+def test_majorities_are_counted_as_by_hand(
+    voters: frozenset[str], outgoing: frozenset[str], granted: frozenset[str]
+) -> None:
+    enough = all(2 * len(s & granted) > len(s) for s in (voters, outgoing) if s)
+    assert won(Members(voters, outgoing), granted) == enough
+
+
+@given(st.dictionaries(st.sampled_from("abcdefg"), st.integers(0, 9), min_size=1))
+def test_what_is_agreed_was_reached_by_a_majority_and_nothing_more(reached: dict[str, int]) -> None:
+    members = members_of(reached)
+    index = agreed(members, lambda node: reached[node])
+    assert 2 * sum(value >= index for value in reached.values()) > len(reached)
+    assert 2 * sum(value > index for value in reached.values()) <= len(reached)
+
+
+@given(before=IDS, after=IDS)
+def test_each_step_has_a_common_majority(before: frozenset[str], after: frozenset[str]) -> None:
+    """Nobody can collect a majority before and one after without a common member."""
+    step = members_of(before).towards(members_of(after))
+    assert step.voters == after
+    if not step.outgoing:
+        assert len(before ^ after) <= 1
+    else:
+        assert step.outgoing == before
+
+
+@pytest.mark.parametrize(
+    ("members", "complaint"),
+    [
+        (members_of([]), "at least one voter"),
+        (members_of(["a"], ["a"]), "voter and learner at once"),
+        (members_of(["a,b"]), "no name for a member"),
+        (members_of([""]), "no name for a member"),
+    ],
+)
+def test_nonsense_is_refused(members: Members, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        check(members)
+
+
+def test_history_goes_back_and_forth() -> None:
+    one, two, three = members_of("a"), members_of("ab"), members_of("abc")
+    history = MemberHistory([(LogIndex(0), one)])
+    history.append(LogIndex(4), two)
+    history.append(LogIndex(9), three)
+    assert [history.at(LogIndex(i)) for i in (0, 3, 4, 8, 9)] == [one, one, two, two, three]
+    assert not history.cut(LogIndex(10))
+    assert history.cut(LogIndex(9))
+    assert (history.current, history.current_index) == (two, 4)
+    history.trim(LogIndex(3))
+    assert history.previous() == one
+    history.trim(LogIndex(4))
+    assert history.previous() is None
+
+
+def test_who_is_on_the_way_out_has_a_seat_until_that_is_committed() -> None:
+    history = MemberHistory([(LogIndex(0), members_of("ab")), (LogIndex(5), members_of("a"))])
+    assert history.has_seat("b", LogIndex(4))
+    assert not history.has_seat("b", LogIndex(5))
+    assert not history.has_seat("c", LogIndex(4))

@@ -1,0 +1,74 @@
+"""Testing the tests: each bug planted in Raft must be caught by the simulation or a scenario.
+
+A survivor fails the run. Strengthen the checks then, not the list.
+"""
+
+import inspect
+from pathlib import Path
+
+import pytest
+from raft_bugs import BUGS
+from script import rewritten
+
+from sabotage.planting import Bug, planted
+from tianzhou.testing.sim.raft_run import run_seed
+
+PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
+SCENARIOS = Path(__file__).with_name("scenarios")
+SEEDS = 20
+
+
+def suffer(bug: Bug) -> None:
+    if bug.suite == "simulation":
+        for seed in range(bug.seed, bug.seed + SEEDS):
+            run_seed(seed)
+    else:
+        text = (SCENARIOS / f"{bug.suite}.txt").read_text(encoding="utf-8")
+        assert rewritten(text) == text, "the scenario goes otherwise"
+
+
+def outcome_of(bug: Bug) -> Exception | None:
+    with planted(bug):
+        try:
+            suffer(bug)
+        except Exception as caught:
+            return caught
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
+def test_a_planted_bug_is_caught(bug: Bug) -> None:
+    caught = outcome_of(bug)
+    assert caught is not None, f"nobody noticed: {bug.name}"
+    assert not isinstance(caught, PLANTED_BADLY), caught
+
+
+def test_what_catches_a_bug_is_quiet_without_it() -> None:
+    for name in sorted({bug.suite for bug in BUGS} - {"simulation"}):
+        text = (SCENARIOS / f"{name}.txt").read_text(encoding="utf-8")
+        assert rewritten(text) == text
+
+
+def test_there_are_enough_bugs_and_no_two_alike() -> None:
+    assert len(BUGS) >= 40
+    assert len({bug.name for bug in BUGS}) == len(BUGS)
+    assert len({bug.edits for bug in BUGS}) == len(BUGS)
+
+
+def test_a_failure_says_how_to_see_it_again() -> None:
+    (bug,) = [bug for bug in BUGS if bug.name == "vote not persisted"]
+    caught = outcome_of(bug)
+    assert caught is not None
+    assert any("raft_run --seed" in note for note in caught.__notes__)
+
+
+def test_the_product_is_whole_again_afterwards() -> None:
+    from tianzhou.raft.leader import commit
+
+    before = inspect.getsource(commit)
+    for bug in BUGS:
+        with planted(bug):
+            pass
+    assert inspect.getsource(commit) == before
+    run_seed(1)
