@@ -52,6 +52,6 @@ def test_every_way_in_the_table_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
         become(core, event)
 
     monkeypatch.setattr(Core, "become", noted)
-    for seed in (4, 5, 8, 14, 34, 1220):
+    for seed in (8, 17, 20):
         run_seed(seed)
     assert taken == {(role, event) for role, ways in TRANSITIONS.items() for event in ways}
