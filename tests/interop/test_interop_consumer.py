@@ -1,0 +1,223 @@
+"""Our consumers and a RocketMQ broker; and our consumer and Java's in one group."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import client_probe
+import java_servers
+import pytest
+from client_build import FIVE, build
+from client_probe import ClientProbe
+
+from tianzhou.client import (
+    ConsumerOptions,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PullConsumer,
+    PullStatus,
+    PushConsumer,
+    ReceivedMessage,
+    Sql92,
+    Start,
+)
+from tianzhou.client.core import assignment
+from tianzhou.client.errors import RemoteError, TianzhouError
+
+SHARE_S = 40.0
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rocketmq-consumers")
+
+
+@pytest.fixture(scope="module", params=[java_servers.FIVE, java_servers.FOUR])
+def version(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def nameserver(version: str, home: Path) -> Iterator[str]:
+    with java_servers.rocketmq(version, home / version) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def probe(version: str, home: Path, nameserver: str) -> Iterator[ClientProbe]:
+    with client_probe.running(build(FIVE), nameserver, home / f"probe-{version}") as running:
+        yield running
+
+
+def play(body: Callable[[], Awaitable[None]]) -> None:
+    async def within() -> None:
+        await asyncio.wait_for(body(), 90)
+
+    asyncio.run(within())
+
+
+async def until(look: Callable[[], object], what: str, within_s: float = SHARE_S) -> None:
+    try:
+        async with asyncio.timeout(within_s):
+            while not look():  # noqa: ASYNC110 - another process is looked at
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not within {within_s} s: {what}") from None
+
+
+async def send(nameserver: str, topic: str, bodies: list[str], tags: str | None = None) -> None:
+    async with Producer("makers", nameserver=nameserver) as producer:
+        for body in bodies:
+            await producer.send(Message(topic, body.encode(), tags=tags))
+
+
+def numbered(count: int, first: int = 0) -> list[str]:
+    return [f"{n:04}" for n in range(first, first + count)]
+
+
+def consumer_of(
+    nameserver: str, topic: str, expression: str = "*", **options: object
+) -> PushConsumer:
+    made = ConsumerOptions(start_from=Start.FIRST, **options)  # pyright: ignore[reportArgumentType] # the class checks them
+    return PushConsumer(
+        f"{topic}-group", nameserver=nameserver, subscribe={topic: expression}, options=made
+    )
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_loop_gets_what_was_sent(nameserver: str, orderly: bool) -> None:
+    topic = f"Loop-{orderly}"
+
+    async def body() -> None:
+        await send(nameserver, topic, numbered(40), tags="wanted")
+        await send(nameserver, topic, numbered(40, first=100), tags="other")
+        got: list[str] = []
+        async with consumer_of(nameserver, topic, "wanted", orderly=orderly) as consumer:
+            async for message in consumer:
+                got.append(message.body.decode())
+                if len(got) == 40:
+                    break
+        assert sorted(got) == numbered(40)
+        # It committed before it left: nothing of that comes again.
+        await send(nameserver, topic, ["last"], tags="wanted")
+        async with consumer_of(nameserver, topic, "wanted", orderly=orderly) as consumer:
+            assert (await anext(aiter(consumer))).body == b"last"
+
+    play(body)
+
+
+def test_a_failed_message_comes_again_and_dies(nameserver: str) -> None:
+    async def body() -> None:
+        await send(nameserver, "Fails", ["stubborn"])
+        seen: list[ReceivedMessage] = []
+        consumer = consumer_of(nameserver, "Fails", max_reconsume_times=1)
+
+        @consumer.listen
+        async def fail(message: ReceivedMessage) -> None:  # pyright: ignore[reportUnusedFunction] # the consumer has it
+            seen.append(message)
+            message.retry(1)
+
+        async with consumer:
+            await until(lambda: len(seen) == 2, "the second delivery")
+            async with PullConsumer("reader", nameserver=nameserver) as reader:
+                dead = await _dead_letters(reader, "%DLQ%Fails-group")
+        assert [message.reconsume_times for message in seen] == [0, 1]
+        assert {message.topic for message in seen} == {"Fails"}
+        assert [message.body for message in dead] == [b"stubborn"]
+
+    play(body)
+
+
+async def _dead_letters(reader: PullConsumer, topic: str) -> list[ReceivedMessage]:
+    async with asyncio.timeout(SHARE_S):
+        while True:
+            try:
+                (queue,) = await reader.queues(topic)
+                found = await reader.pull(queue, 0)
+            except TianzhouError:  # the topic is made by the first dead letter
+                found = None
+            if found is not None and found.status is PullStatus.FOUND:
+                return list(found.messages)
+            await asyncio.sleep(0.1)
+
+
+def test_polling_and_seeking(nameserver: str) -> None:
+    async def body() -> None:
+        await send(nameserver, "Polled", numbered(20))
+        options = ConsumerOptions(start_from=Start.FIRST)
+        async with LitePullConsumer("polls", nameserver=nameserver, options=options) as consumer:
+            queues = await consumer.queues("Polled")
+            await consumer.assign(queues)
+            got: list[str] = []
+            while len(got) < 20:
+                got += [message.body.decode() for message in await consumer.poll()]
+            assert sorted(got) == numbered(20)
+            await consumer.seek(queues[0], await consumer.offset_at(queues[0], 0))
+            again = await consumer.poll()
+            assert {message.queue for message in again} == {queues[0]}
+            await consumer.commit()
+            assert await consumer.committed(queues[0]) == again[-1].queue_offset + 1
+
+    play(body)
+
+
+def test_filters_that_are_switched_off_are_refused(nameserver: str) -> None:
+    """RocketMQ has them off by default, and says so."""
+
+    async def body() -> None:
+        await send(nameserver, "Filtered", ["x"])
+        wanted = {"Filtered": Sql92("a > 1")}
+        with pytest.raises(RemoteError, match=r"(?i)filter|support"):
+            await PushConsumer("filters", nameserver=nameserver, subscribe=wanted).start()
+
+    play(body)
+
+
+@pytest.mark.parametrize("model", ["concurrent", "orderly"])
+def test_a_mixed_group_splits_the_queues(nameserver: str, probe: ClientProbe, model: str) -> None:
+    topic, name = f"Mixed-{model}", f"java-{model}"
+    more = {"model": "orderly"} if model == "orderly" else {}
+
+    async def body() -> None:
+        await send(nameserver, topic, ["first"])
+        ours: list[ReceivedMessage] = []
+        consumer = consumer_of(
+            nameserver, topic, orderly=model == "orderly", strategy=assignment.average
+        )
+
+        @consumer.listen
+        async def note(message: ReceivedMessage) -> None:  # pyright: ignore[reportUnusedFunction] # the consumer has it
+            ours.append(message)
+
+        def held() -> int:
+            return sum(queue.topic == topic for queue in consumer.assignment)
+
+        async with consumer:
+            await until(lambda: len(ours) == 1, "the first message")
+            await asyncio.to_thread(
+                probe.ask, "consumer", name, group=f"{topic}-group", topic=topic, **more
+            )
+            await until(lambda: held() == 2, "two queues each")
+            await asyncio.sleep(1.5)  # Java begins with its queues
+            await send(nameserver, topic, numbered(100))
+            await until(
+                lambda: (
+                    {m.body.decode() for m in ours} | set(probe.bodies(name))
+                    == {"first", *numbered(100)}
+                ),
+                "everything for both",
+            )
+            theirs = {event["queueId"] for event in probe.events(name)}
+            mine = {m.queue_id for m in ours if m.body != b"first"}
+            assert len(mine) == len(theirs) == 2
+            assert not mine & theirs
+            await asyncio.to_thread(probe.stop, name)
+            await until(lambda: held() == 4, "all four again")
+            await send(nameserver, topic, numbered(40, first=1000))
+            await until(
+                lambda: set(numbered(40, first=1000)) <= {m.body.decode() for m in ours},
+                "everything for us",
+            )
+
+    play(body)
