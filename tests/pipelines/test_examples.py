@@ -44,7 +44,11 @@ def run_project(project: Path) -> None:
         "PYSPARK_PYTHON": sys.executable, "JAVA_HOME": java.provide(),
         "SPARK_LOCAL_IP": "127.0.0.1", "PATH": f"{BIN}:{os.environ['PATH']}",
     }  # fmt: skip
-    command = [BIN / "spark-pipelines", "run", "--spec", "spark-pipeline.yml"]
+    command = [
+        BIN / "spark-pipelines", "run",
+        "--conf", "spark.sql.catalogImplementation=hive",
+        "--conf", f"spark.sql.warehouse.dir={project}/warehouse",
+    ]  # fmt: skip
     done = subprocess.run(
         command, cwd=project, env=environment, capture_output=True, text=True,
         stdin=subprocess.DEVNULL,

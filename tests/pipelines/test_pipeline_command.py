@@ -14,7 +14,6 @@ from threading import Event, Thread
 import pytest
 from click.testing import CliRunner
 
-from tianzhou.base.errors import TianzhouError
 from tianzhou.client.sync import Message, Producer
 from tianzhou.cmd.main import cli
 from tianzhou.spark.pipelines import builtin, history
@@ -35,16 +34,22 @@ def said(*arguments: str, cwd: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return done.output
 
 
+def refused(*arguments: str) -> str:
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert done.exit_code != 0
+    return done.output
+
+
 def test_init_validate_list_and_reset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def call(*arguments: str) -> str:
         return said("pipeline", *arguments, cwd=tmp_path, monkeypatch=monkeypatch)
 
     assert "Wrote aggregate.yml" in call("init", "aggregate")
     assert "aggregate is fine" in call("validate", "aggregate.yml", "--set", "source.topic=x")
-    with pytest.raises(TianzhouError, match="is there already"):
-        call("init", "aggregate")
-    with pytest.raises(TianzhouError, match=r"<command line>|aggregate\.yml:\d+: .*'sauce'"):
-        call("validate", "aggregate.yml", "--set", "sauce=hot")
+    assert "is there already" in refused("pipeline", "init", "aggregate")
+    mistake = refused("pipeline", "validate", "aggregate.yml", "--set", "sauce=hot")
+    assert "aggregate.yml:" in mistake
+    assert "'sauce' is not known" in mistake
     (tmp_path / "broken.yml").write_text("name: [")
     listed = call("list")
     assert "aggregate.yml" in listed

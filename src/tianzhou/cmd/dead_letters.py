@@ -33,11 +33,13 @@ def dead_letters() -> None:
 @nameserver
 def list_(nameserver: str) -> None:
     """Groups that have dead letters."""
+    from tianzhou.cmd.spark_session import spark_errors
     from tianzhou.spark.options import read_options_of
     from tianzhou.spark.pipelines.dead_letters import boxes
 
-    options = read_options_of({"nameserver": nameserver, "topic": "TBW102"}, is_stream=False)
-    found = boxes(options)
+    with spark_errors():
+        options = read_options_of({"nameserver": nameserver, "topic": "TBW102"}, is_stream=False)
+        found = boxes(options)
     for group, count in found.items():
         click.echo(f"{group}: {count:,} dead letters")
     if not found:

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,10 +52,32 @@ def session(
         )
     if not is_remote:
         spark.sparkContext.setLogLevel("WARN")
+        if not master.startswith("local"):
+            # Executors on other machines get this very package; what it needs must be there.
+            spark.sparkContext.addPyFile(_packaged())
     try:
-        yield spark
+        with spark_errors():
+            yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def spark_errors() -> Generator[None]:
+    """What Spark and its sources say, in one sentence; the stacks are in the log."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        text = str(error).partition("\n\nJVM stacktrace")[0].partition(";\n'")[0]
+        raise click.ClickException(text.strip().partition("\n")[0]) from error
+
+
+def _packaged() -> str:
+    from tianzhou.spark.shipping import package
+
+    return package(tempfile.mkdtemp(prefix="tianzhou-"))
 
 
 @contextmanager

@@ -5,8 +5,10 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any, Final
 
+from tianzhou.spark.pipelines.builtin import find
 from tianzhou.spark.pipelines.errors import PipelineError
-from tianzhou.spark.pipelines.history import Sample
+from tianzhou.spark.pipelines.history import Sample, load
+from tianzhou.spark.pipelines.workplace import Workplace
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _PANELS: Final[dict[str, Callable[[Sample], float]]] = {
@@ -24,6 +26,12 @@ def bars(values: Sequence[float], width: int) -> str:
         return _BARS[0] * len(shown)
     top = len(_BARS) - 1
     return "".join(_BARS[max(0, min(top, round(value / most * top)))] for value in shown)
+
+
+def picture(what: str) -> Any:
+    """The figures of a pipeline, by its file or its name, as a picture: for notebooks."""
+    pipeline, directory = find(what)
+    return draw(load(Workplace(pipeline, directory)), title=pipeline.name)
 
 
 def draw(samples: Sequence[Sample], *, title: str = "") -> Any:

@@ -85,9 +85,12 @@ class ParquetSink(Part, frozen=True, tag="parquet"):
 
 
 class TopicSink(Part, frozen=True, tag="topic"):
-    """Messages. `options` are those of the connector; needs a column `body` or `value`."""
+    """Messages. `options` are those of the connector."""
 
     options: Options
+    columns: list[str] | None = None
+    """What a message gets, as expressions: `to_json(body) AS body`, `tags`, `keys`, `topic`, ...
+    All columns of the rows, unless given."""
     mode: Mode = "append"
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -39,12 +40,20 @@ def writer_of(rows: DataFrame, sink: Sink, place: Workplace, *, name: str) -> "D
             write = to_table(rows.schema, sink, table, query=f"{place.identity()}-{name}")
             writer = rows.writeStream.foreachBatch(write)
         case TopicSink():
-            writer = rows.writeStream.format("rocketmq").options(**as_text(sink.options))
+            chosen = _told("columns", lambda: rows.selectExpr(*(sink.columns or ("*",))))
+            writer = chosen.writeStream.format("rocketmq").options(**as_text(sink.options))
         case JdbcSink():
             writer = rows.writeStream.foreachBatch(ToDatabase(sink))
         case ConsoleSink():
             writer = rows.writeStream.foreachBatch(ToConsole(sink.rows))
     return writer.outputMode(mode)
+
+
+def _told(key: str, make: Callable[[], DataFrame]) -> DataFrame:
+    try:
+        return make()
+    except AnalysisException as error:
+        raise PipelineError(f"sinks: {key}: {str(error).partition(';')[0]}") from error
 
 
 @dataclass(frozen=True)
