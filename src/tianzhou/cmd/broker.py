@@ -6,14 +6,10 @@ from pathlib import Path
 
 import click
 
+from tianzhou.admin.commands.broker_config import config as config_command
+from tianzhou.admin.commands.broker_status import status
 from tianzhou.admin.commands.drain import drain
-from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.server import Broker
-from tianzhou.cmd import config_file, logs, serve
-from tianzhou.cmd.clock import SystemClock
-from tianzhou.store.config import StoreConfig
-from tianzhou.store.files import RealFiles
-from tianzhou.store.store import MessageStore
+from tianzhou.cmd import logs
 
 _NOT_OURS = ("storePathRootDir", "storePathCommitLog")
 
@@ -48,6 +44,15 @@ def broker(
     """Start a Broker, or manage a running one."""
     if ctx.invoked_subcommand is not None:
         return
+    # Not above: who asks a running broker needs none of it.
+    from tianzhou.broker.config import BrokerConfig
+    from tianzhou.broker.server import Broker
+    from tianzhou.cmd import config_file, serve
+    from tianzhou.cmd.clock import SystemClock
+    from tianzhou.store.config import StoreConfig
+    from tianzhou.store.files import RealFiles
+    from tianzhou.store.store import MessageStore
+
     serve.prepare(as_json=log_json, log_file=log_file)
     values = config_file.read(path) if path else {}
     stored_at = values.pop("storePathRootDir", None)
@@ -80,4 +85,5 @@ def broker(
     serve.run(start)
 
 
-broker.add_command(drain)
+for command in (drain, status, config_command):
+    broker.add_command(command)

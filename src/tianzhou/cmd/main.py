@@ -1,27 +1,41 @@
 """The `tianzhou` command: one name for everything, each part loaded when it is asked for."""
 
+import errno
 import importlib
-import sys
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import click
 
 import tianzhou
+from tianzhou.admin.commands.failures import ExitCode, failure_of
 from tianzhou.base.errors import TianzhouError
 from tianzhou.cmd.clock import SystemClock
+
+_ADMIN: Final = "tianzhou.admin.commands"
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "demo": (
         "tianzhou.cmd.demo:demo",
         "The main job: cluster, clients, pipelines, SQL.",
     ),
-    "broker": ("tianzhou.cmd.broker:broker", "Start a Broker, or drain a running one."),
+    "broker": ("tianzhou.cmd.broker:broker", "Start a Broker; status, settings, drain."),
     "nameserver": ("tianzhou.cmd.nameserver:nameserver", "Start a NameServer."),
     "up": ("tianzhou.cmd.up:up", "Start a NameServer and a Broker in one process."),
     "pipeline": ("tianzhou.cmd.pipeline:pipeline", "Topics to tables: declare, run, watch."),
     "sql": ("tianzhou.cmd.sql:sql", "Ask topics and their archive with SQL."),
     "dead-letters": ("tianzhou.cmd.dead_letters:dead_letters", "Look, repair, send again."),
+    "topic": (f"{_ADMIN}.topic:topic", "Make, look at, change and delete topics."),
+    "group": (f"{_ADMIN}.group:group", "Consumer groups: lag, members, reset."),
+    "produce": (f"{_ADMIN}.produce:produce", "Send lines, JSON or a load to a topic."),
+    "consume": (f"{_ADMIN}.consume:consume", "Show the messages of a topic as they come."),
+    "message": (f"{_ADMIN}.message:message", "Find a message, look at it, trace it."),
+    "dlq": (f"{_ADMIN}.dlq:dlq", "Dead letters: list, look at, send again."),
+    "transaction": (f"{_ADMIN}.transaction:transaction", "Pending transactions: decide by hand."),
+    "timer": (f"{_ADMIN}.timer:timer", "Messages that wait for their moment."),
+    "cluster": (f"{_ADMIN}.cluster:cluster", "All brokers at a glance."),
+    "bench": (f"{_ADMIN}.bench:bench", "Measure a running broker from here."),
+    "completion": (f"{_ADMIN}.completion:completion", "Completion for bash, zsh and fish."),
     "store": ("tianzhou.admin.commands.store:store", "Inspect, verify and rebuild a directory."),
 }
 
@@ -39,6 +53,20 @@ class LazyGroup(click.Group):
         module, _, name = place[0].partition(":")
         return getattr(importlib.import_module(module), name)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Errors of ours are one sentence and an exit code; anything else is a bug and shows
+        itself."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(ExitCode.INTERRUPTED)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # whoever read our output has enough; click ends quietly
+            raise failure_of(error) from error
+        except TianzhouError as error:
+            raise failure_of(error) from error
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
@@ -53,9 +81,4 @@ def cli(ctx: click.Context) -> None:
 
 
 def main() -> None:
-    """Errors of ours are one sentence and exit code 1; anything else is a bug and shows itself."""
-    try:
-        cli()
-    except (TianzhouError, OSError) as error:
-        click.echo(f"tianzhou: {error}", err=True)
-        sys.exit(1)
+    cli(prog_name="tianzhou")

@@ -1,0 +1,59 @@
+"""`tianzhou broker status`: one broker, as it sees itself."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tianzhou.admin.commands import output
+from tianzhou.admin.commands.session import Session, watched
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+FIRST: Final = "broker-a"
+
+
+@click.command()
+@click.argument("name", default=FIRST)
+@click.option("--all", "everything", is_flag=True, help="Everything that it says of itself.")
+@watched
+def status(session: Session, name: str, everything: bool) -> None:
+    """Show the state of the broker NAME."""
+
+    def look() -> dict[str, Any]:
+        found = session.admin.brokers.status(name)
+        producers = session.admin.brokers.producers(name)
+        return {
+            "broker": name,
+            "address": found.address,
+            "version": found.version,
+            "started_ms": found.started_ms,
+            "takes_messages": not found.refusal,
+            "refusal": found.refusal,
+            "sent_per_second": found.put_per_second,
+            "read_per_second": found.get_per_second,
+            "sent_today": found.put_today,
+            "disk_used_ratio": found.disk_used_ratio,
+            "producers": {group: len(clients) for group, clients in sorted(producers.items())},
+            "facts": dict(found.facts) if everything else {},
+        }
+
+    session.show(look, _view)
+
+
+def _view(found: dict[str, Any]) -> "RenderableType":
+    ratio = found["disk_used_ratio"]
+    producers = ", ".join(f"{group} ({count})" for group, count in found["producers"].items())
+    facts = {
+        "broker": found["broker"],
+        "address": found["address"],
+        "version": found["version"],
+        "started": output.moment_text(found["started_ms"]),
+        "messages": "taken" if found["takes_messages"] else f"refused: {found['refusal']}",
+        "sent per second": found["sent_per_second"],
+        "read per second": found["read_per_second"],
+        "sent today": found["sent_today"],
+        "disk used": "not known" if ratio < 0 else f"{ratio:.0%}",
+        "producers": producers or "none",
+    }
+    return output.pairs(facts | found["facts"])

@@ -1,0 +1,78 @@
+"""`tianzhou cluster`: every broker that the NameServer knows, at a glance."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tianzhou.admin.commands import output
+from tianzhou.admin.commands.session import Session, watched
+from tianzhou.base.errors import TianzhouError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@click.command()
+@watched
+def cluster(session: Session) -> None:
+    """Show every broker: where it is, what it does, whether it takes messages."""
+    session.show(lambda: [_row(session, *place) for place in _places(session)], _view)
+
+
+def _places(session: Session) -> list[tuple[str, str, int, str]]:
+    return [
+        (place.cluster, place.name, broker_id, address)
+        for place in session.admin.brokers.all()
+        for broker_id, address in sorted(place.addresses.items())
+    ]
+
+
+def _row(session: Session, cluster: str, name: str, broker_id: int, address: str) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "cluster": cluster, "broker": name, "id": broker_id, "address": address, "version": None,
+        "sent_per_second": None, "read_per_second": None, "disk_used_ratio": None,
+        "refusal": "", "error": "",
+    }  # fmt: skip
+    if broker_id != 0:
+        return row  # only masters are asked
+    try:
+        status = session.admin.brokers.status(name)
+    except TianzhouError as error:
+        return row | {"error": str(error)}
+    return row | {
+        "version": status.version,
+        "sent_per_second": status.put_per_second,
+        "read_per_second": status.get_per_second,
+        "disk_used_ratio": status.disk_used_ratio,
+        "refusal": status.refusal,
+    }
+
+
+def _view(rows: list[dict[str, Any]]) -> "RenderableType":
+    shown = [
+        row | {"disk": _disk(row["disk_used_ratio"]), "state": _state(row), "role": _role(row)}
+        for row in rows
+    ]
+    columns = {
+        "cluster": "cluster", "broker": "broker", "role": "role", "address": "address",
+        "version": "version", "sent_per_second": "sent/s", "read_per_second": "read/s",
+        "disk": "disk", "state": "state",
+    }  # fmt: skip
+    none = "the NameServer knows no broker; `tianzhou broker -n HOST:PORT` starts one"
+    return output.listing(shown, columns, none)
+
+
+def _role(row: dict[str, Any]) -> str:
+    return "master" if row["id"] == 0 else f"slave {row['id']}"
+
+
+def _state(row: dict[str, Any]) -> str:
+    if row["error"]:
+        return f"does not answer: {row['error']}"
+    if row["refusal"]:
+        return f"takes no messages: {row['refusal']}"
+    return "" if row["version"] is None else "serves"
+
+
+def _disk(ratio: float | None) -> str:
+    return "" if ratio is None or ratio < 0 else f"{ratio:.0%}"

@@ -1,0 +1,189 @@
+"""`tianzhou consume`: look at a topic, from anywhere, as messages come."""
+
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from itertools import chain, islice
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from tianzhou.admin.commands import message_facts, output
+from tianzhou.admin.commands.moments import moment
+from tianzhou.admin.commands.session import Session, asking, topic_name
+
+if TYPE_CHECKING:
+    from tianzhou.client.core.received import ReceivedMessage
+    from tianzhou.client.core.subscription import Sql92
+    from tianzhou.client.sync.pull_consumer import PullConsumer
+    from tianzhou.record.message import MessageView
+    from tianzhou.wire.queues import MessageQueue
+
+    Batches = Generator[Sequence[ReceivedMessage]]
+
+READER: Final = "TOOLS_CONSUMER"
+"""The group in whose name tools read: it has no offsets, and every broker has it."""
+PULL_COUNT: Final = 256
+PAUSE_MIN_S: Final = 0.02
+PAUSE_MAX_S: Final = 0.5
+"""Between two looks at queues that had nothing new."""
+POLL_S: Final = 0.5
+STARTS: Final = ("first", "last")
+
+
+def where(text: str) -> str | int:
+    """The type of an option: `first`, `last`, or a moment."""
+    return text if text in STARTS else moment(text)
+
+
+@click.command()
+@topic_name
+@click.option("--from", "start", type=where, default="last", show_default=True,
+              help="first, last, or a moment: 10m, 2026-11-16T08:30.")  # fmt: skip
+@click.option("-t", "--tag", default="*", show_default=True, help="Only these: a || b.")
+@click.option("--sql", help="Only these, by their properties: amount > 100 AND region = 'north'.")
+@click.option("--max", "count", type=click.IntRange(1), help="End after so many.")
+@click.option("--until-end", is_flag=True, help="End when everything that is there was shown.")
+@click.option("--idle", "idle_s", type=float, metavar="SECONDS",
+              help="End when nothing came for so long.")  # fmt: skip
+@click.option("--format", "form", type=click.Choice(["line", "body", "json", "raw"]),
+              default="line", show_default=True,
+              help="raw: bytes as they are, for files and pipes.")  # fmt: skip
+@click.option("-g", "--group", help="As a member of this group, which confirms what it shows.")
+@asking
+def consume(
+    session: Session, topic: str, start: str | int, tag: str, sql: str | None, count: int | None,
+    until_end: bool, idle_s: float | None, form: str, group: str | None,
+) -> None:  # fmt: skip
+    """Show the messages of a topic as they come, until Ctrl-C.
+
+    Without --group nobody notices: no group is made, no offset moves.
+    """
+    if sql is not None and tag != "*":
+        raise click.UsageError("--tag and --sql exclude each other")
+    if group is not None and until_end:
+        raise click.UsageError("--until-end is for reading without --group; use --idle")
+    form = "json" if session.as_json else form
+    if form == "raw" and sys.stdout.isatty():
+        raise click.UsageError("--format raw is for files and pipes; a terminal would obey it")
+    wanted = _expression(tag, sql)
+    shown: dict[MessageQueue, int] = {}
+    if group is None:
+        batches = _look(session, topic, start, wanted, until_end=until_end, idle_s=idle_s)
+    else:
+        batches = _join(session, topic, start, wanted, group, shown, idle_s=idle_s)
+    show = _PRINTERS[form]
+    with closing(batches):
+        try:
+            for message in islice(chain.from_iterable(batches), count):
+                show(message)
+                shown[message.queue] = message.queue_offset + 1
+        except KeyboardInterrupt:
+            return  # how a tail ends
+
+
+def _expression(tag: str, sql: str | None) -> "str | Sql92":
+    if sql is None:
+        return tag
+    from tianzhou.client.core.subscription import Sql92
+
+    return Sql92(sql)
+
+
+# Reading
+
+
+def _look(
+    session: Session, topic: str, start: str | int, wanted: "str | Sql92", *, until_end: bool,
+    idle_s: float | None,
+) -> "Batches":  # fmt: skip
+    """Every queue in turn, with pauses that grow while nothing comes."""
+    from tianzhou.client.sync.pull_consumer import PullConsumer
+
+    with PullConsumer(READER, nameserver=session.nameserver) as consumer:
+        at = {queue: _begin(consumer, queue, start) for queue in consumer.queues(topic)}
+        pause_s, heard_s = PAUSE_MIN_S, monotonic()
+        while True:
+            is_end = is_quiet = True
+            for queue, offset in at.items():
+                found = consumer.pull(queue, offset, count_max=PULL_COUNT, expression=wanted)
+                at[queue] = found.next_offset
+                is_end &= found.next_offset >= found.end
+                is_quiet &= found.next_offset == offset
+                if found.messages:
+                    heard_s = monotonic()
+                    yield found.messages
+            if (until_end and is_end) or _is_over(heard_s, idle_s):
+                return
+            if is_quiet:
+                sleep(pause_s)
+            pause_s = min(pause_s * 2, PAUSE_MAX_S) if is_quiet else PAUSE_MIN_S
+
+
+def _begin(consumer: "PullConsumer", queue: "MessageQueue", start: str | int) -> int:
+    if start == "first":
+        return consumer.first(queue)
+    return consumer.end(queue) if start == "last" else consumer.offset_at(queue, int(start))
+
+
+def _is_over(heard_s: float, idle_s: float | None) -> bool:
+    return idle_s is not None and monotonic() - heard_s > idle_s
+
+
+def _join(
+    session: Session, topic: str, start: str | int, wanted: "str | Sql92", group: str,
+    shown: "Mapping[MessageQueue, int]", *, idle_s: float | None,
+) -> "Batches":  # fmt: skip
+    """What was shown is confirmed at the end, and nothing else."""
+    from tianzhou.client.consumer_options import ConsumerOptions
+    from tianzhou.client.core.offsets import Start
+    from tianzhou.client.sync.lite_pull import LitePullConsumer
+
+    begin = Start(start) if isinstance(start, str) else datetime.fromtimestamp(start / 1000, UTC)
+    with LitePullConsumer(
+        group, nameserver=session.nameserver, subscribe={topic: wanted},
+        options=ConsumerOptions(start_from=begin),
+    ) as consumer:  # fmt: skip
+        heard_s = monotonic()
+        try:
+            while not _is_over(heard_s, idle_s):
+                found = consumer.poll(POLL_S)
+                if found:
+                    yield found
+                    heard_s = monotonic()
+        finally:
+            consumer.commit(shown)
+
+
+# Printing
+
+
+def _line(message: "MessageView") -> None:
+    stored = output.moment_text(message.store_timestamp)
+    marks = [f"tag={message.tags}"] if message.tags else []
+    marks += [f"keys={','.join(message.keys)}"] if message.keys else []
+    place = f"{message.queue_id}:{message.queue_offset}"
+    about = " ".join([stored, place, *map(output.plain, marks)])
+    click.echo(f"{about}  {output.body_cell(message.body)}")
+
+
+def _body(message: "MessageView") -> None:
+    click.echo(output.body_cell(message.body, None))
+
+
+def _json(message: "MessageView") -> None:
+    output.echo_json(message_facts.facts_of(message))
+
+
+def _raw(message: "MessageView") -> None:
+    click.echo(message.body)
+
+
+_PRINTERS: Final[Mapping[str, "Callable[[MessageView], None]"]] = {
+    "line": _line,
+    "body": _body,
+    "json": _json,
+    "raw": _raw,
+}

@@ -1,0 +1,89 @@
+"""What went wrong, in one sentence with the next step, and as a number for scripts.
+
+    0    done
+    1    failed for a reason that is not below
+    2    the command line, or a value in it, is wrong
+    3    nobody answers: NameServer or broker
+    4    what was named does not exist: topic, group, message
+    5    a broker refused
+    6    `tianzhou doctor` found something that does not work
+    130  interrupted
+
+Nothing of the client is imported until something has gone wrong.
+"""
+
+import enum
+from typing import IO, Any
+
+import click
+
+from tianzhou.admin.commands.output import plain
+from tianzhou.base.errors import TianzhouError, UsageError
+
+CHARS_MAX = 2_000
+"""An error may quote what a stranger sent."""
+
+
+class ExitCode(enum.IntEnum):
+    DONE = 0
+    FAILED = 1
+    WRONG_USE = 2
+    UNREACHABLE = 3
+    NOT_FOUND = 4
+    REFUSED = 5
+    UNWELL = 6
+    INTERRUPTED = 130
+
+
+class Failure(click.ClickException):
+    """Ends a command with a sentence on the error stream."""
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(plain(message, CHARS_MAX))
+        # click reads it from the instance, as its own subclasses give it.
+        self.exit_code = int(code)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"tianzhou: {self.message}", file=file, err=file is None)
+
+
+def not_found(what: str) -> Failure:
+    return Failure(what, ExitCode.NOT_FOUND)
+
+
+def failure_of(error: TianzhouError | OSError) -> Failure:
+    """The same as a sentence, a next step and an exit code."""
+    if isinstance(error, UsageError):
+        return Failure(str(error), ExitCode.WRONG_USE)
+    if isinstance(error, OSError):
+        return Failure(str(error))
+    from tianzhou.client import errors
+
+    if isinstance(error, errors.NoNameServer):
+        return Failure(
+            f"{error}; is one running there? `tianzhou up` starts one with a broker, "
+            "-n names another",
+            ExitCode.UNREACHABLE,
+        )
+    if isinstance(error, errors.TopicNotFound):
+        return Failure(
+            f"topic {error.topic!r} is not known to the NameServer; "
+            f"`tianzhou topic list` shows those that are, "
+            f"`tianzhou doctor --topic {error.topic}` why it may be missing",
+            ExitCode.NOT_FOUND,
+        )
+    if isinstance(error, errors.GroupNotExist):
+        return Failure(
+            f"{error.remark or error}; `tianzhou group list` shows the groups that exist",
+            ExitCode.NOT_FOUND,
+        )
+    if isinstance(error, errors.TopicNotExist | errors.QueryNotFound):
+        return Failure(str(error), ExitCode.NOT_FOUND)
+    if isinstance(error, errors.NoRoute | errors.Unreachable | errors.ConnectionLost
+                  | errors.CallTimeout | errors.SendTimeout):  # fmt: skip
+        return Failure(f"{error}; `tianzhou doctor` says why", ExitCode.UNREACHABLE)
+    if isinstance(error, errors.SendFailed):
+        return Failure(f"{error}; `tianzhou doctor` says why", ExitCode.REFUSED)
+    if isinstance(error, errors.RemoteError):
+        return Failure(str(error), ExitCode.REFUSED)
+    return Failure(str(error))

@@ -1,0 +1,259 @@
+"""`tianzhou group`: consumer groups, how far they are, and moving them."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tianzhou.admin.commands import output
+from tianzhou.admin.commands.moments import moment
+from tianzhou.admin.commands.session import Session, asking, force, group_name, watched
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tianzhou.client.core.admin_results import OffsetMove
+    from tianzhou.wire.queues import MessageQueue
+
+
+INTERNAL: Final = ("CID_ONS", "CID_RMQ_SYS", "FILTERSRV_CONSUMER", "SELF_TEST", "TOOLS_CONSUMER")
+"""How groups begin that RocketMQ makes by itself."""
+
+
+def is_internal(name: str) -> bool:
+    return name.startswith(INTERNAL)
+
+
+@click.group()
+def group() -> None:
+    """Consumer groups: look at, create, reset, clone, delete."""
+
+
+@group.command("list")
+@click.option("--internal", is_flag=True, help="Also those that every broker has for its tools.")
+@watched
+def list_(session: Session, internal: bool) -> None:
+    """Show all groups with their members and lag."""
+
+    def look() -> list[dict[str, Any]]:
+        names = session.admin.groups.all()
+        return [_summary(session, name) for name in names if internal or not is_internal(name)]
+
+    columns = {
+        "group": "group", "members": "members", "topics": "topics", "lag": "lag",
+        "behind_s": "behind, s", "read_per_second": "read/s",
+    }  # fmt: skip
+
+    def view(rows: list[dict[str, Any]]) -> "RenderableType":
+        shown = [{**row, "topics": ", ".join(row["topics"])} for row in rows]
+        return output.listing(shown, columns, "no groups; the first consumer of a group makes it")
+
+    session.show(look, view)
+
+
+def _summary(session: Session, name: str) -> dict[str, Any]:
+    connected = session.admin.groups.consumers(name)
+    progress = session.admin.offsets.progress(name)
+    return {
+        "group": name,
+        "members": len(connected.connection_set) if connected else 0,
+        "topics": sorted({row.queue.topic for row in progress.queues}),
+        "lag": progress.lag,
+        "behind_s": progress.behind_s,
+        "read_per_second": progress.get_per_second,
+    }
+
+
+@group.command()
+@group_name
+@watched
+def show(session: Session, group: str) -> None:
+    """Show the members of a group, what they subscribe to, and how far each queue is."""
+    session.show(lambda: _shown(session, group), _view)
+
+
+def _shown(session: Session, name: str) -> dict[str, Any]:
+    admin = session.admin
+    state = admin.groups.show(name)
+    connected = admin.groups.consumers(name)
+    progress = admin.offsets.progress(name)
+    owners: dict[MessageQueue, str] = {}
+    if connected:
+        for topic in state.topics:
+            owners |= admin.offsets.owners(name, topic)
+    return {
+        "group": name,
+        "lag": progress.lag,
+        "behind_s": progress.behind_s,
+        "read_per_second": progress.get_per_second,
+        "model": connected.message_model.value if connected else None,
+        "settings": {
+            broker: {
+                "retry_max_times": config.retry_max_times,
+                "retry_queues": config.retry_queue_nums,
+                "consume_enabled": config.consume_enable,
+            }
+            for broker, config in state.configs.items()
+        },
+        "members": [
+            {
+                "client_id": member.client_id,
+                "address": member.client_addr,
+                "language": member.language,
+            }
+            for member in (connected.connection_set if connected else ())
+        ],
+        "subscriptions": [
+            {"topic": s.topic, "expression": s.sub_string, "type": s.expression_type}
+            for s in (connected.subscription_table.values() if connected else ())
+        ],
+        "queues": [
+            {
+                "topic": row.queue.topic,
+                "broker": row.queue.broker_name,
+                "queue_id": row.queue.queue_id,
+                "committed": row.committed,
+                "end_offset": row.end,
+                "lag": row.lag,
+                "behind_s": row.behind_s,
+                "owner": owners.get(row.queue),
+            }
+            for row in progress.queues
+        ],
+    }
+
+
+def _view(found: dict[str, Any]) -> "RenderableType":
+    facts = {
+        "group": found["group"],
+        "lag": found["lag"],
+        "behind, seconds": found["behind_s"],
+        "read per second": found["read_per_second"],
+        "model": found["model"] or "nobody is connected",
+    }
+    parts: list[RenderableType] = [output.pairs(facts)]
+    if found["members"]:
+        rows = [(m["client_id"], m["address"], m["language"]) for m in found["members"]]
+        parts.append(output.table(("member", "address", "language"), rows))
+        rows = [(s["topic"], s["expression"], s["type"]) for s in found["subscriptions"]]
+        parts.append(output.table(("topic", "expression", "type"), rows))
+    names = ("topic", "broker", "queue_id", "committed", "end_offset", "lag", "behind_s", "owner")
+    titles = ("topic", "broker", "queue", "committed", "end", "lag", "behind, s", "owner")
+    rows = [[queue[name] for name in names] for queue in found["queues"]]
+    return output.stack(*parts, output.table(titles, rows))
+
+
+@group.command()
+@group_name
+@click.option("--retries", default=16, show_default=True, help="Deliveries before a dead letter.")
+@asking
+def create(session: Session, group: str, retries: int) -> None:
+    """Make a group, where brokers do not make them by themselves."""
+    session.admin.groups.create(group, retry_max_times=retries)
+    session.done({"group": group, "retry_max_times": retries}, f"group {group} exists")
+
+
+@group.command()
+@group_name
+@click.argument("topic")
+@click.option("--to-time", type=moment, help="The first message stored then or later.")
+@click.option("--to-first", is_flag=True, help="The oldest message that is still there.")
+@click.option("--to-last", is_flag=True, help="Behind the last message: skip everything.")
+@click.option("--to-offset", type=click.IntRange(0), help="This offset; needs --queue.")
+@click.option("--queue", "queue_id", type=click.IntRange(0), help="Only this queue.")
+@click.option("--broker", help="The broker of --queue, where several have the topic.")
+@click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing.")
+@force
+@asking
+def reset(
+    session: Session, group: str, topic: str, to_time: int | None, to_first: bool, to_last: bool,
+    to_offset: int | None, queue_id: int | None, broker: str | None, dry_run: bool, yes: bool,
+) -> None:  # fmt: skip
+    """Move a group in a topic. Consumers that are connected follow at once."""
+    wanted = (to_time is not None, to_first, to_last, to_offset is not None)
+    if sum(wanted) != 1:
+        raise click.UsageError("say where to, once: --to-time, --to-first, --to-last, --to-offset")
+    if (to_offset is None) != (queue_id is None):
+        raise click.UsageError("--to-offset and --queue go together")
+    time_ms = to_time if to_time is not None else 0 if to_first else -1
+
+    def move(dry_run: bool) -> "list[OffsetMove]":
+        if to_offset is not None and queue_id is not None:
+            queue = _queue(session, topic, queue_id, broker)
+            offsets = session.admin.offsets
+            return [offsets.reset_to_offset(group, queue, offset=to_offset, dry_run=dry_run)]
+        return session.admin.offsets.reset_to_time(group, topic, time_ms=time_ms, dry_run=dry_run)
+
+    moves = move(dry_run=True)
+    if not dry_run:
+        session.confirm(f"Move group {group}: {_told(moves)}?", yes=yes)
+        moves = move(dry_run=False)
+    _show_moves(session, group, topic, moves, dry_run=dry_run)
+
+
+def _show_moves(
+    session: Session, group: str, topic: str, moves: "list[OffsetMove]", *, dry_run: bool
+) -> None:
+    rows = [
+        {
+            "broker": move.queue.broker_name,
+            "queue_id": move.queue.queue_id,
+            "committed": move.committed,
+            "target": move.target,
+            "skipped": move.skipped,
+        }
+        for move in moves
+    ]
+    said = f"{'would move' if dry_run else 'moved'} group {group} in topic {topic}: {_told(moves)}"
+    facts = {"group": group, "topic": topic, "dry_run": dry_run, "queues": rows}
+    columns = {
+        "broker": "broker", "queue_id": "queue", "committed": "from", "target": "to",
+        "skipped": "skipped",
+    }  # fmt: skip
+    session.show(
+        lambda: facts,
+        lambda _: output.stack(output.listing(rows, columns, "no queues"), output.sentence(said)),
+    )
+
+
+def _queue(session: Session, topic: str, queue_id: int, broker: str | None) -> "MessageQueue":
+    from tianzhou.wire.queues import MessageQueue
+
+    if broker is None:
+        places = sorted(session.admin.topics.show(topic).configs)
+        if len(places) > 1:
+            raise click.UsageError(f"{', '.join(places)} have topic {topic}; say one as --broker")
+        broker = places[0]
+    return MessageQueue(broker_name=broker, topic=topic, queue_id=queue_id)
+
+
+def _told(moves: "list[OffsetMove]") -> str:
+    skipped = sum(move.skipped for move in moves if move.skipped > 0)
+    again = -sum(move.skipped for move in moves if move.skipped < 0)
+    return f"{skipped:,} messages will not be seen, {again:,} will be seen again"
+
+
+@group.command()
+@group_name
+@click.argument("target")
+@click.option("--topic", help="Only there; everywhere unless given.")
+@asking
+def clone(session: Session, group: str, target: str, topic: str | None) -> None:
+    """Let the group TARGET begin where GROUP is."""
+    session.admin.groups.show(group)
+    session.admin.offsets.clone(group, target, topic)
+    facts = {"group": group, "target": target, "topic": topic}
+    session.done(facts, f"group {target} is where {group} is, in {topic or 'all its topics'}")
+
+
+@group.command()
+@group_name
+@click.option("--keep-offsets", is_flag=True, help="So that it goes on there if it comes back.")
+@force
+@asking
+def delete(session: Session, group: str, keep_offsets: bool, yes: bool) -> None:
+    """Remove a group everywhere, with its retries and dead letters."""
+    state = session.admin.groups.show(group)
+    members = f", {len(state.client_ids)} of whose members are connected" * bool(state.client_ids)
+    session.confirm(f"Delete group {group}{members}, with its dead letters?", yes=yes)
+    session.admin.groups.delete(group, keep_offsets=keep_offsets)
+    session.done({"group": group, "kept_offsets": keep_offsets}, f"group {group} is deleted")

@@ -1,0 +1,109 @@
+"""`tianzhou message`: find messages, look at one, and what became of it."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tianzhou.admin.commands import message_facts, output
+from tianzhou.admin.commands.failures import not_found
+from tianzhou.admin.commands.moments import moment
+from tianzhou.admin.commands.session import Session, asking, topic_name
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tianzhou.client.core.trace import TraceRecord
+    from tianzhou.record.message import MessageView
+
+
+@click.group()
+def message() -> None:
+    """Messages: find, show, trace."""
+
+
+@message.command()
+@topic_name
+@click.option("--id", "message_id", help="Either id: of the producer, or of where it is stored.")
+@click.option("--unique-id", help="The id of the producer; all copies.")
+@click.option("--key", help="One of its keys.")
+@click.option("--from", "begin_ms", type=moment, help="Stored then or later.")
+@click.option("--to", "end_ms", type=moment, help="Stored before then; now unless given.")
+@click.option("--max", "count", default=32, show_default=True, type=click.IntRange(1),
+              help="So many of each broker, or queue.")  # fmt: skip
+@asking
+def find(
+    session: Session, topic: str, message_id: str | None, unique_id: str | None, key: str | None,
+    begin_ms: int | None, end_ms: int | None, count: int,
+) -> None:  # fmt: skip
+    """Find messages of a topic by id, key or time. Exit code 4: there are none."""
+    named = [option is not None for option in (message_id, unique_id, key)]
+    if sum(named) > 1 or not (any(named) or begin_ms is not None):
+        raise click.UsageError("say one of --id, --unique-id, --key, or a time with --from")
+    messages = session.admin.messages
+    found: list[MessageView]
+    if message_id is not None:
+        one = messages.by_id(topic, message_id)
+        found = [] if one is None else [one]
+    elif unique_id is not None:
+        found = messages.by_unique_id(topic, unique_id)
+    else:
+        until = _now() if end_ms is None else end_ms
+        if key is not None:
+            found = messages.by_key(topic, key, begin_ms=begin_ms or 0, end_ms=until, count=count)
+        else:
+            assert begin_ms is not None
+            found = messages.between(topic, begin_ms=begin_ms, end_ms=until, count=count)
+    session.show(lambda: message_facts.rows(found), message_facts.view_rows)
+    if not found:
+        raise SystemExit(4)
+
+
+def _now() -> int:
+    """A little later: clocks differ, and what was sent just now is wanted."""
+    return click.get_current_context().find_root().obj.now_ms() + 60_000
+
+
+@message.command()
+@topic_name
+@click.argument("message_id")
+@asking
+def show(session: Session, topic: str, message_id: str) -> None:
+    """Show everything about one message, by either of its ids."""
+    found = session.admin.messages.by_id(topic, message_id)
+    if found is None:
+        raise not_found(
+            f"topic {topic} has no message {message_id}; it may be of another topic, or expired"
+        )
+    session.show(lambda: message_facts.facts_of(found), message_facts.view_one)
+
+
+@message.command()
+@click.argument("message_id")
+@click.option("--trace-topic", default="RMQ_SYS_TRACE_TOPIC", show_default=True,
+              help="Where clients write traces.")  # fmt: skip
+@asking
+def trace(session: Session, message_id: str, trace_topic: str) -> None:
+    """Show who sent and consumed a message, as clients that trace have written it down."""
+    found = session.admin.messages.trace(message_id, topic=trace_topic)
+    if not found:
+        raise not_found(
+            f"nobody wrote down what became of {message_id}; clients do so with trace=True"
+        )
+    session.show(lambda: [_step(record) for record in found], _view)
+
+
+def _step(record: "TraceRecord") -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {"what": type(record).__name__, **asdict(record)}
+
+
+def _view(steps: list[dict[str, Any]]) -> "RenderableType":
+    return output.table(
+        ("when", "what", "group", "topic", "ms", "ok"),
+        [
+            (output.moment_text(step["timestamp_ms"]), step["what"], step["group"],
+             step.get("topic"), step.get("cost_ms"), step.get("is_success", True))
+            for step in steps
+        ],
+    )  # fmt: skip

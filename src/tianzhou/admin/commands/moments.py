@@ -1,0 +1,63 @@
+"""Moments and durations as people write them on a command line.
+
+now, 2026-11-16, 2026-11-16T08:30, "2026-11-16 08:30:00+08:00"   local unless a zone is said
+20261116083000                                                   as Java's tools write it
+1794817800000                                                    milliseconds since 1970
+10m, 2h, 3d                                                      so long ago
+"""
+
+import re
+from datetime import datetime, timedelta
+from typing import Final
+
+import click
+
+from tianzhou.base.clock import Clock
+
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_MILLISECOND_DIGITS: Final = (12, 13)
+_JAVA_DIGITS: Final = 14
+
+
+def span_of(text: str) -> timedelta | None:
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        return None
+    return timedelta(seconds=float(found[1]) * _UNITS_S[found[2]])
+
+
+def moment_ms(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970. Raises ValueError."""
+    span = span_of(text)
+    if text == "now":
+        return now_ms
+    if span is not None:
+        return now_ms - round(span.total_seconds() * 1000)
+    if text.isdecimal() and len(text) in _MILLISECOND_DIGITS:
+        return int(text)
+    if text.isdecimal() and len(text) == _JAVA_DIGITS:
+        moment = datetime.strptime(text, "%Y%m%d%H%M%S")  # noqa: DTZ007 - local, as Java's tools
+    else:
+        moment = datetime.fromisoformat(text)
+    return round(moment.timestamp() * 1000)
+
+
+def moment(text: str) -> int:
+    """The type of an option: milliseconds since 1970."""
+    clock: Clock = click.get_current_context().find_root().obj
+    try:
+        return moment_ms(text, clock.now_ms())
+    except (ValueError, OverflowError) as error:
+        raise click.BadParameter(
+            f"{text!r} is no moment; write 2026-11-16T08:30, 20261116083000, milliseconds, now, "
+            "or how long ago: 10m, 2h, 3d"
+        ) from error
+
+
+def span(text: str) -> timedelta:
+    """The type of an option."""
+    found = span_of(text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no duration; write 500ms, 30s, 10m, 2h or 3d")
+    return found

@@ -1,0 +1,141 @@
+"""How commands print: tables for people, JSON for programs, and nothing that strangers could use.
+
+Names, bodies and properties come from whoever may send. What a terminal would obey (escape codes,
+line feeds, signs that turn the direction of text) is shown as an escape, and rich's markup is never
+looked for in it. The library for tables is loaded when a table is printed.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+CELL_CHARS_MAX: Final = 256
+PIPE_COLUMNS: Final = 400
+"""Where there is no terminal, nothing is cut or wrapped to fit one."""
+
+
+def plain(text: str, chars_max: int | None = None) -> str:
+    """Text that does nothing to a terminal, on one line. What is left out is marked."""
+    cut = text if chars_max is None or len(text) <= chars_max else text[: chars_max - 1] + "…"
+    if cut.isprintable():
+        return cut
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in cut)
+
+
+def body_text(body: bytes) -> str | None:
+    """The body as text, if it is UTF-8."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def body_cell(body: bytes, chars_max: int | None = CELL_CHARS_MAX) -> str:
+    """On one line, for people: text, or hexadecimal digits."""
+    text = body_text(body)
+    return plain(text if text is not None else f"0x{body.hex()}", chars_max)
+
+
+def moment_text(time_ms: int) -> str:
+    """In local time; empty for a moment that is not known."""
+    if time_ms <= 0:
+        return ""
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return str(time_ms)  # a stranger's clock
+    return moment.isoformat(sep=" ", timespec="milliseconds")
+
+
+# JSON
+
+
+def json_text(data: object) -> str:
+    """One line. Letters of all languages stay, everything else outside ASCII is escaped."""
+    text = json.dumps(data, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text)
+
+
+def echo_json(data: object) -> None:
+    click.echo(json_text(data))
+
+
+# Tables
+
+
+def console(*, err: bool = False) -> "Console":
+    from rich.console import Console
+
+    stream = sys.stderr if err else sys.stdout
+    if stream.isatty():
+        return Console(stderr=err, highlight=False)
+    return Console(stderr=err, width=PIPE_COLUMNS, highlight=False)
+
+
+def cell(value: object) -> "Text":
+    from rich.text import Text
+
+    if isinstance(value, bool):
+        return Text("yes" if value else "no")
+    if isinstance(value, int):
+        return Text(f"{value:,}", justify="right")
+    if isinstance(value, float):
+        return Text(f"{value:,.1f}", justify="right")
+    return Text(plain("" if value is None else str(value), CELL_CHARS_MAX))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    found = Table(
+        *columns, title=plain(title) or None, title_justify="left", box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )  # fmt: skip
+    for row in rows:
+        found.add_row(*map(cell, row))
+    return found
+
+
+def listing(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], none: str
+            ) -> "RenderableType":  # fmt: skip
+    """A table of these fields under these titles, or the sentence that there is nothing."""
+    if not rows:
+        return sentence(none)
+    return table(list(columns.values()), [[row[name] for name in columns] for row in rows])
+
+
+def sentence(text: str) -> "Text":
+    from rich.text import Text
+
+    return Text(plain(text))
+
+
+def pairs(facts: Mapping[str, object]) -> "Table":
+    """Names and values, one below the other."""
+    from rich.table import Table
+    from rich.text import Text
+
+    found = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        text = cell(value)
+        text.justify = "left"
+        found.add_row(Text(plain(name), style="bold"), text)
+    return found
+
+
+def stack(*parts: "RenderableType") -> "RenderableType":
+    from rich.console import Group
+
+    return Group(*parts)

@@ -1,0 +1,145 @@
+"""What `tianzhou produce` sends: lines, JSON lines, or a load it makes up."""
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import IO, TYPE_CHECKING, Any, Final, cast
+
+from tianzhou.admin.commands.message_facts import SENT, TOLD
+from tianzhou.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from tianzhou.record.message import Message
+
+_MORE: Final = ("delay_s", "deliver_ms", "delay_level", "sharding_key")
+_KNOWN: Final = frozenset((*SENT, *TOLD, *_MORE))
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What all messages of one command have, unless a JSON line says otherwise."""
+
+    topic: str
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict[str, str])
+    delay: timedelta | None = None
+    sharding_key: str | None = None
+
+    def message(self, body: bytes) -> "Message":
+        from tianzhou.record.message import Message
+
+        return Message(
+            self.topic, body, tags=self.tag, keys=self.keys, properties=self.properties,
+            delay=self.delay, sharding_key=self.sharding_key,
+        )  # fmt: skip
+
+
+def from_lines(stream: IO[bytes], template: Template) -> "Iterator[Message]":
+    """Each line is a body; empty lines are passed over, because no message is empty."""
+    for number, line in enumerate(stream, 1):
+        body = line.rstrip(b"\r\n")
+        if body:
+            try:
+                yield template.message(body)
+            except UsageError as error:
+                raise UsageError(f"line {number}: {error}") from error
+
+
+def from_json(stream: IO[bytes], template: Template) -> "Iterator[Message]":
+    """Each line is an object: body or body_base64, tags, keys, properties, and more."""
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            continue
+        try:
+            yield _decoded(line, template)
+        except (ValueError, UsageError) as error:
+            raise UsageError(f"line {number}: {error}") from error
+
+
+def _decoded(line: bytes, template: Template) -> "Message":
+    given: Any = json.loads(line)
+    if not isinstance(given, dict):
+        raise UsageError('it is not an object such as {"body": "two apples", "keys": ["T1"]}')
+    return _message(cast("dict[str, Any]", given), template)
+
+
+def _message(given: dict[str, Any], template: Template) -> "Message":
+    from tianzhou.record.message import Message
+
+    unknown = sorted(given.keys() - _KNOWN)
+    if unknown:
+        known = ", ".join((*SENT, *_MORE))
+        raise UsageError(f"{', '.join(unknown)} mean nothing here; these do: {known}")
+    delay, moment = given.get("delay_s"), given.get("deliver_ms")
+    return Message(
+        template.topic,
+        _body(given),
+        tags=_typed(given, "tags", str, template.tag),
+        keys=_keys(given, template),
+        properties={**template.properties, **_texts(given)},
+        delay_level=_typed(given, "delay_level", int, 0) or 0,
+        delay=template.delay if delay is None else timedelta(seconds=float(delay)),
+        deliver_at=None if moment is None else datetime.fromtimestamp(int(moment) / 1000, UTC),
+        sharding_key=_typed(given, "sharding_key", str, template.sharding_key),
+    )
+
+
+def _typed(given: dict[str, Any], name: str, kind: type, default: Any) -> Any:
+    value = given.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise UsageError(f"{name} {value!r} is not {'text' if kind is str else 'a number'}")
+    return value
+
+
+def _body(given: dict[str, Any]) -> bytes:
+    if ("body" in given) == ("body_base64" in given):
+        raise UsageError("give one of body and body_base64")
+    encoded = given.get("body_base64")
+    if encoded is not None:
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise UsageError(f"body_base64 is not base64: {error}") from error
+    body = given["body"]
+    # An object as the body is what most people mean by JSON.
+    return (body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)).encode()
+
+
+def _keys(given: dict[str, Any], template: Template) -> tuple[str, ...]:
+    keys = given.get("keys")
+    if keys is None:
+        return template.keys
+    listed = [keys] if isinstance(keys, str) else keys
+    if not isinstance(listed, list):
+        raise UsageError(f"keys {keys!r} are not text or a list of texts")
+    found = cast("list[Any]", listed)
+    if not all(isinstance(key, str) for key in found):
+        raise UsageError(f"keys {keys!r} are not text or a list of texts")
+    return tuple(found)
+
+
+def _texts(given: dict[str, Any]) -> dict[str, str]:
+    found: Any = given.get("properties") or {}
+    if not isinstance(found, dict):
+        raise UsageError(f"properties {found!r} are not an object")
+    properties = cast("dict[str, Any]", found)
+    wrong = [name for name, value in properties.items() if not isinstance(value, str)]
+    if wrong:
+        raise UsageError(f"property {wrong[0]} = {properties[wrong[0]]!r} is not text")
+    return properties
+
+
+def load(count: int, size: int, template: Template) -> "Iterator[Message]":
+    """Messages that differ in their number, all of one size."""
+    width = len(str(max(count - 1, 0)))
+    if size < width:
+        raise UsageError(f"--size {size} is too small to tell {count} messages apart: {width}")
+    filler = b"." * (size - width)
+    for number in range(count):
+        yield template.message(b"%0*d" % (width, number) + filler)

@@ -1,0 +1,170 @@
+"""What all commands share: the NameServer they ask, and whether people or programs read them.
+
+    @topic.command("list")
+    @watched
+    def list_(session: Session, internal: bool) -> None:
+        session.show(lambda: ..., view)
+
+`asking` gives a command -n and --json; `watched` adds --watch for commands that only look.
+"""
+
+import functools
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from time import sleep
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from tianzhou.admin.commands import output
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tianzhou.client.sync.admin import Admin
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
+COMPLETE_S: Final = 0.5
+"""How long a shell waits for names when somebody presses the key."""
+
+nameserver = click.option(
+    "-n", "--nameserver", envvar="TIANZHOU_NAMESERVER", default=DEFAULT_NAMESERVER,
+    show_default=True, show_envvar=True, metavar="HOST:PORT",
+    help="A NameServer; several with ; between.",
+)  # fmt: skip
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+watch = click.option("-w", "--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+every = click.option(
+    "--every", "every_s", type=click.FloatRange(min=0.1), default=2.0, show_default=True,
+    metavar="SECONDS", help="How often --watch looks.",
+)  # fmt: skip
+force = click.option("-y", "--yes", is_flag=True, help="Do not ask before.")
+
+
+class Session:
+    """One command that runs. Owner: the command."""
+
+    def __init__(
+        self, nameserver: str, *, as_json: bool, watch: bool = False, every_s: float = 2.0
+    ) -> None:
+        self.nameserver = nameserver
+        self.as_json = as_json
+        self._watch = watch
+        self._every_s = every_s
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @functools.cached_property
+    def admin(self) -> "Admin":
+        """Connected at first use, until the command ends."""
+        from tianzhou.client.sync.admin import Admin
+
+        return self._stack.enter_context(Admin(nameserver=self.nameserver))
+
+    # Telling
+
+    def show(self, look: Callable[[], T], view: "Callable[[T], RenderableType]") -> None:
+        """What there is, once or again and again. What `look` finds is what programs get."""
+        if not self._watch:
+            self._print(look(), view)
+        elif self.as_json:
+            self._repeat(lambda: output.echo_json(look()))
+        else:
+            self._live(look, view)
+
+    def _print(self, found: T, view: "Callable[[T], RenderableType]") -> None:
+        if self.as_json:
+            output.echo_json(found)
+        else:
+            output.console().print(view(found))
+
+    def _repeat(self, act: Callable[[], None]) -> None:
+        try:
+            while True:
+                act()
+                sys.stdout.flush()
+                sleep(self._every_s)
+        except KeyboardInterrupt:
+            return
+
+    def _live(self, look: Callable[[], T], view: "Callable[[T], RenderableType]") -> None:
+        from rich.live import Live
+
+        with Live(view(look()), console=output.console(), auto_refresh=False) as live:
+            self._repeat(lambda: live.update(view(look()), refresh=True))
+
+    def done(self, facts: object, sentence: str) -> None:
+        """What was done, for programs or in a sentence."""
+        if self.as_json:
+            output.echo_json(facts)
+        else:
+            click.echo(output.plain(sentence))
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Ask before something that can't be undone. Programs say --yes."""
+        if not yes:
+            click.confirm(output.plain(question), abort=True, err=True)
+
+
+def asking(command: Callable[Concatenate[Session, P], None]) -> Callable[..., None]:
+    @nameserver
+    @as_json
+    @functools.wraps(command)
+    def call(nameserver: str, as_json: bool, *args: P.args, **rest: P.kwargs) -> None:
+        with Session(nameserver, as_json=as_json) as session:
+            command(session, *args, **rest)
+
+    return call
+
+
+def watched(command: Callable[Concatenate[Session, P], None]) -> Callable[..., None]:
+    @nameserver
+    @as_json
+    @watch
+    @every
+    @functools.wraps(command)
+    def call(
+        nameserver: str, as_json: bool, watch: bool, every_s: float, *args: P.args,
+        **rest: P.kwargs,
+    ) -> None:  # fmt: skip
+        with Session(nameserver, as_json=as_json, watch=watch, every_s=every_s) as session:
+            command(session, *args, **rest)
+
+    return call
+
+
+# Names, completed by a shell
+
+
+def _complete(names: "Callable[[Admin], list[str]]") -> Callable[..., list[CompletionItem]]:
+    def complete(
+        ctx: click.Context, _param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from tianzhou.base.errors import TianzhouError
+        from tianzhou.client.options import ClientOptions
+        from tianzhou.client.sync.admin import Admin
+
+        options = ClientOptions(call_timeout_s=COMPLETE_S, connect_timeout_s=COMPLETE_S)
+        address = ctx.params.get("nameserver") or DEFAULT_NAMESERVER
+        try:
+            with Admin(nameserver=address, client=options) as admin:
+                found = names(admin)
+        except TianzhouError:
+            return []  # a shell that can't complete stays silent
+        return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+
+    return complete
+
+
+topic_name = click.argument("topic", shell_complete=_complete(lambda admin: admin.topics.all()))
+group_name = click.argument("group", shell_complete=_complete(lambda admin: admin.groups.all()))

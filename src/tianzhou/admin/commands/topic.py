@@ -1,0 +1,225 @@
+"""`tianzhou topic`: make, look at, change, shrink and delete topics."""
+
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tianzhou.admin.commands import output
+from tianzhou.admin.commands.failures import Failure
+from tianzhou.admin.commands.session import Session, asking, force, topic_name, watched
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tianzhou.client.core.admin_results import Shrinking
+
+PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
+PERMISSION_NAMES: Final = {bits: name for name, bits in PERMISSIONS.items()}
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")
+LOOK_S: Final = 0.5
+
+
+@click.group()
+def topic() -> None:
+    """Topics: make, look at, change, shrink, delete."""
+
+
+@topic.command("list")
+@click.option("--internal", is_flag=True, help="Also those of brokers, retries and dead letters.")
+@watched
+def list_(session: Session, internal: bool) -> None:
+    """Show all topics with their messages."""
+
+    def look() -> list[dict[str, Any]]:
+        states = map(session.admin.topics.show, session.admin.topics.all(internal=internal))
+        return [
+            {
+                "topic": state.name,
+                "brokers": len(state.configs),
+                "queues": len(state.queues),
+                "messages": state.count,
+                "sent_per_second": state.put_per_second,
+                "groups": list(state.groups),
+            }
+            for state in states
+        ]
+
+    def view(rows: list[dict[str, Any]]) -> "RenderableType":
+        shown = [{**row, "groups": ", ".join(row["groups"])} for row in rows]
+        columns = {
+            "topic": "topic", "brokers": "brokers", "queues": "queues", "messages": "messages",
+            "sent_per_second": "sent/s", "groups": "read by",
+        }  # fmt: skip
+        return output.listing(shown, columns, "no topics; `tianzhou topic create NAME` makes one")
+
+    session.show(look, view)
+
+
+@topic.command()
+@topic_name
+@watched
+def show(session: Session, topic: str) -> None:
+    """Show the settings, queues and readers of a topic."""
+    session.show(lambda: _shown(session, topic), _view)
+
+
+def _shown(session: Session, name: str) -> dict[str, Any]:
+    state = session.admin.topics.show(name)
+    return {
+        "topic": name,
+        "messages": state.count,
+        "sent_per_second": state.put_per_second,
+        "groups": list(state.groups),
+        "brokers": [
+            {
+                "broker": broker,
+                "read_queues": config.read_queue_nums,
+                "write_queues": config.write_queue_nums,
+                "permission": PERMISSION_NAMES.get(config.perm & 6, str(config.perm)),
+                "order": config.order,
+                "attributes": config.attributes,
+            }
+            for broker, config in state.configs.items()
+        ],
+        "queues": [
+            {
+                "broker": row.queue.broker_name,
+                "queue_id": row.queue.queue_id,
+                "first_offset": row.min_offset,
+                "end_offset": row.max_offset,
+                "messages": row.count,
+                "last_stored_ms": row.last_ms,
+            }
+            for row in state.queues
+        ],
+    }
+
+
+def _view(found: dict[str, Any]) -> "RenderableType":
+    brokers = output.table(
+        ("broker", "read queues", "write queues", "permission", "ordered", "attributes"),
+        [
+            (row["broker"], row["read_queues"], row["write_queues"], row["permission"],
+             row["order"], " ".join(f"{k}={v}" for k, v in row["attributes"].items()))
+            for row in found["brokers"]
+        ],
+    )  # fmt: skip
+    queues = output.table(
+        ("broker", "queue", "first offset", "end offset", "messages", "last message"),
+        [
+            (row["broker"], row["queue_id"], row["first_offset"], row["end_offset"],
+             row["messages"], output.moment_text(row["last_stored_ms"]))
+            for row in found["queues"]
+        ],
+    )  # fmt: skip
+    facts = {
+        "topic": found["topic"],
+        "messages": found["messages"],
+        "sent per second": found["sent_per_second"],
+        "read by": ", ".join(found["groups"]) or "nobody yet",
+    }
+    return output.stack(output.pairs(facts), brokers, queues)
+
+
+@topic.command()
+@topic_name
+@click.option("-q", "--queues", default=8, show_default=True, help="Queues on each broker.")
+@click.option("-b", "--broker", "brokers", multiple=True, help="Only there; all unless given.")
+@click.option("--order", is_flag=True, help="Say that its messages are ordered.")
+@click.option(
+    "--type", "message_type", type=click.Choice(MESSAGE_TYPES, case_sensitive=False),
+    help="What kind of messages it takes.",
+)  # fmt: skip
+@asking
+def create(
+    session: Session,
+    topic: str,
+    queues: int,
+    brokers: tuple[str, ...],
+    order: bool,
+    message_type: str | None,
+) -> None:
+    """Make a topic. When this returns, clients find it."""
+    if topic in session.admin.topics.all(internal=True):
+        raise Failure(f"topic {topic} exists; `tianzhou topic update {topic}` changes it")
+    session.admin.topics.create(
+        topic, queues=queues, brokers=brokers or None, order=order, message_type=message_type
+    )
+    places = sorted(session.admin.topics.show(topic).configs)
+    facts = {"topic": topic, "queues": queues, "brokers": places}
+    session.done(facts, f"topic {topic} has {queues} queues on {', '.join(places)}")
+
+
+@topic.command()
+@topic_name
+@click.option("--read-queues", type=click.IntRange(1), help="Queues that consumers read.")
+@click.option("--write-queues", type=click.IntRange(1), help="Queues that producers write.")
+@click.option("--permission", type=click.Choice([*PERMISSIONS]), help="What clients may do.")
+@click.option("--order/--no-order", default=None, help="Whether its messages are ordered.")
+@asking
+def update(
+    session: Session,
+    topic: str,
+    read_queues: int | None,
+    write_queues: int | None,
+    permission: str | None,
+    order: bool | None,
+) -> None:
+    """Change what is given, on every broker that has the topic."""
+    if read_queues is write_queues is permission is order is None:
+        raise click.UsageError("say what to change: --read-queues, --write-queues, …")
+    session.admin.topics.update(
+        topic, read_queues=read_queues, write_queues=write_queues, order=order,
+        permission=None if permission is None else PERMISSIONS[permission],
+    )  # fmt: skip
+    session.done(_shown(session, topic), f"topic {topic} is changed")
+
+
+@topic.command()
+@topic_name
+@click.option("-q", "--queues", required=True, type=int, help="How many are to stay.")
+@click.option(
+    "--wait", "wait_s", type=float, default=0.0, metavar="SECONDS",
+    help="Wait so long until every group has read the others.",
+)  # fmt: skip
+@asking
+def shrink(session: Session, topic: str, queues: int, wait_s: float) -> None:
+    """Give a topic fewer queues without losing a message.
+
+    Nothing is written to the last queues any more; once every group has read them, they are not
+    read any more either. Run it again until it is done, or let it --wait. Exit code 1: not yet.
+    """
+    deadline = monotonic() + wait_s
+    progress = session.admin.topics.shrink(topic, queues=queues)
+    while not progress.is_done and monotonic() < deadline:
+        sleep(LOOK_S)
+        progress = session.admin.topics.shrink(topic, queues=queues)
+    session.done(
+        {"topic": topic, "queues": queues, "done": progress.is_done, "unread": {**progress.unread}},
+        _shrunk(progress),
+    )
+    if not progress.is_done:
+        raise SystemExit(1)
+
+
+def _shrunk(progress: "Shrinking") -> str:
+    if progress.is_done:
+        return f"topic {progress.topic} has {progress.queues} queues"
+    left = ", ".join(f"{group} {count}" for group, count in progress.unread.items())
+    return (
+        f"topic {progress.topic} is written in {progress.queues} queues; of the others these groups"
+        f" have messages to read: {left}; run this again when they have"
+    )
+
+
+@topic.command()
+@topic_name
+@force
+@asking
+def delete(session: Session, topic: str, yes: bool) -> None:
+    """Remove a topic everywhere, with its messages and offsets."""
+    state = session.admin.topics.show(topic)
+    session.confirm(f"Delete topic {topic} with {state.count} messages?", yes=yes)
+    session.admin.topics.delete(topic)
+    session.done({"topic": topic, "messages": state.count}, f"topic {topic} is deleted")

@@ -1,0 +1,54 @@
+"""`tianzhou cluster`, `broker status`, `broker config` and `bench`."""
+
+from cli.conftest import Run, run_command
+from tianzhou.testing import RunningBroker
+
+
+def test_the_cluster_at_a_glance(run: Run, mq: RunningBroker) -> None:
+    (row,) = run("cluster", "--json").json
+    assert (row["broker"], row["address"], row["error"]) == ("broker-a", mq.broker, "")
+    assert "serves" in run("cluster").out
+    mq.kill()
+    mq.wait_until(lambda: run("cluster", "--json").json == [], what="the broker is gone")
+    assert "tianzhou broker -n" in run("cluster").out
+
+
+def test_one_broker(run: Run, mq: RunningBroker) -> None:
+    run("topic", "create", "orders")
+    run("produce", "orders", stdin="x\n")
+    found = run("broker", "status", "broker-a", "--json", "--all").json
+    assert (found["address"], found["takes_messages"], found["sent_today"]) == (mq.broker, True, 1)
+    assert "putTps" in found["facts"]
+    assert "taken" in run("broker", "status").out
+    with mq.faults.full_disk():
+        assert "refused: " in run("broker", "status").out
+        assert "takes no messages" in run("cluster").out
+    wrong = run("broker", "status", "broker-z")
+    assert wrong.code == 2
+    assert "it knows: broker-a" in wrong.err
+
+
+def test_settings_are_shown_and_changed(run: Run) -> None:
+    assert run("broker", "config", "--like", "autoCreateTopic", "--json").json == {
+        "autoCreateTopicEnable": "true"
+    }
+    changed = run("broker", "config", "--set", "autoCreateTopicEnable=false")
+    assert "runs with autoCreateTopicEnable=false" in changed.out
+    assert run("broker", "config", "--like", "autoCreateTopic", "--json").json == {
+        "autoCreateTopicEnable": "false"
+    }
+    assert run("broker", "config", "--set", "nonsense").code == 2
+    refused = run("broker", "config", "--set", "listenPort=1")
+    assert refused.code == 5
+    assert "can't be changed while the broker runs" in refused.err
+
+
+def test_bench_measures_and_cleans_up(run: Run) -> None:
+    found = run("bench", "--count", "1500", "--size", "100", "--json").json
+    assert (found["count"], found["sent_in_batches_of"]) == (1500, 200)
+    assert min(found["sent_per_second"], found["read_per_second"], found["send_ms_p50"]) > 0
+    assert found["send_ms_p50"] <= found["send_ms_p99"]
+    assert run("topic", "list", "--json").json == []
+    assert "read per second" in run("bench", "--count", "20").out
+    assert run("bench", "--count", "0").code == 2
+    assert run_command("bench", "-n", "127.0.0.1:1").code == 3

@@ -1,0 +1,113 @@
+"""`tianzhou group`: lag, members, and groups that are moved."""
+
+import asyncio
+
+import pytest
+
+from cli.conftest import Run
+from tianzhou.client import PushConsumer
+from tianzhou.client.consumer_options import ConsumerOptions
+from tianzhou.client.core.received import ReceivedMessage
+from tianzhou.client.sync import Message, Producer
+from tianzhou.testing import RunningBroker
+
+
+@pytest.fixture
+def billing(run: Run, mq: RunningBroker) -> None:
+    """A group that has 8 messages of a topic with 2 queues to read."""
+    run("topic", "create", "orders", "-q", "2")
+    with Producer("shop", nameserver=mq.nameserver) as producer:
+        for _ in range(8):
+            producer.send(Message("orders", b"two apples", tags="a"))
+    run("group", "create", "billing")
+    run("group", "reset", "billing", "orders", "--to-first", "-y")
+
+
+@pytest.mark.usefixtures("billing")
+def test_lag_is_shown(run: Run) -> None:
+    (row,) = run("group", "list", "--json").json
+    assert (row["group"], row["members"], row["lag"]) == ("billing", 0, 8)
+    assert len(run("group", "list", "--internal", "--json").json) > 1
+    shown = run("group", "show", "billing", "--json").json
+    assert sum(queue["lag"] for queue in shown["queues"]) == 8
+    assert "nobody is connected" in run("group", "show", "billing").out
+    assert "billing" in run("group", "list").out
+
+
+def read(_message: ReceivedMessage) -> None:
+    """A listener that has nothing to do."""
+
+
+@pytest.mark.usefixtures("billing")
+def test_members_and_owners_are_shown(run: Run, mq: RunningBroker) -> None:
+    async def play() -> None:
+        consumer = PushConsumer(
+            "billing", nameserver=mq.nameserver, subscribe={"orders": "a||b"},
+            options=ConsumerOptions(commit_interval_s=0.1),
+        )  # fmt: skip
+        consumer.listen(read)
+        async with consumer:
+            await mq.until(lambda: mq.lag("billing", "orders") == 0, what="it is read", within_s=15)
+            shown = await asyncio.to_thread(lambda: run("group", "show", "billing", "--json").json)
+            text = await asyncio.to_thread(lambda: run("group", "show", "billing").out)
+        assert shown["model"] == "CLUSTERING"
+        assert len(shown["members"]) == 1
+        told = {row["topic"]: row["expression"] for row in shown["subscriptions"]}
+        assert told["orders"] == "a||b"
+        owners = {row["owner"] for row in shown["queues"] if row["topic"] == "orders"}
+        assert owners == {shown["members"][0]["client_id"]}
+        assert shown["members"][0]["client_id"] in text
+
+    asyncio.run(play())
+
+
+@pytest.mark.usefixtures("billing")
+def test_a_reset_is_planned_asked_for_and_done(run: Run, mq: RunningBroker) -> None:
+    planned = run("group", "reset", "billing", "orders", "--to-last", "--dry-run", "--json").json
+    assert planned["dry_run"]
+    assert sum(row["skipped"] for row in planned["queues"]) == 8
+    assert mq.lag("billing", "orders") == 8
+    refused = run("group", "reset", "billing", "orders", "--to-last", stdin="n\n")
+    assert refused.code == 1
+    assert "8 messages will not be seen" in refused.err
+    assert mq.lag("billing", "orders") == 8
+    assert (
+        "moved group billing" in run("group", "reset", "billing", "orders", "--to-last", "-y").out
+    )
+    assert mq.lag("billing", "orders") == 0
+    run("group", "reset", "billing", "orders", "--to-offset", "3", "--queue", "1", "-y")
+    assert mq.committed("billing", "orders")[1] == 3
+    run("group", "reset", "billing", "orders", "--to-time", "1h", "-y")
+    assert mq.lag("billing", "orders") == 8
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ([], "say where to"),
+        (["--to-first", "--to-last"], "say where to, once"),
+        (["--to-offset", "3"], "go together"),
+        (["--to-first", "--queue", "1"], "go together"),
+        (["--to-time", "yesterday"], "is no moment"),
+        (["--to-offset", "99", "--queue", "0", "-y"], "which has 0 to 4"),
+    ],
+)
+@pytest.mark.usefixtures("billing")
+def test_wrong_resets_are_code_2(run: Run, more: list[str], told: str) -> None:
+    said = run("group", "reset", "billing", "orders", *more)
+    assert said.code == 2
+    assert told in said.err
+
+
+@pytest.mark.usefixtures("billing")
+def test_clone_and_delete(run: Run, mq: RunningBroker) -> None:
+    run("group", "reset", "billing", "orders", "--to-offset", "3", "--queue", "1", "-y")
+    assert run("group", "clone", "billing", "audit", "--json").json["target"] == "audit"
+    assert mq.committed("audit", "orders")[1] == 3
+    assert run("group", "delete", "billing", stdin="n\n").code == 1
+    assert run("group", "delete", "billing", "-y", "--json").json["group"] == "billing"
+    gone = run("group", "show", "billing")
+    assert gone.code == 4
+    assert "tianzhou group list" in gone.err
+    assert run("group", "clone", "billing", "audit").code == 4
+    assert run("group", "delete", "billing", "-y").code == 4

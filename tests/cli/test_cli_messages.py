@@ -1,0 +1,123 @@
+"""`tianzhou message`, `dlq`, `transaction`, `timer`: single messages and what waits."""
+
+import pytest
+
+from cli.conftest import Run
+from e2e.admin_world import commit, give_up, send_half
+from tianzhou.client.options import ProducerOptions
+from tianzhou.client.sync import Message, Producer
+from tianzhou.testing import RunningBroker
+
+
+@pytest.fixture(autouse=True)
+def orders(run: Run) -> None:
+    run("topic", "create", "orders", "-q", "1")
+
+
+def test_a_message_is_found_by_everything_it_has(run: Run, mq: RunningBroker) -> None:
+    run("produce", "orders", "-k", "T1", "-t", "fruit", stdin="two apples\n")
+    (stored,) = mq.stored("orders")
+    for how in (("--id", stored.message_id), ("--id", stored.offset_id), ("--key", "T1"),
+                ("--unique-id", stored.message_id), ("--from", "1h")):  # fmt: skip
+        (found,) = run("message", "find", "orders", *how, "--json").json
+        assert (found["body"], found["tags"], found["keys"]) == ("two apples", "fruit", ["T1"])
+    assert "two apples" in run("message", "find", "orders", "--key", "T1").out
+    shown = run("message", "show", "orders", stored.message_id)
+    assert "body, 10 bytes" in shown.out
+    assert run("message", "show", "orders", stored.offset_id, "--json").json["queue_offset"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("find", "orders"), 2),
+        (("find", "orders", "--key", "a", "--id", "b"), 2),
+        (("find", "orders", "--from", "later"), 2),
+        (("find", "orders", "--from", "1h", "--to", "2h"), 2),
+        (("find", "orders", "--key", "nobody"), 4),
+        (("show", "orders", "7F00000100002A9F00000000000000FF"), 4),
+        (("show", "nope", "7F00000100002A9F00000000000000FF"), 4),
+        (("trace", "7F00000100002A9F00000000000000FF"), 4),
+    ],
+)
+def test_what_is_not_found_and_what_is_wrong(
+    run: Run, arguments: tuple[str, ...], code: int
+) -> None:
+    said = run("message", *arguments)
+    assert said.code == code, said.err
+    assert said.err or said.out == "no messages\n"
+
+
+def test_a_trace_is_a_story(run: Run, mq: RunningBroker) -> None:
+    with Producer(
+        "shop", nameserver=mq.nameserver, options=ProducerOptions(trace=True)
+    ) as producer:
+        sent = producer.send(Message("orders", b"two apples"))
+    mq.wait_until(lambda: mq.stored("RMQ_SYS_TRACE_TOPIC"), what="the trace")
+    (step,) = run("message", "trace", sent.message_id, "--json").json
+    assert (step["what"], step["group"], step["is_success"]) == ("Published", "shop", True)
+    assert "Published" in run("message", "trace", sent.message_id).out
+
+
+def test_dead_letters_are_seen_and_sent_again(run: Run, mq: RunningBroker) -> None:
+    run("group", "create", "billing")
+    assert run("dlq", "list", "--json").json == []
+    assert "no group has dead letters" in run("dlq", "list").out
+    run("produce", "orders", stdin="poison\nvenom\n")
+    commit(mq, "billing", "orders", offset=2)
+    give_up(mq, "billing", "orders")
+    (box,) = run("dlq", "list", "--json").json
+    assert (box["group"], box["dead_letters"], box["not_replayed"]) == ("billing", 2, 2)
+    assert [row["body"] for row in run("dlq", "peek", "billing", "--json").json] == [
+        "poison", "venom",
+    ]  # fmt: skip
+    assert "poison" in run("dlq", "peek", "billing").out
+    assert run("dlq", "replay", "billing", stdin="n\n").code == 1
+    done = run("dlq", "replay", "billing", "-y", "--max", "1", "--json").json
+    assert (done["sent"], done["left"]) == (1, 1)
+    assert [m.body for m in mq.stored("%RETRY%billing")] == [b"poison"]
+    assert run("dlq", "replay", "billing", "-y", "--to-topic", "--json").json["sent"] == 1
+    assert [m.body for m in mq.stored("orders")][-1] == b"venom"
+    for verb in ("peek", "replay"):
+        assert run("dlq", verb, "nobody").code == 4
+        assert run("dlq", verb, "billing", "--max", "0").code == 2
+
+
+def test_transactions_are_decided_by_hand(run: Run, mq: RunningBroker) -> None:
+    assert "no transaction is pending" in run("transaction", "list").out
+    send_half(mq, "orders", b"half")
+    (pending,) = run("transaction", "list", "--json").json
+    assert (pending["topic"], pending["group"]) == ("orders", "buyers")
+    assert "buyers" in run("transaction", "list", "--topic", "orders").out
+    assert run("transaction", "recheck", pending["message_id"], "--json").json["topic"] == "orders"
+    (pending,) = run("transaction", "list", "--json").json
+    assert run("transaction", "commit", pending["message_id"], stdin="n\n").code == 1
+    assert mq.stored("orders") == []
+    assert run("transaction", "commit", pending["message_id"], "-y").code == 0
+    assert [m.body for m in mq.stored("orders")] == [b"half"]
+    assert run("transaction", "list", "--json").json == []
+    send_half(mq, "orders", b"other half")
+    (pending,) = run("transaction", "list", "--json").json
+    assert run("transaction", "rollback", pending["offset_id"], "-y", "--json").json
+    assert len(mq.stored("orders")) == 1
+    for verb in ("commit", "rollback", "recheck"):
+        gone = run("transaction", verb, "nothing")
+        assert gone.code == 4
+        assert "tianzhou transaction list" in gone.err
+    assert run("transaction", "list", "--max", "none").code == 2
+
+
+def test_timers_are_listed_and_cancelled(run: Run, mq: RunningBroker) -> None:
+    assert run("timer", "list", "--json").json == []
+    run("produce", "orders", "--delay", "2h", stdin="later\n")
+    (waiting,) = mq.wait_until(lambda: run("timer", "list", "--json").json)
+    assert waiting["topic"] == "orders"
+    assert waiting["deliver_ms"] > waiting["stored_ms"]
+    assert waiting["message_id"] in run("timer", "list").out
+    assert run("timer", "cancel", waiting["message_id"], "--json").json["topic"] == "orders"
+    mq.clock.advance(hours=3)
+    assert mq.stored("orders") == []
+    gone = run("timer", "cancel", waiting["message_id"])
+    assert gone.code == 4
+    assert "tianzhou timer list" in gone.err
+    assert run("timer", "list", "--max", "0").code == 2

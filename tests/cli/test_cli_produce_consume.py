@@ -1,0 +1,169 @@
+"""`tianzhou produce` and `tianzhou consume`: what goes in comes out, and does nothing else."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Run
+from tianzhou.testing import RunningBroker
+
+HOSTILE = "\x1b]0;owned\x07\x1b[31m red \u202eevil \x9b2J [bold]no markup[/bold]"
+
+
+@pytest.fixture(autouse=True)
+def orders(run: Run) -> None:
+    run("topic", "create", "orders", "-q", "2")
+
+
+def everything(run: Run, *more: str) -> list[str]:
+    said = run("consume", "orders", "--from", "first", "--until-end", "--format", "body", *more)
+    assert said.code == 0, said.err
+    return sorted(said.out.splitlines())
+
+
+def test_lines_go_in_and_come_out(run: Run, mq: RunningBroker, tmp_path: Path) -> None:
+    said = run("produce", "orders", "-t", "fruit", "-k", "T1", "-p", "region=north", "--json",
+               stdin="two apples\n\nthree pears\r\n")  # fmt: skip
+    assert said.json["sent"] == 2
+    path = tmp_path / "more.txt"
+    path.write_text("四个梨\n")
+    assert "in queue" in run("produce", "orders", "-f", str(path)).out
+    assert everything(run) == ["three pears", "two apples", "四个梨"]
+    assert everything(run, "--tag", "fruit || nuts") == ["three pears", "two apples"]
+    assert everything(run, "--sql", "region = 'north'") == ["three pears", "two apples"]
+    assert len(everything(run, "--max", "1")) == 1
+    assert len(everything(run, "--from", "1h")) == 3
+    (line,) = run("consume", "orders", "--from", "first", "--until-end", "--sql",
+                  "region IS NULL").out.splitlines()  # fmt: skip
+    assert line.endswith("  四个梨")
+    assert {m.keys for m in mq.stored("orders")} == {("T1",), ()}
+
+
+def test_json_lines_go_round(run: Run, mq: RunningBroker) -> None:
+    sent = [
+        {"body": "one", "tags": "a", "keys": ["K1", "K2"], "properties": {"x": "1"}},
+        {"body_base64": "/wD+", "keys": "K3"},
+        {"body": {"amount": 5}, "sharding_key": "s"},
+    ]
+    text = "\n".join(map(json.dumps, sent))
+    assert run("produce", "orders", "--format", "json", stdin=text).code == 0
+    found = run("consume", "orders", "--from", "first", "--until-end", "--json").lines
+    assert {row.get("body") for row in found} == {"one", None, '{"amount": 5}'}
+    again = "\n".join(map(json.dumps, found))
+    run("topic", "create", "copies")
+    assert run("produce", "copies", "--format", "json", "--json", stdin=again).json["sent"] == 3
+    first = {(m.body, m.tags, m.keys, m.properties.get("x")) for m in mq.stored("orders")}
+    assert first == {(m.body, m.tags, m.keys, m.properties.get("x")) for m in mq.stored("copies")}
+    assert (b"\xff\x00\xfe", None, ("K3",), None) in first
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{", "line 2"),
+        ("[]", "is not an object"),
+        ('{"body": "x", "colour": "red"}', "colour mean nothing"),
+        ('{"tags": "a"}', "body and body_base64"),
+        ('{"body_base64": "?"}', "not base64"),
+        ('{"body": "x", "keys": [1]}', "list of texts"),
+        ('{"body": "x", "properties": {"a": 1}}', "property a = 1 is not text"),
+        ('{"body": "x", "properties": {"TAGS": "a"}}', "reserved"),
+        ('{"body": "x", "tags": 5}', "is not text"),
+        ('{"body": ""}', "empty"),
+    ],
+)
+def test_a_bad_line_is_named(run: Run, mq: RunningBroker, line: str, told: str) -> None:
+    said = run("produce", "orders", "--format", "json", stdin='{"body": "good"}\n' + line)
+    assert said.code == 2
+    assert "line 2: " in said.err
+    assert told in said.err
+    assert "1 messages were sent before" in said.err
+    assert [m.body for m in mq.stored("orders")] == [b"good"]
+
+
+def test_a_load_has_its_size_and_rate(run: Run, mq: RunningBroker) -> None:
+    said = run("produce", "orders", "--count", "30", "--size", "50", "--rate", "200", "--json").json
+    assert said["sent"] == 30
+    assert said["seconds"] >= 29 / 200
+    assert {len(m.body) for m in mq.stored("orders")} == {50}
+    assert len({m.body for m in mq.stored("orders")}) == 30
+    assert run("produce", "orders", "--count", "100", "--size", "1").code == 2
+
+
+def test_delay(run: Run, mq: RunningBroker) -> None:
+    assert run("produce", "orders", "--delay", "1h", stdin="later\n").code == 0
+    assert mq.stored("orders") == []
+    mq.clock.advance(hours=2)
+    assert [m.body for m in mq.stored("orders")] == [b"later"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("produce", "orders", "-p", "novalue"),
+        ("produce", "orders", "--delay", "soon"),
+        ("produce", "orders", "--rate", "0"),
+        ("produce", "orders", "-f", "/no/such/file"),
+        ("consume", "orders", "--from", "somewhere"),
+        ("consume", "orders", "--tag", "a", "--sql", "b = 1"),
+        ("consume", "orders", "--group", "g", "--until-end"),
+        ("consume", "orders", "--max", "0"),
+    ],
+)
+def test_wrong_use_of_both_is_code_2(run: Run, arguments: tuple[str, ...]) -> None:
+    said = run(*arguments)
+    assert said.code == 2
+    assert said.err
+
+
+def test_what_a_broker_says_is_told(run: Run) -> None:
+    wrong = run("consume", "orders", "--sql", "a ===", "--until-end")
+    assert wrong.code in (2, 5)
+    assert "Traceback" not in wrong.err
+    assert run("consume", "nope", "--until-end").code == 4
+
+
+def test_a_full_disk_is_a_refusal(run: Run, mq: RunningBroker) -> None:
+    with mq.faults.full_disk():
+        said = run("produce", "orders", stdin="x\n")
+    assert said.code == 5
+    assert "disk" in said.err
+    assert "tianzhou doctor" in said.err
+
+
+def test_a_group_goes_on_where_it_was(run: Run, mq: RunningBroker) -> None:
+    run("produce", "orders", stdin="1\n2\n3\n")
+    arguments = ("consume", "orders", "-g", "billing", "--from", "first", "--format", "body")
+    first = run(*arguments, "--max", "2", "--idle", "20")
+    rest = run(*arguments, "--idle", "1")
+    assert sorted((first.out + rest.out).split()) == ["1", "2", "3"]
+    assert mq.lag("billing", "orders") == 0
+
+
+@pytest.mark.parametrize("form", ["line", "body", "json"])
+def test_s48_strangers_do_not_write_to_the_terminal(run: Run, form: str) -> None:
+    """What a message has in it is shown, and does nothing."""
+    stranger = json.dumps({"body": HOSTILE, "keys": "\x1b[2J", "tags": "\u202etag",
+                           "properties": {"\x1bname": "\x07value"}})  # fmt: skip
+    run("produce", "orders", "--format", "json", stdin=stranger)
+    said = run("consume", "orders", "--from", "first", "--until-end", "--format", form)
+    assert said.code == 0
+    assert all(sign.isprintable() for sign in said.out.replace("\n", ""))
+    assert "[bold]no markup[/bold]" in said.out
+    if form == "json":
+        assert said.lines[0]["body"] == HOSTILE
+    message_id = run("consume", "orders", "--from", "first", "--until-end", "--json").lines[0][
+        "message_id"
+    ]
+    for more in (("find", "orders", "--from", "1h"), ("show", "orders", message_id)):
+        shown = run("message", *more)
+        assert shown.code == 0, shown.err
+        assert all(sign.isprintable() for sign in shown.out.replace("\n", ""))
+        assert "[bold]no markup[/bold]" in shown.out
+
+
+def test_raw_gives_bytes_as_they_are(run: Run) -> None:
+    run("produce", "orders", "--format", "json", stdin='{"body": "\\u001b[31m"}')
+    said = run("consume", "orders", "--from", "first", "--until-end", "--format", "raw")
+    assert said.out == "\x1b[31m\n"

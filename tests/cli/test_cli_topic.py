@@ -1,0 +1,101 @@
+"""`tianzhou topic` against a real broker."""
+
+import pytest
+
+from cli.conftest import Run, run_command
+from tianzhou.client.sync import Message, Producer
+from tianzhou.testing import RunningBroker
+
+
+def test_a_topic_is_made_listed_and_shown(run: Run, mq: RunningBroker) -> None:
+    made = run("topic", "create", "orders", "-q", "3", "--json").json
+    assert made == {"topic": "orders", "queues": 3, "brokers": ["broker-a"]}
+    run("produce", "orders", stdin="two apples\n")
+    (row,) = run("topic", "list", "--json").json
+    assert (row["topic"], row["queues"], row["messages"]) == ("orders", 3, 1)
+    shown = run("topic", "show", "orders", "--json").json
+    assert [queue["messages"] for queue in shown["queues"]].count(1) == 1
+    assert shown["brokers"][0]["permission"] == "rw"
+    for said in (run("topic", "list"), run("topic", "show", "orders")):
+        assert said.code == 0
+        assert "orders" in said.out
+    assert len(run("topic", "list", "--internal", "--json").json) > 1
+
+
+def test_nothing_is_said_in_words(run: Run) -> None:
+    assert "topic create" in run("topic", "list").out
+    assert run("topic", "list", "--json").json == []
+
+
+def test_a_topic_that_exists_is_not_made_again(run: Run) -> None:
+    assert run("topic", "create", "orders").code == 0
+    again = run("topic", "create", "orders", "-q", "2")
+    assert again.code == 1
+    assert "topic update orders" in again.err
+    assert len(run("topic", "show", "orders", "--json").json["queues"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("create", "no spaces"), "letters, digits"),
+        (("create", "orders", "-q", "0"), "at least 1"),
+        (("create", "orders", "-b", "broker-z"), "it knows: broker-a"),
+        (("create", "orders", "--type", "LOUD"), "LOUD"),
+        (("update", "orders"), "say what to change"),
+        (("update", "orders", "--permission", "x"), "rw"),
+        (("shrink", "orders", "-q", "0"), "delete it instead"),
+        (("list", "--every", "0"), "0.1"),
+    ],
+)
+def test_wrong_use_is_code_2(run: Run, arguments: tuple[str, ...], told: str) -> None:
+    said = run("topic", *arguments)
+    assert said.code == 2, said.out
+    assert told in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("verb", ["show", "delete", "update", "shrink"])
+def test_what_is_not_there_is_code_4(run: Run, verb: str) -> None:
+    more = {"delete": ["-y"], "update": ["--read-queues", "2"], "shrink": ["-q", "1"]}
+    said = run("topic", verb, "nope", *more.get(verb, []))
+    assert said.code == 4
+    assert said.err.startswith("tianzhou: topic 'nope' is not known")
+    assert "tianzhou topic list" in said.err
+
+
+def test_a_topic_is_changed_and_shrunk(run: Run, mq: RunningBroker) -> None:
+    run("topic", "create", "orders", "-q", "4")
+    found = run("topic", "update", "orders", "--permission", "r", "--json").json
+    assert found["brokers"][0]["permission"] == "r"
+    run("topic", "update", "orders", "--permission", "rw")
+    with Producer("shop", nameserver=mq.nameserver) as producer:
+        for _ in range(8):
+            producer.send(Message("orders", b"two apples"))
+    run("group", "create", "billing")
+    run("group", "reset", "billing", "orders", "--to-first", "-y")
+    late = run("topic", "shrink", "orders", "-q", "2", "--json")
+    assert late.code == 1
+    assert '"done": false' in late.out
+    assert "billing" in run("topic", "shrink", "orders", "-q", "2").out
+    run("group", "reset", "billing", "orders", "--to-last", "-y")
+    assert run("topic", "shrink", "orders", "-q", "2", "--wait", "5", "--json").json["done"]
+    assert len(run("topic", "show", "orders", "--json").json["queues"]) == 2
+
+
+def test_deleting_asks_first(run: Run) -> None:
+    run("topic", "create", "orders")
+    refused = run("topic", "delete", "orders", stdin="n\n")
+    assert refused.code == 1
+    assert "Delete topic orders with 0 messages?" in refused.err
+    assert run("topic", "show", "orders").code == 0
+    assert run("topic", "delete", "orders", stdin="y\n").code == 0
+    assert run("topic", "show", "orders").code == 4
+
+
+def test_nobody_answers_is_code_3() -> None:
+    said = run_command("topic", "list", "-n", "127.0.0.1:1")
+    assert said.code == 3
+    assert "127.0.0.1:1" in said.err
+    assert "tianzhou up" in said.err
+    assert run_command("topic", "list", "-n", "nonsense").code == 2
