@@ -281,6 +281,9 @@ class SimDisk:
         directory.sync()
         self.leave()
 
+    def memory_bytes(self) -> int:
+        return 1 << 30
+
     def usage(self, path: str) -> Usage:
         assert self.exists(path), f"there is no {path}"
         return Usage(self.capacity, self.capacity - self._used())

@@ -103,10 +103,9 @@ class Faults:
         """Wipe a disk, or damage its log. The member finds out when it starts again."""
         world, dice = self._world, self._dice
         members = list(world.members.values())
-        voters = world.knobs.members
         broken = sum(1 for member in members if member.disk.state.doubt)
-        if 2 * (broken + 1) >= voters or world.knobs.change_us != NEVER_US:
-            return  # one more would be a majority, of some membership
+        if 2 * (broken + 1) >= self._fewest_voters():
+            return  # one more would be too many
         victim = dice.choice(members)
         disk, doubt = victim.disk, dice.randrange(1, 1 << 30)
         if disk.state.doubt:
@@ -122,6 +121,11 @@ class Faults:
         world.count("disks damaged")
         world.at(int(world.knobs.restart_us * dice.random()), world.restart, victim)
 
+    def _fewest_voters(self) -> int:
+        """Of all memberships that may be in force somewhere; 0 while one is changing."""
+        found = {member.disk.saved().members[-1][1] for member in self._world.members.values()}
+        return 0 if len(found) > 1 else min(len(members.voters) for members in found)
+
     def _hand_over(self) -> None:
         world, dice = self._world, self._dice
         for leader in world.leaders():
@@ -133,6 +137,8 @@ class Faults:
 
     def _change_members(self) -> None:
         world = self._world
+        if any(member.disk.state.doubt for member in world.members.values()):
+            return  # operators wait until everybody is repaired
         for leader in world.leaders():
             target = self._other_members()
             world.say(f"{leader.id} is asked for {target}: {leader.live().change(target)}")

@@ -272,8 +272,8 @@ class ElectionsDisturbNobody(Invariant):
         members = member.live().core.log.members.current
         known = self._led.setdefault(member.id, members)
         if known is not members:
-            for name in members.everyone() - known.everyone():
-                self._answered[member.id, name] = now  # it had no chance to answer before
+            for name in (members.voters | members.outgoing) - known.voters:
+                self._answered[member.id, name] = now  # until now its answers did not matter
             self._led[member.id] = members
         recent = now - member.config.election_ticks - 1
         heard = {member.id, *self._answered_by(member.id, recent)}
@@ -324,13 +324,16 @@ class DoubtCountsNot(Invariant):
     number = "I12"
 
     def on_role(self, member: SimMember) -> None:
-        if member.disk.state.doubt:
+        # The node's own state: it may know that it is repaired before its disk does, and stand,
+        # but nothing of that leaves before the disk knows it, too; see `on_send`.
+        if member.live().hard.doubt:
             self.demand(member.role not in _STANDING, f"{member.id} in doubt is {member.role}")
 
     def on_send(self, member: SimMember, message: Message) -> None:
         if member.disk.state.doubt:
             votes = type(message) is VoteReply and message.granted
-            self.demand(not votes, f"{member.id} votes in doubt: {message}")
+            stands = type(message) in (VoteRequest, Append)
+            self.demand(not votes and not stands, f"{member.id} is in doubt, and says {message}")
 
     def on_synced(self, member: SimMember, before: HardState) -> None:
         """Repaired: it has again all that was committed when it was damaged, or since."""

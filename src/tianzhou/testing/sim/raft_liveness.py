@@ -34,10 +34,11 @@ class Liveness:
         deadline = world.now + TIMEOUTS_TO_RECOVER * timeout
         names = ", ".join(member.id for member in self._core)
         world.run(world.now + timeout)  # whoever leads, but can't hear the others, gives up
-        if not world.run(deadline, self._has_leader):
+        if not world.run(deadline, self._has_leader) and not self._catches_up(timeout):
             raise Violation(f"L1: {names} are whole and connected and elect no leader")
         leader = self._leader()
         assert leader is not None
+        deadline = max(deadline, world.now + timeout)
         taken = world.run(deadline, lambda: world.propose(leader, b"at last"))
         if not taken or not self._settles(leader, deadline + timeout):
             raise Violation(f"L1: {leader.id} leads {names}, but nothing is committed")
@@ -83,6 +84,17 @@ class Liveness:
                 if dice.random() < 0.5:
                     network.separate(*cut)
         world.say(f"all is well between {sorted(inside)}; cut is {sorted(network.cut)}")
+
+    def _catches_up(self, timeout: int) -> bool:
+        """Voters that were added with an empty log need time; wait while they come nearer."""
+        world = self._world
+        disks = [member.disk for member in world.up()]
+        target, before = max(disk.last for disk in disks), -1
+        while before < (now := sum(min(disk.last, target) for disk in disks)):
+            before = now
+            if world.run(world.now + timeout, self._has_leader):
+                return True
+        return False
 
     def _leader(self) -> SimMember | None:
         """One that has committed in its term, and has finished changing members.

@@ -26,6 +26,8 @@ from tianzhou.testing.sim.raft_world import Trace, World
 
 FAULTS_S: Final = 45
 """How long a group suffers. With the phase after it a seed is about a minute."""
+ON_THE_WIRE: Final = 10
+"""Of so many seeds one has its messages written to bytes and read from them."""
 LEDGER: Final = Path("build/raft-ledger.jsonl")
 
 
@@ -60,6 +62,7 @@ def run_seed(
     with Replayable(seed, skip):
         dice = Random(seed)
         world = World(draw(dice), dice, trace)
+        world.on_the_wire = seed % ON_THE_WIRE == 0
         world.say(f"{world.knobs}")
         Clients(world)
         faults = Faults(world, skip)

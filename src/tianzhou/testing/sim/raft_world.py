@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final
 
+from tianzhou.raft.codec import decode, encode
 from tianzhou.raft.config import RaftConfig
 from tianzhou.raft.membership import members_of
 from tianzhou.raft.messages import Entry, Kind, LogIndex, Message, NodeId, VoteRequest
@@ -46,6 +47,8 @@ class World:
         self._heap: list[tuple[int, int, Action, Any]] = []
         self._seq = 0
         self.moment_crash = knobs.moment_crash
+        self.on_the_wire = False
+        """Every message is written to bytes and read from them."""
         self.network = Network(knobs, dice, self._post)
         self.members = self._make_members()
         self.ghost = Ghost(self.members)
@@ -139,6 +142,8 @@ class World:
         if self.now < member.paused_until:
             self.at(member.paused_until - self.now, self._deliver, message)
             return
+        if self.on_the_wire:
+            message = decode(b"".join(encode(message)))
         if self.trace is not None:
             self.say(f"{message.sender}→{message.to} {message}")
         if type(message) is VoteRequest:

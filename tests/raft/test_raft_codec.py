@@ -1,0 +1,91 @@
+"""Messages survive the wire; what is no message is refused by name."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tianzhou.base.errors import RemoteProtocolError, UsageError
+from tianzhou.raft.codec import decode, encode
+from tianzhou.raft.messages import (
+    Append,
+    AppendReply,
+    Entry,
+    Install,
+    Kind,
+    LogIndex,
+    Message,
+    Start,
+    Term,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+
+WORD = st.integers(-(1 << 63), (1 << 63) - 1)
+INDEX, TERM, NAME = WORD.map(LogIndex), WORD.map(Term), st.text(max_size=20)
+ENTRY = st.builds(Entry, INDEX, TERM, st.sampled_from(Kind), st.binary(max_size=30))
+HEAD = (TERM, NAME, NAME)
+MESSAGES: st.SearchStrategy[Message] = st.one_of(
+    st.builds(
+        Append, *HEAD, INDEX, TERM, st.lists(ENTRY, max_size=4).map(tuple), INDEX, WORD, WORD
+    ),
+    st.builds(AppendReply, *HEAD, INDEX, WORD, WORD, INDEX, INDEX, TERM),
+    st.builds(
+        Install, *HEAD, st.builds(Start, INDEX, TERM), st.binary(max_size=20), st.binary(), WORD
+    ),
+    st.builds(VoteRequest, *HEAD, INDEX, TERM, pre=st.booleans(), forced=st.booleans()),
+    st.builds(VoteReply, *HEAD, st.booleans(), st.booleans()),
+    st.builds(TimeoutNow, *HEAD),
+)
+
+
+@given(MESSAGES)
+def test_messages_survive(message: Message) -> None:
+    again = decode(b"".join(encode(message)))
+    assert again == message
+    assert type(again) is type(message)
+    assert [type(field) for field in again] == [type(field) for field in message]
+
+
+@given(MESSAGES, st.data())
+def test_a_part_of_a_message_is_none(message: Message, data: st.DataObject) -> None:
+    whole = b"".join(encode(message))
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(RemoteProtocolError, match="too early"):
+        decode(whole[:cut])
+    with pytest.raises(RemoteProtocolError, match="1 bytes behind a message"):
+        decode(whole + b"x")
+
+
+@given(st.binary(max_size=200))
+def test_nonsense_is_refused_by_name(data: bytes) -> None:
+    try:
+        message = decode(data)
+    except RemoteProtocolError:
+        return
+    assert decode(b"".join(encode(message))) == message
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"\x09" + bytes(10), "no message of kind 9"),
+        (b"\x05" + bytes(8) + b"\x01\x00\xff", "not text"),
+        (b"\x00" + bytes(10) + bytes(43) + b"\x01" + bytes(16) + b"\x07" + bytes(4), "of kind 7"),
+    ],
+)
+def test_complaints_say_what_is_wrong(data: bytes, complaint: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=complaint):
+        decode(data)
+
+
+def test_data_is_not_copied() -> None:
+    chunk = bytes(100_000)
+    entry = Entry(LogIndex(1), Term(1), Kind.CHUNK, chunk)
+    message = Append(Term(1), "a", "b", LogIndex(0), Term(0), (entry,), LogIndex(0), 1, 0)
+    assert any(piece is chunk for piece in encode(message))
+
+
+def test_names_have_a_limit() -> None:
+    with pytest.raises(UsageError, match="more than 255 bytes"):
+        encode(TimeoutNow(Term(1), "x" * 256, "b"))
