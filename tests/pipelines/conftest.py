@@ -28,8 +28,10 @@ _NUMBERS = itertools.count()
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    warehouse = str(tmp_path_factory.mktemp("warehouse"))
-    config = {**SETTINGS, **SHORT, "spark.sql.warehouse.dir": warehouse,
+    scratch = tmp_path_factory.mktemp("spark")
+    java_options = f"{SHORT['spark.driver.extraJavaOptions']} -Dderby.system.home={scratch}"
+    config = {**SETTINGS, "spark.driver.extraJavaOptions": java_options,
+              "spark.sql.warehouse.dir": f"{scratch}/warehouse",
               "spark.sql.shuffle.partitions": "2"}  # fmt: skip
     made = tianzhou.spark.session(master="local[2]", config=config)
     made.sparkContext.setLogLevel("OFF")

@@ -23,8 +23,9 @@ changes = click.option(
 )  # fmt: skip
 what = click.argument("what", metavar="FILE|NAME")
 master = click.option(
-    "--master", default="local[*]", show_default=True,
-    help="local[*], spark://host:port, yarn, k8s://..., or sc://host:port for Spark Connect.",
+    "--master",
+    help="local[*], the default, spark://host:port, yarn, k8s://..., or sc://host:port for Spark "
+    "Connect. Under spark-submit: what that says.",
 )  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def run(
     what: str,
     nameserver: str | None,
     changes: tuple[str, ...],
-    master: str,
+    master: str | None,
     topic: str | None,
     output: str | None,
     once: bool,
@@ -147,7 +148,8 @@ def reset(what: str, changes: tuple[str, ...], yes: bool) -> None:
     if not yes:
         click.confirm(
             f"Forget how far {declared.name} is ({place.path})? The next run reads its source from "
-            "the beginning, and writes rows again that are there already",
+            "the beginning, and writes rows again that are there already; only a table that is a "
+            "plain copy of topics goes on where its rows end",
             abort=True,
         )
     place.reset()
@@ -175,7 +177,7 @@ def report(
     archive: str | None,
     form: str,
     output: Path | None,
-    master: str,
+    master: str | None,
 ) -> None:
     """What traces tell. trace: latencies from producer to store to consumer, per topic and group.
     audit: produced against stored against consumed, per producer and hour."""

@@ -15,7 +15,7 @@ def run(
     *,
     nameserver: str,
     archive: str | None,
-    master: str,
+    master: str | None,
     form: str,
     output: Path | None,
 ) -> None:

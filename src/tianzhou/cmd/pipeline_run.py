@@ -15,12 +15,12 @@ from tianzhou.spark.pipelines.running import Run
 from tianzhou.spark.pipelines.workplace import Workplace
 
 
-def run(pipeline: Pipeline, directory: Path, *, master: str, quiet: bool) -> None:
+def run(pipeline: Pipeline, directory: Path, *, master: str | None, quiet: bool) -> None:
     """Raises PipelineError if a query fails. Signals end it in order."""
     place = Workplace(pipeline, directory)
     console = Console(stderr=True)
     with place.locked():
-        console.print(f"{pipeline.name}: starting Spark ({master}), log in {_log(place)}")
+        console.print(f"{pipeline.name}: starting Spark, log in {_log(place)}")
         with session(
             f"tianzhou-{pipeline.name}", master=master, config=as_text(pipeline.spark),
             log=_log(place),

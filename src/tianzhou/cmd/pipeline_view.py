@@ -27,7 +27,7 @@ def live(running: Run) -> Group:
 def ended(running: Run) -> Text:
     by_query = _by_query(running.samples[running.kept :])
     parts = [
-        f"{name}: {sum(s.rows_in for s in found):,} in, {sum(s.rows_out for s in found):,} out, "
+        f"{name}: {sum(s.rows_in for s in found):,} in, {_rows_out(found)} out, "
         f"{len(found)} micro-batches"
         for name, found in by_query.items()
     ]
@@ -42,6 +42,11 @@ def show_status(name: str, place: Workplace, samples: list[Sample]) -> None:
         console.print(f"No micro-batch yet ({place.path})")
         return
     console.print(_figures(name, samples), _charts(samples))
+
+
+def _rows_out(samples: list[Sample]) -> str:
+    known = [sample.rows_out for sample in samples if sample.rows_out is not None]
+    return f"{sum(known):,}" if known else "?"
 
 
 def _by_query(samples: list[Sample]) -> dict[str, list[Sample]]:
@@ -61,7 +66,7 @@ def _figures(name: str, samples: list[Sample]) -> Table:
         latency = "" if last.latency_ms is None else f"{last.latency_ms / 1000:.1f} s"
         table.add_row(
             query, f"{last.batch + 1:,}", f"{sum(s.rows_in for s in found):,}",
-            f"{sum(s.rows_out for s in found):,}", f"{last.rows_per_s:,.0f}", f"{last.behind:,}",
+            _rows_out(found), f"{last.rows_per_s:,.0f}", f"{last.behind:,}",
             f"{last.batch_ms:,} ms", latency,
         )  # fmt: skip
     return table
@@ -90,7 +95,7 @@ def facts(name: str, place: Workplace, samples: list[Sample]) -> dict[str, Any]:
             query: {
                 "batches": found[-1].batch + 1,
                 "rowsIn": sum(s.rows_in for s in found),
-                "rowsOut": sum(s.rows_out for s in found),
+                "rowsOut": sum(s.rows_out or 0 for s in found),
                 "behind": found[-1].behind,
                 "batchMs": found[-1].batch_ms,
                 "latencyMs": found[-1].latency_ms,

@@ -29,9 +29,10 @@ SHORT = {
 
 @contextmanager
 def session(
-    name: str, *, master: str, config: Mapping[str, str], log: Path
+    name: str, *, master: str | None, config: Mapping[str, str], log: Path
 ) -> "Generator[SparkSession]":
-    """A session that ends with the block. `master` may be the address of a Connect server."""
+    """A session that ends with the block. `master` may be the address of a Connect server; without
+    one it is `local[*]`, or what `spark-submit` was told."""
     try:
         from tianzhou.spark.sessions import session as make
     except ModuleNotFoundError as error:
@@ -40,7 +41,7 @@ def session(
         raise click.ClickException(
             f'{error.name} is not installed; say: pip install "tianzhou[spark]"'
         ) from error
-    is_remote = master.startswith("sc://")
+    is_remote = master is not None and master.startswith("sc://")
     # Repeats as JSON, with the stack, what is raised anyway.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     with _errors_to(log):
@@ -52,7 +53,7 @@ def session(
         )
     if not is_remote:
         spark.sparkContext.setLogLevel("WARN")
-        if not master.startswith("local"):
+        if not (spark.sparkContext.master or "local").startswith("local"):
             # Executors on other machines get this very package; what it needs must be there.
             spark.sparkContext.addPyFile(_packaged())
     try:

@@ -42,7 +42,7 @@ def sql(
     form: str,
     output: Path | None,
     rows: int,
-    master: str,
+    master: str | None,
 ) -> None:
     """Run a SELECT over topics.
 

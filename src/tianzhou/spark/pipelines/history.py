@@ -26,7 +26,8 @@ class Sample(msgspec.Struct, frozen=True):
     time_ms: int
     """When it ended."""
     rows_in: int
-    rows_out: int
+    rows_out: int | None
+    """None where Spark does not tell: through Connect."""
     behind: int
     """Messages that are there and not read."""
     batch_ms: int
@@ -48,11 +49,19 @@ def sample_of(query: str, progress: Mapping[str, Any]) -> Sample:
     oldest = observed.get(IN, nothing).get("oldest_ms")
     return Sample(
         query=query, batch=int(progress["batchId"]), time_ms=end_ms,
-        rows_in=int(progress.get("numInputRows") or 0),
-        rows_out=int(observed.get(OUT, nothing).get("rows") or 0),
+        rows_in=_rows_in(progress),
+        rows_out=observed.get(OUT, nothing).get("rows"),
         behind=sum(_behind(source) for source in progress.get("sources", ())),
         batch_ms=batch_ms, latency_ms=None if oldest is None else end_ms - int(oldest),
     )  # fmt: skip
+
+
+def _rows_in(progress: Mapping[str, Any]) -> int:
+    """Spark Connect leaves out the sum."""
+    given = progress.get("numInputRows")
+    if given is not None:
+        return int(given)
+    return sum(int(source.get("numInputRows") or 0) for source in progress.get("sources", ()))
 
 
 def _behind(source: Mapping[str, Any]) -> int:

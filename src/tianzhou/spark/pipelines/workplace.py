@@ -110,7 +110,6 @@ class Workplace:
     def reset(self) -> None:
         """Forget how far the queries are, and who they are. Rows that were written stay."""
         with self.locked():
-            for name in ("queries",):
-                self._files.remove_all(name)
+            self._files.remove_all("queries")
             for name in ("id", "schema.json", "history.json"):
                 self._files.remove(name)
