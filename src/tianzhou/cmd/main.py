@@ -35,6 +35,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "timer": (f"{_ADMIN}.timer:timer", "Messages that wait for their moment."),
     "cluster": (f"{_ADMIN}.cluster:cluster", "All brokers at a glance."),
     "bench": (f"{_ADMIN}.bench:bench", "Measure a running broker from here."),
+    "doctor": (f"{_ADMIN}.doctor:doctor", "Why a send or a consumer does not work."),
     "completion": (f"{_ADMIN}.completion:completion", "Completion for bash, zsh and fish."),
     "store": ("tianzhou.admin.commands.store:store", "Inspect, verify and rebuild a directory."),
 }

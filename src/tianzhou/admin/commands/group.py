@@ -154,6 +154,19 @@ def create(session: Session, group: str, retries: int) -> None:
 
 @group.command()
 @group_name
+@click.option("--retries", type=click.IntRange(0), help="Deliveries before a dead letter.")
+@click.option("--consume/--no-consume", default=None, help="Whether brokers give it messages.")
+@asking
+def update(session: Session, group: str, retries: int | None, consume: bool | None) -> None:
+    """Change what is given, on every broker that has the group."""
+    if retries is consume is None:
+        raise click.UsageError("say what to change: --retries, --consume, --no-consume")
+    session.admin.groups.update(group, retry_max_times=retries, consume_enabled=consume)
+    session.done(_shown(session, group), f"group {group} is changed")
+
+
+@group.command()
+@group_name
 @click.argument("topic")
 @click.option("--to-time", type=moment, help="The first message stored then or later.")
 @click.option("--to-first", is_flag=True, help="The oldest message that is still there.")

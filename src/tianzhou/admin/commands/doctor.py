@@ -1,0 +1,71 @@
+"""`tianzhou doctor`: why a send or a consumer does not work, in sentences."""
+
+from contextlib import nullcontext
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tianzhou.admin.commands import output
+from tianzhou.admin.commands.failures import ExitCode
+from tianzhou.admin.commands.group import is_internal
+from tianzhou.admin.commands.session import Session, asking
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from tianzhou.admin.doctor.findings import Finding
+
+_STYLES: Final = {"problem": "bold red", "warning": "yellow", "fine": "green"}
+
+
+@click.command()
+@click.option("-t", "--topic", help="A topic that can't be written or read.")
+@click.option("-g", "--group", help="A group that does not get its messages; all unless given.")
+@click.option(
+    "--observe", "observe_s", type=click.FloatRange(min=0), default=6.0, show_default=True,
+    metavar="SECONDS", help="How long groups are watched; consumers confirm every 5 seconds.",
+)  # fmt: skip
+@asking
+def doctor(session: Session, topic: str | None, group: str | None, observe_s: float) -> None:
+    """Say why a send or a consumer does not work, and what mends it.
+
+    Exit code 6: something does not work.
+    """
+    from tianzhou.admin.doctor.examination import Complaint, examine
+
+    clock = click.get_current_context().find_root().obj
+    complaint = Complaint(
+        nameserver=session.nameserver, topic=topic, group=group, observe_s=observe_s
+    )
+    found: list[dict[str, Any]] = []
+    console = output.console()
+    busy = nullcontext() if session.as_json else output.console(err=True).status("looking")
+    with busy:
+        for finding in examine(complaint, clock.now_ms, is_internal):
+            found.append(asdict(finding) | {"level": finding.level.value})
+            if not session.as_json:
+                console.print(_text(finding))
+    problems = sum(row["level"] == "problem" for row in found)
+    if session.as_json:
+        output.echo_json({"problems": problems, "findings": found})
+    else:
+        warnings = sum(row["level"] == "warning" for row in found)
+        click.echo(f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}")
+    if problems:
+        raise SystemExit(ExitCode.UNWELL)
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
+
+
+def _text(finding: "Finding") -> "Text":
+    from rich.text import Text
+
+    level = finding.level.value
+    said = output.plain(f"{finding.about}: {finding.said}")
+    text = Text.assemble((f"{level:8}", _STYLES[level]), said)
+    if finding.mend:
+        text.append("\n" + " " * 8 + "→ " + output.plain(finding.mend), style="dim")
+    return text

@@ -1,0 +1,106 @@
+"""All looks, in the order in which one thing needs the other."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from time import sleep
+from typing import Final
+
+from tianzhou.admin.doctor.brokers import broker_findings, version_findings
+from tianzhou.admin.doctor.findings import Finding, Level, problem, warning
+from tianzhou.admin.doctor.groups import Look, group_findings, look_at
+from tianzhou.admin.doctor.reach import broker_finding, nameserver_finding
+from tianzhou.admin.doctor.routes import topic_findings
+from tianzhou.client.core.admin_results import BrokerPlace, BrokerStatus
+from tianzhou.client.options import parse_nameservers
+from tianzhou.client.sync.admin import Admin
+
+GROUPS_MAX: Final = 100
+"""How many are looked at when none is named."""
+MASTER: Final = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complaint:
+    """What does not work, as far as one knows."""
+
+    nameserver: str
+    topic: str | None = None
+    group: str | None = None
+    observe_s: float = 6.0
+    """Between two looks at groups. Consumers confirm every five seconds."""
+
+
+def examine(
+    complaint: Complaint, now_ms: Callable[[], int], is_internal: Callable[[str], bool]
+) -> Iterator[Finding]:
+    servers = [nameserver_finding(one) for one in parse_nameservers(complaint.nameserver)]
+    yield from servers
+    answering = [
+        finding.about.partition(" ")[2] for finding in servers if finding.level is Level.FINE
+    ]
+    if not answering:
+        return
+    with Admin(nameserver=";".join(answering)) as admin:
+        yield from _examine(admin, complaint, answering[0], now_ms, is_internal)
+
+
+def _examine(
+    admin: Admin, complaint: Complaint, nameserver: str, now_ms: Callable[[], int],
+    is_internal: Callable[[str], bool],
+) -> Iterator[Finding]:  # fmt: skip
+    places = admin.brokers.all()
+    if not places:
+        said = "it knows no broker: none runs, or they register elsewhere"
+        yield problem(f"NameServer {nameserver}", said, f"tianzhou broker -n {nameserver}")
+        return
+    reached: dict[str, str] = {}
+    for place in places:
+        found = list(_place(place, nameserver))
+        yield from found
+        if MASTER in place.addresses and all(f.level is Level.FINE for f in found):
+            reached[place.name] = place.addresses[MASTER]
+    statuses: list[BrokerStatus] = []
+    configs: dict[str, dict[str, str]] = {}
+    for name in reached:
+        statuses.append(admin.brokers.status(name))
+        configs[name] = admin.brokers.config(name)
+        yield from broker_findings(statuses[-1], configs[name], now_ms())
+    yield from version_findings(statuses)
+    if len(reached) < len(places):
+        return  # what is asked of all brokers would fail for the same reason
+    looks = _groups(admin, complaint, is_internal)
+    topics = {complaint.topic} if complaint.topic else set[str]()
+    topics |= {topic for look in looks for topic in look.queues}
+    for topic in sorted(topics):
+        yield from topic_findings(admin, topic, reached, configs)
+    if looks:
+        yield from _watch(admin, complaint, looks)
+
+
+def _place(place: BrokerPlace, nameserver: str) -> Iterator[Finding]:
+    for _, address in sorted(place.addresses.items()):
+        yield broker_finding(place, address, nameserver)
+    if MASTER not in place.addresses:
+        said = "it has no master: what it holds can be read, but nothing written"
+        yield warning(f"broker {place.name}", said, f"tianzhou broker -n {nameserver}")
+
+
+def _groups(admin: Admin, complaint: Complaint, is_internal: Callable[[str], bool]) -> list[Look]:
+    if complaint.group is not None:
+        return [look_at(admin, complaint.group)]
+    names = [name for name in admin.groups.all() if not is_internal(name)][:GROUPS_MAX]
+    return [look_at(admin, name) for name in names]
+
+
+def _watch(admin: Admin, complaint: Complaint, looks: list[Look]) -> Iterator[Finding]:
+    """A second look, where one can't tell what stands still from what is on its way."""
+    if any(look.lag or look.connected for look in looks):
+        sleep(complaint.observe_s)
+    later = [look_at(admin, look.name) for look in looks]
+    is_named = complaint.group is not None
+    topic = complaint.topic if is_named else None
+    pairs = zip(looks, later, strict=True)
+    yield from chain.from_iterable(
+        group_findings(before, now, topic=topic, is_named=is_named) for before, now in pairs
+    )

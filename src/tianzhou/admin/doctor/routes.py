@@ -1,0 +1,82 @@
+"""A topic that can't be found, written or read: which of the reasons it is."""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from tianzhou.admin.doctor.findings import Finding, fine, problem
+from tianzhou.base.errors import TianzhouError
+from tianzhou.client.errors import TopicNotFound
+from tianzhou.net.blocking import BlockingPeer
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.tables import PERM_READ, PERM_WRITE, TopicConfig
+
+if TYPE_CHECKING:
+    from tianzhou.client.sync.admin import Admin
+
+
+def topic_findings(
+    admin: "Admin", topic: str, masters: Mapping[str, str], configs: Mapping[str, Mapping[str, str]]
+) -> Iterable[Finding]:
+    """`masters` are addresses, `configs` settings, both by broker name."""
+    try:
+        state = admin.topics.show(topic)
+    except TopicNotFound:
+        yield from _no_route(admin, topic, masters, configs)
+        return
+    about = f"topic {topic}"
+    found = [finding for config in state.configs.items() for finding in _settings(topic, *config)]
+    yield from found
+    if not found:
+        count = len(state.queues)
+        yield fine(about, f"{count} queues on {', '.join(state.configs)}, {state.count} messages")
+
+
+def _settings(topic: str, broker: str, config: TopicConfig) -> Iterable[Finding]:
+    about = f"topic {topic}"
+    mend = f"tianzhou topic update {topic} --permission rw"
+    if not config.perm & PERM_WRITE:
+        yield problem(about, f"nobody may write it on {broker}", mend)
+    if not config.perm & PERM_READ:
+        yield problem(about, f"nobody may read it on {broker}", mend)
+    read, write = config.read_queue_nums, config.write_queue_nums
+    if read < write:
+        said = f"on {broker} producers write {write} queues and consumers read only {read} of them"
+        yield problem(about, said, f"tianzhou topic update {topic} --read-queues {write}")
+
+
+def _no_route(
+    admin: "Admin", topic: str, masters: Mapping[str, str], configs: Mapping[str, Mapping[str, str]]
+) -> Iterable[Finding]:
+    about = f"topic {topic}"
+    held = [broker for broker, address in masters.items() if _has(address, topic)]
+    if held:
+        places = ", ".join(
+            f"{broker} registers with {configs[broker].get('namesrvAddr') or 'no NameServer'}"
+            for broker in held
+            if broker in configs
+        )
+        said = f"{', '.join(held)} has it, but this NameServer was not told: {places}"
+        yield problem(about, said, "wait for 30 s, or ask that one: tianzhou doctor -n HOST:PORT")
+        return
+    alike = get_close_matches(topic, admin.topics.all(internal=True), n=3, cutoff=0.75)
+    if alike:
+        said = f"no broker has it; did you mean {', '.join(alike)}?"
+        yield problem(about, said, f"tianzhou topic show {alike[0]}")
+        return
+    makes = any(config.get("autoCreateTopicEnable") != "false" for config in configs.values())
+    said = (
+        "no broker has it; the first message to it would make it, until then consumers find nothing"
+        if makes
+        else "no broker has it, and none makes topics by itself (autoCreateTopicEnable=false)"
+    )
+    yield problem(about, said, f"tianzhou topic create {topic}")
+
+
+def _has(address: str, topic: str) -> bool:
+    try:
+        with BlockingPeer(address) as peer:
+            answer, _ = peer.call(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+    except TianzhouError:
+        return False  # that it does not answer was said already
+    return answer.code == ResponseCode.SUCCESS

@@ -1,0 +1,55 @@
+"""Faults that a doctor should find, planted with real sockets."""
+
+import socket
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from tianzhou.net.blocking import BlockingPeer
+from tianzhou.wire import registration
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.tables import RegisterBrokerBody
+
+
+@contextmanager
+def registered(nameserver: str, name: str, address: str, broker_id: int = 0) -> Generator[None]:
+    """A broker that the NameServer knows by this address, as long as the block lasts."""
+    data = registration.encode_registration(RegisterBrokerBody())
+    ext = {
+        "brokerName": name, "brokerAddr": address, "clusterName": "DefaultCluster",
+        "brokerId": str(broker_id), "haServerAddr": "", "compressed": "false",
+        "bodyCrc32": str(registration.checksum(data)),
+    }  # fmt: skip
+    with BlockingPeer(nameserver) as peer:
+        answer, _ = peer.call(RequestCode.REGISTER_BROKER, ext, data)
+        assert answer.code == 0, answer.remark
+        yield
+
+
+@contextmanager
+def stranger(words: bytes = b"HTTP/1.1 400 Bad Request\r\n\r\n") -> Generator[str]:
+    """Something that listens and speaks another protocol; its address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return  # the test is over
+                with connection:
+                    if connection.recv(1024):
+                        connection.sendall(words)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+def free_address() -> str:
+    """Where nobody listens."""
+    with socket.socket() as tried:
+        tried.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{tried.getsockname()[1]}"

@@ -1,0 +1,155 @@
+"""`tianzhou doctor`: groups that do not get their messages."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from cli.conftest import Run
+from cli.test_doctor_servers import problems
+from tianzhou.client import PushConsumer
+from tianzhou.client.consumer_options import ConsumerOptions
+from tianzhou.client.core.received import ReceivedMessage
+from tianzhou.client.sync import Message, Producer
+from tianzhou.testing import RunningBroker
+
+QUICK = ConsumerOptions(rebalance_interval_s=0.2, commit_interval_s=0.1, stop_timeout_s=0.2)
+
+
+@pytest.fixture(autouse=True)
+def orders(run: Run) -> None:
+    run("topic", "create", "orders", "-q", "2")
+
+
+async def read(_message: ReceivedMessage) -> None:
+    """A listener that has nothing to do."""
+
+
+@asynccontextmanager
+async def consumers(
+    mq: RunningBroker, *wanted: Mapping[str, str], listener: Any = read
+) -> AsyncGenerator[None]:
+    async with AsyncExitStack() as stack:
+        for subscribe in wanted:
+            consumer = PushConsumer(
+                "billing", nameserver=mq.nameserver, subscribe=dict(subscribe), options=QUICK
+            )
+            consumer.listen(listener)
+            await stack.enter_async_context(consumer)
+        yield
+
+
+async def examined(run: Run, *more: str) -> Any:
+    arguments = ("doctor", "-g", "billing", "--observe", "0.5", *more)
+    return await asyncio.to_thread(run, *arguments)
+
+
+async def found_in(run: Run, told: str, *more: str) -> dict[str, Any]:
+    """Members need a moment to know each other."""
+    for _ in range(10):
+        for row in problems(await examined(run, "--json", *more)):
+            if told in row["said"]:
+                return row
+    raise AssertionError((await examined(run)).out)
+
+
+def test_a_group_that_is_well(run: Run, mq: RunningBroker) -> None:
+    async def play() -> None:
+        async with consumers(mq, {"orders": "*"}):
+            said = await examined(run, "--topic", "orders")
+            for _ in range(10):
+                if said.code == 0:
+                    break
+                said = await examined(run, "--topic", "orders")
+            assert said.code == 0, said.out
+            assert "1 members" in said.out
+
+    asyncio.run(play())
+
+
+def test_a_group_that_is_not_there_or_not_connected(run: Run) -> None:
+    (found,) = problems(run("doctor", "-g", "billing", "--json"))
+    assert found["mend"] == "tianzhou group create billing"
+    assert run(*found["mend"].split()[1:]).code == 0
+    (found,) = problems(run("doctor", "-g", "billing", "--json"))
+    assert "none of its consumers is connected" in found["said"]
+    run("group", "update", "billing", "--no-consume")
+    off, _ = problems(run("doctor", "-g", "billing", "--json"))
+    assert off["mend"] == "tianzhou group update billing --consume"
+    assert run("group", "update", "billing", "--consume", "--json").json["group"] == "billing"
+    assert run("group", "update", "billing").code == 2
+
+
+def test_subscriptions_that_differ_and_queues_that_nobody_reads(
+    run: Run, mq: RunningBroker
+) -> None:
+    async def play() -> None:
+        await asyncio.to_thread(run, "topic", "create", "returns")
+        async with consumers(mq, {"orders": "*"}, {"returns": "*"}):
+            found = await found_in(run, "subscribe to different things")
+            assert "orders (TAG *)" in found["said"]
+            assert "returns (TAG *)" in found["said"]
+            assert (await found_in(run, "of orders"))["said"].startswith("nobody reads queue")
+            assert (await found_in(run, "of returns"))["said"].startswith("nobody reads queue")
+
+    asyncio.run(play())
+
+
+def test_tags_that_differ(run: Run, mq: RunningBroker) -> None:
+    async def play() -> None:
+        async with consumers(mq, {"orders": "a"}, {"orders": "b"}):
+            found = await found_in(run, "subscribe to different things")
+            assert "orders (TAG a)" in found["said"]
+
+    asyncio.run(play())
+
+
+def test_more_consumers_than_queues(run: Run, mq: RunningBroker) -> None:
+    async def play() -> None:
+        async with consumers(mq, *[{"orders": "*"}] * 3):
+            told = "3 consumers share the 2 queues of orders"
+            outs = [(await examined(run)).out]
+            while told not in outs[-1] and len(outs) < 10:
+                outs.append((await examined(run)).out)
+            assert told in outs[-1]
+
+    asyncio.run(play())
+
+
+def test_another_topic_than_it_subscribes_to(run: Run, mq: RunningBroker) -> None:
+    async def play() -> None:
+        await asyncio.to_thread(run, "topic", "create", "returns")
+        async with consumers(mq, {"orders": "*"}):
+            assert await found_in(run, "do not subscribe to returns", "--topic", "returns")
+
+    asyncio.run(play())
+
+
+def test_an_offset_that_stands_still_while_lag_grows(run: Run, mq: RunningBroker) -> None:
+    over = threading.Event()
+
+    def keep_sending() -> None:
+        with Producer("shop", nameserver=mq.nameserver) as producer:
+            while not over.wait(0.05):
+                producer.send(Message("orders", b"two apples"))
+
+    async def stick(_message: ReceivedMessage) -> None:
+        await asyncio.sleep(3600)
+
+    async def play() -> None:
+        await asyncio.to_thread(run, "group", "create", "billing")
+        reset = ("group", "reset", "billing", "orders", "--to-first", "-y")
+        assert (await asyncio.to_thread(run, *reset)).code == 0
+        sending = asyncio.create_task(asyncio.to_thread(keep_sending))
+        try:
+            async with consumers(mq, {"orders": "*"}, listener=stick):
+                found = await found_in(run, "stays at offset 0")
+                assert "while its lag grew from" in found["said"]
+        finally:
+            over.set()
+            await sending
+
+    asyncio.run(play())

@@ -1,0 +1,173 @@
+"""`tianzhou doctor`: NameServers, brokers and topics with a fault each."""
+
+from typing import Any
+
+import pytest
+
+from cli.conftest import Run, Said, run_command
+from cli.planted import free_address, registered, stranger
+from tianzhou.admin.doctor.brokers import clock_findings, disk_findings, version_findings
+from tianzhou.client.core.admin_results import BrokerStatus
+from tianzhou.net.blocking import BlockingPeer
+from tianzhou.testing import RunningBroker
+from tianzhou.wire._generated_codes import RequestCode
+
+
+def problems(said: Said) -> list[dict[str, Any]]:
+    import json
+
+    assert said.code in (0, 6), said.err
+    told = json.loads(said.out)
+    found = [row for row in told["findings"] if row["level"] == "problem"]
+    assert (len(found), said.code) == (told["problems"], 6 if found else 0)
+    assert all(row["mend"] for row in told["findings"] if row["level"] != "fine")
+    return found
+
+
+def test_nothing_is_wrong(run: Run) -> None:
+    run("topic", "create", "orders")
+    assert problems(run("doctor", "--topic", "orders", "--json")) == []
+    said = run("doctor", "--topic", "orders")
+    assert said.code == 0
+    assert "8 queues on broker-a" in said.out
+    assert "no problems" in said.out
+
+
+def test_no_nameserver() -> None:
+    address = free_address()
+    (found,) = problems(run_command("doctor", "-n", address, "--json"))
+    assert "nothing listens" in found["said"]
+    assert found["mend"].startswith("tianzhou nameserver")
+    said = run_command("doctor", "-n", address)
+    assert (said.code, "1 problem" in said.out) == (6, True)
+    assert run_command("doctor", "-n", "nonsense").code == 2
+    assert run_command("doctor", "-n", address, "--observe", "-1").code == 2
+
+
+def test_a_name_that_leads_nowhere() -> None:
+    (found,) = problems(run_command("doctor", "-n", "no.such.host.invalid:9876", "--json"))
+    assert "leads to no address" in found["said"]
+
+
+def test_another_protocol() -> None:
+    with stranger() as address:
+        (found,) = problems(run_command("doctor", "-n", address, "--json"))
+    assert "does not speak RocketMQ's protocol" in found["said"]
+
+
+def test_the_port_of_a_broker(mq: RunningBroker) -> None:
+    (found,) = problems(run_command("doctor", "-n", mq.broker, "--json"))
+    assert "this is a broker, not a NameServer" in found["said"]
+
+
+def test_one_nameserver_of_two_is_enough_to_go_on(mq: RunningBroker) -> None:
+    both = f"{free_address()};{mq.nameserver}"
+    said = run_command("doctor", "-n", both, "--json")
+    (found,) = problems(said)
+    assert "nothing listens" in found["said"]
+    assert f"{mq.broker} answers" in said.out
+
+
+def test_no_broker(run: Run, mq: RunningBroker) -> None:
+    mq.stop()
+    mq.wait_until(lambda: "knows no broker" in run("doctor", "--json").out, what="it is gone")
+    (found,) = problems(run("doctor", "--json"))
+    assert found["mend"] == f"tianzhou broker -n {mq.nameserver}"
+
+
+def test_an_address_that_leads_nowhere(run: Run, mq: RunningBroker) -> None:
+    address = free_address()
+    with registered(mq.nameserver, "broker-b", address):
+        (found,) = problems(run("doctor", "--json"))
+    assert found["about"] == "broker broker-b"
+    assert f"hands out {address}, which can't be reached from here" in found["said"]
+    assert "brokerIP1" in found["mend"]
+
+
+def test_an_address_where_something_else_is(run: Run, mq: RunningBroker) -> None:
+    with stranger() as address, registered(mq.nameserver, "broker-b", address):
+        (found,) = problems(run("doctor", "--json"))
+    assert "where something else is" in found["said"]
+    with registered(mq.nameserver, "broker-b", mq.nameserver):
+        (found,) = problems(run("doctor", "--json"))
+    assert "which is a NameServer" in found["said"]
+
+
+def test_a_broker_that_is_drained_or_full(run: Run, mq: RunningBroker) -> None:
+    run("broker", "config", "--set", "brokerPermission=4")
+    (found,) = problems(run("doctor", "--json"))
+    assert found["mend"] == "tianzhou broker drain broker-a --undo"
+    run("broker", "config", "--set", "brokerPermission=6")
+    with mq.faults.full_disk():
+        (found,) = problems(run("doctor", "--json"))
+    assert "takes no messages" in found["said"]
+
+
+def test_a_clock_that_is_wrong(run: Run, mq: RunningBroker) -> None:
+    mq.clock.advance(minutes=10)
+    assert "s ahead of this machine's" in run("doctor").out
+
+
+def test_a_topic_that_is_missing(run: Run) -> None:
+    (found,) = problems(run("doctor", "--topic", "orders", "--json"))
+    assert "the first message to it would make it" in found["said"]
+    assert found["mend"] == "tianzhou topic create orders"
+    run("broker", "config", "--set", "autoCreateTopicEnable=false")
+    (found,) = problems(run("doctor", "--topic", "orders", "--json"))
+    assert "none makes topics by itself" in found["said"]
+    run("topic", "create", "orders")
+    (found,) = problems(run("doctor", "--topic", "order", "--json"))
+    assert "did you mean orders?" in found["said"]
+
+
+def test_a_topic_that_the_nameserver_was_not_told_of(run: Run, mq: RunningBroker) -> None:
+    run("topic", "create", "orders")
+    with BlockingPeer(mq.nameserver) as peer:
+        peer.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "orders"})
+    (found,) = problems(run("doctor", "--topic", "orders", "--json"))
+    assert "broker-a has it, but this NameServer was not told" in found["said"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("--permission", "r"), "nobody may write it"),
+        (("--permission", "w"), "nobody may read it"),
+        (("--read-queues", "2"), "write 8 queues and consumers read only 2"),
+    ],
+)
+def test_a_topic_with_wrong_settings(run: Run, change: tuple[str, str], told: str) -> None:
+    run("topic", "create", "orders")
+    run("topic", "update", "orders", *change)
+    (found,) = problems(run("doctor", "--topic", "orders", "--json"))
+    assert told in found["said"]
+    assert run(*found["mend"].split()[1:]).code == 0, "the command that mends it"
+    assert problems(run("doctor", "--topic", "orders", "--json")) == []
+
+
+def status(name: str, *, used: float = 0.1, version: str = "V5_3_3", **facts: str) -> BrokerStatus:
+    return BrokerStatus(
+        name=name, address="10.0.0.1:10911", version=version, is_active=True, started_ms=1_000,
+        put_per_second=0, get_per_second=0, put_today=0, disk_used_ratio=used, refusal="",
+        facts=facts,
+    )  # fmt: skip
+
+
+def test_marks_of_a_disk() -> None:
+    marks = {"diskMaxUsedSpaceRatio": "75", "diskSpaceWarningLevelRatio": "0.90"}
+    assert [*disk_findings(status("a", used=0.5), marks)] == []
+    assert [*disk_findings(status("a", used=-1), marks)] == []
+    (near,) = disk_findings(status("a", used=0.8), marks)
+    assert (near.level.value, "80% full" in near.said) == ("warning", True)
+    (over,) = disk_findings(status("a", used=0.95), marks)
+    assert (over.level.value, "refused" in over.said) == ("problem", True)
+
+
+def test_a_clock_behind_and_versions() -> None:
+    ran = status("a", runtime="[ 0 days, 0 hours, 1 minutes, 0 seconds ]")
+    assert [*clock_findings(ran, now_ms=61_000)] == []
+    (late,) = clock_findings(ran, now_ms=100_000)
+    assert "39 s behind" in late.said
+    assert [*version_findings([status("a"), status("b")])] == []
+    (differ,) = version_findings([status("a"), status("b", version="V4_9_7")])
+    assert "V4_9_7: b" in differ.said
