@@ -136,8 +136,8 @@ DOUBT: Final = (
           "peer.doubt != 0"), seed=5),
     _directed("still believed to have what it lost", "damaged_member",
          (_PROGRESS + "forgot", "self.match = LogIndex(0)", "pass")),
-    _bug("answers from before it forgot are believed",
-         (_LEADER + "_believe", "if reply.round <= peer.doubt_round:", "if False:"), seed=97),
+    _directed("answers from before it forgot are believed", "old_answers_of_a_wiped_member",
+         (_LEADER + "_believe", "if reply.round <= peer.doubt_round:", "if False:")),
 )  # fmt: skip
 
 READS_AND_BOUNDS: Final = (

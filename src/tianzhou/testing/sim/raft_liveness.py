@@ -11,6 +11,8 @@ from tianzhou.testing.sim.raft_world import World
 
 TIMEOUTS_TO_RECOVER: Final = 10
 """Election timeouts, at their longest, until a leader has to be there and to commit."""
+OLD_MESSAGES: Final = 5
+"""Shortest election timeouts: three for messages on a clogged link, two for giving up."""
 TIMEOUTS_STABLE: Final = 20
 CLOCK_SKEW: Final = 0.1
 
@@ -33,7 +35,8 @@ class Liveness:
         timeout = 2 * world.knobs.election_us
         deadline = world.now + TIMEOUTS_TO_RECOVER * timeout
         names = ", ".join(member.id for member in self._core)
-        world.run(world.now + timeout)  # whoever leads, but can't hear the others, gives up
+        # Slow messages of before arrive; whoever leads, but does not hear the others, gives up.
+        world.run(world.now + OLD_MESSAGES * world.knobs.election_us)
         if not world.run(deadline, self._has_leader) and not self._catches_up(timeout):
             raise Violation(f"L1: {names} are whole and connected and elect no leader")
         leader = self._leader()

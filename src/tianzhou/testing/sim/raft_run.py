@@ -134,10 +134,17 @@ def go_on(minutes: float, jobs: int) -> Tally:
     """New seeds on several processes; one line in the ledger at the end."""
     began, first, tally = time.monotonic(), _next_seed(), Tally()
     seeds = _until(began + minutes * 60, first)
-    with multiprocessing.Pool(jobs) as pool:
-        for outcome in pool.imap(run_seed, _paced(seeds, tally, jobs)):
-            tally.add(outcome)
-    wall_s = time.monotonic() - began
+    try:
+        with multiprocessing.Pool(jobs) as pool:
+            for outcome in pool.imap(run_seed, _paced(seeds, tally, jobs)):
+                tally.add(outcome)
+    finally:
+        _note(tally, first, time.monotonic() - began)
+    return tally
+
+
+def _note(tally: Tally, first: int, wall_s: float) -> None:
+    """What was done goes into the ledger, also if it ended in a failure."""
     row = {
         "first": first, "end": first + tally.seeds, "wall_s": round(wall_s, 1),
         "simulated_hours": round(tally.simulated_us / US_PER_S / 3600, 3),
@@ -147,7 +154,6 @@ def go_on(minutes: float, jobs: int) -> Tally:
     with LEDGER.open("a", encoding="utf-8") as ledger:
         ledger.write(json.dumps(row) + "\n")
     sys.stdout.write(tally.text(wall_s) + "\n")
-    return tally
 
 
 def _paced(seeds: Iterator[int], tally: Tally, jobs: int) -> Iterator[int]:
