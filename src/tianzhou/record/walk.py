@@ -6,6 +6,7 @@ says that it stands where it stands. Nothing here raises; what was found is a va
 """
 
 import enum
+import struct
 from collections.abc import Sequence
 from operator import eq
 from typing import Any, Final, NamedTuple
@@ -30,6 +31,10 @@ from tianzhou.record.layout import (
     RECORD_BYTES_MIN,
     SIZE_AND_MAGIC,
 )
+
+_PLACE: Final = struct.Struct(">ii4xi4xqq")
+"""Size, magic, queue, queue offset and physical offset."""
+_CRC_NAME: Final = CRC_PROPERTY + b"\x01"
 
 
 class Stop(enum.Enum):
@@ -105,6 +110,18 @@ def is_sound(buffer: Bytes, start: int, end: int, *, base: int) -> bool:
     """One record, every check. The reference for the fast way below."""
     if end - start < RECORD_BYTES_MIN:
         return False
+    covered = end - CRC_PROPERTY_BYTES
+    crc = crc32(memoryview(buffer)[start:covered])
+    if buffer[covered:end] == _CRC_NAME + crc_digits(crc) + b"\x02":
+        # A checksum of the whole that agrees vouches for all that it covers.
+        size, magic, queue_id, queue_offset, physical_offset = _PLACE.unpack_from(buffer, start)
+        return (
+            size == end - start
+            and magic in (MAGIC_V1, MAGIC_V2)
+            and physical_offset == base + start
+            and queue_offset >= 0
+            and queue_id >= 0
+        )
     (
         size, magic, body_crc, queue_id, _, queue_offset, physical_offset, sys_flag,
         *_,
@@ -119,10 +136,8 @@ def is_sound(buffer: Bytes, start: int, end: int, *, base: int) -> bool:
     body_start, body_end, properties_end = parts
     if properties_end != end:
         return False
-    tail = bytes(buffer[end - CRC_PROPERTY_BYTES : end])
-    if _resembles_crc(tail):
-        crc = crc32(memoryview(buffer)[start : end - CRC_PROPERTY_BYTES])
-        return tail == _CRC_NAME + crc_digits(crc) + b"\x02"
+    if _resembles_crc(bytes(buffer[covered:end])):
+        return False
     return body_crc == crc31(memoryview(buffer)[body_start:body_end])
 
 
@@ -156,9 +171,6 @@ def _ends_in_zero(buffer: Bytes, start: int, end: int) -> bool:
     """Whether a text lacks its last bytes: the file was zero before the record came. Without this
     a record torn in its properties would pass for one that was written without a checksum."""
     return end > start and buffer[end - 1] == 0
-
-
-_CRC_NAME: Final = CRC_PROPERTY + b"\x01"
 
 
 def _resembles_crc(tail: bytes) -> bool:

@@ -21,8 +21,8 @@ from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
 from tianzhou.store.segments import Segment
 
-HOT_BYTES: Final = 256 * 1024 * 1024
-"""So much of the end of the log is taken to be in memory still as it was written."""
+HOT_MEMORY_RATIO: Final = 0.4
+"""RocketMQ's rule: the end of the log is in memory still, up to this part of all memory."""
 
 
 class Piece(NamedTuple):
@@ -54,6 +54,7 @@ class CommitLog:
         """The end and the store time of the last record before it, as one value: the flusher
         reads them in another thread."""
         self._opened_end = self.end
+        self._hot_bytes = int(files.memory_bytes() * HOT_MEMORY_RATIO)
         self._prepared: Segment | None = None
         self._preparing = threading.Lock()
 
@@ -197,7 +198,7 @@ class CommitLog:
     def hot_from(self) -> int:
         """Below this, bytes come from the disk, or came from it when the log was opened; above,
         they were written a moment ago and need no check."""
-        return max(self._opened_end, self.end - HOT_BYTES)
+        return max(self._opened_end, self.end - self._hot_bytes)
 
     def set_end(self, end: PhysicalOffset, timestamp: int) -> None:
         """Where recovery found the log to end."""

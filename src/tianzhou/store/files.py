@@ -88,6 +88,10 @@ class Files(Protocol):
         ...
 
     def usage(self, path: str) -> Usage: ...
+    def memory_bytes(self) -> int:
+        """What may keep files in memory."""
+        ...
+
     def lock(self, path: str) -> File:
         """Hold the file exclusively until it is closed; StoreLocked if somebody else does."""
         ...
@@ -233,6 +237,15 @@ class RealFiles:
         found = shutil.disk_usage(path)
         # Blocks kept back for root are not ours to use.
         return Usage(found.used + found.free, found.free)
+
+    def memory_bytes(self) -> int:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        try:  # in a container it is what the container may have
+            with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
+                allowed = file.read().strip()
+        except OSError:
+            return total
+        return min(total, int(allowed)) if allowed.isdecimal() else total
 
     def lock(self, path: str) -> RealFile:
         fd = os.open(path, _OPEN | os.O_CREAT, 0o644)

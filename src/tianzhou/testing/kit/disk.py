@@ -35,6 +35,9 @@ class KitDisk:
     def open(self, path: str) -> File:
         return KitFile(self._files.open(path), self)
 
+    def memory_bytes(self) -> int:
+        return self._files.memory_bytes()
+
     def exists(self, path: str) -> bool:
         return self._files.exists(path)
 
