@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from tianzhou.admin.commands.session import nameserver
+
 if TYPE_CHECKING:
     from tianzhou.client.core.admin_results import Traffic
     from tianzhou.client.sync.admin import Admin
@@ -21,9 +23,7 @@ LOOK_S: Final = 1.0
 
 @click.command()
 @click.argument("name", default="broker-a")
-@click.option(
-    "-n", "--nameserver", default="127.0.0.1:9876", show_default=True, help="A NameServer."
-)
+@nameserver
 @click.option("--timeout", default=300.0, show_default=True, help="Seconds to wait at most.")
 @click.option("--undo", is_flag=True, help="Allow writing again.")
 def drain(name: str, nameserver: str, timeout: float, undo: bool) -> None:

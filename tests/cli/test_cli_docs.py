@@ -1,0 +1,41 @@
+"""docs/command-line.md: what it says about commands is what the commands do."""
+
+import re
+import shlex
+
+import pytest
+
+from cli.command_reference import DOCS, MARKER, PAGES, table
+from cli.conftest import Run, run_command
+from tianzhou.admin.commands.failures import ExitCode
+
+ENGLISH = (DOCS / "command-line.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_reference_is_that_of_the_commands(name: str) -> None:
+    """`.venv/bin/python tests/cli/command_reference.py` writes it."""
+    text = (DOCS / name).read_text(encoding="utf-8")
+    assert text.partition(MARKER)[2] == "\n" + table(PAGES[name])
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_exit_codes_are_those_of_the_code(name: str) -> None:
+    text = (DOCS / name).read_text(encoding="utf-8")
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)} == {*ExitCode}
+
+
+def test_every_command_works(run: Run) -> None:
+    lines = "".join(BLOCK.findall(ENGLISH)).splitlines()
+    assert len(lines) > 15
+    for line in lines:
+        words = shlex.split(line)
+        stdin = ""
+        if words[0] == "echo":
+            stdin, words = words[1] + "\n", words[3:]
+        assert words[0] == "tianzhou", line
+        # One command asks no broker, and has no -n.
+        call = run_command if words[1] == "completion" else run
+        said = call(*words[1:], stdin=stdin)
+        assert said.code == 0, f"{line}: {said.out}{said.err}"

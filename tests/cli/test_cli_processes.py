@@ -1,0 +1,118 @@
+"""The installed command as a process: what it loads, how it is interrupted, what it completes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from cli.conftest import Run
+from tianzhou.testing import RunningBroker
+
+TIANZHOU: Final = str(Path(sys.executable).with_name("tianzhou"))
+HEAVY: Final = (
+    "pyspark", "pyarrow", "pandas", "numpy", "uvloop", "rich", "msgspec", "asyncio",
+    "tianzhou.client", "tianzhou.broker", "tianzhou.store", "tianzhou.spark",
+)  # fmt: skip
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    """Modules that are there when the command has ended."""
+    code = (
+        "import sys, json\n"
+        "from tianzhou.cmd.main import cli\n"
+        f"cli.main({list(arguments)!r}, standalone_mode=False)\n"
+        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("topic", "--help"), ("consume", "--help"), ("doctor", "--help"),
+     ("completion", "zsh")],
+)  # fmt: skip
+def test_start_up_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    found = loaded_by(*arguments)
+    assert not [name for name in HEAVY if name in found]
+
+
+def test_a_question_loads_no_server_and_no_spark(mq: RunningBroker) -> None:
+    for arguments in (("topic", "list"), ("broker", "status")):
+        found = loaded_by(*arguments, "-n", mq.nameserver)
+        assert not [name for name in found if name.startswith(("pyspark", "pyarrow", "uvloop"))]
+        assert not found & {"tianzhou.broker.server", "tianzhou.store.store", "tianzhou.spark"}
+
+
+def test_the_time_of_a_start_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Others use the machine too: the figure is printed, and only a far larger one is a failure."""
+    times: list[float] = []
+    for _ in range(3):
+        begun_s = time.perf_counter()
+        subprocess.run([TIANZHOU, "--version"], check=True, capture_output=True, timeout=60)
+        times.append(time.perf_counter() - begun_s)
+    with capsys.disabled():
+        sys.stdout.write(f"\ntianzhou --version: {min(times) * 1000:.0f} ms\n")
+    assert min(times) < 5
+
+
+def test_watching_goes_on_until_it_is_interrupted(run: Run, mq: RunningBroker) -> None:
+    run("topic", "create", "orders", "-q", "1")
+    arguments = [TIANZHOU, "topic", "list", "-n", mq.nameserver, "--json", "-w", "--every", "0.1"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first = [json.loads(process.stdout.readline()) for _ in range(3)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    assert [rows[0]["topic"] for rows in first] == ["orders"] * 3
+
+
+def test_a_tail_shows_what_comes_and_ends_quietly(run: Run, mq: RunningBroker) -> None:
+    run("topic", "create", "orders", "-q", "1")
+    run("produce", "orders", stdin="first\n")
+    arguments = [TIANZHOU, "consume", "orders", "-n", mq.nameserver, "--from", "first",
+                 "--format", "body"]  # fmt: skip
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "first\n"
+        run("produce", "orders", stdin="second\n")
+        assert process.stdout.readline() == "second\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        assert process.stderr.read() == ""
+
+
+def test_a_shell_completes_commands_and_topics(run: Run, mq: RunningBroker) -> None:
+    run("topic", "create", "orders", "-q", "1")
+
+    def completed(words: str) -> str:
+        environment = os.environ | {
+            "_TIANZHOU_COMPLETE": "bash_complete", "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split(" ")) - 1), "TIANZHOU_NAMESERVER": mq.nameserver,
+        }  # fmt: skip
+        done = subprocess.run(
+            [TIANZHOU], env=environment, capture_output=True, text=True, timeout=60
+        )
+        return done.stdout
+
+    assert "plain,transaction" in completed("tianzhou tr")
+    assert "plain,create" in completed("tianzhou topic cr")
+    assert "plain,orders" in completed("tianzhou topic show ord")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts_for_shells(shell: str) -> None:
+    done = subprocess.run([TIANZHOU, "completion", shell], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "_TIANZHOU_COMPLETE" in done.stdout
