@@ -14,6 +14,8 @@ import pytest
 from cli.conftest import Run
 from tianzhou.testing import RunningBroker
 
+pytestmark = pytest.mark.slow
+
 TIANZHOU: Final = str(Path(sys.executable).with_name("tianzhou"))
 HEAVY: Final = (
     "pyspark", "pyarrow", "pandas", "numpy", "uvloop", "rich", "msgspec", "asyncio",

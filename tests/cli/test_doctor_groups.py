@@ -16,6 +16,8 @@ from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.sync import Message, Producer
 from tianzhou.testing import RunningBroker
 
+pytestmark = pytest.mark.slow
+
 QUICK = ConsumerOptions(rebalance_interval_s=0.2, commit_interval_s=0.1, stop_timeout_s=0.2)
 
 
