@@ -123,7 +123,7 @@ def copy(tables: Tables, source: str, target: str, place: Path, **options: objec
         .option("checkpointLocation", str(place)).options(**{k: str(v) for k, v in options.items()})
         .trigger(availableNow=True).start()
     )  # fmt: skip
-    query.awaitTermination(60)
+    query.awaitTermination(150)
     assert query.exception() is None
     return tables.read(target)
 

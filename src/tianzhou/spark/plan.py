@@ -16,6 +16,9 @@ from tianzhou.wire.queues import MessageQueue
 Offsets = dict[MessageQueue, int]
 OffsetJson = dict[str, dict[str, dict[str, int]]]
 
+BEGUN: Final = "$begun"
+"""In the offsets of a stream whose beginning is written down; no topic has such a name."""
+
 SMALL_ROWS: Final = 2_000
 PACKED_ROWS: Final = 8_000
 """A task costs milliseconds whatever it reads, so small ranges share one."""
@@ -33,6 +36,7 @@ def from_json(table: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:
     return {
         MessageQueue(topic=topic, broker_name=broker, queue_id=int(queue_id)): offset
         for topic, brokers in table.items()
+        if topic != BEGUN
         for broker, queues in brokers.items()
         for queue_id, offset in queues.items()
     }

@@ -1,9 +1,11 @@
 """A topic as a table without end.
 
 The checkpoint is the truth: it holds an offset for every queue, and a micro-batch is the range
-between two of them, read again exactly when it is repeated. A queue that appears later comes into
-the offsets with the number of its first message, and is read from there by the next micro-batch;
-so every range has a beginning that is written down.
+between two of them, read again exactly when it is repeated. Every range has a beginning that is
+written down. Spark does not write down where a query begins, and asks for it again when it repeats
+the first micro-batch, when `latest` is somewhere else; so the first one reads nothing, and its end
+is the beginning, which the mark `$begun` says. A queue that appears later comes into the offsets
+with the number of its first message, and is read from there by the next micro-batch.
 """
 
 import logging
@@ -47,6 +49,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._topics = Topics(self._brokers, options)
         self._target: Offsets | None = None
         """Where an AvailableNow query ends."""
+        self._initial: plan.OffsetJson | None = None
         self._latest: Offsets = {}
         self._held_since_s: float | None = None
         self._told: Offsets = {}
@@ -62,6 +65,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Where it begins and how far it may go
 
     def initialOffset(self) -> plan.OffsetJson:
+        """Spark asks twice, and must hear the same."""
+        if self._initial is None:
+            self._initial = self._find_initial()
+        return self._initial
+
+    def _find_initial(self) -> plan.OffsetJson:
         options = self._options
         with told(options):
             queues = self._topics.queues()
@@ -90,13 +99,16 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # with the next one: the last of a query would be missing.
         self._tell_group(before)
         self._latest = self._ends(before)
+        if plan.BEGUN not in start:
+            return {**start, plan.BEGUN: {}}
         if self._waits(before, limit):
             return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         known = {queue: self._latest[queue] for queue in before if queue in self._latest}
         end = known if most is None else plan.limited(before, known, most)
         # Queues of brokers that are away stay where they are; new ones begin with their first.
-        return plan.to_json({**before, **end, **self._first_of_new(before)})
+        found = plan.to_json({**before, **end, **self._first_of_new(before)})
+        return {**found, plan.BEGUN: {}}
 
     def _ends(self, before: Offsets) -> Offsets:
         """The ends of all queues that can be asked, or what was the end when the query began."""
@@ -146,6 +158,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Reading
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        if plan.BEGUN not in start:
+            return []
         options = self._options
         first, last = plan.from_json(start), plan.from_json(end)
         # A queue that is new in `end` has its first offset there: nothing to read yet.
