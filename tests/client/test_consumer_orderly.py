@@ -3,10 +3,11 @@
 import asyncio
 import threading
 from collections import defaultdict
+from typing import Any
 
 import pytest
-from consuming import Notes, asynchronous, consuming, numbers, on_both_loops, send, send_to, until
 
+from consuming import Notes, asynchronous, consuming, numbers, on_both_loops, send, send_to, until
 from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.received import ReceivedMessage
@@ -14,7 +15,7 @@ from tianzhou.testing import RunningBroker
 from tianzhou.wire.queues import MessageQueue
 
 ALL = {"orders": "*"}
-QUICK = {"orderly": True, "suspend_s": 0.05}
+QUICK: dict[str, Any] = {"orderly": True, "suspend_s": 0.05}
 
 
 def queue(mq: RunningBroker, number: int = 0) -> MessageQueue:
