@@ -4,10 +4,10 @@ micro-batch looks for what its earlier life wrote, and adds only the rest."""
 import secrets
 import time
 import uuid
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -32,6 +32,8 @@ from tianzhou.spark.options import GROUP_DEFAULT, WriteOptions
 from tianzhou.spark.plan import OffsetJson, Offsets, from_json, to_json
 from tianzhou.spark.rows import Row, check_schema, rows_of
 from tianzhou.wire.queues import MessageQueue
+
+T = TypeVar("T")
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -72,10 +74,11 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(schema, topic=options.topic, idempotent=options.idempotent)
         self._options = options
+        # Made for every micro-batch: a query that runs lives through the restart of a broker.
         with _told(options), options.cluster.connect() as brokers:
-            ends = _check_topic(brokers, options)
+            ends = _patiently(brokers, lambda: _check_topic(brokers, options))
             if options.idempotent:
-                _mark_beginning(brokers, options.group, ends)
+                _patiently(brokers, lambda: _mark_beginning(brokers, options.group, ends))
 
     def write(self, iterator: Iterator[Batch]) -> WriterCommitMessage:
         context = _task_context()
@@ -86,7 +89,10 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         look_from: Offsets | None = None
         if self._options.idempotent:
             with _told(self._options), self._options.cluster.connect() as brokers:
-                look_from = brokers.committed(self._options.group, _queues(brokers, self._options))
+                look_from = _patiently(
+                    brokers,
+                    lambda: brokers.committed(self._options.group, _queues(brokers, self._options)),
+                )
         return _write(self._options, task, iterator, look_from)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -96,7 +102,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             return
         earliest = {queue: min(at[queue] for at in began if queue in at) for queue in began[0]}
         with _told(self._options), self._options.cluster.connect() as brokers:
-            brokers.commit(self._options.group, earliest)
+            _patiently(brokers, lambda: brokers.commit(self._options.group, earliest))
 
 
 def _task_context() -> TaskContext:
@@ -121,6 +127,14 @@ def _queues(brokers: Brokers, options: WriteOptions) -> Sequence[MessageQueue]:
     return () if route.is_borrowed else route.write_queues
 
 
+def _ends(brokers: Brokers, options: WriteOptions) -> Offsets:
+    return {} if options.topic is None else brokers.max_offsets(_queues(brokers, options))
+
+
+def _patiently(brokers: Brokers, act: Callable[[], T]) -> T:
+    return brokers.persist(act, on_failure=brokers.forget)
+
+
 def _mark_beginning(brokers: Brokers, group: str, ends: Offsets) -> None:
     """Before a query's first message: from where on its messages are."""
     missing = ends.keys() - brokers.committed(group, ends).keys()
@@ -133,7 +147,7 @@ def _write(
     options: WriteOptions, task: Task, batches: Iterator[Batch], look_from: Offsets | None
 ) -> Done:
     with _told(options), options.cluster.connect() as brokers:
-        began = {} if options.topic is None else brokers.max_offsets(_queues(brokers, options))
+        began = _patiently(brokers, lambda: _ends(brokers, options))
         written = Written(task)
         if look_from is not None:
             _look(brokers, written, {q: (look_from.get(q, 0), end) for q, end in began.items()})

@@ -11,10 +11,12 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from tianzhou.base.kinds import Bytes
+from tianzhou.base.limits import FRAME_BYTES_MAX
 from tianzhou.client.core.signing import Credentials
 from tianzhou.client.errors import CallTimeout, ConnectionLost, Unreachable
 from tianzhou.client.options import ClientOptions, split_address
 from tianzhou.wire.codec import decode_header, encode_head
+from tianzhou.wire.errors import FrameError
 from tianzhou.wire.frame import PREFIX
 from tianzhou.wire.header import Header
 
@@ -132,8 +134,11 @@ class Line:
         self._have(PREFIX.size, code)
         frame_size, word = PREFIX.unpack_from(self._read)
         header_size = word & 0xFFFFFF
-        if not 0 < header_size <= frame_size - 4:
-            raise ConnectionLost(self.address, code)
+        if not 0 < header_size <= frame_size - 4 or frame_size > FRAME_BYTES_MAX:
+            raise FrameError(
+                f"{self.address} announces a frame of {frame_size} bytes with a header of "
+                f"{header_size}: it does not speak this protocol"
+            )
         self._have(PREFIX.size + header_size, code)
         end = PREFIX.size + header_size
         header = decode_header(bytes(self._read[PREFIX.size : end]), word >> 24)
