@@ -15,7 +15,7 @@ from spark.processes import BIN, Program, environment, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-JOB = Path(__file__).parent / "jobs" / "count.py"
+JOB = Path(__file__).parent / "jobs" / "count_topic.py"
 START_S = 90.0
 
 

@@ -30,7 +30,7 @@ START_S = 90.0
 class Archive:
     """The job, over and over on one checkpoint, and what is in its table."""
 
-    def __init__(self, nameserver: str, topic: str, place: Path, job: str = "archive.py") -> None:
+    def __init__(self, nameserver: str, topic: str, place: Path, job: str = "archive_topic.py") -> None:
         self._command = [PYTHON, str(JOBS / job), nameserver, topic, str(place), str(COUNT)]
         self._place = place
         self._lives = 0
@@ -167,7 +167,7 @@ def test_the_driver_of_an_idempotent_copy(
     server = lives.start()
     with Filling(server.nameserver) as filling:
         bodies = filling.many(topic, COUNT)
-    copy = Archive(server.nameserver, topic, tmp_path / "copy", "copy.py")
+    copy = Archive(server.nameserver, topic, tmp_path / "copy", "copy_topic.py")
     try:
         for _ in range(KILLS):
             copy.wait_at_work(dice, 2)
