@@ -17,7 +17,9 @@ def package(directory: str | Path = ".") -> str:
     Python can't load from a zip file.
     """
     root = Path(tianzhou.__file__).parent
-    files = sorted(root.rglob("*.py")) + [root.parent / name for name in _SOURCES]
+    # Built-in pipelines are files of their own.
+    ours = sorted([*root.rglob("*.py"), *root.rglob("*.yml")])
+    files = [*ours, *(root.parent / name for name in _SOURCES)]
     target = Path(directory) / "tianzhou.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in files:
