@@ -53,8 +53,10 @@ def session(
         )
     if not is_remote:
         spark.sparkContext.setLogLevel("WARN")
-        if not (spark.sparkContext.master or "local").startswith("local"):
-            # Executors on other machines get this very package; what it needs must be there.
+        is_local = (spark.sparkContext.master or "local").startswith("local")
+        if not is_local and "PYSPARK_GATEWAY_PORT" not in os.environ:
+            # Executors on other machines get this very package; what it needs must be there. Under
+            # `spark-submit` they get what that was given.
             spark.sparkContext.addPyFile(_packaged())
     try:
         with spark_errors():
