@@ -30,7 +30,9 @@ START_S = 90.0
 class Archive:
     """The job, over and over on one checkpoint, and what is in its table."""
 
-    def __init__(self, nameserver: str, topic: str, place: Path, job: str = "archive_topic.py") -> None:
+    def __init__(
+        self, nameserver: str, topic: str, place: Path, job: str = "archive_topic.py"
+    ) -> None:
         self._command = [PYTHON, str(JOBS / job), nameserver, topic, str(place), str(COUNT)]
         self._place = place
         self._lives = 0
