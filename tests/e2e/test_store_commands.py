@@ -132,14 +132,3 @@ def test_a_directory_that_is_no_store_is_an_error_in_one_sentence(tmp_path: Path
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "is it a store directory?" in done.stderr
-
-
-def test_demo_says_what_it_did() -> None:
-    done = run("demo")
-    assert done.returncode == 0, done.stderr
-    assert "Stored 20,000 messages" in done.stdout
-    assert (
-        "Read queue 2 from the first to the last message: 5,000, of which 1,000 paid" in done.stdout
-    )
-    assert "20,000 records scanned, nothing lost" in done.stdout
-    assert done.stdout.count("Found by key") == 2

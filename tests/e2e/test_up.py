@@ -40,12 +40,12 @@ def up(tmp_path: Path) -> Iterator[Start]:
         server.end()
 
 
-def refused(*arguments: str, cwd: Path) -> str:
-    """The sentence with which a command that can't start ends."""
+def refused(*arguments: str, cwd: Path, code: int = 1) -> str:
+    """The sentence with which a command that can't start ends; 2 is for what the user wrote."""
     done = subprocess.run(
         [TIANZHOU, *arguments], capture_output=True, text=True, timeout=30, cwd=cwd
     )
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr
 
@@ -169,7 +169,7 @@ def test_a_port_that_is_taken_is_named(up: Start, tmp_path: Path) -> None:
 def test_all_problems_of_the_settings_are_listed(tmp_path: Path) -> None:
     settings = tmp_path / "broker.conf"
     settings.write_text("listenPort=70000\nflushConsumerOffsetInterval=soon\n")
-    said = refused("broker", "-n", "127.0.0.1:1", "-c", str(settings), cwd=tmp_path)
+    said = refused("broker", "-n", "127.0.0.1:1", "-c", str(settings), cwd=tmp_path, code=2)
     assert "listenPort" in said
     assert "flushConsumerOffsetInterval" in said
 
