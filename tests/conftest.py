@@ -1,6 +1,7 @@
-"""How hypothesis works here; nothing else."""
+"""How hypothesis works here, and which signals the processes of tests can be stopped with."""
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -17,3 +18,7 @@ settings.register_profile(
     max_examples=_EXAMPLES_TORTURE if os.environ.get("TIANZHOU_TORTURE") else _EXAMPLES,
 )
 settings.load_profile("tianzhou")
+
+# Whoever runs the tests in the background lets Ctrl-C be ignored, and processes inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -92,13 +92,15 @@ RECOVERY: Final = (
 
 RECORDS: Final = (
     _bug("checksum not checked", "images",
-         ("tianzhou.record.walk:is_sound", 'return tail == _CRC_NAME + crc_digits(crc) + b"\\x02"',
-          "return crc >= 0"), seed=11),
+         ("tianzhou.record.walk:is_sound",
+          'if buffer[covered:end] == _CRC_NAME + crc_digits(crc) + b"\\x02":', "if crc >= 0:"),
+         seed=11),
     _bug("torn records served", "images",
          ("tianzhou.record.walk:first_unsound", "for rank in suspects:", "for rank in ():"),
          seed=2),
     _bug("physical offset not compared", "images",
-         ("tianzhou.record.walk:is_sound", "physical_offset != base + start or ", ""), seed=2),
+         ("tianzhou.record.walk:is_sound", "        and physical_offset == base + start\n", ""),
+         seed=2),
     _bug("end of a file not marked", "images",
          ("tianzhou.store.commit_log:CommitLog._close_file",
           "current.file.pwrite(at, BLANK.pack(room, MAGIC_BLANK))", "pass")),
