@@ -80,6 +80,13 @@ def _imported(module: str, directory: Path) -> object:
         raise FileNotFoundError(f"{file} is not there")
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
+    # Pipelines of one process may each have a file of this name.
+    known = sys.modules.get(file.stem)
+    if known is not None and getattr(known, "__file__", None) != str(file):
+        del sys.modules[file.stem]
+        sys.path.remove(str(file.parent))
+        sys.path.insert(0, str(file.parent))
+        importlib.invalidate_caches()
     found = importlib.import_module(file.stem)
     # Workers do not have the file: what it hands to them goes there as a whole.
     by_value: Any = vars(cloudpickle)["register_pickle_by_value"]
