@@ -32,6 +32,11 @@ _OF_BROKERS: Final = re.compile(
     r"|TRANS_CHECK_MAX_TIME_TOPIC|DefaultHeartBeatSyncerTopic|rmq_sys_.*|%SYS%.*|.*_REPLY_TOPIC"
 )
 
+
+def is_of_brokers(topic: str) -> bool:
+    return _OF_BROKERS.fullmatch(topic) is not None
+
+
 _AWAY: Final = (Unreachable, ConnectionLost, CallTimeout, NoRoute)
 """Errors that mean: this broker is not there at the moment."""
 
@@ -71,7 +76,7 @@ class Topics:
         found = [
             topic
             for topic in self._brokers.topics()
-            if wanted.fullmatch(topic) and not _OF_BROKERS.fullmatch(topic)
+            if wanted.fullmatch(topic) and not is_of_brokers(topic)
         ]
         return [topic for topic in found if not topic.startswith("%RETRY%")]
 

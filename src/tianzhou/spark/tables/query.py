@@ -13,6 +13,7 @@ from tianzhou.spark.pipelines.reading import samples
 from tianzhou.spark.tables.errors import TableError
 from tianzhou.spark.tables.history_table import Cluster, history, topics_of
 from tianzhou.spark.tables.sql_text import read_sql
+from tianzhou.spark.topics import is_of_brokers
 
 Bodies = Literal["auto", "json", "text", "raw"]
 SAMPLE = 500
@@ -86,9 +87,6 @@ def _first_line(error: PySparkException) -> str:
 
 def _shown(topics: set[str]) -> list[str]:
     """Without the brokers' own."""
-    ours = sorted(name for name in topics if not name.startswith(("RMQ_SYS", "rmq_sys", "%RETRY%")))
-    return [name for name in ours if name not in _OF_BROKERS][:30]
-
-
-_OF_BROKERS = {"TBW102", "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "BenchmarkTest",
-               "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC"}  # fmt: skip
+    return sorted(
+        name for name in topics if not is_of_brokers(name) and not name.startswith("%RETRY%")
+    )[:30]
