@@ -147,15 +147,19 @@ def limited(start: Mapping[MessageQueue, int], latest: Offsets, rows: int) -> Of
     total = sum(behind.values())
     if total <= rows:
         return dict(latest)
-    shares = {queue: count * rows // total for queue, count in behind.items()}
+    # Always the same ones for the same input; those with most first, should not all get a row.
+    order = sorted(behind, key=lambda q: (-behind[q], q.topic, q.broker_name, q.queue_id))
+    shares = {queue: int(behind[queue] > 0 and rank < rows) for rank, queue in enumerate(order)}
     left = rows - sum(shares.values())
-    # The smallest shares first, and always the same ones for the same input.
-    for queue in sorted(behind, key=lambda q: (shares[q], q.topic, q.broker_name, q.queue_id)):
-        if left == 0:
-            break
-        if shares[queue] < behind[queue]:
-            shares[queue] += 1
-            left -= 1
+    more = {queue: behind[queue] - shares[queue] for queue in order}
+    spare = sum(more.values())
+    for queue in order:
+        shares[queue] += more[queue] * left // spare
+    left = rows - sum(shares.values())
+    for queue in order:
+        added = int(left > 0 and shares[queue] < behind[queue])
+        shares[queue] += added
+        left -= added
     return {
         queue: start[queue] + shares[queue] if behind[queue] else end
         for queue, end in latest.items()
