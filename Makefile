@@ -29,7 +29,7 @@ quick: $(READY)  ## Unit and property tests, under a minute
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/unit tests/property
 
 check: $(READY)  ## Lint, formatting, types, import contracts, generated files, tidiness
-	$(BIN)/ruff check
+	$(BIN)/ruff check --no-cache
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/gen_wire.py --check

@@ -6,8 +6,8 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-
 from consuming import Notes, asynchronous, consuming, numbers, on_both_loops, send, send_to, until
+
 from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.received import ReceivedMessage

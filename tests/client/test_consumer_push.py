@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
-
 from consuming import (
     Notes,
     asynchronous,
@@ -18,6 +17,7 @@ from consuming import (
     send,
     until,
 )
+
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.producer import Producer
