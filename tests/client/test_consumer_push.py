@@ -451,7 +451,7 @@ async def test_what_is_pulled_is_bounded(mq: RunningBroker) -> None:
         await asyncio.sleep(0.3)
         assert [10 <= lane.window.count <= 10 + 4 for lane in lanes] == [True, True]
         go_on.set()
-        await until(lambda: consumer._parts and consumer._parts.settler.finished_count == 120)
+        await until(lambda: consumer._parts and consumer._parts.settler.pace.finished_count == 120)
     assert mq.lag("g", "orders") == 0
 
 

@@ -96,6 +96,32 @@ async def test_running_information(mq: RunningBroker) -> None:
 
 
 @asynchronous
+async def test_running_information_says_how_fast_each_topic_goes(mq: RunningBroker) -> None:
+    mq.create_topic("orders", queues=1)
+    mq.create_topic("payments", queues=1)
+    await send(mq, "orders", numbers(40))
+    seen: list[str] = []
+
+    async def slow(message: ReceivedMessage) -> None:
+        await asyncio.sleep(0.01)
+        seen.append(message.topic)
+
+    async with consuming(mq, "g", {"orders": "*", "payments": "*"}, slow) as consumer:
+        await until(lambda: mq.lag("g", "orders") == 0 or len(seen) == 40)
+        told: Any = parse(
+            await ask(
+                mq, RequestCode.GET_CONSUMER_RUNNING_INFO,
+                {"consumerGroup": "g", "clientId": consumer.client_id},
+            )
+        )  # fmt: skip
+    orders, payments = told["statusTable"]["orders"], told["statusTable"]["payments"]
+    assert orders["consumeRT"] >= 10
+    assert orders["pullRT"] > 0
+    assert orders["pullTPS"] >= orders["consumeOKTPS"] > 0
+    assert set(payments.values()) == {0}
+
+
+@asynchronous
 async def test_offsets_in_memory(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(4))

@@ -102,7 +102,7 @@ class ConsumerRequests:
             "mqPopTable": {},
             "mqTable": object_map((lane.queue, _lane_info(lane)) for lane in lanes.values()),
             "properties": self._properties(),
-            "statusTable": {topic: self._topic_info() for topic in self._group.subscriptions},
+            "statusTable": {topic: self._topic_info(topic) for topic in self._group.subscriptions},
             "subscriptionSet": [one.to_data() for one in self._group.subscriptions.values()],
             "userConsumerInfo": {},
         }
@@ -122,20 +122,19 @@ class ConsumerRequests:
             "concurrency": str(options.concurrency),
             "messageModel": self._group.describe().message_model.value,
             "paused": str(self._puller.is_paused).lower(),
-            "finished": str(self._settler.finished_count),
-            "failed": str(self._settler.failed_count),
+            "finished": str(self._settler.pace.finished_count),
+            "failed": str(self._settler.pace.failed_count),
         }
 
-    def _topic_info(self) -> dict[str, float]:
-        seconds = max((self._cluster.now_ms() - self._started_ms) / 1000, 1e-3)
-        done, failed = self._settler.finished_count, self._settler.failed_count
+    def _topic_info(self, topic: str) -> dict[str, float]:
+        pace = self._settler.pace.of(topic, time.monotonic())
         return {
-            "consumeFailedMsgs": failed,
-            "consumeFailedTPS": failed / seconds,
-            "consumeOKTPS": done / seconds,
-            "consumeRT": 0.0,
-            "pullRT": 0.0,
-            "pullTPS": (done + failed) / seconds,
+            "consumeFailedMsgs": pace.failures,
+            "consumeFailedTPS": pace.failed,
+            "consumeOKTPS": pace.consumed,
+            "consumeRT": pace.consume_ms,
+            "pullRT": pace.pull_ms,
+            "pullTPS": pace.pulled,
         }
 
     async def _consume(self, request: Request) -> Reply:

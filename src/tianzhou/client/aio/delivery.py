@@ -112,7 +112,8 @@ class TaskWorkers:
                 turn = 0
                 continue
             messages = piece.messages(AFTER_THE_CALL)
-            in_hand[number] = (monotonic(), piece, messages)
+            begun = monotonic()
+            in_hand[number] = (begun, piece, messages)
             failures = None
             try:
                 failures = await listener.call(messages)
@@ -121,7 +122,7 @@ class TaskWorkers:
                 if failures is None:  # ended from outside: not done, but not in hand either
                     ready.settle(piece.lane, piece.end - piece.first)
             if is_ours and failures is not None:
-                settle(piece, failures)
+                settle(piece, failures, monotonic() - begun)
             turn += 1
             if turn >= TURN:
                 turn = 0
@@ -155,7 +156,7 @@ class ThreadWorkers:
         """One for each thread that is to look for messages; False sends it home."""
         self._idle = 0
         self._idle_lock = threading.Lock()
-        self._done: deque[tuple[Piece, Sequence[Failure] | None]] = deque()
+        self._done: deque[tuple[Piece, Sequence[Failure] | None, float]] = deque()
         self._is_settling = False
         self._is_spreading = False
         self._threads: list[threading.Thread] = []
@@ -223,13 +224,14 @@ class ThreadWorkers:
                     return
                 continue
             messages = piece.messages(AFTER_THE_CALL)
-            in_hand[number] = (monotonic(), piece, messages)
+            begun = monotonic()
+            in_hand[number] = (begun, piece, messages)
             failures = None
             try:
                 failures = listener.call_here(messages)
             finally:
                 if in_hand.pop(number, None) is not None and not self._is_stopped:
-                    done.append((piece, failures))
+                    done.append((piece, failures, monotonic() - begun))
                     if not self._is_settling:
                         self._is_settling = True
                         self._loop.call_soon_threadsafe(self._settle)
@@ -237,11 +239,11 @@ class ThreadWorkers:
     def _settle(self) -> None:
         self._is_settling = False  # first: what comes after the last look asks for another
         while self._done:
-            piece, failures = self._done.popleft()
+            piece, failures, took_s = self._done.popleft()
             if failures is None:
                 self._ready.settle(piece.lane, piece.end - piece.first)
             else:
-                self._settler.settle(piece, failures)
+                self._settler.settle(piece, failures, took_s)
 
     def discard(self, lane: Lane) -> None:
         self._ready.discard(lane)

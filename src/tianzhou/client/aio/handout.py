@@ -10,6 +10,7 @@ In order, a queue gives its next message only after the one before was acknowled
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from time import monotonic
 from typing import Final
 
 from tianzhou.client.aio.consumer_trace import ConsumeTrace, Consumption
@@ -157,7 +158,7 @@ class Handout:
 
     def acked(self, lane: Lane, message: ReceivedMessage) -> None:
         """It has just been finished."""
-        self._settler.finished_count += 1
+        self._settler.pace.finished(lane.queue.topic, 1, monotonic())
         self._ready.settle(lane)
         if self._traced:
             self._told(lane, message, ContextCode.SUCCESS)
@@ -226,7 +227,7 @@ class OrderlyHandout(Handout):
     def failed(self, lane: Lane, message: ReceivedMessage, delay_level: int) -> None:
         if self._traced:
             self._told(lane, message, ContextCode.FAILED)
-        self._settler.failed_count += 1
+        self._settler.pace.failed(lane.queue.topic, 1, monotonic())
         self._tasks.run(self._try_again(lane, message, delay_level))
 
     async def _try_again(self, lane: Lane, message: ReceivedMessage, delay_level: int) -> None:

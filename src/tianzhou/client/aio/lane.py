@@ -25,8 +25,9 @@ class Lane:
     """Owner: the event loop, but `in_hand`, which belongs to whoever holds the lock of `Ready`."""
 
     __slots__ = (
-        "_freed", "_pausing", "accepts_tag", "finished_at", "in_hand", "is_dropped", "is_gone",
-        "limits", "locked_until", "orderly", "plan", "pulled_at", "queue", "waiting", "window",
+        "_freed", "_pausing", "accepts_tag", "asked_at", "finished_at", "in_hand", "is_dropped",
+        "is_gone", "limits", "locked_until", "orderly", "plan", "pulled_at", "queue", "waiting",
+        "window",
     )  # fmt: skip
 
     def __init__(
@@ -48,7 +49,7 @@ class Lane:
         """In ordered consumption: what is not begun."""
         self.locked_until = 0.0
         """In ordered consumption: when the broker's lock is no longer to be relied on."""
-        self.pulled_at = self.finished_at = 0.0
+        self.asked_at = self.pulled_at = self.finished_at = 0.0
         """When something last came, and when something was last done; monotonic seconds."""
         self._pausing: asyncio.Future[None] | None = None
         self._freed: asyncio.Future[None] | None = None

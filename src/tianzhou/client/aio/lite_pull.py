@@ -86,8 +86,8 @@ class LitePullConsumer:
         self._group = Group(self.group, self._cluster, self.options, self, self._tasks)
         self._group.lite = True
         self._group.consume_type = ConsumeType.CONSUME_ACTIVELY
-        self._puller = Puller(self._cluster, self._group, self._tasks, self._deliver)
         settler = Settler(self.group, self._cluster, self.options, self._ready, self._tasks)
+        self._puller = Puller(self._cluster, self._group, self._tasks, self._deliver, settler.pace)
         self._requests = ConsumerRequests(
             self._cluster, self._group, self._puller, settler, None, self._tasks
         )

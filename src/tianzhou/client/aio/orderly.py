@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 from typing import Final, NamedTuple
 
 from tianzhou.client.aio.lane import Lane, Piece, Ready, Run
@@ -32,10 +33,12 @@ LOCK_WAIT_S: Final = 0.1
 
 
 class _Served(NamedTuple):
-    """How a turn ended: how many calls went well, and what failed in the one after them."""
+    """How a turn ended: how long each call took that went well, what failed in the one after
+    them, and how long that one took."""
 
-    done: int
-    failures: Sequence[Failure]
+    took_s: list[float]
+    failures: Sequence[Failure] = ()
+    failed_s: float = 0.0
 
 
 class OrderlyWorkers:
@@ -110,11 +113,12 @@ class OrderlyWorkers:
                 run = self._loop.run_in_executor
                 served = await run(self._threads, self._call_here, lane, pieces)
             ended_from_outside.pop_all()
-        for piece in pieces[: served.done]:
-            self._settler.settle(piece)
-        rest = pieces[served.done :]
+        done = len(served.took_s)
+        for piece, took_s in zip(pieces, served.took_s, strict=False):
+            self._settler.settle(piece, (), took_s)
+        rest = pieces[done:]
         if served.failures:
-            rest[0] = await self._failed(rest[0], served.failures)
+            rest[0] = await self._failed(rest[0], served.failures, served.failed_s)
         self._put_back(lane, rest)
         return not served.failures
 
@@ -129,40 +133,44 @@ class OrderlyWorkers:
         return pieces
 
     async def _call(self, lane: Lane, pieces: list[Piece]) -> _Served:
-        time, done = self._loop.time, 0
-        deadline = time() + TURN_S
+        took_s: list[float] = []
+        begun = monotonic()
+        deadline = begun + TURN_S
         for piece in pieces:
-            now = time()
-            if lane.is_dropped or now >= lane.locked_until or now > deadline:
+            if lane.is_dropped or begun >= lane.locked_until or begun > deadline:
                 break
             failures = await self._listener.call(piece.messages(AFTER_THE_CALL))
+            ended = monotonic()
             if failures:
-                return _Served(done, failures)
-            done += 1
-        return _Served(done, ())
+                return _Served(took_s, failures, ended - begun)
+            took_s.append(ended - begun)
+            begun = ended
+        return _Served(took_s)
 
     def _call_here(self, lane: Lane, pieces: list[Piece]) -> _Served:
         """The same in a thread."""
-        time, done = self._loop.time, 0
-        deadline = time() + TURN_S
+        took_s: list[float] = []
+        begun = monotonic()
+        deadline = begun + TURN_S
         for piece in pieces:
-            now = time()
-            if lane.is_dropped or now >= lane.locked_until or now > deadline:
+            if lane.is_dropped or begun >= lane.locked_until or begun > deadline:
                 break
             failures = self._listener.call_here(piece.messages(AFTER_THE_CALL))
+            ended = monotonic()
             if failures:
-                return _Served(done, failures)
-            done += 1
-        return _Served(done, ())
+                return _Served(took_s, failures, ended - begun)
+            took_s.append(ended - begun)
+            begun = ended
+        return _Served(took_s)
 
-    async def _failed(self, piece: Piece, failures: Sequence[Failure]) -> Piece:
+    async def _failed(self, piece: Piece, failures: Sequence[Failure], took_s: float) -> Piece:
         """Finish what comes before the first failure, bury what failed too often; what is left."""
         lane, failed = piece.lane, {int(message.queue_offset): level for message, level in failures}
         offsets = piece.records.offsets[piece.first : piece.end]
         first = piece.first + next(rank for rank, at in enumerate(offsets) if at in failed)
         if first > piece.first:
-            self._settler.settle(piece._replace(end=first))
-        self._settler.failed_count += len(failures)
+            self._settler.settle(piece._replace(end=first), (), took_s)
+        self._settler.pace.failed(lane.queue.topic, len(failures), monotonic())
         while first < piece.end and piece.records.offsets[first] in failed:
             message = piece._replace(first=first, end=first + 1).messages()[0]
             if not await self._buried(lane, message, failed[piece.records.offsets[first]]):

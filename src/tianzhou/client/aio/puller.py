@@ -15,6 +15,7 @@ from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.group import Group
 from tianzhou.client.aio.lane import Lane, Run
 from tianzhou.client.aio.tasks import Tasks
+from tianzhou.client.core.pace import Pace
 from tianzhou.client.core.pulling import PullAnswer, PullStatus, read_answer, records_of
 from tianzhou.client.core.routing import MASTER
 from tianzhou.client.core.window import Window
@@ -43,12 +44,14 @@ class Puller:
     """Owner: the event loop."""
 
     def __init__(
-        self, cluster: Cluster, group: Group, tasks: Tasks, deliver: Callable[[Run], None]
-    ) -> None:
+        self, cluster: Cluster, group: Group, tasks: Tasks, deliver: Callable[[Run], None],
+        pace: Pace,
+    ) -> None:  # fmt: skip
         self._cluster = cluster
         self._group = group
         self._tasks = tasks
         self._deliver = deliver
+        self._pace = pace
         self._commits = not group.options.broadcasting
         self._running: dict[Lane, asyncio.Task[None]] = {}
         self._paused: set[MessageQueue] = set()
@@ -114,6 +117,7 @@ class Puller:
             raise NoRoute(f"broker {queue.broker_name!r} of topic {queue.topic!r} is away")
         ext = lane.plan.ext(offset, self._group.committable(lane) if self._commits else None)
         timeout_s = lane.plan.suspend_ms / 1000 + GRACE_S
+        lane.asked_at = monotonic()
         header, body = await self._cluster.call(
             address, RequestCode.PULL_MESSAGE, ext, timeout_s=timeout_s
         )
@@ -131,6 +135,9 @@ class Puller:
                 answer.body, asked=window.next_offset, accepts_tag=lane.accepts_tag
             )
             window.add(records.offsets, records.sizes, answer.next_offset)
+            # Only of these: others have waited at the broker.
+            took_s = lane.pulled_at - lane.asked_at
+            self._pace.pulled(lane.queue.topic, len(records.starts), took_s, lane.pulled_at)
             if records.starts:
                 self._deliver(Run(lane, records))
         elif answer.status is PullStatus.OFFSET_ILLEGAL:

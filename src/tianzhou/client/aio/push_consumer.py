@@ -252,7 +252,9 @@ class _Parts:
         self.handout: Handout | None = None
         self.delivery: Delivery = self._delivery(listener, ready)
         self.settler.offer = self.delivery.offer
-        self.puller = Puller(cluster, self.group, self.tasks, self.delivery.offer)
+        self.puller = Puller(
+            cluster, self.group, self.tasks, self.delivery.offer, self.settler.pace
+        )
         self._requests = ConsumerRequests(
             cluster, self.group, self.puller, self.settler, listener, self.tasks
         )

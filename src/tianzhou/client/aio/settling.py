@@ -9,6 +9,7 @@ Broadcasting sends nothing back: the failure is logged, and that was it.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Final
 
 from tianzhou.client.aio.cluster import Cluster
@@ -16,6 +17,7 @@ from tianzhou.client.aio.lane import Lane, Piece, Ready, Run
 from tianzhou.client.aio.listener import Failure
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.consumer_options import ConsumerOptions
+from tianzhou.client.core.pace import Pace
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.errors import ClientError
 from tianzhou.wire._generated_codes import RequestCode
@@ -40,25 +42,24 @@ class Settler:
         self._tasks = tasks
         self.offer: Callable[[Run], None] = ready.put
         """Where a message goes that is tried again here."""
-        self.finished_count = 0
-        self.failed_count = 0
+        self.pace = Pace(monotonic())
 
-    def settle(self, piece: Piece, failures: Sequence[Failure] = ()) -> None:
-        """The user is done with these messages, and these of them failed."""
+    def settle(self, piece: Piece, failures: Sequence[Failure], took_s: float) -> None:
+        """The listener is done with these messages after so long, and these of them failed."""
         lane, first, end = piece.lane, piece.first, piece.end
         offsets = piece.records.offsets[first:end]
         if failures:
             failed = {message.queue_offset for message, _ in failures}
             offsets = [offset for offset in offsets if offset not in failed]
         lane.finish(offsets)
-        self.finished_count += len(offsets)
+        self.pace.called(lane.queue.topic, took_s, len(offsets), monotonic())
         self._ready.settle(lane, len(offsets))
         for message, delay_level in failures:
             self.fail(lane, message, delay_level)
 
     def fail(self, lane: Lane, message: ReceivedMessage, delay_level: int) -> None:
         """One message that is in hand failed."""
-        self.failed_count += 1
+        self.pace.failed(lane.queue.topic, 1, monotonic())
         if lane.is_gone:  # and the message with it: its next owner will have it
             self._ready.settle(lane)
         elif self._options.broadcasting:
