@@ -1,5 +1,7 @@
 """How far each group has come in each queue. In memory; saved every few seconds and at the end."""
 
+from collections.abc import Iterator
+
 from tianzhou.base.clock import Clock
 from tianzhou.store.tables import Table
 from tianzhou.wire.tables import ConsumerOffsetTable, DataVersion
@@ -14,6 +16,7 @@ class ConsumerOffsets:
         stored = table.load()
         self._offsets = {key: dict(row) for key, row in stored.offset_table.items()}
         self._version = stored.data_version
+        self._moved_ms: dict[str, dict[int, int]] = {}
         self._is_dirty = False
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -22,11 +25,26 @@ class ConsumerOffsets:
 
     def put(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """The last value counts, even a lower one: that is how offsets are reset."""
-        self._offsets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+        key = f"{topic}@{group}"
+        row = self._offsets.setdefault(key, {})
+        if row.get(queue_id) != offset:
+            row[queue_id] = offset
+            self._moved_ms.setdefault(key, {})[queue_id] = self._clock.now_ms()
         self._is_dirty = True
+
+    def moved_ms(self, group: str, topic: str) -> dict[int, int]:
+        """By queue: when the group last came to another offset; queues where it has not moved since
+        the broker began are left out."""
+        return self._moved_ms.get(f"{topic}@{group}", {})
 
     def of(self, group: str, topic: str) -> dict[int, int]:
         return self._offsets.get(f"{topic}@{group}", {})
+
+    def rows(self) -> Iterator[tuple[str, str, dict[int, int]]]:
+        """Group, topic, and the offset of each queue that the group has confirmed anything of."""
+        for key, row in self._offsets.items():
+            topic, _, group = key.partition("@")
+            yield group, topic, row
 
     def topics_of(self, group: str) -> list[str]:
         suffix = "@" + group
@@ -63,4 +81,5 @@ class ConsumerOffsets:
     def _remove(self, keys: list[str]) -> None:
         for key in keys:
             del self._offsets[key]
+            self._moved_ms.pop(key, None)
         self._is_dirty |= bool(keys)

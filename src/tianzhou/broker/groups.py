@@ -1,5 +1,6 @@
 """Subscription groups: what consumers of a group may do, and how often a message is retried."""
 
+from collections.abc import Callable
 from typing import Final
 
 from tianzhou.base.clock import Clock
@@ -29,6 +30,8 @@ class Groups:
         self._groups = dict(stored.subscription_group_table)
         self._forbidden = dict(stored.forbidden_table)
         self.version = stored.data_version
+        self.deleted: list[Callable[[str], None]] = []
+        """Called after a group was removed: what others know of it is worth nothing now."""
         for name in names.SYSTEM_GROUPS:
             self._groups.setdefault(name, SubscriptionGroupConfig(group_name=name))
         for name in self._groups:
@@ -88,6 +91,8 @@ class Groups:
         was_there = self._groups.pop(name, None) is not None
         if self._forbidden.pop(name, None) is not None or was_there:
             self._save()
+        for tell in self.deleted:
+            tell(name)
         return was_there
 
     def may_read(self, group: str, topic: str) -> bool:

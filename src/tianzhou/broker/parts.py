@@ -25,6 +25,7 @@ from tianzhou.broker.handlers.send_back import SendBack
 from tianzhou.broker.handlers.transaction import EndTransaction
 from tianzhou.broker.locks import Locks
 from tianzhou.broker.permission import Permission
+from tianzhou.broker.readers import Readers
 from tianzhou.broker.requests import Requests
 from tianzhou.broker.services import Service
 from tianzhou.broker.sessions import Sessions
@@ -53,6 +54,7 @@ class Parts:
     permission: Permission
     services: tuple[Service, ...]
     stats: Stats
+    readers: Readers
     codes: frozenset[int]
     """Requests that have a handler besides sends and pulls, refused ones included."""
 
@@ -80,10 +82,11 @@ def assemble(
     )  # fmt: skip
     send = Send(config, topics, admission, writer)
     permission.changed += [send.forget_targets, topics.touch]
-    stats = Stats(clock.now_ms())
+    stats, readers = Stats(clock.now_ms()), Readers()
+    groups.deleted += [readers.group_deleted]
     pull = Pull(
         config, store, topics, groups, offsets, sessions, permission, filters, stats,
-        writer.catch_up, monotonic_s,
+        readers, writer.catch_up, monotonic_s,
     )  # fmt: skip
     writer.arrived += [stats.arrived, pull.arrived]
     writer.took = stats.put_took
@@ -119,5 +122,5 @@ def assemble(
     services = (delays, timers, checks, StatsTicks(stats, clock))
     return Parts(
         requests, clients, pull, writer, topics, offsets, permission, services, stats,
-        codes=frozenset(handlers),
+        readers, codes=frozenset(handlers),
     )  # fmt: skip

@@ -52,3 +52,17 @@ def test_a_clone_is_a_copy() -> None:
     offsets.clone("g", "h", "t")
     offsets.put("g", "t", 3, 8)
     assert offsets.of("h", "t") == {3: 7}
+
+
+def test_it_remembers_when_a_group_moved() -> None:
+    clock = ManualClock()
+    offsets = ConsumerOffsets(Tables(SimDisk(), "config").consumer_offsets, clock)
+    offsets.put("g", "t", 0, 9)
+    moved_ms = clock.now_ms()
+    clock.advance(ms=500)
+    offsets.put("g", "t", 0, 9)  # the same again is no move
+    assert offsets.moved_ms("g", "t") == {0: moved_ms}
+    offsets.put("g", "t", 0, 4)
+    assert offsets.moved_ms("g", "t") == {0: moved_ms + 500}
+    offsets.remove_group("g")
+    assert offsets.moved_ms("g", "t") == {}

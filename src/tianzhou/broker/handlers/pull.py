@@ -12,6 +12,7 @@ from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.holds import Hold, Holds
 from tianzhou.broker.permission import Permission
+from tianzhou.broker.readers import Readers
 from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.subscriptions import Filter, Filters
@@ -83,6 +84,7 @@ class Pull:
         permission: Permission,
         filters: Filters,
         stats: Stats,
+        readers: Readers,
         catch_up: Callable[[], bool],
         monotonic_s: Callable[[], float],
     ) -> None:
@@ -95,6 +97,7 @@ class Pull:
         self._permission = permission
         self._filters = filters
         self._stats = stats
+        self._readers = readers
         self._catch_up = catch_up
         self._monotonic_s = monotonic_s
         self.holds = Holds(config.held_pulls_max)
@@ -113,8 +116,8 @@ class Pull:
         try:
             fields = PullMessageRequest.from_ext(header.ext)
         except HeaderFieldError as error:
-            reply = Reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
-            link.send(encode_reply(header, reply))
+            refused = Refused(ResponseCode.INVALID_PARAMETER, str(error))
+            self._refuse(link, header.opaque, header.serialise_type, refused)
         else:
             self._answer(link, header.opaque, header.serialise_type, fields)
 
@@ -124,11 +127,11 @@ class Pull:
         try:
             found = self._check(request)
         except Refused as refused:
-            _refuse(peer, opaque, serialise_type, refused)
+            self._refuse(peer, opaque, serialise_type, refused)
             return
         except DiskFull as error:  # no room for the table of groups
             refused = Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"disk full: {error}")
-            _refuse(peer, opaque, serialise_type, refused)
+            self._refuse(peer, opaque, serialise_type, refused)
             return
         if request.sys_flag & COMMIT and request.commit_offset >= 0:
             self._offsets.put(
@@ -138,19 +141,28 @@ class Pull:
         if not self._config.long_polling:
             suspend_ms = min(suspend_ms, self._config.short_polling_ms)
         may_wait = bool(request.sys_flag & SUSPEND) and suspend_ms > 0 and not self.holds.is_full
-        deadline = self._monotonic_s() + suspend_ms / 1000 if may_wait else 0.0
+        key, now_s = queue_key(request.topic, request.queue_id), self._monotonic_s()
+        self._readers.pulled(request.consumer_group, key, peer, now_s)
+        deadline = now_s + suspend_ms / 1000 if may_wait else 0.0
         hold = Hold(peer, opaque, serialise_type, request, found, request.queue_offset, deadline)
-        self._answer_hold(queue_key(request.topic, request.queue_id), hold, may_wait=may_wait)
+        self._answer_hold(key, hold, may_wait=may_wait)
 
     def _answer_hold(self, key: QueueKey, hold: Hold, *, may_wait: bool) -> None:
         """Whatever goes wrong concerns this pull alone, not whose message woke it."""
         try:
             self._serve(key, hold, may_wait=may_wait)
         except Refused as refused:
-            _refuse(hold.peer, hold.opaque, hold.serialise_type, refused)
+            self._refuse(hold.peer, hold.opaque, hold.serialise_type, refused)
         except TianzhouError as error:
             refused = Refused(ResponseCode.SYSTEM_ERROR, str(error)[:REMARK_CHARS_MAX])
-            _refuse(hold.peer, hold.opaque, hold.serialise_type, refused)
+            self._refuse(hold.peer, hold.opaque, hold.serialise_type, refused)
+
+    def _refuse(
+        self, peer: Peer, opaque: int, serialise_type: SerialiseType, refused: Refused
+    ) -> None:
+        self._stats.refused(refused.code)
+        header = Header(code=0, opaque=opaque, serialise_type=serialise_type)
+        peer.send(encode_reply(header, Reply(refused.code, remark=refused.remark)))
 
     # Checks, in RocketMQ's order
 
@@ -306,11 +318,6 @@ class Pull:
         """Answer those whose time is up."""
         for key, hold in self.holds.take_expired(self._monotonic_s()):
             self._answer_hold(key, hold, may_wait=False)
-
-
-def _refuse(peer: Peer, opaque: int, serialise_type: SerialiseType, refused: Refused) -> None:
-    header = Header(code=0, opaque=opaque, serialise_type=serialise_type)
-    peer.send(encode_reply(header, Reply(refused.code, remark=refused.remark)))
 
 
 def _matching(
