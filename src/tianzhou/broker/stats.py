@@ -9,10 +9,11 @@ for each topic and group.
 """
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
+from tianzhou.base.probe import Histogram
 from tianzhou.store.consume_queue import sizes_of
 from tianzhou.store.facts import Run
 
@@ -155,6 +156,10 @@ class Stats:
         """Pulls that found nothing."""
         self.put_times = Durations()
         self.get_times = Durations()
+        self.put_seconds = Histogram()
+        self.get_seconds = Histogram()
+        self.refusals: Counter[int] = Counter()
+        """Requests that were answered with an error, by the code of the answer."""
         self.topic_puts: dict[str, Flow] = {}
         self.group_gets: dict[tuple[str, str], Flow] = {}
         """By topic and group; the next as well."""
@@ -176,10 +181,16 @@ class Stats:
     def put_took(self, count: int, seconds: float) -> None:
         """So many messages were written to the log with one append."""
         self.put_times.add(round(seconds * 1000), count)
+        self.put_seconds.add(seconds)
 
     def get_took(self, seconds: float) -> None:
         """A pull was looked up in the store."""
         self.get_times.add(round(seconds * 1000))
+        self.get_seconds.add(seconds)
+
+    def refused(self, code: int, count: int = 1) -> None:
+        """So many requests were answered with an error."""
+        self.refusals[code] += count
 
     def put(self, topic: str, count: int, size: int) -> None:
         """Messages were stored."""

@@ -5,10 +5,12 @@ loop are dispatched together, and whoever waits for a queue is told once. Rows o
 written together: a chunk of hundreds costs a message half of what a chunk of a few dozen does.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.base.probe import Histogram
 from tianzhou.broker.acks import Acks, Answer
 from tianzhou.net.exchange import Refused
 from tianzhou.record.chunk import Entry, RecordChunk, build, join
@@ -52,6 +54,10 @@ class Writer:
         self.acks = Acks()
         self.took: Callable[[int, float], None] = lambda _count, _seconds: None
         """Told how long an append of so many messages took."""
+        self._unseen: deque[tuple[PhysicalOffset, float]] = deque()
+        """Ends of chunks that are not dispatched yet, and when they were written."""
+        self.dispatch_times = Histogram()
+        """From the append of a chunk to the moment when its messages can be seen."""
         self.arrived: list[Callable[[Run], None]] = []
         """Told of every run of messages that became visible."""
 
@@ -113,6 +119,7 @@ class Writer:
         except (StoreFenced, StoreClosed) as error:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
         self.took(len(chunk), self._monotonic_s() - begun)
+        self._unseen.append((appended.end, begun))
         return appended
 
     def when_durable(self, end: PhysicalOffset, answer: Answer, *, wait: bool = True) -> None:
@@ -130,8 +137,15 @@ class Writer:
             for run in runs:
                 for tell in self.arrived:
                     tell(run)
+        if self._unseen:
+            self._note_seen(self._store.watermarks.dispatched)
         if self._is_sync:
             self.acks.release(self._store.flushed)
+
+    def _note_seen(self, position: PhysicalOffset) -> None:
+        now_s = self._monotonic_s()
+        while self._unseen and self._unseen[0][0] <= position:
+            self.dispatch_times.add(now_s - self._unseen.popleft()[1])
 
     def catch_up(self) -> bool:
         """Settle now if anything waits for it; whether it did. Whoever was told that a message is

@@ -5,7 +5,7 @@ trace, other connections go on. Requests of the hot path do not come here.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from tianzhou.base.errors import TianzhouError
@@ -25,6 +25,8 @@ REMARK_CHARS_MAX: Final = 4096
 class Desk:
     def __init__(self, handlers: Mapping[int, Handler]) -> None:
         self._handlers = handlers
+        self.refused: Callable[[int], None] = lambda _code: None
+        """Told the code of every answer that is an error."""
         self.failed_count = 0
         """Requests that ended in an exception nobody expected."""
 
@@ -39,6 +41,8 @@ class Desk:
 
     def request(self, request: Request) -> None:
         reply = self._reply(request)
+        if reply is not None and reply.code != ResponseCode.SUCCESS:
+            self.refused(reply.code)
         if reply is not None and not request.header.is_oneway:
             request.peer.send(encode_reply(request.header, reply))
 

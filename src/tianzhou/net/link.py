@@ -54,6 +54,8 @@ class Shared:
     waiting_count: int = 0
     waiting_bytes: int = 0
     """Requests that wait for the disk."""
+    broken_count: int = 0
+    """Connections that were closed because what came was no sound frame."""
     relieve: Callable[[], None] = lambda: None
     """Called when one of the two is over its limit."""
 
@@ -134,7 +136,7 @@ class Link(asyncio.BufferedProtocol):
                 raise buffer.broken
             is_sound = True
         except ProtocolError:
-            pass
+            self._shared.broken_count += 1
         finally:
             self._writing = False
             self._flush()

@@ -5,7 +5,7 @@ import contextlib
 import ipaddress
 import socket
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from tianzhou.net.limits import NetLimits, connections_within_files
 from tianzhou.net.link import SHARED_CAPACITY, Link, Service, Shared
@@ -46,7 +46,12 @@ class Server:
             self._sweeper = self._loop.call_later(self._limits.sweep_s, self._sweep)
 
     @property
-    def links(self) -> Iterable[Link]:
+    def broken_count(self) -> int:
+        """Connections that were closed because what came was no sound frame."""
+        return self._shared.broken_count
+
+    @property
+    def links(self) -> Collection[Link]:
         return self._links
 
     def stop_listening(self) -> None:

@@ -62,6 +62,8 @@ class Send:
         self._writer = writer
         self._answers = SendAnswers(config, writer.store_host)
         self._body_max = admission.body_bytes_max
+        self.refused: Callable[[int, int], None] = lambda _code, _count: None
+        """Told of every error that senders are answered with."""
         self._targets: dict[str, tuple[QueueKey, ...]] = {}
         """Queues of the topics that were sent to; emptied whenever a topic changes."""
         topics.changed.append(self.forget_targets)
@@ -143,19 +145,25 @@ class Send:
         try:
             chunk = self._writer.build(entries, is_finished=True)
         except Refused as refused:
-            _refuse(link, asked, refused)
+            self._refuse(link, asked, refused)
             return
         count, size = len(asked), len(chunk.data)
         link.wait(count, size)
 
         def on_stored(stored: Stored | Refused) -> None:
             if isinstance(stored, Refused):
-                _refuse(link, asked, stored)
+                self._refuse(link, asked, stored)
             else:
                 answer(stored)
             link.waited(count, size)
 
         self._writer.gather(chunk, on_stored)
+
+    def _refuse(self, link: Link, asked: Sequence[Asked], refused: Refused) -> None:
+        self.refused(refused.code, len(asked))
+        for opaque, _, flag in asked:
+            if not flag & ONEWAY_FLAG:
+                link.send(refusal(Header(code=0, opaque=opaque), refused))
 
     # Batches
 
@@ -238,8 +246,10 @@ class Send:
             fields = _KINDS[header.code].from_ext(header.ext)
             self._store(link, header, fields, batch.body(index))
         except TianzhouError as error:
+            refused = _refused(error)
+            self.refused(refused.code, 1)
             if not header.is_oneway:
-                link.send(refusal(header, _refused(error)))
+                link.send(refusal(header, refused))
 
     def _store(self, link: Link, header: Header, fields: SendHeader, body: memoryview) -> None:
         admission = self._admission
@@ -321,9 +331,3 @@ def _refused(error: TianzhouError) -> Refused:
     if isinstance(error, DiskFull):  # no room for the table of topics
         return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"disk full: {error}")
     return Refused(ResponseCode.SYSTEM_ERROR, str(error)[:REMARK_CHARS_MAX])
-
-
-def _refuse(link: Link, asked: Sequence[Asked], refused: Refused) -> None:
-    for opaque, _, flag in asked:
-        if not flag & ONEWAY_FLAG:
-            link.send(refusal(Header(code=0, opaque=opaque), refused))

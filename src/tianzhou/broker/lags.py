@@ -1,0 +1,77 @@
+"""How far groups are behind, queue by queue: in messages, and in time.
+
+The age of a lag is that of the oldest message that waits. Finding it means a look into the log, so
+what was found is kept until the group moves on, and only rows that are shown are looked up.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tianzhou.base.kinds import QueueKey, queue_key
+from tianzhou.broker import names
+from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.sessions import Sessions
+from tianzhou.broker.store_times import store_time
+from tianzhou.broker.topics import Topics
+from tianzhou.store.store import MessageStore
+
+
+class Lag(NamedTuple):
+    """What waits for one group in one queue."""
+
+    messages: int
+    group: str
+    queue: QueueKey
+    offset: int
+    """Of the oldest message that waits."""
+
+
+@dataclass(slots=True)
+class Lags:
+    """Owner: the broker loop."""
+
+    store: MessageStore
+    topics: Topics
+    offsets: ConsumerOffsets
+    sessions: Sessions
+    _times: dict[tuple[QueueKey, int], int] = field(default_factory=dict[tuple[QueueKey, int], int])
+    """Store times of messages that waited when somebody last looked."""
+
+    def all(self) -> Iterator[Lag]:
+        """Every queue of every topic that a group has confirmed anything of. Groups of the
+        broker's own, and topics that a living group has given up, are left out."""
+        for group, topic, committed in self.offsets.rows():
+            config = self.topics.get(topic)
+            if config is None or names.is_system_group(group) or not self._reads(group, topic):
+                continue
+            for queue_id in range(config.read_queue_nums):
+                key = queue_key(topic, queue_id)
+                # What has expired waits no longer.
+                offset = max(committed.get(queue_id, 0), self.store.min_offset(key))
+                messages = max(0, self.store.max_offset(key) - offset)
+                yield Lag(messages, group, key, offset)
+
+    def _reads(self, group: str, topic: str) -> bool:
+        members = self.sessions.consumers.get(group)
+        return members is None or not members.subscriptions or topic in members.subscriptions
+
+    def largest(self, lags: list[Lag], count: int) -> list[Lag]:
+        """So many of them, those with most messages first."""
+        return lags if len(lags) <= count else heapq.nlargest(count, lags)
+
+    def ages_ms(self, lags: list[Lag], now_ms: int) -> list[int]:
+        """How long the oldest message has waited; 0 where nothing waits."""
+        times, self._times = self._times, {}
+        return [self._age_ms(lag, times, now_ms) for lag in lags]
+
+    def _age_ms(self, lag: Lag, times: dict[tuple[QueueKey, int], int], now_ms: int) -> int:
+        if not lag.messages:
+            return 0
+        place = (lag.queue, lag.offset)
+        time = times.get(place) or store_time(self.store, lag.queue, lag.offset)
+        if time is None:  # damaged, or it expired a moment ago
+            return 0
+        self._times[place] = time
+        return max(0, now_ms - time)
