@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.base.probe import Histogram
 from tianzhou.store.checkpoint import Checkpoint, CheckpointFile
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import PAGE, FlushMode, StoreConfig
@@ -49,6 +50,8 @@ class Flusher:
         self._checkpoint = checkpoint
         self.flushed = log.min_offset
         self.error: StoreFenced | None = None
+        self.times = Histogram()
+        """How long syncs of the log took; only those of the flush thread are measured."""
 
     def restart(self, flushed: int, *, checked: bool) -> None:
         """Count from here: what recovery found may be less than the checkpoint said. `checked`:
@@ -223,7 +226,8 @@ class FlushThread:
             now_s = self._clock.monotonic_s()
             waiting = self._log.end - self._flusher.flushed
             if asked or self._pace.is_due(waiting, now_s - last_flush_s):
-                self._flusher.flush()
+                if self._flusher.flush():
+                    self._flusher.times.add(self._clock.monotonic_s() - now_s)
                 last_flush_s = now_s
                 self._tell()
             if saving is not None:

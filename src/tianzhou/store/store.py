@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import PhysicalOffset, QueueKey
+from tianzhou.base.probe import Histogram
 from tianzhou.record.chunk import RecordChunk
 from tianzhou.store import layout, recovery
 from tianzhou.store.checkpoint import CheckpointFile
@@ -20,7 +21,7 @@ from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import DiskFull, FlushTimeout, StoreClosed, StoreFenced
 from tianzhou.store.facts import Run
 from tianzhou.store.failpoint import failpoint
-from tianzhou.store.files import File, Files, make_lasting_dirs
+from tianzhou.store.files import File, Files, Usage, make_lasting_dirs
 from tianzhou.store.flush import Derivations, Flusher, FlushThread
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.queues import Queues
@@ -155,6 +156,16 @@ class MessageStore(StoreReader):
     def flushed(self) -> PhysicalOffset:
         """Everything below is on the medium. May be read from any thread."""
         return self._flusher.flushed
+
+    @property
+    def flush_times(self) -> Histogram:
+        """How long syncs of the log took. May be read from any thread."""
+        return self._flusher.times
+
+    @property
+    def usage(self) -> Usage:
+        """Of the disk that the log is on."""
+        return self._files.usage(self.log.directory)
 
     def _visible_limit(self) -> PhysicalOffset:
         """A message may be seen once it is as safe as the configuration promises: otherwise a
