@@ -11,6 +11,7 @@ for each topic and group.
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Final, NamedTuple, TypeVar
 
 from tianzhou.base.probe import Histogram
@@ -65,6 +66,10 @@ class _Series:
                 return at_ms, counts
         return None
 
+    def steps(self, counts: Counts) -> list[int]:
+        totals = [kept.messages for _, kept in self._samples]
+        return [after - before for before, after in pairwise([*totals, counts.messages])]
+
 
 class Window(NamedTuple):
     name: str
@@ -108,6 +113,10 @@ class Flow:
         counts = self.counts()
         for series in self._series.values():
             series.sample(now_ms, counts)
+
+    def steps(self, window: Window) -> list[int]:
+        """Messages of each step of a window, the oldest first; the last one is not over yet."""
+        return self._series[window].steps(self.counts())
 
     def growth(self, window: Window, now_ms: int, *, of_size: bool = False) -> Growth:
         found = self._series[window].since(now_ms, window.length_ms)
@@ -279,6 +288,23 @@ class Stats:
 
     def missed_rates(self) -> list[float]:
         return self._rates(3)
+
+    def history(self, step_s: int) -> tuple[list[float], list[float]]:
+        """Messages put and got a second, step by step over the last ten minutes, the oldest first;
+        where the broker has not run for so long, what there is."""
+        step_ms = step_s * SECOND_MS
+        # At the same moments whenever it is asked, so that a chart moves and does not tremble.
+        samples = [
+            sample
+            for before, sample in pairwise(self._seconds)
+            if sample[0] // step_ms != before[0] // step_ms
+        ]
+        steps = [
+            (SECOND_MS / (now_ms - then_ms), now, then)
+            for (then_ms, then), (now_ms, now) in pairwise(samples)
+        ]
+        puts = [(now[0] - then[0]) * part for part, now, then in steps]
+        return puts, [(now[1] - then[1]) * part for part, now, then in steps]
 
     def _rates(self, rank: int) -> list[float]:
         last_ms, last = self._seconds[-1]

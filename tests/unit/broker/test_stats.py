@@ -3,7 +3,7 @@
 import pytest
 
 from tianzhou.broker import stats as module
-from tianzhou.broker.stats import DAY, HOUR, MINUTE, Durations, Growth, Stats
+from tianzhou.broker.stats import DAY, HOUR, MINUTE, Durations, Flow, Growth, Stats
 
 START = 1_700_000_000_000
 
@@ -128,3 +128,25 @@ def test_durations() -> None:
     assert times.percentile(0.5) == 0
     assert times.percentile(0.99) == 10
     assert times.percentile(0.999) == times.longest_ms == 30_000
+
+
+def test_history_goes_in_steps() -> None:
+    stats = Stats(START)
+    for second in range(1, 31):
+        stats.put("t", second, 1)
+        stats.got("t", "g", 2, 1)
+        stats.tick(START + second * 1000)
+    puts, gets = stats.history(10)
+    assert len(puts) == len(gets) == 2
+    assert gets == [2.0, 2.0]
+    assert puts[1] - puts[0] == 10.0
+    assert Stats(START).history(10) == ([], [])
+
+
+def test_a_flow_tells_of_each_step() -> None:
+    flow = Flow(START)
+    for second in range(10, 40, 10):
+        flow.add(second, 1)
+        flow.sample(START + second * 1000)
+    flow.add(7, 1)
+    assert flow.steps(MINUTE) == [10, 20, 30, 7]
