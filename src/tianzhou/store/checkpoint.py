@@ -122,6 +122,12 @@ class CheckpointFile:
         if self.current.exact:
             self.write(replace(self.current, clean=False, checked=False), sync=True)
 
+    def admit_unchecked(self) -> None:
+        """Records without a checksum of the whole are about to come, from another log. On the
+        medium before them, or a start would take them for torn."""
+        if self.current.checked:
+            self.write(replace(self.current, checked=False), sync=True)
+
     def distrust(self) -> None:
         """Say, for good, that queues and index are not to be believed: they are about to be made
         anew, and what a crash leaves of that could pass for what is described here."""

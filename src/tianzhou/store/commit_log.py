@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.base.kinds import Bytes, PhysicalOffset
 from tianzhou.base.limits import BLANK_BYTES_MIN
 from tianzhou.record.chunk import RecordChunk, stamp
 from tianzhou.record.errors import RecordTooLarge
@@ -90,6 +90,33 @@ class CommitLog:
         failpoint("log.after_append")
         return pieces
 
+    def append_raw(self, data: Bytes, *, timestamp: int) -> None:
+        """Take bytes as they are, over the ends of files: whole records, and blanks with all the
+        room they announce. `timestamp` is the store time of the last record."""
+        at, view = 0, memoryview(data)
+        failpoint("log.before_append")
+        while at < len(view):
+            try:
+                segment = self._segment_for_write(self.end)
+                piece = view[at : at + segment.start + self.file_bytes - self.end]
+                self._reserve(segment, self.end - segment.start + len(piece))
+            except OSError as error:
+                raise self._refused(error, len(view) - at) from error
+            segment.file.pwrite(self.end - segment.start, piece)
+            failpoint("log.after_write")
+            self.end = PhysicalOffset(self.end + len(piece))
+            self.mark = (self.end, timestamp)
+            at += len(piece)
+        failpoint("log.after_append")
+
+    def _refused(self, error: OSError, size: int) -> Exception:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return error
+        return DiskFull(
+            f"no room in {self.directory} for {size} more bytes; "
+            "nothing was stored; free space or lower retention_hours"
+        )
+
     def _plan(self, chunk: RecordChunk) -> list[Piece]:
         """Find and reserve a place for every record, before anything is written."""
         tail = self.segments[-1] if self.segments else None
@@ -119,12 +146,7 @@ class CommitLog:
                     offset = PhysicalOffset(segment.start + self.file_bytes)
                 first = end
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFull(
-                    f"no room in {self.directory} for {len(chunk.data)} more bytes; "
-                    "nothing was stored; free space or lower retention_hours"
-                ) from error
-            raise
+            raise self._refused(error, len(chunk.data)) from error
         return pieces
 
     def _segment_for_write(self, offset: PhysicalOffset) -> Segment:
@@ -204,6 +226,46 @@ class CommitLog:
         """Where recovery found the log to end."""
         self.end = self._opened_end = end
         self.mark = (end, timestamp)
+
+    # Going back
+
+    def cut(self, end: PhysicalOffset) -> bool:
+        """Make sure, on disk, that nothing stands behind `end`; whether something did."""
+        found = False
+        with self._preparing:
+            prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            self._drop(prepared)
+        # Newest first, and each for good before the next: a crash leaves a log without a gap.
+        while self.segments and self.segments[-1].start >= max(end, self.min_offset + 1):
+            segment = self.segments.pop()
+            found |= any(segment.view[:8])
+            self._drop(segment)
+        tail = self.segments[-1] if self.segments else None
+        if tail is not None and end < tail.start + self.file_bytes:
+            at = end - tail.start
+            found |= any(tail.view[at : at + 8])
+            # Shortening and lengthening gives back the blocks and reads as zero from then on.
+            tail.file.truncate(at)
+            tail.file.truncate(self.file_bytes)
+            tail.reserved = 0
+            tail.file.sync()
+        return found
+
+    def begin_at(self, start: PhysicalOffset) -> None:
+        """Drop every file and go on at `start`, a multiple of the file size."""
+        assert start % self.file_bytes == 0, f"no file begins at {start}"
+        self.cut(self.min_offset)
+        while self.segments:
+            self._drop(self.segments.pop())
+        self.segments.append(self._create(start))
+        self.set_end(start, 0)
+
+    def _drop(self, segment: Segment) -> None:
+        if not segment.leases:  # else the last reader's view keeps the pages, and then lets go
+            segment.close()
+        self._files.remove(segment.file.path)
+        self._files.sync_dir(self.directory)
 
     # Syncing and removing
 

@@ -217,6 +217,12 @@ class ConsumeQueue:
             self._cache.dirty.add(self._path(last))
         self.written = end
 
+    def cut(self, below: PhysicalOffset) -> None:
+        """Forget units of messages that stand at or beyond this offset."""
+        self.write_out()
+        self.truncate(self._search_written(below))
+        self.min_offset = min(self.min_offset, self.end)
+
     # Reading
 
     def read(self, start: int, count: int) -> bytes:

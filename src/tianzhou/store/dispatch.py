@@ -107,6 +107,12 @@ class Dispatcher:
         failpoint("dispatch.after")
         return derived.runs
 
+    def go_back(self, position: PhysicalOffset, anchor: PhysicalOffset, timestamp: int) -> None:
+        """The log, the queues and the index were cut here."""
+        self._fresh.clear()
+        self._fresh_bytes = 0
+        self.position, self.anchor, self.last_timestamp = position, anchor, timestamp
+
     def skip_to(self, position: PhysicalOffset) -> None:
         """Step over bytes that hold no record: a blank tail, or damage that was reported."""
         assert position >= self.position

@@ -40,6 +40,10 @@ class FlushTimeout(StoreError):
     retry = Retry.OTHER_BROKER
 
 
+class RawRefused(StoreError):
+    """Bytes of another log, or a place to cut ours, that do not fit. Nothing was changed."""
+
+
 class StoreFenced(StoreError):
     """A write or a flush failed. What the disk holds is unknown, so nothing is acknowledged any
     more; a restart recovers what is really there."""

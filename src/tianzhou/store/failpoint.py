@@ -30,6 +30,8 @@ POINTS: Final = (
     "table.after_rename",
     "recovery.before_cut",
     "recovery.after_cut",
+    "rewind.before_cut",
+    "rewind.after_cut",
     "recovery.before_rebuild",
     "recovery.after_rebuild",
     "recovery.before_abort",

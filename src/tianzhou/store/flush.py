@@ -41,7 +41,7 @@ class Derivations(NamedTuple):
 class Flusher:
     """Owner: the flush thread while there is one, else the store's writer.
 
-    Invariant: flushed <= log.end, and it never goes back
+    Invariant: flushed <= log.end, and it goes back only when the log is cut
     """
 
     def __init__(self, files: Files, log: CommitLog, checkpoint: CheckpointFile) -> None:
@@ -168,7 +168,7 @@ class FlushThread:
             config.flush_thorough_ms / 1000,
         )
         self._clock = clock
-        self._on_progress = on_progress
+        self.on_progress = on_progress
         self._wake = threading.Condition()
         self._asked = False
         self._saving: Derivations | None = None
@@ -242,4 +242,4 @@ class FlushThread:
     def _tell(self) -> None:
         with self._wake:
             self._wake.notify_all()
-        self._on_progress()
+        self.on_progress()

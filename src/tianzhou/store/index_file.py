@@ -169,6 +169,11 @@ class IndexFile:
             self.file.reserve(self._reserved, max(wanted, end))
             self._reserved = wanted
 
+    def count_below(self, offset: int) -> int:
+        """What `count` was before the first entry of a message at or beyond this offset."""
+        offsets = self._entries()[1 : self.count]["physical_offset"].astype(np.int64)
+        return 1 + int(np.searchsorted(offsets, offset))
+
     def cut(self, count: int) -> bool:
         """Go back to `count`, dropping newer entries and any half-done slot; False if impossible.
 

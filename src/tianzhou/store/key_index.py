@@ -131,6 +131,22 @@ class KeyIndex(KeyIndexView):
             return not self.files
         return bool(self.files) and self.files[-1].name == newest and self.files[-1].cut(count)
 
+    def cut_at(self, offset: PhysicalOffset, timestamp: int) -> bool:
+        """Drop entries of messages from this offset on; `timestamp` is the store time of the
+        last message before it. False if that can't be done."""
+        newest, count = "", 1
+        for file in reversed(self.files):
+            count = file.count_below(offset)
+            if count > 1:
+                newest = file.name
+                break
+        if not self.cut(newest, count):
+            return False
+        if self.files:
+            self.files[-1].set_end(timestamp)
+            self.dirty.add(self.files[-1].file.path)
+        return True
+
     def remove_expired(self, log_min: PhysicalOffset) -> int:
         """Remove files that speak only of messages the log no longer has; never the newest."""
         removed = 0

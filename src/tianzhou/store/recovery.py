@@ -12,6 +12,7 @@ Queues and index are trusted up to the position in the checkpoint if it fits the
 it; from there on they are derived again. If anything does not fit they are all derived anew.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -22,7 +23,7 @@ from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import MISSING_SIZE, ConsumeQueue
 from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import StoreDamaged
-from tianzhou.store.facts import facts_of
+from tianzhou.store.facts import facts_of, store_time_of
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
 from tianzhou.store.key_index import KeyIndex
@@ -31,6 +32,7 @@ from tianzhou.store.scan import (
     NOWHERE,
     Halt,
     LogScan,
+    Slice,
     next_sound_record,
     segment_of,
     sound_record_at,
@@ -82,8 +84,18 @@ class Parts(NamedTuple):
         return self.checkpoint_file.current
 
 
-def recover(parts: Parts, *, progress: Progress, rebuild: bool = False) -> Report:
-    """Bring log, queues and index into agreement, in memory and on disk."""
+def recover(
+    parts: Parts,
+    *,
+    progress: Progress,
+    rebuild: bool = False,
+    visible: PhysicalOffset = NOWHERE,
+) -> Report:
+    """Bring log, queues and index into agreement, in memory and on disk.
+
+    Records behind `visible` are checked, and derived only if the checkpoint says that they had
+    been before: whoever owns the store does not know yet whether they are to stay.
+    """
     report = Report()
     log, dispatcher = parts.log, parts.dispatcher
     reason = "it was asked for" if rebuild else _load_derived(parts)
@@ -96,7 +108,7 @@ def recover(parts: Parts, *, progress: Progress, rebuild: bool = False) -> Repor
         dispatcher.position = PhysicalOffset(parts.checkpoint.derived)
         dispatcher.anchor = PhysicalOffset(parts.checkpoint.anchor)
         dispatcher.last_timestamp = parts.checkpoint.queues_timestamp
-    _scan(parts, report, progress)
+    _scan(parts, report, progress, visible)
     for queue in parts.queues:
         queue.raise_minimum(log.min_offset)
     failpoint("recovery.after_rebuild")
@@ -198,41 +210,52 @@ def _remove_derived(parts: Parts) -> None:
 # The log
 
 
-def _scan(parts: Parts, report: Report, progress: Progress) -> None:
+def _scan(parts: Parts, report: Report, progress: Progress, visible: PhysicalOffset) -> None:
     """Read the log from the dispatcher's position on, derive, and settle where it ends."""
     log, dispatcher = parts.log, parts.dispatcher
     total = log.segments[-1].start + log.file_bytes - dispatcher.position if log.segments else 0
     begin = dispatcher.position
+    at, timestamp = begin, dispatcher.last_timestamp
     while True:
-        scan = LogScan(log.segments, log.file_bytes, dispatcher.position, _checked(parts))
+        scan = LogScan(log.segments, log.file_bytes, at, _checked(parts))
         for piece in scan:
-            base = piece.segment.start
-            dispatcher.apply(piece.segment.view, piece.starts, piece.end, base=base)
+            _derive(dispatcher, piece, visible)
+            timestamp = store_time_of(piece.segment.view, piece.starts[-1])
             report.records += len(piece.starts)
             progress(piece.end_offset - begin, total)
-        end = _settle(parts, scan.halt, report)
-        if end is not None:
+        at, is_end = _settle(parts, scan.halt, report)
+        if at <= visible:
+            dispatcher.skip_to(at)
+        if is_end:
             break
-    report.scanned_bytes = end - begin
-    log.set_end(end, dispatcher.last_timestamp)
-    if dispatcher.position < end:
-        dispatcher.skip_to(end)
+    report.scanned_bytes = at - begin
+    log.set_end(at, timestamp)
     progress(total, total)
 
 
-def _settle(parts: Parts, halt: Halt, report: Report) -> PhysicalOffset | None:
-    """Decide about the place where sound records end: the end of the log, or None to go on."""
-    log, dispatcher, flushed = parts.log, parts.dispatcher, parts.checkpoint.flushed
+def _derive(dispatcher: Dispatcher, piece: Slice, visible: PhysicalOffset) -> None:
+    """As much of a slice as may be seen."""
+    base, starts, end = piece.segment.start, piece.starts, piece.end
+    if piece.end_offset > visible:
+        count = bisect_left(starts, visible - base)
+        starts, end = starts[:count], visible - base
+    if starts:
+        dispatcher.apply(piece.segment.view, starts, end, base=base)
+
+
+def _settle(parts: Parts, halt: Halt, report: Report) -> tuple[PhysicalOffset, bool]:
+    """Decide about the place where sound records end: where to go on, and whether the log ends
+    there."""
+    log, flushed = parts.log, parts.checkpoint.flushed
     if parts.checkpoint.clean and halt.is_bare and halt.offset == flushed:
-        return halt.offset
+        return halt.offset, True
     following = next_sound_record(log.segments, log.file_bytes, halt.offset, _checked(parts))
     known = halt.offset < flushed or _was_flushed(parts, following)
     if following is not None and known:
         report.damage.append(Damage(halt.offset, following, halt.reason))
-        dispatcher.skip_to(following)
-        return None
+        return following, False
     if following is None and halt.offset < flushed:
-        return _lost_end(parts, halt, report)
+        return _lost_end(parts, halt, report), True
     if following is not None:
         report.quarantine = _quarantine(parts, halt.offset)
         report.damage.append(
@@ -240,7 +263,7 @@ def _settle(parts: Parts, halt: Halt, report: Report) -> PhysicalOffset | None:
         )
     if _cut(parts, halt.offset) or following is not None:
         report.cut_at = halt.offset
-    return halt.offset
+    return halt.offset, True
 
 
 def _checked(parts: Parts) -> int | None:
@@ -278,24 +301,8 @@ def _lost_end(parts: Parts, halt: Halt, report: Report) -> PhysicalOffset:
 
 def _cut(parts: Parts, end: PhysicalOffset) -> bool:
     """Make sure that nothing stands behind the end; whether something did."""
-    log, found = parts.log, False
     failpoint("recovery.before_cut")
-    # Newest first, and each for good before the next: a crash leaves a log without a gap.
-    while log.segments and log.segments[-1].start >= max(end, log.min_offset + 1):
-        segment = log.segments.pop()
-        found |= any(segment.view[:8])
-        segment.close()
-        parts.files.remove(segment.file.path)
-        parts.files.sync_dir(log.directory)
-    tail = log.segments[-1] if log.segments else None
-    if tail is not None and end < tail.start + log.file_bytes:
-        at = end - tail.start
-        found |= any(tail.view[at : at + 8])
-        # Shortening and lengthening gives back the blocks and reads as zero from then on.
-        tail.file.truncate(at)
-        tail.file.truncate(log.file_bytes)
-        tail.reserved = 0
-        tail.file.sync()
+    found = parts.log.cut(end)
     failpoint("recovery.after_cut")
     return found
 

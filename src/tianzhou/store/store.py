@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Final, NamedTuple
 
 from tianzhou.base.clock import Clock
-from tianzhou.base.kinds import PhysicalOffset, QueueKey
+from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueKey
 from tianzhou.base.probe import Histogram
 from tianzhou.record.chunk import RecordChunk
 from tianzhou.store import layout, recovery
@@ -18,15 +18,25 @@ from tianzhou.store.checkpoint import CheckpointFile
 from tianzhou.store.commit_log import CommitLog, Piece
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.dispatch import Dispatcher
-from tianzhou.store.errors import DiskFull, FlushTimeout, StoreClosed, StoreFenced
+from tianzhou.store.errors import (
+    DiskFull,
+    FlushTimeout,
+    RawRefused,
+    StoreClosed,
+    StoreDamaged,
+    StoreFenced,
+)
 from tianzhou.store.facts import Run
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import File, Files, Usage, make_lasting_dirs
 from tianzhou.store.flush import Derivations, Flusher, FlushThread
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.queues import Queues
+from tianzhou.store.raw import whole
 from tianzhou.store.reading import StoreReader
 from tianzhou.store.retention import Pressure, Retention, pressure_of
+from tianzhou.store.rewind import begin_again, rewind
+from tianzhou.store.scan import NOWHERE
 from tianzhou.store.tables import Tables
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -77,7 +87,10 @@ class MessageStore(StoreReader):
         *,
         progress: recovery.Progress = _no_progress,
         rebuild: bool = False,
+        visible: PhysicalOffset = NOWHERE,
     ) -> None:
+        """`visible`: recovery makes nothing visible behind this offset that was not before. For
+        owners that learn only later, from peers, what of the log is to stay."""
         super().__init__()
         self._files = files
         self.root = root
@@ -87,7 +100,7 @@ class MessageStore(StoreReader):
         try:
             make_lasting_dirs(files, root)
             self._lock = layout.take_lock(files, root)
-            self._open(self._lock, progress, rebuild=rebuild)
+            self._open(self._lock, progress, rebuild=rebuild, visible=visible)
         except BaseException as error:
             if self._lock is not None:
                 self._lock.close()
@@ -101,8 +114,17 @@ class MessageStore(StoreReader):
         self._is_checkpoint_owed = False
         self._last_save_s = self._last_clean_s = clock.monotonic_s()
 
-    def _open(self, lock: File, progress: recovery.Progress, *, rebuild: bool) -> None:
+    def _open(
+        self,
+        lock: File,
+        progress: recovery.Progress,
+        *,
+        rebuild: bool,
+        visible: PhysicalOffset,
+    ) -> None:
         files, root, config = self._files, self.root, self.config
+        self.visible_bound: Callable[[], PhysicalOffset] | None = None
+        """Nothing behind this becomes visible, whatever is flushed. Replication sets it."""
         self.was_clean = not files.exists(f"{root}/{layout.ABORT}")
         self._checkpoint = CheckpointFile(files, f"{root}/{layout.CHECKPOINT}")
         if layout.was_used_by_another(lock):
@@ -125,10 +147,12 @@ class MessageStore(StoreReader):
         )  # fmt: skip
         self.dispatcher = Dispatcher(self.log, self.queues, self.index, config.delay_levels_ms)
         found = self._checkpoint.current
-        parts = recovery.Parts(
+        self._parts = recovery.Parts(
             files, root, self.log, self.queues, self.index, self.dispatcher, self._checkpoint
         )
-        self.recovered = recovery.recover(parts, progress=progress, rebuild=rebuild)
+        self.recovered = recovery.recover(
+            self._parts, progress=progress, rebuild=rebuild, visible=visible
+        )
         if found.exact:
             recovery.rewrite_unsynced(self.log, PhysicalOffset(found.flushed))
         self._flusher = Flusher(files, self.log, self._checkpoint)
@@ -138,7 +162,9 @@ class MessageStore(StoreReader):
         self.tables = Tables(files, f"{root}/{layout.CONFIG}")
         self.tables.load_all()
         self.recovered.clamped = self.tables.clamp(self.max_offset)
-        self._next_offsets = {queue.key: int(queue.end) for queue in self.queues}
+        self._next_offsets: dict[QueueKey, int] | None = None
+        if self.dispatcher.position == self.log.end:
+            self.begin_writing()
         failpoint("recovery.before_abort")
         layout.write_abort(files, root)
         self._flusher.save(self._derivations(), clean=False)
@@ -170,7 +196,8 @@ class MessageStore(StoreReader):
     def _visible_limit(self) -> PhysicalOffset:
         """A message may be seen once it is as safe as the configuration promises: otherwise a
         crash could take back what a consumer already confirmed, and give its offset to another."""
-        return self._flusher.flushed if self.config.flush_mode is FlushMode.SYNC else self.log.end
+        limit = self._flusher.flushed if self.config.flush_mode is FlushMode.SYNC else self.log.end
+        return limit if self.visible_bound is None else min(limit, self.visible_bound())
 
     # Writing
 
@@ -186,6 +213,7 @@ class MessageStore(StoreReader):
             pieces = self.log.append(chunk, queue_offsets=offsets, now_ms=self._clock.now_ms())
         except OSError as error:
             raise self._fence("writing the commit log", error) from error
+        assert self._next_offsets is not None
         self._next_offsets.update(ends)
         if len(pieces) == 1:
             self.dispatcher.offer(pieces[0].offset, chunk.data, chunk.starts)
@@ -196,6 +224,7 @@ class MessageStore(StoreReader):
     def _assign(self, queues: list[QueueKey | None]) -> tuple[Sequence[int], dict[QueueKey, int]]:
         """Queue offsets for a chunk, and the ends that its queues then have. They count only when
         the log has taken the chunk."""
+        assert self._next_offsets is not None, "a log that follows another takes no messages"
         get = self._next_offsets.get
         first = queues[0] if queues else None
         if first is not None and queues.count(first) == len(queues):
@@ -213,6 +242,84 @@ class MessageStore(StoreReader):
             ends[queue] = offset + 1
             offsets.append(offset)
         return offsets, ends
+
+    # Following another log
+
+    def append_raw(self, offset: PhysicalOffset, data: Bytes) -> PhysicalOffset:
+        """Take bytes of another log as they are, blanks and ends of files included; the new end.
+
+        Only what is whole and sound is taken. If the end does not move as far as the bytes reach,
+        the rest begins a record of which more must come: bring it again, with what follows. An
+        empty log begins wherever the first bytes stand, if that is the beginning of a file.
+        Queues and index follow by `dispatch`, as far as `visible_bound` allows; queue offsets are
+        those in the records. Raises RawRefused, DiskFull, StoreFenced or StoreClosed.
+        """
+        self._raise_if_broken()
+        log = self.log
+        if offset != log.end:
+            if log.end != log.min_offset or offset % log.file_bytes:
+                raise RawRefused(f"the log ends at {log.end}; bytes for {offset} do not fit")
+            self.begin_again(offset)
+        found = whole(memoryview(data), offset=offset, file_bytes=log.file_bytes)
+        self._next_offsets = None
+        if not found.is_checked:
+            self._checkpoint.admit_unchecked()
+        try:
+            log.append_raw(memoryview(data)[: found.size], timestamp=found.timestamp)
+        except OSError as error:
+            raise self._fence("writing the commit log", error) from error
+        if self._thread is not None and self.config.flush_mode is FlushMode.SYNC:
+            self._thread.ask()
+        return log.end
+
+    def truncate(self, offset: PhysicalOffset) -> None:
+        """Go back: log, queues, index and checkpoint end at `offset`, for good. It must be the end
+        of a record or of a file; that nothing confirmed lies behind it, the caller knows. Raises
+        RawRefused, and then nothing is changed."""
+        self._rewind("cutting the log", lambda: rewind(self._parts, offset))
+
+    def begin_again(self, offset: PhysicalOffset) -> None:
+        """Drop everything and go on with an empty log that begins at `offset`, a multiple of the
+        file size: what lies between is gone on the other side as well."""
+        self._rewind("beginning again", lambda: begin_again(self._parts, offset))
+
+    def _rewind(self, what: str, step: Callable[[], None]) -> None:
+        self._raise_if_broken()
+        told = self._stop_thread()
+        try:
+            with self._guard(what, final=True):
+                step()
+            self._next_offsets = None
+            self._flusher.restart(
+                self._checkpoint.current.flushed, checked=self._checkpoint.current.checked
+            )
+            self._flusher.save(self._derivations())
+        finally:
+            if told is not None:
+                self.start(told)
+
+    def _stop_thread(self) -> Callable[[], None] | None:
+        """Stop syncing in the background; whom to tell when it goes on."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return None
+        thread.stop()
+        return thread.on_progress
+
+    def begin_writing(self) -> None:
+        """From now on messages are appended: queue offsets go on where the queues end. The log
+        must be dispatched to its end; see `dispatch_all` and `visible_bound`."""
+        assert self.dispatcher.position == self.log.end, (
+            f"the log ends at {self.log.end}, and is dispatched up to {self.dispatcher.position}"
+        )
+        self._next_offsets = {queue.key: int(queue.end) for queue in self.queues}
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether messages may be appended: the log does not follow another one."""
+        return self._next_offsets is not None
+
+    # Making visible
 
     def dispatch(self) -> list[Run]:
         """One slice of dispatch: what became visible. Call it after appends and on progress of
@@ -382,9 +489,10 @@ class MessageStore(StoreReader):
         self.dispatch_all()
         with self._guard(f"removing topic {topic}", final=True):
             removed = self.queues.remove_topic(topic)
-        self._next_offsets = {
-            key: end for key, end in self._next_offsets.items() if key.topic != topic
-        }
+        if self._next_offsets is not None:
+            self._next_offsets = {
+                key: end for key, end in self._next_offsets.items() if key.topic != topic
+            }
         self.checkpoint()
         return removed
 
@@ -394,9 +502,7 @@ class MessageStore(StoreReader):
         """Flush everything and leave the directory clean."""
         if self._closed:
             return
-        if self._thread is not None:
-            self._thread.stop()
-            self._thread = None
+        self._stop_thread()
         try:
             failpoint("close.before_flush")
             if self._flusher.error is None:
@@ -416,9 +522,7 @@ class MessageStore(StoreReader):
 
     def abandon(self) -> None:
         """Let go of the directory as a crash would: nothing is flushed, nothing marked clean."""
-        if self._thread is not None:
-            self._thread.stop()
-            self._thread = None
+        self._stop_thread()
         self._release()
 
     def _release(self) -> None:
@@ -438,13 +542,13 @@ class MessageStore(StoreReader):
         """Translate errors of the disk. A full one only refuses writes, unless that is final."""
         try:
             yield
-        except OSError as error:
-            if final or error.errno not in _FULL:
+        except (OSError, StoreDamaged) as error:
+            if final or isinstance(error, StoreDamaged) or error.errno not in _FULL:
                 raise self._fence(what, error) from error
             self._refuse(f"{what} failed for lack of room in {self.root}: {error}")
             raise DiskFull(self._refusal) from error
 
-    def _fence(self, what: str, error: OSError) -> StoreFenced:
+    def _fence(self, what: str, error: Exception) -> StoreFenced:
         fenced = StoreFenced(
             f"{what} failed: {error}; nothing is stored any more; check the disk and restart"
         )
