@@ -51,6 +51,7 @@ ASYNC_SHELLS = (
     "dashboard/*",
     "cmd/*",
     "testing/kit/*",
+    "testing/chaos/*",
 )
 
 

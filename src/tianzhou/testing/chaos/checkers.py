@@ -1,0 +1,299 @@
+"""The rules that a history must obey. Each is a function from what happened and what was found to
+complaints; no complaints means that the rule holds. Nothing here knows a process or a socket.
+
+Every rule has forged histories that break it, in tests/chaos: one that can't fail proves nothing.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tianzhou.testing.chaos.evidence import Evidence
+from tianzhou.testing.chaos.history import History, Outcome, Place, Queue, Send, Trouble
+
+Rule = Callable[[History, Evidence, "Promise"], Iterator[str]]
+COMPLAINTS_MAX: Final = 10
+"""Of one rule; the rest is counted."""
+FORGETS_S: Final = 10.0
+"""What a group confirmed in so long before a fault may come again: clients report every five
+seconds and brokers save every five."""
+IN_FLIGHT_MAX: Final = 1_000
+"""What a client may have in hand beyond that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What the configuration promises, and who must have seen everything."""
+
+    groups: tuple[str, ...] = ()
+    """Consumer groups that had to see every acknowledged message."""
+    keeps_acknowledged: bool = True
+    keeps_places: bool = True
+    """A place names one message for ever."""
+    waits_for_slave: bool = False
+    """SEND_OK means that a slave has it."""
+    forgets_s: float = FORGETS_S
+
+
+# Messages
+
+
+def nothing_acknowledged_is_lost(history: History, found: Evidence, promise: Promise
+                                 ) -> Iterator[str]:  # fmt: skip
+    """1. What was acknowledged is stored at the end."""
+    if not promise.keeps_acknowledged:
+        return
+    stored = set(found.stored().values())
+    for send in history.sends:
+        if send.outcome is Outcome.OK and send.value not in stored:
+            yield f"{send.value} of {send.client} was acknowledged at {send.ended:.3f} and is gone"
+
+
+def everything_is_delivered(history: History, found: Evidence, promise: Promise) -> Iterator[str]:
+    """1. What is stored at the end was delivered to each group."""
+    for group in promise.groups:
+        seen = {(row.place, row.value) for row in history.deliveries if row.group == group}
+        for place, value in found.stored().items():
+            if (place, value) not in seen:
+                yield f"{value} at {place} was never delivered to {group}"
+
+
+def nothing_is_invented(history: History, found: Evidence, _: Promise) -> Iterator[str]:
+    """2. Only what was sent, and not refused, is delivered or stored."""
+    outcomes = {send.value: send.outcome for send in history.sends}
+    shown = {row.value for row in history.deliveries}
+    for replica in found.replicas:
+        shown |= set(replica.stored.values())
+    for value in sorted(shown):
+        if value not in outcomes:
+            yield f"{value} was never sent"
+        elif outcomes[value] is Outcome.REFUSED:
+            yield f"{value} was refused, and is there all the same"
+
+
+def a_place_names_one_message(history: History, found: Evidence, promise: Promise
+                              ) -> Iterator[str]:  # fmt: skip
+    """3. Answers, deliveries and all replicas agree on what stands where."""
+    if not promise.keeps_places:
+        return
+    said: dict[Place, tuple[str, str]] = {}
+    for place, value, who in _placements(history, found):
+        before, speaker = said.setdefault(place, (value, who))
+        if before != value:
+            yield f"{place} is {before} to {speaker} and {value} to {who}"
+
+
+def _placements(history: History, found: Evidence) -> Iterator[tuple[Place, str, str]]:
+    for send in history.sends:
+        if send.place is not None:
+            yield send.place, send.value, f"the answer to {send.client}"
+    for row in history.deliveries:
+        yield row.place, row.value, row.client
+    for replica in found.replicas:
+        for place, value in replica.stored.items():
+            yield place, value, replica.name
+
+
+def replicas_hold_the_same(_: History, found: Evidence, __: Promise) -> Iterator[str]:
+    """11. A pull gets the same from every replica of a group."""
+    stored = found.stored()
+    for replica in found.replicas[found.masters :]:
+        groups = {place.queue.broker for place in replica.stored}
+        wanted = {place for place in stored if place.queue.broker in groups}
+        if not replica.stored:
+            yield f"{replica.name} shows no message at all"
+        for place in sorted(wanted - replica.stored.keys()):
+            yield f"{replica.name} lacks {place}"
+        for place in sorted(replica.stored.keys() - wanted):
+            yield f"{replica.name} has {place}, which its master has not"
+
+
+def logs_are_the_same_bytes(_: History, found: Evidence, __: Promise) -> Iterator[str]:
+    """11. Replicas have the same log, byte for byte, and sound queues over it."""
+    for first, *others in found.logs:
+        for log in (first, *others):
+            for problem in log.problems:
+                yield f"{log.name}: {problem}"
+        for log in others:
+            if log.end != first.end:
+                yield f"{log.name} ends at {log.end}, {first.name} at {first.end}"
+            common = first.digests.keys() & log.digests.keys()
+            if not common:
+                yield f"{log.name} and {first.name} have no file in common"
+            for start in sorted(common):
+                if first.digests[start] != log.digests[start]:
+                    yield f"file {start} of {log.name} is not that of {first.name}"
+            if log.start == first.start and log.queues != first.queues:
+                yield f"queues of {log.name} and {first.name} have other bounds"
+
+
+# Order
+
+
+def order_is_kept(history: History, found: Evidence, promise: Promise) -> Iterator[str]:
+    """4. If a send was answered before another began, it stands before it in their queue."""
+    if not promise.keeps_places:
+        return
+    by_value = _first_places(found)
+    rows: dict[Queue, list[tuple[float, float, int, str]]] = defaultdict(list)
+    for send in history.sends:
+        place = send.place or (by_value.get(send.value) if send.tries_max == 1 else None)
+        if send.outcome is Outcome.OK and place is not None:
+            rows[place.queue].append((send.began, send.ended, place.offset, send.value))
+    for queue, sends in rows.items():
+        yield from _overtakings(queue, sends)
+
+
+def _first_places(found: Evidence) -> dict[str, Place]:
+    return {value: place for place, value in sorted(found.stored().items(), reverse=True)}
+
+
+def _overtakings(queue: Queue, sends: list[tuple[float, float, int, str]]) -> Iterator[str]:
+    """One sweep over time: the largest offset answered so far against each that begins now."""
+    answers = sorted(sends, key=lambda row: row[1])
+    done, highest, holder = 0, -1, ""
+    for began, _, offset, value in sorted(sends):
+        while done < len(answers) and answers[done][1] < began:
+            if answers[done][2] > highest:
+                highest, holder = answers[done][2], answers[done][3]
+            done += 1
+        if highest >= offset:
+            yield f"{value} at {offset} of {queue} began after {holder} at {highest} was answered"
+
+
+def readers_do_not_go_back(history: History, _: Evidence, __: Promise) -> Iterator[str]:
+    """5. Nobody who reads on is told to read again what it has read."""
+    for turn in history.turns:
+        yield f"{turn.client} asked {turn.queue} for {turn.asked} and was sent back to {turn.told}"
+
+
+def readers_miss_nothing(history: History, _: Evidence, __: Promise) -> Iterator[str]:
+    """5. A group gets its offsets of a queue without a gap: before an offset come all before it,
+    except at its beginning."""
+    seen: dict[tuple[str, Queue], set[int]] = defaultdict(set)
+    for row in history.deliveries:
+        seen[row.group, row.place.queue].add(row.place.offset)
+    for (group, queue), offsets in seen.items():
+        gap = set(range(min(offsets), max(offsets))) - offsets
+        if gap:
+            yield f"{group} has {max(offsets)} of {queue} but not {min(gap)} ({len(gap)} missing)"
+
+
+# Offsets
+
+
+def offsets_do_not_go_back(history: History, _: Evidence, __: Promise) -> Iterator[str]:
+    """6. While a broker lives, a group's offset on it only grows."""
+    last: dict[tuple[str, Queue, str], int] = {}
+    for row in sorted(history.commits, key=lambda row: row.at):
+        before = last.get((row.group, row.queue, row.life), 0)
+        if row.offset < before:
+            yield f"{row.group} stood at {before} of {row.queue} and then at {row.offset}"
+        last[row.group, row.queue, row.life] = row.offset
+
+
+def offsets_follow_deliveries(history: History, found: Evidence, _: Promise) -> Iterator[str]:
+    """6. A group's offset does not pass what was not delivered to it."""
+    seen: dict[tuple[str, Queue], set[int]] = defaultdict(set)
+    for row in history.deliveries:
+        seen[row.group, row.place.queue].add(row.place.offset)
+    for (group, queue), offset in found.committed.items():
+        missing = set(range(offset)) - seen[group, queue]
+        if missing:
+            yield f"{group} stands at {offset} of {queue} and never got {min(missing)}"
+
+
+# Doubles
+
+
+def copies_are_explained(history: History, found: Evidence, _: Promise) -> Iterator[str]:
+    """7. A message is stored more than once only where its sender may have tried again: not more
+    often than its tries, and not where the first was answered in peace."""
+    sends = {send.value: send for send in history.sends}
+    copies = Counter(found.stored().values())
+    for value, count in copies.items():
+        send = sends.get(value)
+        if count == 1 or send is None:
+            continue
+        if count > send.tries_max:
+            yield f"{value} is stored {count} times; its client tries {send.tries_max} times"
+        elif not any(_touches(trouble, send) for trouble in history.troubles):
+            yield f"{value} is stored {count} times, and nothing went wrong meanwhile"
+
+
+def _touches(trouble: Trouble, send: Send) -> bool:
+    return send.began <= trouble.ended and send.ended >= trouble.began
+
+
+def redeliveries_are_explained(history: History, _: Evidence, promise: Promise) -> Iterator[str]:
+    """7. A message comes again only after a fault, and only if it was young when that began."""
+    first: dict[tuple[str, Place], float] = {}
+    again: Counter[tuple[str, Queue]] = Counter()
+    young: Counter[tuple[str, Queue]] = Counter()
+    for row in sorted(history.deliveries, key=lambda row: row.at):
+        key, at = (row.group, row.place), row.at
+        if key not in first:
+            first[key] = at
+            if any(_is_young(at, trouble, promise) for trouble in history.troubles):
+                young[row.group, row.place.queue] += 1
+            continue
+        again[row.group, row.place.queue] += 1
+        causes = [trouble for trouble in history.troubles if trouble.began <= at]
+        if not causes:
+            yield f"{row.value} came to {row.group} again before anything went wrong"
+        elif not any(_is_young(first[key], trouble, promise) for trouble in causes):
+            yield f"{row.value} came to {row.group} again, {at - first[key]:.1f} s after the first"
+    troubles = len(history.troubles)
+    for key, count in again.items():
+        bound = troubles * (young[key] + IN_FLIGHT_MAX)
+        if count > bound:
+            yield f"{key} had {count} redeliveries; {troubles} faults explain at most {bound}"
+
+
+def _is_young(delivered_at: float, trouble: Trouble, promise: Promise) -> bool:
+    return trouble.began - promise.forgets_s <= delivered_at
+
+
+# Promises of synchronous replication
+
+
+def no_slave_no_promise(history: History, _: Evidence, promise: Promise) -> Iterator[str]:
+    """With synchronous replication nothing is acknowledged that began and ended while no slave
+    could have it, or none could say so."""
+    if not promise.waits_for_slave:
+        return
+    for trouble in history.troubles:
+        for send in history.sends if trouble.severs else ():
+            inside = trouble.began <= send.began and send.ended <= trouble.ended
+            if inside and send.outcome is Outcome.OK:
+                yield f"{send.value} was acknowledged during {trouble.what}, without a slave"
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    nothing_acknowledged_is_lost,
+    everything_is_delivered,
+    nothing_is_invented,
+    a_place_names_one_message,
+    replicas_hold_the_same,
+    logs_are_the_same_bytes,
+    order_is_kept,
+    readers_do_not_go_back,
+    readers_miss_nothing,
+    offsets_do_not_go_back,
+    offsets_follow_deliveries,
+    copies_are_explained,
+    redeliveries_are_explained,
+    no_slave_no_promise,
+)
+
+
+def complaints(history: History, found: Evidence, promise: Promise) -> list[str]:
+    """What all rules have to say; an empty list is what one wants."""
+    said: list[str] = []
+    for rule in RULES:
+        of_rule = list(rule(history, found, promise))
+        said += [f"{rule.__name__}: {text}" for text in of_rule[:COMPLAINTS_MAX]]
+        if len(of_rule) > COMPLAINTS_MAX:
+            said.append(f"{rule.__name__}: and {len(of_rule) - COMPLAINTS_MAX} more")
+    return said

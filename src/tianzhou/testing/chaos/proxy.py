@@ -1,0 +1,211 @@
+"""A TCP proxy for one link, whose network a test can make slow, cut, freeze or fill with garbage.
+
+    with Proxies() as proxies:
+        link = proxies.link("slave to master", master_ha_address)
+        ...                                   # the slave connects to link.address
+        link.cut(Toward.CALLER)               # the master still hears the slave; it can't answer
+        link.heal()
+
+Methods may be called from any thread.
+"""
+
+import asyncio
+import contextlib
+import enum
+import socket
+import struct
+from types import TracebackType
+from typing import Final, Self
+
+from tianzhou.testing.chaos.way import HELD_PIECES, Piece, Way, read_all
+from tianzhou.testing.kit.loop_thread import LoopThread
+
+HOST: Final = "127.0.0.1"
+CONNECT_S: Final = 5.0
+
+
+class Toward(enum.Enum):
+    """Where bytes go: to who was called, or back to who called."""
+
+    TARGET = enum.auto()
+    CALLER = enum.auto()
+
+
+BOTH: Final = (Toward.TARGET, Toward.CALLER)
+
+
+class Link:
+    """All connections through one port. Owner: the loop of the proxies."""
+
+    def __init__(self, loop: LoopThread, name: str, target: str) -> None:
+        self.name = name
+        self.target = target
+        self.accepted = 0
+        """Connections that were made to it."""
+        self._loop = loop
+        self._ways: dict[Toward, Way] = {}
+        self._garbage: bytes | None = None
+        self._open: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
+        """The tasks of connections, and both ends of each."""
+        self._server: asyncio.Server | None = None
+        self.address = loop.run(self._listen())
+
+    async def _listen(self) -> str:
+        self._ways = {toward: Way() for toward in Toward}
+        self._server = await asyncio.start_server(self._accepted, HOST, 0)
+        return "{}:{}".format(*self._server.sockets[0].getsockname()[:2])
+
+    # Faults
+
+    def cut(self, *towards: Toward) -> None:
+        """Let nothing through these ways, or neither way. Connections stay as they are."""
+        for toward in towards or BOTH:
+            self._ways[toward].room = 0
+
+    def freeze(self, toward: Toward, after_bytes: int) -> None:
+        """Let so many bytes through and then none: the other side has half a frame."""
+        self._ways[toward].room = after_bytes
+
+    def slow(self, *, delay_s: float = 0.0, bytes_per_s: int | None = None) -> None:
+        """Both ways: everything comes so much later, and not faster than that."""
+        for way in self._ways.values():
+            way.delay_s, way.bytes_per_s = delay_s, bytes_per_s
+
+    def pretend(self, garbage: bytes) -> None:
+        """Whoever connects from now on is answered with this, and never reaches the target."""
+        self._garbage = garbage
+
+    def reset(self) -> int:
+        """Break all connections, at both ends; how many there were."""
+        return self._loop.run(self._reset())
+
+    async def _reset(self) -> int:
+        ending = tuple(self._open)
+        for task in ending:
+            for writer in self._open[task]:
+                _end_abruptly(writer)
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        return len(ending)
+
+    def heal(self) -> None:
+        """End all faults. What was held goes on its way."""
+        self._garbage = None
+        self._loop.run(self._heal())
+
+    async def _heal(self) -> None:
+        for way in self._ways.values():
+            way.mend()
+            await way.tell()
+
+    def passed(self, toward: Toward) -> int:
+        """Bytes that went through so far."""
+        return self._ways[toward].passed
+
+    @property
+    def connections(self) -> int:
+        return len(self._open)
+
+    async def close(self) -> None:
+        assert self._server is not None, "it listens from its beginning"
+        self._server.close()
+        await self._reset()
+        await self._server.wait_closed()
+
+    # Connections
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = ends = [writer]
+        try:
+            if self._garbage is not None:
+                await _answer(self._garbage, reader, writer)
+            else:
+                await self._connect(reader, ends)
+        except asyncio.CancelledError:
+            pass  # by `_reset`, which waits for us; asyncio would call it an error of the server
+        finally:
+            del self._open[task]
+            writer.transport.abort()
+
+    async def _connect(
+        self, reader: asyncio.StreamReader, ends: list[asyncio.StreamWriter]
+    ) -> None:
+        host, _, port = self.target.rpartition(":")
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                there, back = await asyncio.open_connection(host, int(port))
+        except OSError:  # also a timeout: as if nobody listened
+            return
+        (writer,) = ends
+        ends.append(back)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pump(reader, back, self._ways[Toward.TARGET]))
+                group.create_task(_pump(there, writer, self._ways[Toward.CALLER]))
+        except* ConnectionError:
+            pass  # the other side is gone, and hears it from `abort`
+        finally:
+            back.transport.abort()
+
+
+def _end_abruptly(writer: asyncio.StreamWriter) -> None:
+    """Let the end of this side be a reset: nothing that waits is sent any more."""
+    link = writer.get_extra_info("socket")
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:
+    pieces: asyncio.Queue[Piece] = asyncio.Queue(HELD_PIECES)
+    reading = asyncio.get_running_loop().create_task(read_all(reader, way, pieces))
+    try:
+        await way.carry(pieces, writer)
+    finally:
+        reading.cancel()
+    # A process that is gone neither reads nor writes, so both ways end here.
+    raise ConnectionResetError("one side is gone")
+
+
+async def _answer(
+    garbage: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    writer.write(garbage)
+    with contextlib.suppress(ConnectionError):
+        while await reader.read(1024):
+            pass
+
+
+class Proxies:
+    """The links of one cluster, in one loop and thread of their own."""
+
+    def __init__(self) -> None:
+        self._loop = LoopThread("chaos-proxies")
+        self.links: list[Link] = []
+
+    def link(self, name: str, target: str) -> Link:
+        """A port of its own that leads to the target."""
+        made = Link(self._loop, name, target)
+        self.links.append(made)
+        return made
+
+    def heal(self) -> None:
+        for link in self.links:
+            link.heal()
+
+    def close(self) -> None:
+        for link in self.links:
+            self._loop.run(link.close())
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,107 @@
+"""Every rule sees what it is there for, and nothing where nothing is wrong."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chaos.forgeries import ODD_BUT_RIGHT, WRONG, Case, place_of, sound
+from tianzhou.testing.chaos.checkers import RULES, Promise, Rule, complaints
+from tianzhou.testing.chaos.evidence import Evidence, Replica
+from tianzhou.testing.chaos.history import History, Outcome, Send
+
+FORGED = [(rule, forge) for rule, forges in WRONG.items() for forge in forges]
+OPERATIONS = 60_000
+CHECK_S = 10.0
+
+
+def test_a_sound_history_passes() -> None:
+    case = sound()
+    assert complaints(case.history, case.found, case.promise) == []
+
+
+@pytest.mark.parametrize("change", ODD_BUT_RIGHT, ids=lambda change: change.__name__)
+def test_what_is_odd_but_right_passes(change: Callable[[Case], None]) -> None:
+    case = sound()
+    change(case)
+    assert complaints(case.history, case.found, case.promise) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "forge"), FORGED, ids=[f"{rule.__name__}-{forge.__name__}" for rule, forge in FORGED]
+)
+def test_a_forged_history_is_seen_through(rule: Rule, forge: Callable[[Case], None]) -> None:
+    case = sound()
+    forge(case)
+    said = list(rule(case.history, case.found, case.promise))
+    assert said, f"{rule.__name__} saw nothing"
+    assert any(
+        text.startswith(rule.__name__)
+        for text in complaints(case.history, case.found, case.promise)
+    )
+
+
+def test_every_rule_has_forgeries() -> None:
+    assert set(WRONG) == set(RULES)
+    assert len({forge for forges in WRONG.values() for forge in forges}) >= 36
+
+
+def test_what_is_not_promised_is_not_asked_for() -> None:
+    case = sound()
+    stored = dict(case.found.replicas[0].stored)
+    for serial in (18, 19):  # a suffix is lost by the death of a master whose slave was behind
+        del stored[place_of(serial)]
+    found = Evidence((Replica("promoted", stored),), 1)
+    assert complaints(case.history, found, Promise())
+    weak = Promise(keeps_acknowledged=False)
+    assert complaints(case.history, found, weak) == []
+
+
+def test_complaints_are_not_endless() -> None:
+    case = sound()
+    found = replace(case.found, replicas=(Replica("master", {}),))
+    said = complaints(case.history, found, case.promise)
+    of_rule = [text for text in said if text.startswith("nothing_acknowledged_is_lost")]
+    assert len(of_rule) == 11
+    assert of_rule[-1].endswith("and 10 more")
+
+
+def test_silence_and_volumes_are_measured() -> None:
+    history = sound().history
+    assert history.acknowledged() == 20
+    assert history.acknowledged(105.0, 108.0) == 3
+    assert history.longest_silence(100.0, 125.0) == pytest.approx(5.5)
+    history.sends = [send for send in history.sends if not 107 < send.ended < 112]
+    assert history.longest_silence(100.0, 120.0) == pytest.approx(6.0)
+    assert history.values_of("readers") == {f"v{serial}" for serial in range(20)}
+    assert history.values_of("strangers") == set()
+
+
+def test_a_history_is_written_in_the_order_of_time(tmp_path: Path) -> None:
+    case = sound()
+    case.history.write(tmp_path / "history.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [row["f"] for row in rows[:3]] == ["send", "deliver", "send"]
+    assert rows[0]["outcome"] == "ok"
+    assert rows[0]["place"] == [["broker-a", 0], 0]
+    assert len(rows) == 20 + 20 + 22
+
+
+@pytest.mark.slow
+def test_long_histories_are_checked_in_time() -> None:
+    """A rule that compares everything with everything would take hours."""
+    case = sound()
+    history, (delivery, *_) = History(), case.history.deliveries
+    stored = {place_of(serial): f"v{serial}" for serial in range(OPERATIONS // 2)}
+    for serial, (place, value) in enumerate(stored.items()):
+        at = 100 + serial / 1000
+        history.sends.append(Send("producer-0", value, at, at + 0.0005, Outcome.OK, place))
+        history.deliveries.append(replace(delivery, value=value, place=place, at=at))
+    found = replace(case.found, replicas=(Replica("master", stored), Replica("slave", stored)))
+    found = replace(found, committed={})
+    began = time.monotonic()
+    assert complaints(history, found, case.promise) == []
+    assert time.monotonic() - began < CHECK_S
