@@ -91,7 +91,7 @@ async def test_running_information(mq: RunningBroker) -> None:
     assert sorted(q["queueId"] for q in queues if q["topic"] == "orders") == [0, 1]
     assert told["properties"]["PROP_CONSUMEORDERLY"] == "false"
     assert told["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
-    assert "test_consumer_requests" in told["jstack"]
+    assert "await ask(" in told["jstack"], "this very place, seen from within"
     assert set(told["statusTable"]) == {"orders", "%RETRY%g"}
 
 

@@ -14,7 +14,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Final
+from types import CoroutineType
+from typing import Any, Final
 
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.group import Group
@@ -206,8 +207,18 @@ def _stacks() -> str:
         for number, frame in sys._current_frames().items()
     ]
     text += [
-        f"task {task.get_name()}\n{''.join(traceback.format_stack(frame))}"
+        f"task {task.get_name()}\n{''.join(traceback.format_list(_awaits(task)))}"
         for task in asyncio.all_tasks()
-        for frame in task.get_stack(limit=8)
     ]
     return "\n".join(text)
+
+
+def _awaits(task: "asyncio.Task[Any]") -> list[traceback.FrameSummary]:
+    """What waits for what, the innermost last: a task itself shows only the outermost."""
+    rows: list[traceback.FrameSummary] = []
+    waiting: object = task.get_coro()
+    while isinstance(waiting, CoroutineType) and waiting.cr_frame is not None:
+        code, line = waiting.cr_code, waiting.cr_frame.f_lineno
+        rows.append(traceback.FrameSummary(code.co_filename, line, code.co_name))
+        waiting = waiting.cr_await
+    return rows
