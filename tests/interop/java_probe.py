@@ -1,27 +1,20 @@
 """Java RocketMQ's own store, driven by `java/…/StoreProbe.java`: building it, talking to it."""
 
-import fcntl
 import json
-import shutil
 import subprocess
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import pytest
+import maven
 
 from tianzhou.store.config import StoreConfig
 
 VERSIONS: Final = ("4.9.8", "5.3.3", "5.4.0")
 """The last of 4.9; the last of 5.3 that Maven Central has all parts of; the newest."""
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-SOURCE: Final = Path(__file__).parent / "java"
-BUILD_SECONDS_MAX: Final = 540
-"""The first time it downloads about 100 MB for each version."""
 ANSWER_SECONDS_MAX: Final = 60
 
 _JAVA: Final = (
@@ -36,40 +29,8 @@ Line = dict[str, Any]
 
 
 def build(version: str) -> str:
-    """The class path of the probe with this RocketMQ; compiled when its source has changed."""
-    for tool in ("mvn", "javac", "java"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"NOTHING WAS PROVEN against RocketMQ {version}: {tool} is not on the PATH")
-    target = ROOT / "build" / "interop" / version
-    stamp, state = target / "built-from", _state_of_source()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with (target.parent / f"{version}.lock").open("w") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)  # the tests run on several processes
-        if not stamp.exists() or stamp.read_text() != state:
-            _run_maven(version, target)
-            stamp.write_text(state)
-    return f"{target / 'classes'}:{target / 'jars'}/*"
-
-
-def _state_of_source() -> str:
-    files = sorted(path for path in SOURCE.rglob("*") if path.suffix in (".java", ".xml"))
-    return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-
-
-def _run_maven(version: str, target: Path) -> None:
-    shutil.rmtree(target, ignore_errors=True)
-    command = ["mvn", "-q", "-B", "-f", str(SOURCE / "pom.xml")]
-    command += [f"-Drocketmq.version={version}", f"-Dprobe.build={target}"]
-    command += ["compile", "dependency:copy-dependencies"]
-    try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS_MAX)
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"NOTHING WAS PROVEN against RocketMQ {version}: Maven took too long")
-    if "COMPILATION ERROR" in ran.stdout:
-        pytest.fail(ran.stdout)
-    if ran.returncode:
-        reason = next((row for row in ran.stdout.splitlines() if "ERROR" in row), "no reason given")
-        pytest.skip(f"NOTHING WAS PROVEN against RocketMQ {version}: Maven says {reason[:300]}")
+    """The class path of the probe with this RocketMQ."""
+    return maven.classpath(Path(__file__).parent / "java", version)
 
 
 class Put(NamedTuple):

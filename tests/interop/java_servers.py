@@ -1,16 +1,14 @@
 """RocketMQ's own NameServer and Broker, from Maven, for our clients to talk to."""
 
 import asyncio
-import fcntl
 import os
-import shutil
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import pytest
+import maven
 
 from clients.server_process import spare_port
 from clients.waiting import wait_until
@@ -21,9 +19,6 @@ FIVE: Final = "5.3.3"
 FOUR: Final = "4.9.7"
 """The last of 4.9 whose NameServer and Broker Maven Central has."""
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-POM: Final = Path(__file__).parent / "java-server" / "pom.xml"
-BUILD_SECONDS_MAX: Final = 540
 START_SECONDS_MAX: Final = 60
 
 OPTIONS: Final = (
@@ -51,33 +46,8 @@ diskMaxUsedSpaceRatio = 95
 """
 
 
-def jars(version: str) -> str:
-    """The class path of the servers. Skips aloud where they can't be had."""
-    for tool in ("mvn", "java"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"NOTHING WAS PROVEN with RocketMQ {version}: {tool} is not on the PATH")
-    target = ROOT / "build" / "interop-server" / version
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (target / "fetched").exists():
-            _run_maven(version, target)
-            (target / "fetched").touch()
-    return f"{target / 'jars'}/*"
-
-
-def _run_maven(version: str, target: Path) -> None:
-    command = [
-        "mvn", "-q", "-B", "-f", str(POM), f"-Drocketmq.version={version}",
-        f"-Dserver.build={target}", "dependency:copy-dependencies",
-    ]  # fmt: skip
-    try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS_MAX)
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"NOTHING WAS PROVEN with RocketMQ {version}: Maven took too long")
-    if ran.returncode:
-        reason = next((row for row in ran.stdout.splitlines() if "ERROR" in row), "no reason given")
-        pytest.skip(f"NOTHING WAS PROVEN with RocketMQ {version}: Maven says {reason[:300]}")
+def classpath(version: str) -> str:
+    return maven.classpath(Path(__file__).parent / "java-server", version)
 
 
 def _start(
@@ -89,7 +59,8 @@ def _start(
     with (directory / "output.txt").open("wb") as output:
         return subprocess.Popen(
             ["java", f"-Xmx{heap}", *OPTIONS, f"-Duser.home={directory}",
-             "-Drmq.logback.configurationFile=rmq.broker.logback.xml", "-cp", jars(version), main,
+             "-Drmq.logback.configurationFile=rmq.broker.logback.xml",
+             "-cp", classpath(version), main,
              "-c", str(settings)],
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=directory,
             env={**os.environ, "ROCKETMQ_HOME": str(directory), "HOME": str(directory)},

@@ -1,6 +1,8 @@
 """Our consumers and a RocketMQ broker; and our consumer and Java's in one group."""
 
 import asyncio
+import contextlib
+import functools
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from client_build import FIVE, build
 from client_probe import ClientProbe
 
 from tianzhou.client import (
+    Admin,
+    ClientOptions,
     ConsumerOptions,
     LitePullConsumer,
     Message,
@@ -25,6 +29,7 @@ from tianzhou.client import (
 from tianzhou.client.core import assignment
 from tianzhou.client.errors import RemoteError, TianzhouError
 
+BROKER = "broker-java"
 SHARE_S = 40.0
 
 
@@ -162,16 +167,56 @@ def test_polling_and_seeking(nameserver: str) -> None:
     play(body)
 
 
-def test_filters_that_are_switched_off_are_refused(nameserver: str) -> None:
+def test_filters_are_refused_while_they_are_off_and_work_when_they_are_on(nameserver: str) -> None:
     """RocketMQ has them off by default, and says so."""
 
     async def body() -> None:
-        await send(nameserver, "Filtered", ["x"])
-        wanted = {"Filtered": Sql92("a > 1")}
+        await send(nameserver, "Filtered", ["before"])
+        wanted = {"Filtered": Sql92("a > 1 AND region IN ('east', 'west')")}
+        options = ConsumerOptions(start_from=Start.FIRST)
         with pytest.raises(RemoteError, match=r"(?i)filter|support"):
             await PushConsumer("filters", nameserver=nameserver, subscribe=wanted).start()
+        async with Admin(nameserver=nameserver) as admin:
+            await admin.brokers.configure(BROKER, {"enablePropertyFilter": "true"})
+        async with Producer("makers", nameserver=nameserver) as producer:
+            for rank in range(12):
+                properties = {"a": str(rank % 4), "region": ("east", "south", "west")[rank % 3]}
+                await producer.send(Message("Filtered", b"%d" % rank, properties=properties))
+        expected = {rank for rank in range(12) if rank % 4 > 1 and rank % 3 != 1}
+        got: set[int] = set()
+        async with PushConsumer(
+            "filters", nameserver=nameserver, subscribe=wanted, options=options
+        ) as consumer:
+            async for message in consumer:
+                got.add(int(message.body))
+                if got >= expected:
+                    break
+        assert got == expected
 
     play(body)
+
+
+def test_everybody_of_a_broadcasting_group_gets_everything(nameserver: str, home: Path) -> None:
+    async def body() -> None:
+        await send(nameserver, "Broadcast", numbered(12))
+        seen: tuple[set[str], set[str]] = (set(), set())
+        async with contextlib.AsyncExitStack() as stack:
+            for rank, got in enumerate(seen):
+                consumer = PushConsumer(
+                    "everybody", nameserver=nameserver, subscribe={"Broadcast": "*"},
+                    options=ConsumerOptions(start_from=Start.FIRST, broadcasting=True,
+                                            offsets_directory=home / "offsets"),
+                    client=ClientOptions(instance_name=f"member-{rank}"),
+                )  # fmt: skip
+                consumer.listen(functools.partial(_note, got))
+                await stack.enter_async_context(consumer)
+            await until(lambda: seen == (set(numbered(12)), set(numbered(12))), "twelve each")
+
+    play(body)
+
+
+def _note(got: set[str], message: ReceivedMessage) -> None:
+    got.add(message.body.decode())
 
 
 @pytest.mark.parametrize("model", ["concurrent", "orderly"])
@@ -199,7 +244,7 @@ def test_a_mixed_group_splits_the_queues(nameserver: str, probe: ClientProbe, mo
                 probe.ask, "consumer", name, group=f"{topic}-group", topic=topic, **more
             )
             await until(lambda: held() == 2, "two queues each")
-            await asyncio.sleep(1.5)  # Java begins with its queues
+            await _java_has_begun(nameserver, f"{topic}-group", topic, but=consumer.client_id)
             await send(nameserver, topic, numbered(100))
             await until(
                 lambda: (
@@ -221,3 +266,21 @@ def test_a_mixed_group_splits_the_queues(nameserver: str, probe: ClientProbe, mo
             )
 
     play(body)
+
+
+async def _java_has_begun(nameserver: str, group: str, topic: str, *, but: str) -> None:
+    """A Java consumer without a committed offset begins with what comes after it has looked."""
+    async with Admin(nameserver=nameserver) as admin, asyncio.timeout(SHARE_S):
+        while True:
+            connected = await admin.groups.consumers(group)
+            assert connected is not None
+            others = [one.client_id for one in connected.connection_set if one.client_id != but]
+            held = [
+                queue
+                for client_id in others
+                for queue in (await admin.groups.running(group, client_id)).queues
+                if queue.topic == topic
+            ]
+            if len(held) == 2:
+                return
+            await asyncio.sleep(0.05)
