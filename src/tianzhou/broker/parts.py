@@ -12,8 +12,10 @@ from tianzhou.broker.admission import Admission
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.delay import Delays
+from tianzhou.broker.group_rows import GroupRows
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.half_queue import HalfQueue
+from tianzhou.broker.handlers.admin_looks import AdminLooks, Waiting
 from tianzhou.broker.handlers.admin_waiting import AdminWaiting
 from tianzhou.broker.handlers.clients import Clients
 from tianzhou.broker.handlers.offsets import Offsets
@@ -23,6 +25,7 @@ from tianzhou.broker.handlers.reply import Replies
 from tianzhou.broker.handlers.send import Send
 from tianzhou.broker.handlers.send_back import SendBack
 from tianzhou.broker.handlers.transaction import EndTransaction
+from tianzhou.broker.lags import Lags
 from tianzhou.broker.locks import Locks
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.readers import Readers
@@ -104,6 +107,15 @@ def assemble(
     checks = TransactionChecks(
         config, store, writer, sessions, offsets, halves, transactions, clock
     )
+    rows = GroupRows(
+        store, topics, groups, offsets, sessions, readers, stats, clock,
+        lambda group: locks.is_locked(group, int(monotonic_s() * 1000)),
+        Lags(store, topics, offsets, sessions),
+    )  # fmt: skip
+    waiting = Waiting(
+        events=tuple, halves=halves.pending.__len__, held_pulls=pull.holds.__len__,
+        timers=timers.__len__,
+    )  # fmt: skip
     handlers: dict[int, Handler] = {}
     for part in (
         administration,
@@ -113,6 +125,7 @@ def assemble(
         EndTransaction(transactions, writer),
         Recall(config, store, permission, timers, writer, clock),
         AdminWaiting(config, store, writer, timers, halves, checks),
+        AdminLooks(config, store, topics, sessions, permission, stats, rows, waiting, clock),
         Replies(config, admission, sessions, writer, clock),
     ):
         added = part.handlers()

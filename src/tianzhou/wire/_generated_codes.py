@@ -159,6 +159,11 @@ class RequestCode(enum.IntEnum):
     AUTH_LIST_ACL = 3010
     LIST_HALF_MESSAGES = 90001
     LIST_TIMERS = 90002
+    LOOK_AT_BROKER = 90010
+    LOOK_AT_TOPICS = 90011
+    LOOK_AT_TOPIC = 90012
+    LOOK_AT_GROUPS = 90013
+    LOOK_AT_GROUP = 90014
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -370,6 +375,11 @@ SERVED_BY_BROKER: Final = frozenset(
         RequestCode.AUTH_LIST_ACL,
         RequestCode.LIST_HALF_MESSAGES,
         RequestCode.LIST_TIMERS,
+        RequestCode.LOOK_AT_BROKER,
+        RequestCode.LOOK_AT_TOPICS,
+        RequestCode.LOOK_AT_TOPIC,
+        RequestCode.LOOK_AT_GROUPS,
+        RequestCode.LOOK_AT_GROUP,
         RequestCode.POP_MESSAGE,
         RequestCode.ACK_MESSAGE,
         RequestCode.PEEK_MESSAGE,

@@ -283,6 +283,8 @@ REQUEST_HEADERS: Final[dict[RequestCode, type[ExtFields]]] = {
     RequestCode.AUTH_LIST_ACL: ListAclsRequest,
     RequestCode.LIST_HALF_MESSAGES: ListWaitingRequest,
     RequestCode.LIST_TIMERS: ListWaitingRequest,
+    RequestCode.LOOK_AT_TOPIC: TopicRequest,
+    RequestCode.LOOK_AT_GROUP: GroupRequest,
     RequestCode.POP_MESSAGE: PopMessageRequest,
     RequestCode.ACK_MESSAGE: AckMessageRequest,
     RequestCode.PEEK_MESSAGE: PeekMessageRequest,

@@ -1,0 +1,275 @@
+"""What pages of a dashboard show, each in one answer. RocketMQ needs dozens of requests for it, so
+these are of our own.
+
+Moments are milliseconds since 1970 by the broker's clock, and every answer says what that clock
+shows. 0 stands for never, -1 for not known.
+"""
+
+from typing import Final
+
+import msgspec
+
+from tianzhou.base.kinds import Bytes
+from tianzhou.wire.fastjson import BodyReader
+from tianzhou.wire.tables import SubscriptionGroupConfig, TopicConfig
+
+
+class TopicRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One topic among many."""
+
+    count: int
+    """Messages that are still there."""
+    get_per_second: float
+    groups: int
+    """That have consumed it, or do now."""
+    is_system: bool
+    name: str
+    order: bool
+    perm: int
+    put_per_second: float
+    put_size_per_second: float
+    read_queues: int
+    write_queues: int
+
+
+class GroupRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One consumer group among many."""
+
+    dead: int
+    """Dead letters."""
+    dead_ms: int
+    """When the last one was stored."""
+    dead_not_replayed: int
+    enabled: bool
+    get_per_second: float
+    is_consistent: bool
+    """Whether all members subscribe to the same."""
+    is_system: bool
+    lag: int
+    members: int
+    moved_ms: int
+    """When its offset in any queue last changed since the broker began."""
+    name: str
+    oldest_ms: int
+    """Store time of the oldest message that it has not confirmed; -1: not looked up yet."""
+    retrying: int
+    """Messages of `lag` that are tried again."""
+    stuck: int
+    """Queues with messages to read that did not move for a while, though the group has members."""
+    stuck_ms: int
+    """Since when the first of them does not move."""
+    topics: tuple[str, ...]
+    unread: int
+    """Queues with messages to read that no member pulls."""
+
+
+class Disk(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    clean_ratio: float
+    """Over this use expired files go at any hour."""
+    free: int
+    log_size: int
+    put_size_per_hour: float
+    """Bytes a second, over the last hour."""
+    put_size_per_minute: float
+    refuse_ratio: float
+    """Over this use writes are refused."""
+    retention_hours: int
+    total: int
+    """0: not known."""
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Messages a second, the oldest first, as far as the broker remembers."""
+
+    gets: tuple[float, ...] = ()
+    puts: tuple[float, ...] = ()
+    step_s: int
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    consumers: int
+    dead: int
+    groups: int
+    halves: int
+    """Transactions that are not decided."""
+    held_pulls: int
+    lag: int
+    producers: int
+    timers: int
+    topics: int
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Something that the broker's watchdog found, and that still is so."""
+
+    about: str
+    kind: str
+    said: str
+    since_ms: int
+
+
+class BrokerLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to LOOK_AT_BROKER."""
+
+    busiest: tuple[TopicRow, ...]
+    """Topics with the most traffic."""
+    cluster: str
+    damaged: int
+    disk: Disk
+    dispatch_behind: int
+    """Bytes that are stored and not visible yet."""
+    events: tuple[Event, ...] = ()
+    flush_behind: int
+    """Bytes that are stored and not on the medium yet."""
+    get_per_second: float
+    history: History
+    is_broken: bool
+    name: str
+    now_ms: int
+    permission: int
+    put_longest_ms: float
+    put_p99_ms: float
+    put_per_second: float
+    put_today: int
+    refusal: str
+    """Why it takes no messages."""
+    started_ms: int
+    totals: Totals
+    troubled: tuple[GroupRow, ...]
+    """Groups that are behind or otherwise in trouble, the worst first."""
+    version: str
+
+
+class TopicsLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to LOOK_AT_TOPICS."""
+
+    now_ms: int
+    topics: tuple[TopicRow, ...]
+
+
+class GroupsLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to LOOK_AT_GROUPS."""
+
+    groups: tuple[GroupRow, ...]
+    now_ms: int
+
+
+class QueueLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A queue by itself."""
+
+    last_ms: int
+    max_offset: int
+    min_offset: int
+    queue_id: int
+
+
+class ProducerSeen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Who wrote one of the last messages of a topic."""
+
+    address: str
+    client_id: str
+    """Empty when it is not connected any more, or never said."""
+    group: str
+    language: str
+    last_ms: int
+
+
+class ReaderLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A group that reads a topic."""
+
+    get_per_second: float
+    group: str
+    lag: int
+    members: int
+    oldest_ms: int
+
+
+class TopicLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to LOOK_AT_TOPIC."""
+
+    config: TopicConfig
+    hours: tuple[int, ...]
+    """Messages that came in each of the last hours, the oldest first."""
+    is_system: bool
+    now_ms: int
+    producers: tuple[ProducerSeen, ...]
+    put_per_second: float
+    put_size_per_second: float
+    queues: tuple[QueueLook, ...]
+    readers: tuple[ReaderLook, ...]
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a member subscribes to."""
+
+    expression: str
+    kind: str
+    topic: str
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    address: str
+    client_id: str
+    heard_ms: int
+    language: str
+    wants: tuple[Wanted, ...]
+
+
+class HeldQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A queue as a group sees it."""
+
+    committed: int
+    """-1: the group never confirmed anything of it."""
+    end: int
+    first: int
+    """The oldest offset that is still there."""
+    moved_ms: int
+    oldest_ms: int
+    """Store time of the next message to be confirmed."""
+    owner: str
+    """Client id of whoever pulls it, or its address if it never said who it is; empty: nobody."""
+    pulled_ms: int
+    queue_id: int
+    topic: str
+
+
+class GroupLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to LOOK_AT_GROUP."""
+
+    config: SubscriptionGroupConfig
+    consume_type: str
+    is_ordered: bool
+    members: tuple[Member, ...]
+    message_model: str
+    """Empty when no member is online."""
+    now_ms: int
+    queues: tuple[HeldQueue, ...]
+    row: GroupRow
+    started_ms: int
+
+
+_BROKER: Final = BodyReader(BrokerLook)
+_TOPICS: Final = BodyReader(TopicsLook)
+_TOPIC: Final = BodyReader(TopicLook)
+_GROUPS: Final = BodyReader(GroupsLook)
+_GROUP: Final = BodyReader(GroupLook)
+
+
+def decode_broker_look(data: Bytes) -> BrokerLook:
+    return _BROKER.read(data)
+
+
+def decode_topics_look(data: Bytes) -> TopicsLook:
+    return _TOPICS.read(data)
+
+
+def decode_topic_look(data: Bytes) -> TopicLook:
+    return _TOPIC.read(data)
+
+
+def decode_groups_look(data: Bytes) -> GroupsLook:
+    return _GROUPS.read(data)
+
+
+def decode_group_look(data: Bytes) -> GroupLook:
+    return _GROUP.read(data)

@@ -1,0 +1,218 @@
+"""Pages of a dashboard: what each answer says of a broker whose state is known."""
+
+from administrator import Administrator, join, make_topic
+
+from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire._generated_headers_pull import PullMessageRequest
+from tianzhou.wire.look_bodies import (
+    BrokerLook,
+    GroupLook,
+    GroupRow,
+    TopicLook,
+    TopicRow,
+    decode_broker_look,
+    decode_group_look,
+    decode_groups_look,
+    decode_topic_look,
+    decode_topics_look,
+)
+
+
+def look_at_broker(broker: SmallBroker) -> BrokerLook:
+    return decode_broker_look(Administrator(broker).ask(RequestCode.LOOK_AT_BROKER).body)
+
+
+def topic_rows(broker: SmallBroker) -> dict[str, TopicRow]:
+    answer = Administrator(broker).ask(RequestCode.LOOK_AT_TOPICS)
+    return {row.name: row for row in decode_topics_look(answer.body).topics}
+
+
+def look_at_topic(broker: SmallBroker, name: str) -> TopicLook:
+    return decode_topic_look(Administrator(broker).ask(RequestCode.LOOK_AT_TOPIC, topic=name).body)
+
+
+def group_rows(broker: SmallBroker) -> dict[str, GroupRow]:
+    answer = Administrator(broker).ask(RequestCode.LOOK_AT_GROUPS)
+    return {row.name: row for row in decode_groups_look(answer.body).groups}
+
+
+def look_at_group(broker: SmallBroker, name: str) -> GroupLook:
+    return decode_group_look(Administrator(broker).ask(RequestCode.LOOK_AT_GROUP, group=name).body)
+
+
+def commit(broker: SmallBroker, group: str, topic: str, offset: int, queue_id: int = 0) -> None:
+    ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
+    answer = broker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext | {"commitOffset": str(offset)})
+    assert answer is not None
+    assert answer.code == 0
+
+
+def pull(broker: SmallBroker, peer: RecordingPeer, topic: str, queue_id: int, offset: int) -> None:
+    fields = PullMessageRequest(
+        consumer_group="billing", topic=topic, queue_id=queue_id, queue_offset=offset,
+        max_msg_nums=32, sys_flag=4, commit_offset=0, suspend_timeout_ms=0, subscription="*",
+        sub_version=0,
+    )  # fmt: skip
+    assert broker.ask(RequestCode.PULL_MESSAGE, fields.to_ext(), peer=peer) is not None
+
+
+def world() -> SmallBroker:
+    """Six messages in two queues; billing has confirmed two of the first."""
+    broker = SmallBroker()
+    make_topic(broker, "orders", 2)
+    for number in range(6):
+        broker.send("orders", b"%d" % number, queue_id=number % 2)
+        broker.clock.advance(ms=1000)
+    commit(broker, "billing", "orders", 2)
+    return broker
+
+
+# The broker
+
+
+def test_a_broker_tells_of_itself_and_of_what_goes_on() -> None:
+    broker = world()
+    look = look_at_broker(broker)
+    assert (look.name, look.cluster) == ("broker-a", "DefaultCluster")
+    assert (look.is_broken, look.refusal, look.damaged, look.permission) == (False, "", 0, 6)
+    assert look.now_ms == broker.clock.now_ms()
+    assert look.started_ms == look.now_ms - 6000
+    assert (look.put_today, look.totals.topics, look.totals.groups) == (6, 1, 1)
+    assert look.totals.lag == 4
+    assert [row.name for row in look.troubled] == ["billing"]
+    assert look.disk.log_size == broker.store.watermarks.appended
+    assert look.disk.total == 0  # a simulated disk has no size
+    assert look.put_longest_ms >= look.put_p99_ms >= 0
+
+
+def test_rates_and_their_history_are_those_of_the_last_while() -> None:
+    broker = SmallBroker()
+    for _ in range(30):
+        broker.send("orders", b"x")
+        broker.run(seconds=1, step_ms=500)
+    look = look_at_broker(broker)
+    assert 0.9 < look.put_per_second < 1.1
+    assert look.history.step_s == 5
+    assert look.history.puts[-3:] == (1.0, 1.0, 1.0)
+    assert [row.name for row in look.busiest] == ["orders"]
+
+
+# Topics
+
+
+def test_topics_are_listed_with_what_is_in_them() -> None:
+    rows = topic_rows(world())
+    orders = rows["orders"]
+    assert (orders.count, orders.read_queues, orders.write_queues) == (6, 2, 2)
+    assert (orders.groups, orders.is_system, orders.perm) == (1, False, 6)
+    assert rows["TBW102"].is_system
+
+
+def test_one_topic_tells_queues_producers_and_readers() -> None:
+    broker, peer = world(), RecordingPeer("10.3.3.3", 777)
+    broker.heartbeat(peer, "writer-1", producers=("shop",))
+    broker.send("orders", b"x", peer=peer)
+    look = look_at_topic(broker, "orders")
+    assert [(q.min_offset, q.max_offset) for q in look.queues] == [(0, 4), (0, 3)]
+    assert look.queues[0].last_ms == broker.clock.now_ms()
+    newest = look.producers[0]
+    assert (newest.address, newest.client_id, newest.group) == ("10.3.3.3:777", "writer-1", "shop")
+    assert [p.client_id for p in look.producers[1:]] == [""]
+    (reader,) = look.readers
+    assert (reader.group, reader.lag, reader.members) == ("billing", 5, 0)
+    assert reader.oldest_ms == broker.clock.now_ms() - 5000
+    assert look.hours == (7,)
+
+
+def test_a_topic_that_is_not_there_is_refused() -> None:
+    answer = Administrator(SmallBroker()).ask(RequestCode.LOOK_AT_TOPIC, topic="nowhere")
+    assert (answer.code, "nowhere" in answer.remark) == (ResponseCode.TOPIC_NOT_EXIST, True)
+
+
+# Groups
+
+
+def test_a_group_without_members_only_has_a_lag() -> None:
+    broker = world()
+    row = group_rows(broker)["billing"]
+    assert (row.lag, row.members, row.topics) == (4, 0, ("orders",))
+    assert row.oldest_ms == broker.clock.now_ms() - 5000
+    assert row.moved_ms == broker.clock.now_ms()
+    assert (row.stuck, row.unread, row.retrying, row.dead) == (0, 0, 0, 0)
+    assert group_rows(broker)["TOOLS_CONSUMER"].is_system
+
+
+def test_a_queue_that_nobody_pulls_and_one_that_does_not_move() -> None:
+    broker = world()
+    peer = join(broker, "billing", "orders")
+    pull(broker, peer, "orders", 0, 2)
+    assert (group_rows(broker)["billing"].stuck, group_rows(broker)["billing"].unread) == (0, 0)
+    broker.clock.advance(ms=61_000)
+    row = group_rows(broker)["billing"]
+    assert (row.stuck, row.unread) == (1, 1)
+    assert row.stuck_ms == broker.clock.now_ms() - 61_000
+    # It is the message that waits, not how long the offset stood where it is.
+    commit(broker, "billing", "orders", 3)
+    commit(broker, "billing", "orders", 3, queue_id=1)
+    broker.clock.advance(ms=61_000)
+    broker.send("orders", b"fresh")
+    assert (group_rows(broker)["billing"].stuck, group_rows(broker)["billing"].unread) == (0, 0)
+
+
+def test_one_group_tells_members_and_every_queue() -> None:
+    broker = world()
+    peer = join(broker, "billing", "orders", client_id="worker-1")
+    pull(broker, peer, "orders", 0, 2)
+    look = look_at_group(broker, "billing")
+    (member,) = look.members
+    assert (member.client_id, member.language, member.address) == ("worker-1", "JAVA", peer.remote)
+    assert [(w.topic, w.kind, w.expression) for w in member.wants] == [("orders", "TAG", "*")]
+    assert member.heard_ms == broker.clock.now_ms()
+    first, second = (row for row in look.queues if row.topic == "orders")
+    assert (first.committed, first.end, first.owner) == (2, 3, "worker-1")
+    assert first.pulled_ms == first.moved_ms == broker.clock.now_ms()
+    assert (second.committed, second.end, second.owner, second.pulled_ms) == (-1, 3, "", 0)
+    assert (look.message_model, look.is_ordered) == ("CLUSTERING", False)
+    assert look.row == group_rows(broker)["billing"]
+
+
+def test_a_reader_that_never_said_who_it_is_has_an_address() -> None:
+    broker, peer = world(), RecordingPeer("10.4.4.4", 444)
+    pull(broker, peer, "orders", 0, 2)
+    assert look_at_group(broker, "billing").queues[0].owner == "10.4.4.4:444"
+
+
+def test_members_that_want_different_things_are_noticed() -> None:
+    broker = world()
+    join(broker, "billing", "orders", client_id="a", port=1)
+    assert group_rows(broker)["billing"].is_consistent
+    join(broker, "billing", "payments", client_id="b", port=2)
+    assert not group_rows(broker)["billing"].is_consistent
+
+
+def test_dead_letters_are_counted_beside_the_lag() -> None:
+    broker = world()
+    for message in broker.messages("orders")[:2]:
+        ext = {
+            "offset": str(message.physical_offset), "group": "billing", "delayLevel": "-1",
+            "originMsgId": message.offset_id, "originTopic": "orders",
+        }  # fmt: skip
+        answer = broker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+        assert answer is not None
+        assert answer.code == 0
+    row = group_rows(broker)["billing"]
+    assert (row.dead, row.dead_not_replayed) == (2, 2)
+    assert row.dead_ms == broker.clock.now_ms()
+    commit(broker, "billing", "%DLQ%billing", 1)
+    row = group_rows(broker)["billing"]
+    assert (row.dead, row.dead_not_replayed, row.lag) == (2, 1, 4)
+    assert look_at_broker(broker).totals.dead == 2
+
+
+def test_a_group_that_is_not_there_is_refused() -> None:
+    answer = Administrator(SmallBroker()).ask(RequestCode.LOOK_AT_GROUP, group="nobody")
+    assert (answer.code, "nobody" in answer.remark) == (
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        True,
+    )

@@ -1,0 +1,65 @@
+"""Bodies of a dashboard's pages survive the way; what a newer broker adds is passed over."""
+
+import pytest
+
+from tianzhou.wire import fastjson
+from tianzhou.wire.errors import BodyError
+from tianzhou.wire.look_bodies import (
+    BrokerLook,
+    Disk,
+    Event,
+    GroupRow,
+    GroupsLook,
+    History,
+    TopicRow,
+    TopicsLook,
+    Totals,
+    decode_broker_look,
+    decode_groups_look,
+    decode_topics_look,
+)
+
+TOPIC = TopicRow(
+    count=7, get_per_second=0.5, groups=1, is_system=False, name="orders", order=True, perm=6,
+    put_per_second=1.5, put_size_per_second=300.0, read_queues=4, write_queues=4,
+)  # fmt: skip
+GROUP = GroupRow(
+    dead=1, dead_ms=3, dead_not_replayed=1, enabled=True, get_per_second=2.0, is_consistent=False,
+    is_system=False, lag=9, members=2, moved_ms=5, name="billing", oldest_ms=-1, retrying=1,
+    stuck=1, stuck_ms=4, topics=("orders",), unread=0,
+)  # fmt: skip
+BROKER = BrokerLook(
+    busiest=(TOPIC,), cluster="c", damaged=0,
+    disk=Disk(
+        clean_ratio=0.75, free=5, log_size=3, put_size_per_hour=1.0, put_size_per_minute=2.0,
+        refuse_ratio=0.9, retention_hours=72, total=10,
+    ),
+    dispatch_behind=0, events=(Event(about="group g", kind="stuck", said="it stays", since_ms=1),),
+    flush_behind=0, get_per_second=1.0, history=History(puts=(1.0,), gets=(2.0,), step_s=5),
+    is_broken=False, name="broker-a", now_ms=10, permission=6, put_longest_ms=1.0, put_p99_ms=0.5,
+    put_per_second=1.0, put_today=4, refusal="", started_ms=1,
+    totals=Totals(
+        consumers=1, dead=1, groups=1, halves=0, held_pulls=2, lag=9, producers=1, timers=0,
+        topics=1,
+    ),
+    troubled=(GROUP,), version="0.1",
+)  # fmt: skip
+
+
+def test_they_survive_the_way() -> None:
+    assert decode_broker_look(fastjson.encode(BROKER)) == BROKER
+    topics = TopicsLook(now_ms=1, topics=(TOPIC,))
+    assert decode_topics_look(fastjson.encode(topics)) == topics
+    groups = GroupsLook(now_ms=1, groups=(GROUP,))
+    assert decode_groups_look(fastjson.encode(groups)) == groups
+
+
+def test_names_travel_as_java_writes_them() -> None:
+    assert b'"putPerSecond":1.5' in fastjson.encode(TOPIC)
+
+
+def test_more_is_passed_over_and_less_is_an_error() -> None:
+    text = fastjson.encode(TopicsLook(now_ms=1, topics=()))
+    assert decode_topics_look(text.replace(b"{", b'{"new":[1],', 1)).now_ms == 1
+    with pytest.raises(BodyError, match="nowMs"):
+        decode_topics_look(b'{"topics":[]}')
