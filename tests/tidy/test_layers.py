@@ -24,7 +24,7 @@ THIRD_PARTY = {
     "net": set[str](),
     "replication": set[str](),
     "nameserver": {"msgspec"},
-    "broker": {"msgspec"},
+    "broker": {"msgspec", "prometheus_client"},
     "client": {"msgspec"},
     "spark": {"msgspec", "numpy", "pyarrow", "pyspark"},
     "proxy": {"google", "grpc", "msgspec"},

@@ -79,6 +79,10 @@ class BrokerConfig:
         max=3_600_000,
         help="A client that sends no heartbeat for so long is gone.",
     )
+    stuck_after_ms: int = setting(
+        120_000, min=1_000, max=86_400_000,
+        help="A group that does not move for so long, while messages wait for it, is reported.",
+    )  # fmt: skip
     lock_lease_ms: int = setting(
         60_000, min=1_000, max=3_600_000, help="How long a queue stays locked without renewal."
     )

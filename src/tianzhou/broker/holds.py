@@ -44,6 +44,13 @@ class Holds:
         """How many of one connection wait."""
         return self._of_peer.get(peer, 0)
 
+    def is_waiting(self, key: QueueKey, group: str) -> bool:
+        """Whether a pull of this group waits for this queue."""
+        return any(
+            hold.request.consumer_group == group and hold.peer.is_open
+            for hold in self._holds.get(key, ())
+        )
+
     def park(self, key: QueueKey, hold: Hold) -> None:
         self._holds.setdefault(key, []).append(hold)
         self._of_peer[hold.peer] = self._of_peer.get(hold.peer, 0) + 1

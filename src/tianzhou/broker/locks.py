@@ -67,6 +67,11 @@ class Locks:
         held = self._locks.get(group, {})
         self.unlock(group, client_id, list(held))
 
+    def holder(self, group: str, queue: MessageQueue, now_ms: int) -> str | None:
+        """The client that reads this queue in order at the moment."""
+        lock = self._locks.get(group, {}).get(queue)
+        return lock.client_id if lock is not None and lock.until_ms >= now_ms else None
+
     def is_locked(self, group: str, now_ms: int) -> bool:
         """Whether the group consumes in order at the moment."""
         return any(lock.until_ms >= now_ms for lock in self._locks.get(group, {}).values())

@@ -27,6 +27,7 @@ from tianzhou.broker.handlers.send_back import SendBack
 from tianzhou.broker.handlers.transaction import EndTransaction
 from tianzhou.broker.lags import Lags
 from tianzhou.broker.locks import Locks
+from tianzhou.broker.measured import Measured
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.readers import Readers
 from tianzhou.broker.requests import Requests
@@ -38,6 +39,7 @@ from tianzhou.broker.timer import Timers
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.transaction_checks import TransactionChecks
 from tianzhou.broker.transactions import Transactions
+from tianzhou.broker.watchdog import Seen, Watchdog
 from tianzhou.broker.writer import Writer
 from tianzhou.net.desk import Desk
 from tianzhou.net.exchange import Handler
@@ -58,6 +60,8 @@ class Parts:
     services: tuple[Service, ...]
     stats: Stats
     readers: Readers
+    watchdog: Watchdog
+    measured: Measured
     codes: frozenset[int]
     """Requests that have a handler besides sends and pulls, refused ones included."""
 
@@ -107,6 +111,10 @@ def assemble(
     checks = TransactionChecks(
         config, store, writer, sessions, offsets, halves, transactions, clock
     )
+    watchdog = Watchdog(
+        Seen(store, topics, offsets, sessions, readers, pull.holds, locks, config.name),
+        clock, config.stuck_after_ms, clients.tell_group,
+    )  # fmt: skip
     rows = GroupRows(
         store, topics, groups, offsets, sessions, readers, stats, clock,
         lambda group: locks.is_locked(group, int(monotonic_s() * 1000)),
@@ -131,9 +139,23 @@ def assemble(
         added = part.handlers()
         assert not handlers.keys() & added.keys(), "a code is served twice, or refused and served"
         handlers |= added
-    requests = Requests(send, pull, Desk(handlers), writer.catch_up)
-    services = (delays, timers, checks, StatsTicks(stats, clock))
+    desk = Desk(handlers)
+    desk.refused, send.refused = stats.refused, stats.refused
+    requests = Requests(send, pull, desk, writer.catch_up)
+    measured = Measured(
+        config=config, store=store, clock=clock, stats=stats, writer=writer,
+        lags=Lags(store, topics, offsets, sessions), topics=topics, groups=groups,
+        sessions=sessions, watchdog=watchdog,
+        counts={
+            "held_pulls": pull.holds.__len__,
+            "waiting_sends": writer.acks.__len__,
+            "pending_timers": timers.__len__,
+            "pending_transactions": halves.pending.__len__,
+            "requests_failed": lambda: desk.failed_count,
+        },
+    )  # fmt: skip
+    services = (delays, timers, checks, StatsTicks(stats, clock), watchdog)
     return Parts(
         requests, clients, pull, writer, topics, offsets, permission, services, stats,
-        readers, codes=frozenset(handlers),
+        readers, watchdog, measured, codes=frozenset(handlers),
     )  # fmt: skip

@@ -43,6 +43,10 @@ class Readers:
         held = self._pulled.get(group, {})
         return {queue: pulled for queue, pulled in held.items() if pulled.peer.is_open}
 
+    def last(self, group: str, queue: QueueKey) -> Pulled | None:
+        """The last pull, also of one whose connection is gone."""
+        return self._pulled.get(group, {}).get(queue)
+
     def group_deleted(self, group: str) -> None:
         self._count_at_most -= len(self._pulled.pop(group, {}))
 

@@ -55,6 +55,19 @@ class Registration:
         self._task: asyncio.Task[None] | None = None
         topics.changed.append(self._wake.set)
 
+    @property
+    def servers(self) -> list[str]:
+        return self._servers
+
+    def missing(self) -> list[str]:
+        """Name servers that do not know of this broker."""
+        links = self._links
+        return [
+            server
+            for server in self._servers
+            if server in self._failed or server not in links or not links[server].is_open
+        ]
+
     async def start(self) -> None:
         """Register once, then go on in the background."""
         await self.register()
@@ -82,8 +95,7 @@ class Registration:
 
     def _is_known_everywhere(self) -> bool:
         """A name server forgets a broker when their connection closes."""
-        links = map(self._links.get, self._servers)
-        return not self._failed and all(link is not None and link.is_open for link in links)
+        return not self.missing()
 
     async def register(self) -> None:
         """Tell every name server how things are now; when this returns they know."""

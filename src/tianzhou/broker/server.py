@@ -3,10 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.findings import Finding
+from tianzhou.broker.health import Health
 from tianzhou.broker.parts import Parts, assemble
 from tianzhou.broker.registration import Registration
 from tianzhou.net.link import Link, Service
@@ -16,11 +18,16 @@ from tianzhou.store.errors import DiskFull
 from tianzhou.store.store import MessageStore
 from tianzhou.wire.frame import FrameBatch
 
+if TYPE_CHECKING:
+    from tianzhou.broker.metrics import Metrics
+
 log: Final = logging.getLogger("tianzhou.broker")
 
 TICK_S: Final = 0.1
 """How exact held pulls, delays and timers are."""
 SECOND_TICKS: Final = 10
+STALL_S: Final = 1.0
+"""A loop that stands for so long is worth a line in the log: clients time out after three."""
 
 
 class Broker:
@@ -52,8 +59,19 @@ class Broker:
             config, self.parts.topics, self.parts.permission,
             address=self.address, is_explicit=bool(config.address),
         )  # fmt: skip
+        self._metrics: Metrics | None = None
+        self._health = Health(
+            config.name, store, self.parts.permission,
+            self._registration.missing, len(self._registration.servers),
+        )  # fmt: skip
+        self.parts.measured.counts |= {
+            "connections": lambda: len(self._server.links),
+            "connections_refused": lambda: self._server.refused_count,
+            "connections_broken": lambda: self._server.broken_count,
+        }
         self._is_settling = False
         self._ticks = 0
+        self._tick_due_s = 0.0
         self._ticker: asyncio.TimerHandle | None = None
         self._saved_s = clock.monotonic_s()
 
@@ -64,7 +82,7 @@ class Broker:
         if self._config.vip_port and self._config.port > 2:
             await self._listen_vip()
         await self._registration.start()
-        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        self._wait_for_tick()
 
     async def register(self) -> None:
         """Let name servers know of every topic now, not in a moment."""
@@ -104,6 +122,28 @@ class Broker:
         self._server.abort()
         self._store.abandon()
 
+    # What supervisors and monitoring ask, from within the loop
+
+    def metrics(self) -> bytes:
+        """Everything that is measured, as text for Prometheus."""
+        if self._metrics is None:
+            from tianzhou.broker.metrics import Metrics
+
+            self._metrics = Metrics(self.parts.measured)
+        return self._metrics.page()
+
+    def health(self) -> tuple[int, bytes]:
+        """A status of HTTP and JSON: whether a restart is needed."""
+        return self._health.live()
+
+    def readiness(self) -> tuple[int, bytes]:
+        """A status of HTTP and JSON: whether clients can work with this broker, and why not."""
+        return self._health.ready()
+
+    def events(self) -> list[Finding]:
+        """What stands still now, then what did lately."""
+        return self.parts.watchdog.events()
+
     # Service
 
     def opened(self, link: Link) -> None:
@@ -140,8 +180,20 @@ class Broker:
         """Called by the flush thread."""
         self._loop.call_soon_threadsafe(self.parts.writer.settle)
 
-    def _tick(self) -> None:
+    def _wait_for_tick(self) -> None:
+        self._tick_due_s = self._clock.monotonic_s() + TICK_S
         self._ticker = self._loop.call_later(TICK_S, self._tick)
+
+    def _note_delay(self) -> None:
+        """The tick is the heartbeat of the loop: what made it late made everybody wait."""
+        delay_s = max(0.0, self._clock.monotonic_s() - self._tick_due_s)
+        self.parts.measured.loop_delays.add(delay_s)
+        if delay_s >= STALL_S:
+            log.warning("loop.stalled", extra={"seconds": round(delay_s, 3)})
+
+    def _tick(self) -> None:
+        self._note_delay()
+        self._wait_for_tick()
         self._ticks += 1
         self._slice()
         if self._ticks % SECOND_TICKS == 0:

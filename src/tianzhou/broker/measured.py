@@ -1,0 +1,37 @@
+"""What metrics are read from, gathered where the broker is put together. Nothing is measured here,
+and nothing of Prometheus is imported: a broker whose numbers nobody asks for need not have it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.probe import Histogram
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.groups import Groups
+from tianzhou.broker.lags import Lags
+from tianzhou.broker.sessions import Sessions
+from tianzhou.broker.stats import Stats
+from tianzhou.broker.topics import Topics
+from tianzhou.broker.watchdog import Watchdog
+from tianzhou.broker.writer import Writer
+from tianzhou.store.store import MessageStore
+
+
+@dataclass(slots=True, kw_only=True)
+class Measured:
+    """Read at a scrape. Everything belongs to others."""
+
+    config: BrokerConfig
+    store: MessageStore
+    clock: Clock
+    stats: Stats
+    writer: Writer
+    lags: Lags
+    topics: Topics
+    groups: Groups
+    sessions: Sessions
+    watchdog: Watchdog
+    counts: dict[str, Callable[[], int]]
+    """What is one number of somebody, by the name of its metric. The server adds its own."""
+    loop_delays: Histogram = field(default_factory=Histogram)
+    """How late the heartbeat of the event loop was."""

@@ -1,0 +1,233 @@
+"""What Prometheus gets: `/metrics` as text, made of plain numbers when somebody asks.
+
+Few, and each answers a question; docs/metrics.md says which, and a test compares that page with
+what is printed here.
+
+Topics and groups are names that clients may choose, so the number of series is bounded: of each
+family the rows with the largest numbers are printed, and `tianzhou_series_left_out` says how many
+are not. Nothing else that a client chose becomes a label: no client id, address, tag or key.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+import tianzhou
+from tianzhou.base.probe import Histogram
+from tianzhou.broker.findings import Kind
+from tianzhou.broker.lags import Lag
+from tianzhou.broker.measured import Measured
+from tianzhou.wire._generated_codes import ResponseCode
+
+ROWS_MAX: Final = 1_000
+"""Rows of one family. A scrape is made in the loop that serves clients: a thousand cost it about
+ten milliseconds."""
+
+_PREFIX: Final = "tianzhou_"
+_CODES: Final = {code.value: code.name.lower() for code in ResponseCode}
+
+
+GAUGES: Final = {
+    "connections": "Open connections",
+    "held_pulls": "Pulls that wait for a message",
+    "waiting_sends": "Rows of sends whose answers wait for the disk",
+    "pending_timers": "Messages that wait for their moment",
+    "pending_transactions": "Transactions that nobody decided yet",
+}
+COUNTERS: Final = {
+    "connections_refused": "Connections that were refused because there were too many",
+    "connections_broken": "Connections that were closed because what came was no sound frame",
+    "requests_failed": "Requests that ended in an error of the broker's own",
+}
+
+
+class Metrics(Collector):
+    """Owner: the broker loop."""
+
+    def __init__(self, measured: Measured) -> None:
+        self.measured = measured
+        self.more: list[Callable[[], Iterable[Metric]]] = []
+        """Families of parts that not every broker has, such as replication."""
+        self._left_out: dict[str, int] = {}
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._registry.register(self)
+
+    def page(self) -> bytes:
+        """In the text format of Prometheus."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        self._left_out = {}
+        yield from self._about()
+        yield from self._traffic()
+        yield from self._lag()
+        yield from self._times()
+        yield from self._store()
+        yield from self._clients()
+        yield from self._watched()
+        for families in self.more:
+            yield from families()
+        left = GaugeMetricFamily(
+            f"{_PREFIX}series_left_out", "Rows of a family that are not printed", labels=["metric"]
+        )
+        for name, count in self._left_out.items():
+            left.add_metric([name], count)
+        yield left
+
+    # Families, by the question they answer
+
+    def _about(self) -> Iterator[Metric]:
+        config = self.measured.config
+        about = {"version": tianzhou.__version__, "cluster": config.cluster, "broker": config.name}
+        yield InfoMetricFamily(f"{_PREFIX}broker", "Which broker this is", value=about)
+        yield _gauge("topics", "Topics of this broker", len(self.measured.topics))
+        yield _gauge("groups", "Consumer groups of this broker", len(self.measured.groups.all()))
+
+    def _traffic(self) -> Iterator[Metric]:
+        stats = self.measured.stats
+        yield _counter("messages_in", "Messages stored", stats.puts.count)
+        yield _counter("message_bytes_in", "Their size in the log", stats.puts.size)
+        yield _counter("messages_out", "Messages given to consumers", stats.gets.count)
+        yield _counter("message_bytes_out", "Their size in the log", stats.gets.size)
+        pulls = _counters("pulls", "Pulls answered, by whether they found anything", "result")
+        pulls.add_metric(["found"], stats.found_count)
+        pulls.add_metric(["nothing"], stats.missed_count)
+        yield pulls
+        topics = _counters("topic_messages_in", "Messages stored, by topic", "topic")
+        rows = [(flow.count, (topic,)) for topic, flow in stats.topic_puts.items()]
+        self._fill(topics, rows)
+        yield topics
+        for name, help_, flows in (
+            ("group_messages_out", "Messages given to consumers, by group", stats.group_gets),
+            ("group_messages_sent_back", "Messages to be retried", stats.group_send_backs),
+        ):
+            family = _counters(name, help_, "group", "topic")
+            self._fill(family, [(flow.count, (group, topic))
+                                for (topic, group), flow in flows.items()])  # fmt: skip
+            yield family
+
+    def _lag(self) -> Iterator[Metric]:
+        every = list(self.measured.lags.all())
+        totals: dict[tuple[str, str], int] = {}
+        for lag in every:
+            place = (lag.group, lag.queue.topic)
+            totals[place] = totals.get(place, 0) + lag.messages
+        family = _gauges("group_lag_messages", "Messages that wait for a group", "group", "topic")
+        self._fill(family, [(messages, place) for place, messages in totals.items()])
+        yield family
+        yield from self._queue_lags(every)
+
+    def _queue_lags(self, every: list[Lag]) -> Iterator[Metric]:
+        labels = ("group", "topic", "queue")
+        count = _gauges("queue_lag_messages", "Messages that wait in a queue for a group", *labels)
+        age = _gauges("queue_lag_age_seconds", "How long the oldest of them has waited", *labels)
+        shown = self.measured.lags.largest(every, ROWS_MAX)
+        ages_ms = self.measured.lags.ages_ms(shown, self.measured.clock.now_ms())
+        for lag, age_ms in zip(shown, ages_ms, strict=True):
+            values = [lag.group, lag.queue.topic, str(lag.queue.queue_id)]
+            count.add_metric(values, lag.messages)
+            age.add_metric(values, age_ms / 1000)
+        self._left_out[count.name] = self._left_out[age.name] = len(every) - len(shown)
+        yield count
+        yield age
+
+    def _times(self) -> Iterator[Metric]:
+        measured = self.measured
+        yield _histogram("append_seconds", "Writing a chunk of messages to the log",
+                         measured.stats.put_seconds)  # fmt: skip
+        yield _histogram("read_seconds", "Finding the messages of a pull",
+                         measured.stats.get_seconds)  # fmt: skip
+        yield _histogram("flush_seconds", "Syncing the log to the medium",
+                         measured.store.flush_times)  # fmt: skip
+        yield _histogram("dispatch_delay_seconds", "From append to visible, by chunk",
+                         measured.writer.dispatch_times)  # fmt: skip
+        yield _histogram("loop_delay_seconds", "How late the heartbeat of the loop was",
+                         measured.loop_delays)  # fmt: skip
+
+    def _store(self) -> Iterator[Metric]:
+        store = self.measured.store
+        marks, usage = store.watermarks, store.usage
+        yield _gauge("log_bytes", "Size of the log", marks.appended - marks.minimum)
+        yield _gauge("unflushed_bytes", "Appended, not synced", marks.appended - marks.flushed)
+        yield _gauge("undispatched_bytes", "Appended, not visible",
+                     marks.appended - marks.dispatched)  # fmt: skip
+        yield _gauge("disk_size_bytes", "Size of the disk of the log", usage.total)
+        yield _gauge("disk_free_bytes", "Free space on it", usage.free)
+        yield _gauge("writes_refused", "1 while messages are refused for lack of space",
+                     int(bool(store.refusal)))  # fmt: skip
+        yield _gauge("store_broken", "1 after a write or sync failed", int(store.is_broken))
+        yield _gauge("damaged_records", "Records whose checksum fails", len(store.damaged))
+
+    def _clients(self) -> Iterator[Metric]:
+        measured, counts = self.measured, self.measured.counts
+        for name, help_ in GAUGES.items():
+            yield _gauge(name, help_, counts[name]())
+        for name, help_ in COUNTERS.items():
+            yield _counter(name, help_, counts[name]())
+        clients = _gauges("clients", "Living members of groups, by role", "role")
+        consumers = measured.sessions.consumers.values()
+        clients.add_metric(["producer"], sum(map(len, measured.sessions.producers.values())))
+        clients.add_metric(["consumer"], sum(len(group.clients) for group in consumers))
+        yield clients
+        refused = _counters("requests_refused", "Requests answered with an error", "cause")
+        for code, count in sorted(measured.stats.refusals.items()):
+            refused.add_metric([_CODES.get(code, str(code))], count)
+        yield refused
+
+    def _watched(self) -> Iterator[Metric]:
+        watchdog = self.measured.watchdog
+        now, ever = watchdog.counts(), watchdog.found_counts
+        stuck = _gauges("watchdog_findings", "What stands still now, by kind", "kind")
+        found = _counters("watchdog_found", "What the watchdog has found, by kind", "kind")
+        for kind in Kind:
+            stuck.add_metric([kind.value], now[kind])
+            found.add_metric([kind.value], ever[kind])
+        yield stuck
+        yield found
+
+    def _fill(
+        self,
+        family: GaugeMetricFamily | CounterMetricFamily,
+        rows: list[tuple[int, tuple[str, ...]]],
+    ) -> None:
+        """Add the largest rows, as many as there may be."""
+        shown = rows if len(rows) <= ROWS_MAX else heapq.nlargest(ROWS_MAX, rows)
+        for number, labels in shown:
+            family.add_metric(labels, number)
+        self._left_out[family.name] = len(rows) - len(shown)
+
+
+def _gauge(name: str, help_: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(_PREFIX + name, help_, value=value)
+
+
+def _counter(name: str, help_: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(_PREFIX + name, help_, value=value)
+
+
+def _gauges(name: str, help_: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(_PREFIX + name, help_, labels=labels)
+
+
+def _counters(name: str, help_: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(_PREFIX + name, help_, labels=labels)
+
+
+def _histogram(name: str, help_: str, times: Histogram) -> HistogramMetricFamily:
+    buckets = [(_end(end), count) for end, count in times.up_to()]
+    return HistogramMetricFamily(_PREFIX + name, help_, buckets=buckets, sum_value=times.total_s)
+
+
+def _end(seconds: float) -> str:
+    return "+Inf" if seconds == float("inf") else str(seconds)
