@@ -272,6 +272,17 @@ class MessageStore(StoreReader):
             self._thread.ask()
         return log.end
 
+    def append_between(self, data: Bytes, *, timestamp: int) -> None:
+        """Take bytes that are in no queue, while messages are appended: a blank, or records that
+        belong to replication itself. Raises DiskFull, StoreFenced or StoreClosed."""
+        self._raise_if_broken()
+        try:
+            self.log.append_raw(data, timestamp=timestamp)
+        except OSError as error:
+            raise self._fence("writing the commit log", error) from error
+        if self._thread is not None and self.config.flush_mode is FlushMode.SYNC:
+            self._thread.ask()
+
     def truncate(self, offset: PhysicalOffset) -> None:
         """Go back: log, queues, index and checkpoint end at `offset`, for good. It must be the end
         of a record or of a file; that nothing confirmed lies behind it, the caller knows. Raises
@@ -313,6 +324,10 @@ class MessageStore(StoreReader):
             f"the log ends at {self.log.end}, and is dispatched up to {self.dispatcher.position}"
         )
         self._next_offsets = {queue.key: int(queue.end) for queue in self.queues}
+
+    def stop_writing(self) -> None:
+        """No messages are appended any more, until `begin_writing`."""
+        self._next_offsets = None
 
     @property
     def is_writing(self) -> bool:

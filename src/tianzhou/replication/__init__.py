@@ -1,0 +1,1 @@
+"""Copies of a log: master and slaves, and what counts as confirmed."""

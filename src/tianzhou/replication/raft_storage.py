@@ -1,0 +1,337 @@
+"""The log of a Raft group in the commit log of a store: reading entries, writing and cutting them.
+
+The log is written before the node asks for it where that can be: a leader appends the chunks of its
+clients at once, because only then are their places known. What the node waits for is the disk.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.base.limits import BLANK_BYTES_MIN
+from tianzhou.raft import membership
+from tianzhou.raft.membership import MemberHistory, Members
+from tianzhou.raft.messages import Entry, Kind, LogIndex, Start, Term
+from tianzhou.raft.ready import Begin, HardState, Saved
+from tianzhou.raft.terms import Terms
+from tianzhou.record.chunk import RecordChunk, join
+from tianzhou.record.errors import RecordTooLarge
+from tianzhou.record.layout import BLANK, MAGIC_BLANK, SIZE_AND_MAGIC
+from tianzhou.replication import raft_entry
+from tianzhou.replication.raft_entry import HEADER_BYTES, Header, header_at, header_chunk
+from tianzhou.replication.raft_places import Places
+from tianzhou.replication.raft_state import Group, RaftFiles
+from tianzhou.store.commit_log import Piece
+from tianzhou.store.errors import DiskFull, StoreDamaged
+from tianzhou.store.facts import store_time_of
+from tianzhou.store.scan import NOWHERE
+from tianzhou.store.store import Appended, MessageStore
+
+ENTRY_BYTES_MAX: Final = 4 << 20
+"""A chunk that is larger becomes several entries, so that followers get it in parts."""
+
+
+class _Found(NamedTuple):
+    """An entry in the log: its header, and where it stands in the view of its file."""
+
+    header: Header
+    view: memoryview
+    at: int
+    place: PhysicalOffset
+
+
+class RaftStorage:
+    """Owner: the broker loop.
+
+    Invariant: terms.last is the last entry of the log, and nothing of the log lies behind its end.
+    """
+
+    def __init__(
+        self, store: MessageStore, files: RaftFiles, *, sound_end: PhysicalOffset = NOWHERE
+    ) -> None:
+        """Of the log, what is before `sound_end` is used; the rest is cut off."""
+        self._store = store
+        self._files = files
+        self.group: Group = files.load_group()
+        self._places = Places()
+        self.terms = Terms(self.group.start, (), self.group.start.index)
+        self.members = MemberHistory(self.group.members[:1])
+        self._time_ms = 0
+        self._end = store.log.min_offset
+        """Where the last entry ends. The log may end behind it, with a blank, if the disk was full
+        when the next entry was to be written."""
+        self._load(sound_end)
+
+    # What is there
+
+    @property
+    def last(self) -> LogIndex:
+        return self.terms.last
+
+    def saved(self, state: HardState) -> Saved:
+        """What the node needs to start."""
+        commit = min(self._files.committed()[0], self.last)
+        start = self.terms.start
+        return Saved(
+            state, start, self.last, self.terms.runs()[1:], self.members.rows(),
+            max(commit, start.index),
+        )  # fmt: skip
+
+    def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> Sequence[Entry]:
+        """As `LogStorage` says."""
+        found, room = self._find(first), bytes_max
+        rows: list[Entry] = []
+        while True:
+            rows.append(raft_entry.decode(found.header, found.view, found.at))
+            room -= found.header.payload_bytes
+            if found.header.index == last:
+                return rows
+            found = self._next(found)
+            if found.header.payload_bytes > room:
+                return rows
+
+    def end_of(self, index: LogIndex) -> PhysicalOffset:
+        """Where the entry ends in the commit log."""
+        if index == self.terms.start.index:
+            return self._store.log.min_offset
+        found = self._find(index)
+        return PhysicalOffset(found.place + found.header.entry_bytes)
+
+    def mark(self) -> bytes:
+        """Where another log must begin to be like this one."""
+        return b"%d" % self._store.log.min_offset
+
+    # Finding entries
+
+    def _find(self, index: LogIndex) -> _Found:
+        known, place = self._places.at_or_before(index)
+        found = self._at(place)
+        while known < index:
+            found = self._next(found)
+            known = found.header.index
+        return found
+
+    def _at(self, place: PhysicalOffset) -> _Found:
+        segment = self._store.log.segment_at(place)
+        if segment is not None:
+            at = place - segment.start
+            header = header_at(segment.view, at, base=segment.start)
+            if header is not None:
+                return _Found(header, segment.view, at, place)
+        raise StoreDamaged(
+            self._store.log.directory, "no entry of the group begins here", offset=place
+        )
+
+    def _next(self, found: _Found) -> _Found:
+        return self._at(self._behind(found))
+
+    def _behind(self, found: _Found) -> PhysicalOffset:
+        """Where the next entry begins, or will."""
+        log, end = self._store.log, found.at + found.header.entry_bytes
+        place = PhysicalOffset(found.place + found.header.entry_bytes)
+        if place < log.end and end + 8 <= log.file_bytes:
+            room, magic = SIZE_AND_MAGIC.unpack_from(found.view, end)
+            if magic == MAGIC_BLANK:
+                return PhysicalOffset(place + room)
+        return place
+
+    # Starting
+
+    def _load(self, sound_end: PhysicalOffset) -> None:
+        """Walk over the headers, cut what is not a whole entry, and finish a new beginning."""
+        log, group = self._store.log, self.group
+        if log.min_offset < group.place or log.end < group.place:
+            self._store.begin_again(group.place)
+        self._begin_behind(group.start)
+        place, sound_end = log.min_offset, min(log.end, sound_end)
+        while place + HEADER_BYTES <= sound_end:
+            segment = log.segment_at(place)
+            assert segment is not None
+            header = header_at(segment.view, place - segment.start, base=segment.start)
+            if header is None or place + header.entry_bytes > sound_end:
+                break
+            if not len(self._places):
+                self._begin_behind(Start(LogIndex(header.index - 1), header.prev_term))
+            if header.index != self.last + 1 or header.prev_term != self.terms.last_term:
+                raise StoreDamaged(
+                    log.directory, f"entry {header.index} of term {header.term} stands behind "
+                    f"{self.last}; remove the directory: the others of the group repair it",
+                    offset=place,
+                )  # fmt: skip
+            found = _Found(header, segment.view, place - segment.start, place)
+            self._note(found, store_time_of(segment.view, found.at))
+            place = self._behind(found)
+        self._drop_rest()
+
+    def _drop_rest(self) -> None:
+        """Nothing stands behind the last entry, not even a blank: the next may fit before it."""
+        if self._store.log.end > self._end:
+            self._store.truncate(self._end)
+
+    def _begin_behind(self, start: Start) -> None:
+        """The oldest entry that is left says what was before it."""
+        self.terms = Terms(start, (), start.index)
+        rows = [row for row in self.group.members if row[0] <= start.index]
+        self.members = MemberHistory(rows[-1:])
+        self._end = self._store.log.min_offset
+
+    def _note(self, found: _Found, time_ms: int) -> None:
+        header = found.header
+        self._end = PhysicalOffset(found.place + header.entry_bytes)
+        self._places.add(header.index, found.place)
+        self.terms.extend(header.index, header.term)
+        self._time_ms = time_ms
+        if header.kind is Kind.MEMBERS:
+            entry = raft_entry.decode(header, found.view, found.at)
+            self.members.append(header.index, membership.decode(entry.data))
+
+    # Writing
+
+    def append(self, chunk: RecordChunk, term: Term) -> tuple[list[bytes], Appended]:
+        """Write a leader's chunk now, as one entry or several: what they hold, to be proposed,
+        and where the records went. Raises what `MessageStore.append` does."""
+        parts: list[bytes] = []
+        pieces: list[Piece] = []
+        offsets: list[int] = []
+        first = 0
+        while first < len(chunk):
+            end = self._fitting(chunk, first)
+            part = _part(chunk, first, end)
+            appended, place = self._append(part, term)
+            offsets += appended.queue_offsets[1:]
+            segment = appended.pieces[0].segment
+            pieces.append(Piece(segment, PhysicalOffset(place + HEADER_BYTES), first, end))
+            parts.append(self.entries(self.last, self.last, 0)[0].data)
+            first = end
+        return parts, Appended(self._store.log.end, offsets, pieces, chunk.starts)
+
+    def _fitting(self, chunk: RecordChunk, first: int) -> int:
+        room = self._store.log.file_bytes - HEADER_BYTES - BLANK_BYTES_MIN
+        end = chunk.fitting(first, min(room, ENTRY_BYTES_MAX))
+        if end > first:
+            return end
+        size = chunk.ends[first] - chunk.starts[first]
+        if size > room:
+            raise RecordTooLarge(
+                f"a record of {size} bytes does not fit a file of {self._store.log.file_bytes}; "
+                "raise commit_log_file_bytes for a new group"
+            )
+        return first + 1
+
+    def _append(self, chunk: RecordChunk, term: Term) -> tuple[Appended, PhysicalOffset]:
+        header = Header(
+            Kind.CHUNK, LogIndex(self.last + 1), term, self.terms.last_term,
+            len(chunk.data), len(chunk),
+        )  # fmt: skip
+        log = self._store.log
+        if log.end > self._end and self._fits(header.entry_bytes):
+            raise DiskFull("the next file of the log could not be made; free space")
+        place = self._make_room(header.entry_bytes)
+        joined = join([header_chunk(header), chunk])
+        appended = self._store.append(joined)
+        assert appended.pieces[0].offset == place
+        assert len(appended.pieces) == 1, "an entry never spans two files"
+        self._note(self._at(place), store_time_of(joined.data, 0))
+        return appended, place
+
+    def write(self, entries: Sequence[Entry]) -> PhysicalOffset:
+        """Bring entries into the log, if they are not there, behind all that agrees with them;
+        where the last of them ends. Raises ValueError if they do not belong here, DiskFull, and
+        what else a store raises."""
+        for entry in entries:
+            if self.terms.at(entry.index) == entry.term and entry.index <= self.last:
+                continue
+            if entry.index <= self.last:
+                self.cut(entry.index)
+            self._write(entry)
+        last = entries[-1].index
+        if self.last > last:
+            self.cut(LogIndex(last + 1))
+        return self.end_of(last)
+
+    def _write(self, entry: Entry) -> None:
+        assert entry.index == self.last + 1, f"{entry.index} behind {self.last}"
+        store = self._store
+        size = raft_entry.size_of(entry)
+        if store.log.end > self._end and self._fits(size):
+            self._drop_rest()
+        place = self._make_room(size)
+        data, time_ms = raft_entry.encode(
+            entry, prev_term=self.terms.last_term, place=place, time_ms=self._time_ms
+        )
+        if store.is_writing:
+            store.append_between(data, timestamp=time_ms)
+        else:
+            store.append_raw(place, data)
+        self._note(self._at(place), time_ms)
+        if entry.kind is Kind.MEMBERS:
+            self._save_members()
+
+    def _make_room(self, size: int) -> PhysicalOffset:
+        """The place of the next entry: here, or in the next file if it does not fit."""
+        log = self._store.log
+        if log.end == self._end and not self._fits(size):
+            room = log.file_bytes - log.end % log.file_bytes
+            blank = BLANK.pack(room, MAGIC_BLANK).ljust(room, b"\0")
+            self._store.append_between(blank, timestamp=self._time_ms)
+        return log.end
+
+    def _fits(self, size: int) -> bool:
+        """Whether an entry stands in the file of the one before: the rule all members follow."""
+        used = self._end % self._store.log.file_bytes
+        return not used or used + size + BLANK_BYTES_MIN <= self._store.log.file_bytes
+
+    def cut(self, first: LogIndex) -> None:
+        """Entries from `first` on were never committed, and go."""
+        self._end = self.end_of(LogIndex(first - 1))
+        self._store.truncate(self._end)
+        self._places.cut(first)
+        self.terms.cut(first)
+        if self.members.cut(first):
+            self._save_members()
+
+    def begin(self, begin: Begin) -> None:
+        """Forget everything, and begin where the leader's log does."""
+        place = PhysicalOffset(int(begin.mark))
+        self.group = self.group._replace(
+            members=((begin.start.index, begin.members),), start=begin.start, place=place
+        )
+        self._files.save_group(self.group)  # a start finishes what a crash interrupts
+        self._store.begin_again(place)
+        self._places.clear()
+        self._begin_behind(begin.start)
+        self._time_ms = 0
+
+    def trim(self) -> LogIndex:
+        """The store may have removed its oldest files; the last index that went with them."""
+        place = self._store.log.min_offset
+        if self._end > place:
+            first = self._at(place).header.index
+            index = LogIndex(first - 1)
+            if index > self.terms.start.index:
+                self._places.trim(first, place)
+                self.terms.trim(index)
+                self.members.trim(index)
+        return self.terms.start.index
+
+    def _save_members(self) -> None:
+        self.group = self.group._replace(members=self.members.rows())
+        self._files.save_group(self.group)
+
+
+def _part(chunk: RecordChunk, first: int, end: int) -> RecordChunk:
+    if first == 0 and end == len(chunk):
+        return chunk
+    base, stop = chunk.starts[first], chunk.ends[end - 1]
+    return RecordChunk(
+        chunk.data[base:stop],
+        [start - base for start in chunk.starts[first:end]],
+        [at - base for at in chunk.ends[first:end]],
+        chunk.queues[first:end],
+        has_crc=chunk.has_crc, has_long_hosts=chunk.has_long_hosts,
+    )  # fmt: skip
+
+
+def first_group(name: str, member: str, members: Members) -> Group:
+    """A group before its first entry."""
+    return Group(name, member, ((LogIndex(0), members),))

@@ -1,0 +1,222 @@
+"""The log of a group in a commit log: the same bytes on all members, and what a start finds."""
+
+from pathlib import Path
+
+import pytest
+from raft_logs import FILE_BYTES, KEY, Log, barrier, chunk, members
+
+from tianzhou.base.kinds import QueueOffset
+from tianzhou.raft.membership import members_of
+from tianzhou.raft.messages import Entry, Kind, LogIndex, Start, Term
+from tianzhou.raft.ready import Begin, HardState
+from tianzhou.record.message import decode_all
+from tianzhou.replication import raft_entry
+from tianzhou.replication.raft_entry import HEADER_BYTES, TOPIC
+from tianzhou.store.files import RealFiles
+from tianzhou.store.read import ReadLimit
+from tianzhou.store.verify import Directory
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Log:
+    log = Log(tmp_path / "n0")
+    log.storage.write([barrier(1)])
+    log.lead()
+    return log
+
+
+def bodies(log: Log) -> list[bytes]:
+    with log.store.read(KEY, QueueOffset(0), ReadLimit(1000, 1 << 20)) as found:
+        return [view.body for span in found.spans for view in decode_all(span)]
+
+
+def test_a_follower_has_the_same_bytes_at_the_same_places(leader: Log, tmp_path: Path) -> None:
+    """Over several files, with barriers, members and chunks of all sizes."""
+    for number in range(40):
+        leader.send(*[b"%d-%d" % (number, n) * (number % 7 * 20 + 1) for n in range(3)])
+        if number % 10 == 5:
+            leader.storage.write([barrier(leader.storage.last + 1)])
+        if number == 17:
+            leader.storage.write([members(leader.storage.last + 1, "n0", "n1", "n2", "n3")])
+    assert len(leader.store.log.segments) > 4
+    follower = Log(tmp_path / "n1", member="n1")
+    entries = leader.entries()
+    follower.storage.write(entries[:7])
+    follower.storage.write(entries[7:])
+    assert follower.bytes() == leader.bytes()
+    leader.commit(leader.storage.last)
+    follower.commit(follower.storage.last)
+    assert bodies(follower) == bodies(leader) != []
+
+
+def test_every_file_begins_with_a_header(leader: Log) -> None:
+    for number in range(30):
+        leader.send(b"x" * (number * 37 % 900 + 1))
+    segments = leader.store.log.segments
+    assert len(segments) > 3
+    for segment in segments:
+        assert raft_entry.header_at(segment.view, 0, base=segment.start) is not None
+
+
+def test_a_large_chunk_becomes_several_entries(leader: Log) -> None:
+    before = leader.storage.last
+    parts, appended = leader.storage.append(chunk(*[b"y" * 500] * 30), Term(1))
+    assert leader.storage.last == before + len(parts) > before + 3
+    assert list(appended.queue_offsets) == list(range(30))
+    places = appended.physical_offsets()
+    leader.commit(leader.storage.last)
+    for place in places:
+        view = leader.store.log.view(place, 8)
+        assert view is not None
+        assert int.from_bytes(view[:4], "big") > 500
+    assert len(bodies(leader)) == 30
+
+
+def test_headers_are_in_no_queue_and_tools_find_the_log_sound(leader: Log, tmp_path: Path) -> None:
+    leader.send(b"a", b"b")
+    leader.commit(leader.storage.last)
+    assert [queue.key for queue in leader.store.queues] == [KEY]
+    assert not [queue for queue in leader.store.queues if queue.key.topic == TOPIC]
+    leader.close()
+    directory = Directory(RealFiles(), str(tmp_path / "n0"), leader.store.config)
+    found = directory.verify(lambda _done, _total: None)
+    assert found.is_sound
+    assert found.records == 4
+
+
+def test_only_what_is_committed_can_be_seen_also_after_a_start(leader: Log, tmp_path: Path) -> None:
+    leader.send(b"first")
+    leader.commit(leader.storage.last)
+    leader.send(b"second")
+    leader.store.flush()
+    leader.store.dispatch_all()
+    assert bodies(leader) == [b"first"]
+    leader.crash()
+    again = Log(tmp_path / "n0")
+    assert again.storage.last == 3
+    assert bodies(again) == [b"first"]
+    again.commit(3)
+    assert bodies(again) == [b"first", b"second"]
+
+
+def test_a_tail_that_another_leader_does_not_have_is_cut(leader: Log, tmp_path: Path) -> None:
+    leader.send(b"kept")
+    leader.send(b"lost" * 100)
+    leader.send(b"lost too")
+    other = Log(tmp_path / "n1", member="n1")
+    other.storage.write(leader.entries(1, 2))
+    other.storage.write([barrier(3, term=2)])
+    other.lead()
+    other.send(b"instead", term=2)
+    leader.storage.write(other.entries(3))
+    assert leader.bytes() == other.bytes()
+    assert leader.storage.terms.last_term == 2
+    leader.commit(4)
+    assert bodies(leader) == [b"kept", b"instead"]
+    leader.close()
+    again = Log(tmp_path / "n0")
+    assert again.bytes() == other.bytes()
+    assert again.storage.saved(HardState()).terms == ((1, 1), (3, 2))
+
+
+def test_entries_that_are_there_are_not_written_again(leader: Log) -> None:
+    leader.send(b"a")
+    leader.send(b"b")
+    before, end = leader.bytes(), leader.store.log.end
+    assert leader.storage.write(leader.entries(2)) == end
+    assert leader.bytes() == before
+
+
+def test_a_chunk_for_another_place_is_refused(leader: Log, tmp_path: Path) -> None:
+    (data,) = leader.send(b"a")
+    leader.send(b"b")
+    follower = Log(tmp_path / "n1", member="n1")
+    follower.storage.write([barrier(1)])
+    wrong = leader.entries(3)[0]._replace(index=LogIndex(2))
+    with pytest.raises(ValueError, match="is for"):
+        follower.storage.write([wrong])
+    torn = Entry(LogIndex(2), Term(1), Kind.CHUNK, data[:-3])
+    with pytest.raises(ValueError, match="no row of records"):
+        follower.storage.write([torn])
+    assert follower.storage.last == 1
+
+
+@pytest.mark.parametrize("missing", [1, 100, HEADER_BYTES, HEADER_BYTES + 30])
+def test_an_entry_that_is_not_whole_is_cut(leader: Log, tmp_path: Path, missing: int) -> None:
+    """A crash leaves the header, and not all of its records."""
+    leader.send(b"whole")
+    end = leader.store.log.end
+    leader.send(b"a" * 50, b"b" * 50)
+    torn = leader.store.log.end - missing
+    leader.crash()
+    path = tmp_path / "n0/commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[torn:] = bytes(len(data) - torn)
+    path.write_bytes(data)
+    again = Log(tmp_path / "n0")
+    assert again.storage.last == 2
+    assert again.store.log.end == end
+
+
+def test_members_are_found_again(leader: Log, tmp_path: Path) -> None:
+    leader.storage.write([members(2, "n0", "n1")])
+    leader.send(b"a")
+    leader.storage.write([members(4, "n0", "n1", "n3")])
+    leader.crash()
+    again = Log(tmp_path / "n0")
+    rows = again.storage.members.rows()
+    assert [index for index, _ in rows] == [0, 2, 4]
+    assert rows[-1][1] == members_of(["n0", "n1", "n3"])
+    again.storage.cut(LogIndex(4))
+    assert again.storage.members.current == members_of(["n0", "n1"])
+
+
+def test_a_log_whose_oldest_files_have_expired(leader: Log, tmp_path: Path) -> None:
+    leader.storage.write([members(2, "n0", "n1")])
+    for _ in range(60):
+        leader.send(b"z" * 300)
+    leader.commit(leader.storage.last)
+    leader.store.checkpoint()
+    leader.clock.advance(hours=2)
+    assert leader.store.clean(by_hand=True, wait=True) > 0
+    index = leader.storage.trim()
+    assert index > 2
+    assert leader.storage.entries(LogIndex(index + 1), LogIndex(index + 1), 0)[0].index == index + 1
+    assert leader.storage.members.rows() == ((2, members_of(["n0", "n1"])),)
+    leader.crash()
+    again = Log(tmp_path / "n0")
+    assert again.storage.terms.start == Start(index, Term(1))
+    assert again.storage.members.rows() == ((2, members_of(["n0", "n1"])),)
+
+
+def test_beginning_anew_where_the_log_of_the_leader_does(leader: Log, tmp_path: Path) -> None:
+    for _ in range(60):
+        leader.send(b"z" * 300)
+    leader.commit(leader.storage.last)
+    leader.store.checkpoint()
+    leader.clock.advance(hours=2)
+    leader.store.clean(by_hand=True, wait=True)
+    start = LogIndex(leader.storage.trim())
+    follower = Log(tmp_path / "n1", member="n1")
+    follower.storage.write([barrier(1), barrier(2)])
+    follower.storage.begin(
+        Begin(Start(start, Term(1)), members_of(["n0", "n1"]), leader.storage.mark())
+    )
+    follower.storage.write(leader.entries(start + 1))
+    assert follower.bytes() == leader.bytes()
+    assert follower.store.log.min_offset == leader.store.log.min_offset > FILE_BYTES
+    follower.crash()
+    again = Log(tmp_path / "n1")
+    assert again.bytes() == leader.bytes()
+    assert again.storage.members.current == members_of(["n0", "n1"])
+
+
+def test_damage_takes_everything_behind_it(leader: Log, tmp_path: Path) -> None:
+    from tianzhou.replication.raft_storage import RaftStorage
+
+    for body in (b"one", b"two", b"three"):
+        leader.send(body)
+    place = leader.storage.end_of(LogIndex(2))
+    storage = RaftStorage(leader.store, leader.files, sound_end=place)
+    assert storage.last == 2
+    assert leader.store.log.end == place
