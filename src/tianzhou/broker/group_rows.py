@@ -5,21 +5,28 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tianzhou.base.clock import Clock
-from tianzhou.base.kinds import queue_key
+from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.broker import names
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.findings import WHOLE_GROUP, Finding
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.lags import Lag, Lags
 from tianzhou.broker.readers import Pulled, Readers
 from tianzhou.broker.sessions import ConsumerGroup, Sessions
 from tianzhou.broker.stats import MINUTE, Stats
-from tianzhou.broker.store_times import last_store_time
+from tianzhou.broker.store_times import last_store_time, store_time
 from tianzhou.broker.topics import Topics
 from tianzhou.store.store import MessageStore
-from tianzhou.wire.look_bodies import GroupLook, GroupRow, HeldQueue, Member, ReaderLook, Wanted
+from tianzhou.wire.look_bodies import (
+    Event,
+    GroupLook,
+    GroupRow,
+    HeldQueue,
+    Member,
+    ReaderLook,
+    Wanted,
+)
 
-STUCK_MS: Final = 60_000
-"""Longer than a pull waits and than queues take to change hands."""
 AGES_MAX: Final = 2_000
 """Queues whose oldest message is looked up for one answer, those with most messages first."""
 
@@ -35,17 +42,16 @@ class _Tally:
     moved_ms: int = 0
     stuck: int = 0
     stuck_ms: int = 0
-    unread: int = 0
     topics: set[str] = field(default_factory=set[str])
 
 
 def is_troubled(row: GroupRow) -> bool:
-    return bool(row.lag or row.stuck or row.unread or not row.is_consistent)
+    return bool(row.lag or row.stuck or not row.is_consistent)
 
 
 def trouble(row: GroupRow) -> tuple[int, ...]:
     """The larger, the worse."""
-    return (row.stuck + row.unread, not row.is_consistent, row.lag)
+    return (row.stuck, not row.is_consistent, row.lag)
 
 
 @dataclass(slots=True)
@@ -62,63 +68,67 @@ class GroupRows:
     clock: Clock
     is_ordered: Callable[[str], bool]
     lags: Lags
+    events: Callable[[], list[Finding]]
+    """What the watchdog has found, also what is over."""
+
+    def standing(self) -> list[Finding]:
+        return [found for found in self.events() if not found.ended_ms]
 
     # All of them
 
     def all(self, now_ms: int) -> list[GroupRow]:
         tallies: dict[str, _Tally] = {name: _Tally() for name in self.groups.all()}
         waiting: list[Lag] = []
-        for lag in self._lags():
-            # A group that was deleted may have left its offsets behind.
-            if lag.group in tallies:
-                self._add(tallies[lag.group], lag)
-                if lag.messages:
-                    waiting.append(lag)
+        bounds: dict[str, list[tuple[int, int]]] = {}
+        for group, topic, committed in self.offsets.rows():
+            tally = tallies.get(group)
+            # A group that was deleted may have left its offsets behind; and how far a replay of
+            # dead letters is, is no lag.
+            if tally is None or topic.startswith(names.DEAD_PREFIX):
+                continue
+            if not self.lags.reads(group, topic):
+                continue
+            if topic not in bounds:
+                bounds[topic] = self._bounds(topic)
+            waits = _waiting(group, topic, committed, bounds[topic])
+            self._add(tally, group, topic, sum(lag.messages for lag in waits))
+            waiting += waits
         self._add_ages(tallies, waiting, now_ms)
+        self._add_findings(tallies)
         rates = self._rates(now_ms)
-        return [
-            self._row(name, tallies[name], rates.get(name, 0.0))
-            for name in sorted(self.groups.all())
-        ]
+        return [self._row(name, tallies[name], rates.get(name, 0.0)) for name in sorted(tallies)]
 
-    def _lags(self) -> Iterator[Lag]:
-        """How far a replay of dead letters is, is no lag."""
-        return (lag for lag in self.lags.all() if not lag.queue.topic.startswith(names.DEAD_PREFIX))
+    def _bounds(self, topic: str) -> list[tuple[int, int]]:
+        """The first offset and the end of every queue that can be read."""
+        config = self.topics.get(topic)
+        count = config.read_queue_nums if config else 0
+        keys = (queue_key(topic, queue_id) for queue_id in range(count))
+        return [(self.store.min_offset(key), self.store.max_offset(key)) for key in keys]
 
-    def _add(self, tally: _Tally, lag: Lag) -> None:
-        topic = lag.queue.topic
-        tally.lag += lag.messages
+    def _add(self, tally: _Tally, group: str, topic: str, messages: int) -> None:
+        tally.lag += messages
         if topic.startswith(names.RETRY_PREFIX):
-            tally.retrying += lag.messages
+            tally.retrying += messages
         else:
             tally.topics.add(topic)
-        moved_ms = self.offsets.moved_ms(lag.group, topic).get(lag.queue.queue_id, 0)
-        tally.moved_ms = max(tally.moved_ms, moved_ms)
+        moved = self.offsets.moved_ms(group, topic)
+        tally.moved_ms = max(tally.moved_ms, *moved.values()) if moved else tally.moved_ms
 
     def _add_ages(self, tallies: dict[str, _Tally], waiting: list[Lag], now_ms: int) -> None:
         looked_at = self.lags.largest(waiting, AGES_MAX)
-        for lag in set(waiting).difference(looked_at):
-            tallies[lag.group].is_unknown = True
+        if len(looked_at) < len(waiting):
+            for lag in set(waiting).difference(looked_at):
+                tallies[lag.group].is_unknown = True
         for lag, age_ms in zip(looked_at, self.lags.ages_ms(looked_at, now_ms), strict=True):
             tally, stored_ms = tallies[lag.group], now_ms - age_ms
             tally.oldest_ms = min(tally.oldest_ms or stored_ms, stored_ms)
-            self._judge(tally, lag, stored_ms, now_ms)
 
-    def _judge(self, tally: _Tally, lag: Lag, stored_ms: int, now_ms: int) -> None:
-        """Whether a queue that has something to read should have moved by now."""
-        if lag.group not in self.sessions.consumers:
-            return
-        queue = lag.queue
-        moved_ms = self.offsets.moved_ms(lag.group, queue.topic).get(queue.queue_id)
-        since_ms = max(moved_ms or self.stats.started_ms, stored_ms)
-        if now_ms - since_ms < STUCK_MS:
-            return
-        seen = self.readers_seen.last(lag.group, queue)
-        if seen is not None and seen.peer.is_open:
-            tally.stuck += 1
-            tally.stuck_ms = min(tally.stuck_ms or since_ms, since_ms)
-        else:
-            tally.unread += 1
+    def _add_findings(self, tallies: dict[str, _Tally]) -> None:
+        for found in self.standing():
+            tally = tallies.get(found.group)
+            if tally is not None and found.queue_id != WHOLE_GROUP:
+                tally.stuck += 1
+                tally.stuck_ms = min(tally.stuck_ms or found.since_ms, found.since_ms)
 
     def _rates(self, now_ms: int) -> dict[str, float]:
         rates: dict[str, float] = {}
@@ -148,7 +158,6 @@ class GroupRows:
             stuck=tally.stuck,
             stuck_ms=tally.stuck_ms,
             topics=tuple(sorted(tally.topics | wanted)),
-            unread=tally.unread,
         )
 
     def _dead(self, group: str) -> tuple[int, int, int]:
@@ -178,34 +187,34 @@ class GroupRows:
 
     def of_topic(self, topic: str, now_ms: int) -> Iterator[ReaderLook]:
         groups = self.readers().get(topic, set())
-        waiting: dict[str, list[Lag]] = {group: [] for group in groups}
-        for lag in self.lags.all():
-            if lag.queue.topic == topic and lag.group in waiting and lag.messages:
-                waiting[lag.group].append(lag)
+        bounds = self._bounds(topic)
         for group in sorted(groups):
-            ages = self.lags.ages_ms(waiting[group], now_ms)
+            waiting = _waiting(group, topic, self.offsets.of(group, topic), bounds)
+            ages = self._ages_ms(waiting, now_ms)
             flow = self.stats.group_gets.get((topic, group))
             members = self.sessions.consumers.get(group)
             yield ReaderLook(
                 get_per_second=flow.growth(MINUTE, now_ms).per_second if flow else 0.0,
                 group=group,
-                lag=sum(lag.messages for lag in waiting[group]),
+                lag=sum(lag.messages for lag in waiting),
                 members=len(members.clients) if members else 0,
                 oldest_ms=now_ms - max(ages) if ages else 0,
             )
 
     # One of them
 
-    def one(self, name: str, now_ms: int) -> GroupLook | None:
+    def one(self, name: str, rows: list[GroupRow], now_ms: int) -> GroupLook | None:
+        """With what `all` said of it."""
         config = self.groups.get(name)
         if config is None:
             return None
-        row = next(row for row in self.all(now_ms) if row.name == name)
+        row = next(row for row in rows if row.name == name)
         members = self.sessions.consumers.get(name)
         described = members.described if members else None
         return GroupLook(
             config=config,
             consume_type=described.consume_type.value if described else "",
+            events=tuple(event_of(found) for found in self.standing() if found.group == name),
             is_ordered=self.is_ordered(name),
             members=tuple(self._members(members, now_ms)) if members else (),
             message_model=described.message_model.value if described else "",
@@ -234,44 +243,77 @@ class GroupRows:
     def _queues(
         self, group: str, members: ConsumerGroup | None, now_ms: int
     ) -> Iterator[HeldQueue]:
-        confirmed = {lag.queue: lag for lag in self._lags() if lag.group == group}
-        for topic in members.subscriptions if members else ():
-            config = self.topics.get(topic)
-            for queue_id in range(config.read_queue_nums if config else 0):
-                key = queue_key(topic, queue_id)
-                first, end = self.store.min_offset(key), self.store.max_offset(key)
-                confirmed.setdefault(key, Lag(end - first, group, key, first))
-        rows = [confirmed[key] for key in sorted(confirmed)]
-        waiting = [lag for lag in rows if lag.messages]
-        ages = dict(zip(waiting, self.lags.ages_ms(waiting, now_ms), strict=True))
+        named = set(self.offsets.topics_of(group))
+        named |= set(members.subscriptions if members else ())
         seen = self.readers_seen.of(group)
-        for lag in rows:
-            stored_ms = now_ms - ages[lag] if lag in ages else 0
-            yield self._queue(lag, members, seen.get(lag.queue), stored_ms, now_ms)
+        for topic in sorted(named):
+            if topic.startswith(names.DEAD_PREFIX) or not self.lags.reads(group, topic):
+                continue
+            bounds = self._bounds(topic)
+            waiting = _waiting(group, topic, self.offsets.of(group, topic), bounds)
+            ages = self._ages_ms(waiting, now_ms)
+            stored = {lag.queue: now_ms - age for lag, age in zip(waiting, ages, strict=True)}
+            for queue_id in range(len(bounds)):
+                key = queue_key(topic, queue_id)
+                yield self._queue(
+                    group, key, members, seen.get(key), oldest_ms=stored.get(key, 0), now_ms=now_ms
+                )
+
+    def _ages_ms(self, waiting: list[Lag], now_ms: int) -> list[int]:
+        """Of few; what `lags` remembers of many stays as it is."""
+        times = (store_time(self.store, lag.queue, lag.offset) for lag in waiting)
+        return [now_ms - (now_ms if time_ms is None else time_ms) for time_ms in times]
 
     def _queue(
         self,
-        lag: Lag,
+        group: str,
+        key: QueueKey,
         members: ConsumerGroup | None,
         seen: Pulled | None,
-        stored_ms: int,
+        *,
+        oldest_ms: int,
         now_ms: int,
     ) -> HeldQueue:
-        key = lag.queue
-        committed = self.offsets.get(lag.group, key.topic, key.queue_id)
+        committed = self.offsets.get(group, key.topic, key.queue_id)
         client = members.clients.get(seen.peer) if members and seen else None
         age_ms = round((self.clock.monotonic_s() - seen.at_s) * 1000) if seen else 0
         return HeldQueue(
             committed=-1 if committed is None else committed,
             end=self.store.max_offset(key),
             first=self.store.min_offset(key),
-            moved_ms=self.offsets.moved_ms(lag.group, key.topic).get(key.queue_id, 0),
-            oldest_ms=stored_ms,
+            moved_ms=self.offsets.moved_ms(group, key.topic).get(key.queue_id, 0),
+            oldest_ms=oldest_ms,
             owner=client.client_id if client else seen.peer.remote if seen else "",
             pulled_ms=now_ms - age_ms if seen else 0,
             queue_id=key.queue_id,
             topic=key.topic,
         )
+
+
+def _waiting(
+    group: str, topic: str, committed: dict[int, int], bounds: list[tuple[int, int]]
+) -> list[Lag]:
+    """Queues in which something waits. What has expired waits no longer."""
+    found: list[Lag] = []
+    for queue_id, (first, end) in enumerate(bounds):
+        offset = committed.get(queue_id, 0)
+        if offset < end:
+            offset = max(offset, first)
+            found.append(Lag(end - offset, group, queue_key(topic, queue_id), offset))
+    return found
+
+
+def event_of(found: Finding) -> Event:
+    return Event(
+        ended_ms=found.ended_ms,
+        group=found.group,
+        kind=found.kind.value,
+        mend=found.mend,
+        queue_id=found.queue_id,
+        said=found.said,
+        since_ms=found.since_ms,
+        topic=found.topic,
+    )
 
 
 def _is_derived(topic: str) -> bool:

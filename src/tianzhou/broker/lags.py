@@ -44,7 +44,7 @@ class Lags:
         broker's own, and topics that a living group has given up, are left out."""
         for group, topic, committed in self.offsets.rows():
             config = self.topics.get(topic)
-            if config is None or names.is_system_group(group) or not self._reads(group, topic):
+            if config is None or names.is_system_group(group) or not self.reads(group, topic):
                 continue
             for queue_id in range(config.read_queue_nums):
                 key = queue_key(topic, queue_id)
@@ -53,7 +53,8 @@ class Lags:
                 messages = max(0, self.store.max_offset(key) - offset)
                 yield Lag(messages, group, key, offset)
 
-    def _reads(self, group: str, topic: str) -> bool:
+    def reads(self, group: str, topic: str) -> bool:
+        """Whether a group that was there may come back: not if it lives and has given it up."""
         members = self.sessions.consumers.get(group)
         return members is None or not members.subscriptions or topic in members.subscriptions
 

@@ -118,12 +118,11 @@ def assemble(
     rows = GroupRows(
         store, topics, groups, offsets, sessions, readers, stats, clock,
         lambda group: locks.is_locked(group, int(monotonic_s() * 1000)),
-        Lags(store, topics, offsets, sessions),
+        Lags(store, topics, offsets, sessions), watchdog.events,
     )  # fmt: skip
     waiting = Waiting(
-        events=tuple, halves=halves.pending.__len__, held_pulls=pull.holds.__len__,
-        timers=timers.__len__,
-    )  # fmt: skip
+        halves=halves.pending.__len__, held_pulls=pull.holds.__len__, timers=timers.__len__
+    )
     handlers: dict[int, Handler] = {}
     for part in (
         administration,

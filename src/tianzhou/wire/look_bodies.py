@@ -14,6 +14,22 @@ from tianzhou.wire.fastjson import BodyReader
 from tianzhou.wire.tables import SubscriptionGroupConfig, TopicConfig
 
 
+class Event(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Something that the broker's watchdog found."""
+
+    ended_ms: int
+    """0: it still is so."""
+    group: str
+    kind: str
+    mend: str
+    """What to do about it."""
+    queue_id: int
+    """-1: it is about the whole group."""
+    said: str
+    since_ms: int
+    topic: str
+
+
 class TopicRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One topic among many."""
 
@@ -55,12 +71,10 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     retrying: int
     """Messages of `lag` that are tried again."""
     stuck: int
-    """Queues with messages to read that did not move for a while, though the group has members."""
+    """Queues that stand still by what the watchdog found."""
     stuck_ms: int
-    """Since when the first of them does not move."""
+    """Since when the first of them does."""
     topics: tuple[str, ...]
-    unread: int
-    """Queues with messages to read that no member pulls."""
 
 
 class Disk(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -99,15 +113,6 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     topics: int
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Something that the broker's watchdog found, and that still is so."""
-
-    about: str
-    kind: str
-    said: str
-    since_ms: int
-
-
 class BrokerLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Answer to LOOK_AT_BROKER."""
 
@@ -118,7 +123,8 @@ class BrokerLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     disk: Disk
     dispatch_behind: int
     """Bytes that are stored and not visible yet."""
-    events: tuple[Event, ...] = ()
+    events: tuple[Event, ...]
+    """What is so now, the longest first; then what was and is over."""
     flush_behind: int
     """Bytes that are stored and not on the medium yet."""
     get_per_second: float
@@ -238,6 +244,8 @@ class GroupLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     config: SubscriptionGroupConfig
     consume_type: str
+    events: tuple[Event, ...]
+    """That still are so."""
     is_ordered: bool
     members: tuple[Member, ...]
     message_model: str

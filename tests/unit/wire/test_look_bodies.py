@@ -26,7 +26,7 @@ TOPIC = TopicRow(
 GROUP = GroupRow(
     dead=1, dead_ms=3, dead_not_replayed=1, enabled=True, get_per_second=2.0, is_consistent=False,
     is_system=False, lag=9, members=2, moved_ms=5, name="billing", oldest_ms=-1, retrying=1,
-    stuck=1, stuck_ms=4, topics=("orders",), unread=0,
+    stuck=1, stuck_ms=4, topics=("orders",),
 )  # fmt: skip
 BROKER = BrokerLook(
     busiest=(TOPIC,), cluster="c", damaged=0,
@@ -34,7 +34,13 @@ BROKER = BrokerLook(
         clean_ratio=0.75, free=5, log_size=3, put_size_per_hour=1.0, put_size_per_minute=2.0,
         refuse_ratio=0.9, retention_hours=72, total=10,
     ),
-    dispatch_behind=0, events=(Event(about="group g", kind="stuck", said="it stays", since_ms=1),),
+    dispatch_behind=0,
+    events=(
+        Event(
+            ended_ms=0, group="billing", kind="frozen", mend="look", queue_id=0, said="it stays",
+            since_ms=1, topic="orders",
+        ),
+    ),
     flush_behind=0, get_per_second=1.0, history=History(puts=(1.0,), gets=(2.0,), step_s=5),
     is_broken=False, name="broker-a", now_ms=10, permission=6, put_longest_ms=1.0, put_p99_ms=0.5,
     put_per_second=1.0, put_today=4, refusal="", started_ms=1,

@@ -7,7 +7,7 @@ asked for, from tables that are there anyway.
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import tianzhou
@@ -16,7 +16,8 @@ from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.base.probe import Histogram
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.group_rows import GroupRows, is_troubled, trouble
+from tianzhou.broker.group_rows import GroupRows, event_of, is_troubled, trouble
+from tianzhou.broker.kept import Kept
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.sessions import Client, Sessions
 from tianzhou.broker.stats import DAY, HOUR, MINUTE, Flow, Stats
@@ -32,7 +33,6 @@ from tianzhou.wire._generated_headers_admin import GroupRequest, TopicRequest
 from tianzhou.wire.look_bodies import (
     BrokerLook,
     Disk,
-    Event,
     GroupRow,
     GroupsLook,
     History,
@@ -47,6 +47,7 @@ from tianzhou.wire.tables import TopicConfig
 
 TOP: Final = 10
 """Busy topics and troubled groups of an overview: what fits on a screen."""
+EVENTS_MAX: Final = 50
 STEP_S: Final = 5
 TAIL: Final = ReadLimit(count=8)
 """Messages at the end of a queue that tell who writes to it."""
@@ -58,7 +59,6 @@ TAILS_MAX: Final = 64
 class Waiting:
     """Numbers of other parts."""
 
-    events: Callable[[], tuple[Event, ...]]
     halves: Callable[[], int]
     held_pulls: Callable[[], int]
     timers: Callable[[], int]
@@ -75,6 +75,13 @@ class AdminLooks:
     rows: GroupRows
     waiting: Waiting
     clock: Clock
+    _topics: Kept[list[TopicRow]] = field(init=False)
+    _groups: Kept[list[GroupRow]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        monotonic_s = self.clock.monotonic_s
+        self._topics = Kept(self._topic_rows, monotonic_s)
+        self._groups = Kept(lambda: self.rows.all(self.clock.now_ms()), monotonic_s)
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -91,7 +98,7 @@ class AdminLooks:
         stats, store, now_ms = self.stats, self.store, self.clock.now_ms()
         stats.tick(now_ms)
         marks = store.watermarks
-        groups, topics = self.rows.all(now_ms), self._topic_rows(now_ms)
+        groups, topics = self._groups.get(), self._topics.get()
         busy = [row for row in topics if row.put_per_second or row.get_per_second]
         busy.sort(key=lambda row: -(row.put_per_second + row.get_per_second))
         puts, gets = stats.history(STEP_S)
@@ -101,7 +108,7 @@ class AdminLooks:
             damaged=len(store.damaged),
             disk=self._disk(now_ms),
             dispatch_behind=marks.appended - marks.dispatched,
-            events=self.waiting.events(),
+            events=tuple(map(event_of, self.rows.events()[:EVENTS_MAX])),
             flush_behind=marks.appended - marks.flushed,
             get_per_second=stats.transferred_rates()[0],
             history=History(puts=_rounded(puts), gets=_rounded(gets), step_s=STEP_S),
@@ -158,11 +165,11 @@ class AdminLooks:
 
     def all_topics(self, _request: Request) -> Reply:
         now_ms = self.clock.now_ms()
-        rows = tuple(self._topic_rows(now_ms))
-        return Reply(body=fastjson.encode(TopicsLook(now_ms=now_ms, topics=rows)))
+        look = TopicsLook(now_ms=now_ms, topics=tuple(self._topics.get()))
+        return Reply(body=fastjson.encode(look))
 
-    def _topic_rows(self, now_ms: int) -> list[TopicRow]:
-        readers = self.rows.readers()
+    def _topic_rows(self) -> list[TopicRow]:
+        now_ms, readers = self.clock.now_ms(), self.rows.readers()
         gets: dict[str, float] = defaultdict(float)
         for (topic, _group), flow in self.stats.group_gets.items():
             gets[topic] += _rate(flow, now_ms)
@@ -260,12 +267,12 @@ class AdminLooks:
 
     def all_groups(self, _request: Request) -> Reply:
         now_ms = self.clock.now_ms()
-        rows = tuple(self.rows.all(now_ms))
-        return Reply(body=fastjson.encode(GroupsLook(groups=rows, now_ms=now_ms)))
+        look = GroupsLook(groups=tuple(self._groups.get()), now_ms=now_ms)
+        return Reply(body=fastjson.encode(look))
 
     def group(self, request: Request) -> Reply:
         name = GroupRequest.from_ext(request.header.ext).group
-        look = self.rows.one(name, self.clock.now_ms())
+        look = self.rows.one(name, self._groups.get(), self.clock.now_ms())
         if look is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {name[:128]} does not exist"
