@@ -160,10 +160,16 @@ class Watchdog:
             self._note(place, Kind.SUBSCRIPTIONS_DIFFER, still, now_s)
 
     def _look_at(self, group: str, key: QueueKey, members: ConsumerGroup, now_s: float) -> bool:
-        """Whether messages wait in the queue."""
+        """Whether the place must be remembered: messages wait there, or may some day."""
         place, end = (group, key), self.seen.store.max_offset(key)
         still = self._still.get(place)
-        offset = self._offset_of(place, still, end)
+        offset = self._offset_of(place)
+        if offset is None:
+            # What was there before the group came does not wait for it; what comes next does.
+            offset = still.offset if still is not None else end
+            if offset >= end:
+                self._still[place] = _Still(offset, now_s, end)
+                return True
         if offset >= end:
             return False
         if still is None or still.offset != offset:
@@ -178,17 +184,15 @@ class Watchdog:
                 self._end(place)
         return True
 
-    def _offset_of(self, place: _Place, still: _Still | None, end: int) -> int:
+    def _offset_of(self, place: _Place) -> int | None:
         """Where the group is. One that has confirmed nothing yet begins with the first message of
-        a queue that still has it, elsewhere with what comes after it."""
+        a queue that still has it; elsewhere nobody can tell, and this is None."""
         group, key = place
         committed = self.seen.offsets.get(group, key.topic, key.queue_id)
         first = self.seen.store.min_offset(key)
         if committed is not None:
             return max(committed, first)
-        if first == 0:
-            return 0
-        return still.offset if still is not None else end
+        return 0 if first == 0 else None
 
     def _judge(
         self, place: _Place, members: ConsumerGroup, still: _Still, now_s: float
