@@ -6,6 +6,7 @@ from collections.abc import Callable
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.registration import Registration
+from tianzhou.broker.role import Role, Standing
 from tianzhou.broker.topics import Topics
 from tianzhou.store.tables import Tables
 from tianzhou.testing.sim.clock import ManualClock
@@ -61,9 +62,10 @@ def test_a_topic_that_is_made_during_a_registration_is_told_at_once() -> None:
         config = BrokerConfig(nameservers=f"127.0.0.1:{port}")
         tables = Tables(SimDisk(), "config")
         topics = Topics(tables.topics, config, ManualClock(), delay_levels=18)
-        permission = Permission(config.name, config.permission)
+        standing = Standing(config.name, Role.MASTER, 0)
+        permission = Permission(config.name, config.permission, standing)
         registration = Registration(
-            config, topics, permission, address="127.0.0.1:1", is_explicit=False
+            config, topics, permission, standing, address="127.0.0.1:1", is_explicit=False
         )
         await registration.start()
         names.before_answer.append(lambda: topics.ensure("topic-b", queues=4) and None)

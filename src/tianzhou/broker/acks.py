@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.replication.durability import Outcome
 
-Answer = Callable[[bool], None]
-"""Sends the answers of a chunk: True when it is durable, False when that took too long."""
+Answer = Callable[[Outcome], None]
+"""Sends the answers of a chunk: it is durable, or why that is not known."""
 
 
 class _Parked(NamedTuple):
@@ -38,14 +39,15 @@ class Acks:
 
     def release(self, durable: PhysicalOffset) -> None:
         while self._parked and self._parked[0].end <= durable:
-            self._parked.popleft().answer(True)
+            self._parked.popleft().answer(Outcome.DURABLE)
 
-    def expire(self, now: float) -> None:
-        """The disk is too slow: the messages are in the log, but whether they stay is unknown."""
+    def expire(self, now: float, why: Callable[[PhysicalOffset], Outcome]) -> None:
+        """It takes too long: the messages are in the log, but whether they stay is unknown."""
         while self._parked and self._parked[0].deadline <= now:
-            self._parked.popleft().answer(False)
+            parked = self._parked.popleft()
+            parked.answer(why(parked.end))
 
-    def fail_all(self) -> None:
-        """The store is broken; nothing that waits will become durable."""
+    def fail_all(self, outcome: Outcome) -> None:
+        """Nothing that waits will become durable: the store is broken, or the role is lost."""
         while self._parked:
-            self._parked.popleft().answer(False)
+            self._parked.popleft().answer(outcome)

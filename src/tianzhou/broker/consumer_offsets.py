@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from tianzhou.base.clock import Clock
-from tianzhou.store.tables import Table
+from tianzhou.base.kinds import queue_key
+from tianzhou.store.tables import EndOf, Table
 from tianzhou.wire.tables import ConsumerOffsetTable, DataVersion
 
 
@@ -63,6 +64,17 @@ class ConsumerOffsets:
     def clone(self, source: str, target: str, topic: str) -> None:
         for queue_id, offset in self.of(source, topic).items():
             self.put(target, topic, queue_id, offset)
+
+    def clamp(self, end_of: EndOf) -> None:
+        """Take back offsets beyond the end of their queue, as a start does: a slave may have heard
+        of them before it got the messages, and never will get these."""
+        for key, row in self._offsets.items():
+            topic = key.partition("@")[0]
+            for queue_id, offset in row.items():
+                end = end_of(queue_key(topic, queue_id))
+                if offset > end:
+                    row[queue_id] = end
+                    self._is_dirty = True
 
     def table(self) -> ConsumerOffsetTable:
         return ConsumerOffsetTable(data_version=self._version, offset_table=self._offsets)

@@ -46,12 +46,18 @@ class Delays:
         self._store = store
         self._writer = writer
         self._clock = clock
-        stored = store.tables.delay_offsets.load()
+        self._save_every_ms = save_every_ms
+        self.begin()
+
+    def begin(self) -> None:
+        """Go on where the saved offsets say."""
+        stored = self._store.tables.delay_offsets.load()
         self._version = stored.data_version
-        self._levels = _levels(store, stored.offset_table)
+        self._levels = _levels(self._store, stored.offset_table)
         self._saving = LaggingSave(
-            store, self._offsets, self._save, every_ms=save_every_ms, now_s=clock.monotonic_s()
-        )
+            self._store, self._offsets, self._save,
+            every_ms=self._save_every_ms, now_s=self._clock.monotonic_s(),
+        )  # fmt: skip
 
     def tick(self) -> bool:
         """Deliver what is due, a chunk of each level in turn, so that none waits for another."""

@@ -56,30 +56,31 @@ class HalfQueue:
     Invariant: offsets in `pending` ascend and are below `scanned`
     """
 
-    def __init__(self, store: MessageStore, *, half_progress: int, op_progress: int) -> None:
+    def __init__(self, store: MessageStore, offsets: ConsumerOffsets) -> None:
         self._store = store
+        self._offsets = offsets
         self.pending: dict[int, Half] = {}
-        self.scanned = min(half_progress, store.max_offset(HALF_QUEUE))
+        self.scanned = 0
         self._copies: dict[int, int] = {}
         """Root to newest copy, of undecided transactions that were copied."""
         self._ended_ahead: set[int] = set()
         """Decided before the scan came to them."""
-        self._op_marks: deque[tuple[int, int]] = deque([(self.scanned, op_progress)])
+        self._op_marks: deque[tuple[int, int]] = deque([(0, 0)])
         """Ends of the half queue and the OP queue, together, at some moments."""
-        self._ended_ahead |= self._read_ops(op_progress)
+
+    def begin(self) -> None:
+        """Read both queues, from where the saved progress says."""
+        group = names.TRANSACTION_GROUP
+        op_progress = self._offsets.get(group, names.OP_TOPIC, 0) or 0
+        half_progress = self._offsets.get(group, names.HALF_TOPIC, 0) or 0
+        self.pending.clear()
+        self._copies.clear()
+        self.scanned = min(half_progress, self._store.max_offset(HALF_QUEUE))
+        self._op_marks = deque([(self.scanned, op_progress)])
+        self._ended_ahead = self._read_ops(op_progress)
         while self.is_behind:
             self.scan()
         self._ended_ahead.clear()
-
-    @classmethod
-    def after(cls, store: MessageStore, offsets: ConsumerOffsets) -> "HalfQueue":
-        """As the saved progress says."""
-        group = names.TRANSACTION_GROUP
-        return cls(
-            store,
-            half_progress=offsets.get(group, names.HALF_TOPIC, 0) or 0,
-            op_progress=offsets.get(group, names.OP_TOPIC, 0) or 0,
-        )
 
     # What is undecided
 

@@ -31,7 +31,8 @@ from tianzhou.broker.measured import Measured
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.readers import Readers
 from tianzhou.broker.requests import Requests
-from tianzhou.broker.services import Service
+from tianzhou.broker.role import Standing
+from tianzhou.broker.services import Service, Watch
 from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.subscriptions import Filters
@@ -43,6 +44,7 @@ from tianzhou.broker.watchdog import Seen, Watchdog
 from tianzhou.broker.writer import Writer
 from tianzhou.net.desk import Desk
 from tianzhou.net.exchange import Handler
+from tianzhou.replication.durability import Durability
 from tianzhou.store.store import MessageStore
 
 
@@ -58,6 +60,9 @@ class Parts:
     offsets: ConsumerOffsets
     permission: Permission
     services: tuple[Service, ...]
+    """What the master does without being asked, in the order in which they begin."""
+    watches: tuple[Watch, ...]
+    """What every broker does at each tick, whatever its role."""
     stats: Stats
     readers: Readers
     watchdog: Watchdog
@@ -73,22 +78,26 @@ def assemble(
     *,
     store_host: bytes,
     monotonic_s: Callable[[], float],
+    standing: Standing,
+    durability: Durability,
 ) -> Parts:
+    """Services do not run yet: whoever is the master begins them."""
     tables, levels = store.tables, store.config.delay_levels_ms
     topics = Topics(tables.topics, config, clock, len(levels))
     groups = Groups(tables.groups, config, clock)
     offsets = ConsumerOffsets(tables.consumer_offsets, clock)
     sessions = Sessions()
     locks = Locks(config.lock_lease_ms)
-    permission = Permission(config.name, config.permission)
+    permission = Permission(config.name, config.permission, standing)
     filters = Filters(sql_enabled=config.sql_filters)
-    writer = Writer(store, store_host, monotonic_s)
+    writer = Writer(store, store_host, monotonic_s, durability)
     admission = Admission(
         config, topics, groups, permission, clock,
         body_bytes_max=store.config.message_bytes_max, delay_levels=len(levels),
     )  # fmt: skip
     send = Send(config, topics, admission, writer)
     permission.changed += [send.forget_targets, topics.touch]
+    standing.changed.append(send.forget_targets)
     stats, readers = Stats(clock.now_ms()), Readers()
     groups.deleted += [readers.group_deleted]
     pull = Pull(
@@ -105,7 +114,7 @@ def assemble(
         delays=delays, stats=stats,
     )  # fmt: skip
     timers = Timers(store, writer, clock, save_every_ms=config.delay_save_ms)
-    halves = HalfQueue.after(store, offsets)
+    halves = HalfQueue(store, offsets)
     admission.timers_are_full, admission.halves_are_full = timers.is_full, halves.is_full
     transactions = Transactions(store, writer, admission, halves, clock)
     checks = TransactionChecks(
@@ -153,8 +162,8 @@ def assemble(
             "requests_failed": lambda: desk.failed_count,
         },
     )  # fmt: skip
-    services = (delays, timers, checks, StatsTicks(stats, clock), watchdog)
+    services, watches = (delays, timers, checks), (StatsTicks(stats, clock), watchdog)
     return Parts(
-        requests, clients, pull, writer, topics, offsets, permission, services, stats,
+        requests, clients, pull, writer, topics, offsets, permission, services, watches, stats,
         readers, watchdog, measured, codes=frozenset(handlers),
     )  # fmt: skip

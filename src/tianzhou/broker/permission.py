@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
+from tianzhou.broker.role import Standing
 from tianzhou.net.exchange import Refused
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.tables import PERM_READ, PERM_WRITE
@@ -13,8 +14,9 @@ FORBIDDEN_BY_BROKER: Final = 1
 class Permission:
     """Owner: the broker loop."""
 
-    def __init__(self, name: str, bits: int) -> None:
+    def __init__(self, name: str, bits: int, standing: Standing) -> None:
         self._name = name
+        self._standing = standing
         self.bits = bits
         self.changed: list[Callable[[], None]] = []
 
@@ -24,6 +26,7 @@ class Permission:
             tell()
 
     def check_write(self) -> None:
+        self._standing.check_write()
         if not self.bits & PERM_WRITE:
             raise Refused(
                 ResponseCode.NO_PERMISSION,

@@ -10,6 +10,7 @@ import msgspec
 
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.permission import Permission
+from tianzhou.broker.role import Standing
 from tianzhou.broker.topics import READ_WRITE, Topics, with_perm
 from tianzhou.net.dial import dial
 from tianzhou.net.link import Link
@@ -38,6 +39,7 @@ class Registration:
         config: BrokerConfig,
         topics: Topics,
         permission: Permission,
+        standing: Standing,
         *,
         address: str,
         is_explicit: bool,
@@ -45,6 +47,7 @@ class Registration:
         self._config = config
         self._topics = topics
         self._permission = permission
+        self._standing = standing
         self._address = address
         self._is_explicit = is_explicit
         self._servers = [server for server in config.nameservers.split(";") if server.strip()]
@@ -54,6 +57,7 @@ class Registration:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         topics.changed.append(self._wake.set)
+        standing.changed.append(self._wake.set)
 
     @property
     def servers(self) -> list[str]:
@@ -121,7 +125,7 @@ class Registration:
             "brokerAddr": self._address,
             "clusterName": self._config.cluster,
             "haServerAddr": self._address,
-            "brokerId": str(self._config.broker_id),
+            "brokerId": str(self._standing.broker_id),
         }
 
     async def _call(

@@ -11,7 +11,6 @@ from tianzhou.net.desk import encode_reply
 from tianzhou.net.exchange import Refused, Reply
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import Entry
-from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.frame import PREFIX
 from tianzhou.wire.header import ONEWAY_FLAG, VERSION, Header
 
@@ -76,10 +75,6 @@ class SendAnswers:
         if first.queue.topic == TIMER_TOPIC and not is_batch:
             ext["recallHandle"] = handle_of(first.properties, self._broker) or ""
         return encode_reply(header, Reply(code, ext))
-
-
-def code_of(is_durable: bool) -> int:
-    return ResponseCode.SUCCESS if is_durable else ResponseCode.FLUSH_DISK_TIMEOUT
 
 
 def refusal(header: Header, refused: Refused) -> bytes:

@@ -11,9 +11,13 @@ from tianzhou.broker.findings import Finding
 from tianzhou.broker.health import Health
 from tianzhou.broker.parts import Parts, assemble
 from tianzhou.broker.registration import Registration
+from tianzhou.broker.role import MASTER_ID, Role, Standing
+from tianzhou.broker.services import Watch
+from tianzhou.broker.taking_over import begin_as_master, end_as_master
 from tianzhou.net.link import Link, Service
 from tianzhou.net.server import Server, bind
 from tianzhou.record.ids import Host, encode_host
+from tianzhou.replication.durability import durability_of
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.store import MessageStore
 from tianzhou.wire.frame import FrameBatch
@@ -39,9 +43,12 @@ class Broker:
         store: MessageStore,
         clock: Clock,
         *,
+        standing: Standing | None = None,
         around: Callable[[Service], Service] = lambda service: service,
     ) -> None:
-        """`around` may put something between connections and the broker: tests do."""
+        """A master by itself, unless `standing` says otherwise; whoever manages a group sets
+        `durability.replicas` and calls `take_role`. `around` may put something between connections
+        and the broker: tests do."""
         self._config = config
         self._store = store
         self._clock = clock
@@ -50,13 +57,20 @@ class Broker:
         self.port: int = self._bound.getsockname()[1]
         host = config.address or ("127.0.0.1" if config.host in ("", "0.0.0.0") else config.host)
         self.address = f"{host}:{self.port}"
+        self.standing = standing or Standing(config.name, Role.MASTER, MASTER_ID)
+        self.durability = durability_of(store)
         self.parts: Parts = assemble(
             config, store, clock,
             store_host=encode_host(Host(_numeric(host), self.port)), monotonic_s=clock.monotonic_s,
+            standing=self.standing, durability=self.durability,
         )  # fmt: skip
+        if self.standing.is_master:
+            begin_as_master(self.parts, store)
+        else:
+            store.stop_writing()
         self._server = Server(around(self))
         self._registration = Registration(
-            config, self.parts.topics, self.parts.permission,
+            config, self.parts.topics, self.parts.permission, self.standing,
             address=self.address, is_explicit=bool(config.address),
         )  # fmt: skip
         self._metrics: Metrics | None = None
@@ -84,6 +98,21 @@ class Broker:
         await self._registration.start()
         self._wait_for_tick()
 
+    def take_role(self, role: Role, *, broker_id: int, epoch: int) -> None:
+        """Become the master or a slave, now; name servers are told next.
+
+        A new master must know that all its log is to stay: it is dispatched to its end here, so
+        `store.visible_bound` must have come there. A slave refuses messages from now on, and
+        answers those whose senders wait with `Outcome.NOT_MASTER`; what it had that the new master
+        does not have is for the caller to `truncate`. Consumers are served all the time.
+        """
+        if role is Role.MASTER and not self.standing.is_master:
+            begin_as_master(self.parts, self._store)
+        elif role is Role.SLAVE and self.standing.is_master:
+            end_as_master(self.parts, self._store)
+        self.standing.take(role, broker_id, epoch)
+        log.info("role.taken", extra={"role": role.value, "id": broker_id, "epoch": epoch})
+
     async def register(self) -> None:
         """Let name servers know of every topic now, not in a moment."""
         await self._registration.register()
@@ -107,7 +136,7 @@ class Broker:
             self.parts.writer.settle()
         await self._server.close()
         try:
-            for service in self.parts.services:
+            for service in self._running():
                 service.finish()
             self.parts.offsets.save()
         finally:
@@ -204,11 +233,16 @@ class Broker:
         parts, is_more = self.parts, False
         parts.pull.tick()
         if not self._store.is_broken:
-            for service in parts.services:
+            for service in self._running():
                 is_more |= self._kept_going(service.tick)
         parts.writer.tick()
         parts.writer.settle()
         return is_more
+
+    def _running(self) -> tuple[Watch, ...]:
+        """What goes on without being asked: delivering messages is for the master alone."""
+        services = self.parts.services if self.standing.is_master else ()
+        return (*services, *self.parts.watches)
 
     def catch_up(self) -> None:
         """Do everything that is due now, retention included, however long it takes: for whoever

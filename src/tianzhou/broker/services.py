@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class Service(Protocol):
+class Watch(Protocol):
     """Driven by the server, about ten times a second. Never does more than a slice at once."""
 
     def tick(self) -> bool:
@@ -12,4 +12,13 @@ class Service(Protocol):
 
     def finish(self) -> None:
         """The broker stops; the log is flushed. Save how far you came."""
+        ...
+
+
+class Service(Watch, Protocol):
+    """What only the master does, because it writes messages."""
+
+    def begin(self) -> None:
+        """The broker is the master from now on: the log is dispatched to its end and may be
+        written to. Read what you keep from the store; forget what you knew before."""
         ...

@@ -64,14 +64,20 @@ class Timers:
         self._store = store
         self._writer = writer
         self._clock = clock
+        self._save_every_ms = save_every_ms
+        retention_ms = store.config.retention_hours * 3_600_000
+        self._roll_ms = max(60_000, min(ROLL_MS_MAX, retention_ms * 2 // 3))
+        self.begin()
+
+    def begin(self) -> None:
+        """Go on where the saved progress says."""
+        store, clock = self._store, self._clock
         table = progress_table(store)
         self._before = table.load()
         end = store.max_offset(TIMER_QUEUE)
         self._scanned = min(self._before.low, end)
         # A crash may have taken the end of the queue: what gets these offsets next was not read.
         self._scanned_before = min(self._before.scanned, end)
-        retention_ms = store.config.retention_hours * 3_600_000
-        self._roll_ms = max(60_000, min(ROLL_MS_MAX, retention_ms * 2 // 3))
         self._heap: list[int] = []
         """Moment and offset of each waiting message, as one number."""
         self._blocks: dict[int, int] = {}
@@ -79,8 +85,9 @@ class Timers:
         self._cancelled: set[bytes] = set()
         self._seen_ms = 0
         self._saving = LaggingSave(
-            store, self._progress, table.save, every_ms=save_every_ms, now_s=clock.monotonic_s()
-        )
+            store, self._progress, table.save,
+            every_ms=self._save_every_ms, now_s=clock.monotonic_s(),
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self._heap)

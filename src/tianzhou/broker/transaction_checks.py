@@ -64,19 +64,29 @@ class TransactionChecks:
         self._halves = halves
         self._transactions = transactions
         self._clock = clock
+        retention_ms = store.config.retention_hours * 3_600_000
+        self._copy_age_ms = max(60_000, min(COPY_AGE_MS, retention_ms // 2))
+        self._work = self._work_bytes = 0
+        self._plan_all()
+
+    def begin(self) -> None:
+        """Read which halves are undecided, complete a decision that a crash interrupted, and plan
+        when to ask about the others."""
+        self._halves.begin()
+        self._transactions.complete_last()
+        self._plan_all()
+
+    def _plan_all(self) -> None:
         self._due: list[tuple[int, int]] = []
         """When to look at which half, soonest first; halves that are decided by then are passed."""
         self._waiting: dict[str, list[int]] = {}
         """Halves by group that has no living producer."""
         self._turns: dict[str, int] = {}
-        self._work = self._work_bytes = 0
-        retention_ms = store.config.retention_hours * 3_600_000
-        self._copy_age_ms = max(60_000, min(COPY_AGE_MS, retention_ms // 2))
-        for half in halves.pending.values():
+        for half in self._halves.pending.values():
             self._plan(half)
         self._saving = LaggingSave(
-            store, halves.progress, self._save,
-            every_ms=config.offsets_save_ms, now_s=clock.monotonic_s(),
+            self._store, self._halves.progress, self._save,
+            every_ms=self._config.offsets_save_ms, now_s=self._clock.monotonic_s(),
         )  # fmt: skip
 
     def tick(self) -> bool:

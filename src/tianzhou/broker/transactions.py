@@ -48,7 +48,6 @@ class Transactions:
         self._admission = admission
         self._halves = halves
         self._clock = clock
-        self._complete_last()
 
     def decide(self, asked: EndTransactionRequest) -> PhysicalOffset | None:
         """Commit or roll back; where the decision ends in the log, None if there was one before.
@@ -92,8 +91,9 @@ class Transactions:
                 f"CHECK_IMMUNITY_TIME_IN_SECONDS is {immunity_s}; wait for the check",
             )
 
-    def _complete_last(self) -> None:
-        """Mark the half of a decided message as done with, if a crash came in between."""
+    def complete_last(self) -> None:
+        """Mark the half of a decided message as done with, if a crash came in between. Before
+        anything else is written."""
         last = max((queue.last_physical_offset() for queue in self._store.queues), default=0)
         with self._store.record_at(last) as found:
             decided = next(records(found), None)

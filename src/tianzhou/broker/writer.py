@@ -15,7 +15,7 @@ from tianzhou.broker.acks import Acks, Answer
 from tianzhou.net.exchange import Refused
 from tianzhou.record.chunk import Entry, RecordChunk, build, join
 from tianzhou.record.errors import RecordTooLarge
-from tianzhou.store.config import FlushMode
+from tianzhou.replication.durability import Durability, Outcome
 from tianzhou.store.errors import DiskFull, StoreClosed, StoreFenced
 from tianzhou.store.facts import Run
 from tianzhou.store.store import Appended, MessageStore
@@ -30,8 +30,7 @@ class Stored(NamedTuple):
 
     places: Sequence[int]
     offsets: Sequence[int]
-    is_durable: bool
-    """False when making them so took too long."""
+    outcome: Outcome
 
 
 OnStored = Callable[[Stored | Refused], None]
@@ -41,14 +40,17 @@ class Writer:
     """Owner: the broker loop."""
 
     def __init__(
-        self, store: MessageStore, store_host: bytes, monotonic_s: Callable[[], float]
+        self,
+        store: MessageStore,
+        store_host: bytes,
+        monotonic_s: Callable[[], float],
+        durability: Durability,
     ) -> None:
         self._store = store
         self.store_host = store_host
         self._monotonic_s = monotonic_s
         self.record_crc = store.config.record_crc
-        self._is_sync = store.config.flush_mode is FlushMode.SYNC
-        self._timeout_s = store.config.sync_flush_timeout_ms / 1000
+        self._durability = durability
         self._gathered: list[tuple[RecordChunk, OnStored]] = []
         self._gathered_bytes = 0
         self.acks = Acks()
@@ -99,16 +101,20 @@ class Writer:
             return
         places, offsets = appended.physical_offsets(), appended.queue_offsets
 
-        def tell(is_durable: bool) -> None:
+        def tell(outcome: Outcome) -> None:
             first = 0
             for chunk, on_stored in gathered:
                 end = first + len(chunk)
-                on_stored(Stored(places[first:end], offsets[first:end], is_durable))
+                on_stored(Stored(places[first:end], offsets[first:end], outcome))
                 first = end
 
         self.when_durable(appended.end, tell)
 
     def _append(self, chunk: RecordChunk) -> Appended:
+        if not self._store.is_writing:
+            raise Refused(
+                ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave and takes no messages"
+            )
         begun = self._monotonic_s()
         try:
             appended = self._store.append(chunk)
@@ -123,11 +129,13 @@ class Writer:
         return appended
 
     def when_durable(self, end: PhysicalOffset, answer: Answer, *, wait: bool = True) -> None:
-        """Call `answer` once the log is safe up to `end`; at once if it is, or nobody waits."""
-        if not self._is_sync or not wait or self._store.flushed >= end:
-            answer(True)
+        """Call `answer` once the log is safe up to `end`; at once if it is, or nobody waits, or
+        waiting makes no sense."""
+        outcome = self._durability.verdict(end) if wait else Outcome.DURABLE
+        if outcome is not None:
+            answer(outcome)
         else:
-            self.acks.park(end, self._monotonic_s() + self._timeout_s, answer)
+            self.acks.park(end, self._monotonic_s() + self._durability.timeout_s, answer)
 
     def settle(self) -> None:
         """Write what was gathered, make visible what may be seen, tell who waits for it, release
@@ -139,8 +147,8 @@ class Writer:
                     tell(run)
         if self._unseen:
             self._note_seen(self._store.watermarks.dispatched)
-        if self._is_sync:
-            self.acks.release(self._store.flushed)
+        if len(self.acks):
+            self.acks.release(self._durability.confirmed())
 
     def _note_seen(self, position: PhysicalOffset) -> None:
         now_s = self._monotonic_s()
@@ -157,5 +165,10 @@ class Writer:
 
     def tick(self) -> None:
         if self._store.is_broken:
-            self.acks.fail_all()
-        self.acks.expire(self._monotonic_s())
+            self.acks.fail_all(Outcome.FLUSH_DISK_TIMEOUT)
+        self.acks.expire(self._monotonic_s(), self._durability.failure)
+
+    def give_up(self) -> None:
+        """The role of the master is lost: what waits will not be confirmed by us."""
+        self.write_gathered()
+        self.acks.fail_all(Outcome.NOT_MASTER)

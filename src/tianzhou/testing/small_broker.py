@@ -6,11 +6,14 @@ from typing import Final, NamedTuple, cast
 from tianzhou.base.kinds import Bytes, QueueOffset, queue_key
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.parts import Parts, assemble
+from tianzhou.broker.role import MASTER_ID, Role, Standing
+from tianzhou.broker.taking_over import begin_as_master
 from tianzhou.net.exchange import OnAnswer
 from tianzhou.net.link import Link
 from tianzhou.record import properties
 from tianzhou.record.ids import Host, encode_host
 from tianzhou.record.message import MessageView, decode_all
+from tianzhou.replication.durability import durability_of
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.read import ReadLimit
 from tianzhou.store.store import MessageStore
@@ -114,10 +117,15 @@ class SmallBroker:
 
     def _open(self) -> None:
         self.store = MessageStore(self.disk, ROOT, self._store_config, self.clock)
+        store = self.store
+        self.standing = Standing(self.config.name, Role.MASTER, MASTER_ID)
+        self.durability = durability_of(store)
         self.parts: Parts = assemble(
-            self.config, self.store, self.clock,
+            self.config, store, self.clock,
             store_host=HOST, monotonic_s=self.clock.monotonic_s,
+            standing=self.standing, durability=self.durability,
         )  # fmt: skip
+        begin_as_master(self.parts, store)
 
     # What the server does
 
@@ -132,7 +140,7 @@ class SmallBroker:
         """One tick; the flush thread has done its work before and after, if asked."""
         if flush:
             self.flush()
-        for service in self.parts.services:
+        for service in (*self.parts.services, *self.parts.watches):
             service.tick()
         self.parts.writer.tick()
         self.parts.writer.settle()

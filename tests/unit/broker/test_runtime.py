@@ -7,6 +7,8 @@ from administrator import Administrator
 
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.parts import assemble
+from tianzhou.broker.role import MASTER_ID, Role, Standing
+from tianzhou.replication.durability import durability_of
 from tianzhou.store.files import RealFiles
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
@@ -84,8 +86,9 @@ def test_a_real_disk_is_measured(tmp_path: Path) -> None:
     store = MessageStore(RealFiles(), str(tmp_path / "store"), STORE, clock)
     try:
         parts = assemble(
-            BrokerConfig(), store, clock, store_host=HOST, monotonic_s=clock.monotonic_s
-        )
+            BrokerConfig(), store, clock, store_host=HOST, monotonic_s=clock.monotonic_s,
+            standing=Standing("broker-a", Role.MASTER, MASTER_ID), durability=durability_of(store),
+        )  # fmt: skip
         assert RequestCode.GET_BROKER_RUNTIME_INFO in parts.codes
         from tianzhou.broker.runtime import Runtime
 

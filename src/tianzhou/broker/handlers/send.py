@@ -17,8 +17,9 @@ from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.broker.admission import INDEX_KEYS_MAX, MANY_KEYS_BYTES, Admission, SendHeader
 from tianzhou.broker.batches import new_entry, split
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.durable_reply import CODES
 from tianzhou.broker.incoming import Incoming, undecided
-from tianzhou.broker.send_answers import Asked, SendAnswers, code_of, refusal
+from tianzhou.broker.send_answers import Asked, SendAnswers, refusal
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.writer import Stored, Writer
 from tianzhou.net.desk import REMARK_CHARS_MAX
@@ -27,6 +28,7 @@ from tianzhou.net.link import Link
 from tianzhou.record import names as keys
 from tianzhou.record import properties
 from tianzhou.record.chunk import CRC_PLACEHOLDER, Entry
+from tianzhou.replication.durability import Outcome
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.store import Appended
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -133,8 +135,8 @@ class Send:
             return
 
         def answer(stored: Stored) -> None:
-            places, offsets, is_durable = stored
-            link.send(self._answers.singles(asked, places, offsets, code_of(is_durable)))
+            places, offsets, outcome = stored
+            link.send(self._answers.singles(asked, places, offsets, CODES[outcome]))
 
         self._store_row(link, entries, asked, answer)
 
@@ -228,7 +230,7 @@ class Send:
             return
 
         def answer(stored: Stored) -> None:
-            code, first = code_of(stored.is_durable), 0
+            code, first = CODES[stored.outcome], 0
             for one, end in zip(asked, ends, strict=True):
                 if not one[2] & ONEWAY_FLAG:
                     places, offset = stored.places[first:end], stored.offsets[first]
@@ -284,9 +286,9 @@ class Send:
     ) -> None:  # fmt: skip
         link.wait(1, size)
 
-        def answer(is_durable: bool) -> None:
+        def answer(outcome: Outcome) -> None:
             places, offset = appended.physical_offsets(), appended.queue_offsets[0]
-            code = code_of(is_durable)
+            code = CODES[outcome]
             link.send(self._answers.full(header, first, places, offset, code, is_batch=is_batch))
             link.waited(1, size)
 

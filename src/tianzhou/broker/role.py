@@ -1,0 +1,61 @@
+"""What a broker is in its group: the master, who takes messages, or a slave, who has copies.
+
+The role may change while the broker runs. Whoever decides that (an operator, a Raft group) calls
+`Broker.take_role`; everybody else asks here.
+"""
+
+import enum
+from collections.abc import Callable
+from typing import Final
+
+from tianzhou.net.exchange import Refused
+from tianzhou.wire._generated_codes import ResponseCode
+
+MASTER_ID: Final = 0
+
+
+class Role(enum.Enum):
+    MASTER = "MASTER"
+    """Takes messages, delivers delayed and timed ones, asks about transactions."""
+    SLAVE = "SLAVE"
+    """Follows a master: refuses messages, serves pulls and offsets."""
+
+
+class Standing:
+    """Owner: the broker loop; only `Broker.take_role` changes it.
+
+    Invariant: a master has id 0, a slave has another
+    """
+
+    def __init__(self, name: str, role: Role, broker_id: int, epoch: int = 0) -> None:
+        self._name = name
+        self.role = role
+        self.broker_id = broker_id
+        self.epoch = epoch
+        """Counts the masters of a group; who has the highest is right."""
+        self.master_address = ""
+        """Where the master serves clients, as far as a slave knows."""
+        self.changed: list[Callable[[], None]] = []
+        """Called after every change."""
+
+    @property
+    def is_master(self) -> bool:
+        return self.role is Role.MASTER
+
+    def take(self, role: Role, broker_id: int, epoch: int) -> None:
+        assert (role is Role.MASTER) == (broker_id == MASTER_ID), f"{role} with id {broker_id}"
+        assert epoch >= self.epoch, f"epoch {epoch} comes before {self.epoch}"
+        self.role, self.broker_id, self.epoch = role, broker_id, epoch
+        if role is Role.MASTER:
+            self.master_address = ""
+        for tell in self.changed:
+            tell()
+
+    def check_write(self) -> None:
+        if not self.is_master:
+            where = f"the master is {self.master_address}" if self.master_address else "no master"
+            raise Refused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"broker {self._name} with id {self.broker_id} is a slave and takes no messages; "
+                f"{where}",
+            )
