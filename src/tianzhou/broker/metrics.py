@@ -91,20 +91,20 @@ class Metrics(Collector):
         config = self.measured.config
         about = {"version": tianzhou.__version__, "cluster": config.cluster, "broker": config.name}
         yield InfoMetricFamily(f"{_PREFIX}broker", "Which broker this is", value=about)
-        yield _gauge("topics", "Topics of this broker", len(self.measured.topics))
-        yield _gauge("groups", "Consumer groups of this broker", len(self.measured.groups.all()))
+        yield gauge("topics", "Topics of this broker", len(self.measured.topics))
+        yield gauge("groups", "Consumer groups of this broker", len(self.measured.groups.all()))
 
     def _traffic(self) -> Iterator[Metric]:
         stats = self.measured.stats
-        yield _counter("messages_in", "Messages stored", stats.puts.count)
-        yield _counter("message_bytes_in", "Their size in the log", stats.puts.size)
-        yield _counter("messages_out", "Messages given to consumers", stats.gets.count)
-        yield _counter("message_bytes_out", "Their size in the log", stats.gets.size)
-        pulls = _counters("pulls", "Pulls answered, by whether they found anything", "result")
+        yield counter("messages_in", "Messages stored", stats.puts.count)
+        yield counter("message_bytes_in", "Their size in the log", stats.puts.size)
+        yield counter("messages_out", "Messages given to consumers", stats.gets.count)
+        yield counter("message_bytes_out", "Their size in the log", stats.gets.size)
+        pulls = counters("pulls", "Pulls answered, by whether they found anything", "result")
         pulls.add_metric(["found"], stats.found_count)
         pulls.add_metric(["nothing"], stats.missed_count)
         yield pulls
-        topics = _counters("topic_messages_in", "Messages stored, by topic", "topic")
+        topics = counters("topic_messages_in", "Messages stored, by topic", "topic")
         rows = [(flow.count, (topic,)) for topic, flow in stats.topic_puts.items()]
         self._fill(topics, rows)
         yield topics
@@ -112,7 +112,7 @@ class Metrics(Collector):
             ("group_messages_out", "Messages given to consumers, by group", stats.group_gets),
             ("group_messages_sent_back", "Messages to be retried", stats.group_send_backs),
         ):
-            family = _counters(name, help_, "group", "topic")
+            family = counters(name, help_, "group", "topic")
             self._fill(family, [(flow.count, (group, topic))
                                 for (topic, group), flow in flows.items()])  # fmt: skip
             yield family
@@ -123,15 +123,15 @@ class Metrics(Collector):
         for lag in every:
             place = (lag.group, lag.queue.topic)
             totals[place] = totals.get(place, 0) + lag.messages
-        family = _gauges("group_lag_messages", "Messages that wait for a group", "group", "topic")
+        family = gauges("group_lag_messages", "Messages that wait for a group", "group", "topic")
         self._fill(family, [(messages, place) for place, messages in totals.items()])
         yield family
         yield from self._queue_lags(every)
 
     def _queue_lags(self, every: list[Lag]) -> Iterator[Metric]:
         labels = ("group", "topic", "queue")
-        count = _gauges("queue_lag_messages", "Messages that wait in a queue for a group", *labels)
-        age = _gauges("queue_lag_age_seconds", "How long the oldest of them has waited", *labels)
+        count = gauges("queue_lag_messages", "Messages that wait in a queue for a group", *labels)
+        age = gauges("queue_lag_age_seconds", "How long the oldest of them has waited", *labels)
         shown = self.measured.lags.largest(every, ROWS_MAX)
         ages_ms = self.measured.lags.ages_ms(shown, self.measured.clock.now_ms())
         for lag, age_ms in zip(shown, ages_ms, strict=True):
@@ -158,29 +158,29 @@ class Metrics(Collector):
     def _store(self) -> Iterator[Metric]:
         store = self.measured.store
         marks, usage = store.watermarks, store.usage
-        yield _gauge("log_bytes", "Size of the log", marks.appended - marks.minimum)
-        yield _gauge("unflushed_bytes", "Appended, not synced", marks.appended - marks.flushed)
-        yield _gauge("undispatched_bytes", "Appended, not visible",
+        yield gauge("log_bytes", "Size of the log", marks.appended - marks.minimum)
+        yield gauge("unflushed_bytes", "Appended, not synced", marks.appended - marks.flushed)
+        yield gauge("undispatched_bytes", "Appended, not visible",
                      marks.appended - marks.dispatched)  # fmt: skip
-        yield _gauge("disk_size_bytes", "Size of the disk of the log", usage.total)
-        yield _gauge("disk_free_bytes", "Free space on it", usage.free)
-        yield _gauge("writes_refused", "1 while messages are refused for lack of space",
+        yield gauge("disk_size_bytes", "Size of the disk of the log", usage.total)
+        yield gauge("disk_free_bytes", "Free space on it", usage.free)
+        yield gauge("writes_refused", "1 while messages are refused for lack of space",
                      int(bool(store.refusal)))  # fmt: skip
-        yield _gauge("store_broken", "1 after a write or sync failed", int(store.is_broken))
-        yield _gauge("damaged_records", "Records whose checksum fails", len(store.damaged))
+        yield gauge("store_broken", "1 after a write or sync failed", int(store.is_broken))
+        yield gauge("damaged_records", "Records whose checksum fails", len(store.damaged))
 
     def _clients(self) -> Iterator[Metric]:
         measured, counts = self.measured, self.measured.counts
         for name, help_ in GAUGES.items():
-            yield _gauge(name, help_, counts[name]())
+            yield gauge(name, help_, counts[name]())
         for name, help_ in COUNTERS.items():
-            yield _counter(name, help_, counts[name]())
-        clients = _gauges("clients", "Living members of groups, by role", "role")
+            yield counter(name, help_, counts[name]())
+        clients = gauges("clients", "Living members of groups, by role", "role")
         consumers = measured.sessions.consumers.values()
         clients.add_metric(["producer"], sum(map(len, measured.sessions.producers.values())))
         clients.add_metric(["consumer"], sum(len(group.clients) for group in consumers))
         yield clients
-        refused = _counters("requests_refused", "Requests answered with an error", "cause")
+        refused = counters("requests_refused", "Requests answered with an error", "cause")
         for code, count in sorted(measured.stats.refusals.items()):
             refused.add_metric([_CODES.get(code, str(code))], count)
         yield refused
@@ -188,8 +188,8 @@ class Metrics(Collector):
     def _watched(self) -> Iterator[Metric]:
         watchdog = self.measured.watchdog
         now, ever = watchdog.counts(), watchdog.found_counts
-        stuck = _gauges("watchdog_findings", "What stands still now, by kind", "kind")
-        found = _counters("watchdog_found", "What the watchdog has found, by kind", "kind")
+        stuck = gauges("watchdog_findings", "What stands still now, by kind", "kind")
+        found = counters("watchdog_found", "What the watchdog has found, by kind", "kind")
         for kind in Kind:
             stuck.add_metric([kind.value], now[kind])
             found.add_metric([kind.value], ever[kind])
@@ -208,19 +208,19 @@ class Metrics(Collector):
         self._left_out[family.name] = len(rows) - len(shown)
 
 
-def _gauge(name: str, help_: str, value: float) -> GaugeMetricFamily:
+def gauge(name: str, help_: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(_PREFIX + name, help_, value=value)
 
 
-def _counter(name: str, help_: str, value: float) -> CounterMetricFamily:
+def counter(name: str, help_: str, value: float) -> CounterMetricFamily:
     return CounterMetricFamily(_PREFIX + name, help_, value=value)
 
 
-def _gauges(name: str, help_: str, *labels: str) -> GaugeMetricFamily:
+def gauges(name: str, help_: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(_PREFIX + name, help_, labels=labels)
 
 
-def _counters(name: str, help_: str, *labels: str) -> CounterMetricFamily:
+def counters(name: str, help_: str, *labels: str) -> CounterMetricFamily:
     return CounterMetricFamily(_PREFIX + name, help_, labels=labels)
 
 

@@ -1,0 +1,71 @@
+"""What a supervisor is told."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tianzhou.broker.health import Health
+from tianzhou.store.errors import StoreFenced
+from tianzhou.testing.small_broker import SmallBroker
+
+NAMES = ["ns1:9876", "ns2:9876"]
+
+
+def health(broker: SmallBroker, *, missing: list[str]) -> Health:
+    return Health("broker-a", broker.store, broker.parts.permission, lambda: missing, len(NAMES))
+
+
+def read(answer: tuple[int, bytes]) -> tuple[int, Any]:
+    return answer[0], json.loads(answer[1])
+
+
+def test_all_is_well() -> None:
+    found = health(SmallBroker(), missing=[])
+    assert read(found.live()) == (200, {"status": "alive", "reasons": []})
+    assert read(found.ready()) == (200, {"status": "ready", "reasons": []})
+
+
+def test_one_nameserver_is_enough_to_be_found() -> None:
+    broker = SmallBroker()
+    assert health(broker, missing=NAMES[:1]).ready()[0] == 200
+    code, said = read(health(broker, missing=NAMES).ready())
+    assert code == 503
+    assert said["status"] == "not ready"
+    assert "ns1:9876, ns2:9876" in said["reasons"][0]
+    assert "tianzhou doctor" in said["reasons"][0]
+
+
+def test_a_drained_broker_is_not_ready_and_lives() -> None:
+    broker = SmallBroker()
+    broker.parts.permission.set(4)
+    found = health(broker, missing=[])
+    assert found.live()[0] == 200
+    (reason,) = read(found.ready())[1]["reasons"]
+    assert reason.endswith("tianzhou broker drain broker-a --undo")
+
+
+def test_a_broken_store_needs_a_restart() -> None:
+    broker = SmallBroker()
+
+    def broken() -> None:
+        raise OSError(5, "Input/output error")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker.store.log, "sync", lambda *_: broken())
+        broker.send("orders")
+        with pytest.raises(StoreFenced):
+            broker.store.flush()
+    found = health(broker, missing=[])
+    for code, said in (read(found.live()), read(found.ready())):
+        assert code == 503
+        assert "tianzhou store verify" in said["reasons"][0]
+
+
+def test_a_full_disk_says_so() -> None:
+    broker = SmallBroker()
+    broker.disk.capacity = 1
+    broker.store.clean()
+    code, said = read(health(broker, missing=[]).ready())
+    assert code == 503
+    assert "writes are refused" in said["reasons"][0]

@@ -1,0 +1,78 @@
+"""How far groups are behind, in messages and in time."""
+
+from administrator import join, make_topic
+
+from tianzhou.base.kinds import QueueOffset
+from tianzhou.broker.lags import Lag, Lags
+from tianzhou.testing.small_broker import SmallBroker
+
+TOPIC, GROUP = "orders", "billing"
+
+
+def lags_of(broker: SmallBroker) -> Lags:
+    return broker.parts.measured.lags
+
+
+def rows(broker: SmallBroker) -> dict[tuple[str, str, int], int]:
+    return {
+        (lag.group, lag.queue.topic, lag.queue.queue_id): lag.messages
+        for lag in lags_of(broker).all()
+    }
+
+
+def filled() -> SmallBroker:
+    """Three messages in queue 0, a second apart; one in queue 1. A group that has read one."""
+    broker = SmallBroker()
+    make_topic(broker, TOPIC, 2)
+    for _ in range(3):
+        broker.send(TOPIC)
+        broker.clock.advance(seconds=1)
+    broker.send(TOPIC, queue_id=1)
+    broker.parts.offsets.put(GROUP, TOPIC, 0, 1)
+    return broker
+
+
+def test_lag_of_every_queue_of_a_topic_that_a_group_has_begun() -> None:
+    broker = filled()
+    assert rows(broker) == {(GROUP, TOPIC, 0): 2, (GROUP, TOPIC, 1): 1}
+
+
+def test_the_age_is_that_of_the_oldest_message_that_waits() -> None:
+    broker = filled()
+    lags = lags_of(broker)
+    every = sorted(lags.all(), key=lambda lag: lag.queue)
+    # The second message of queue 0 is two seconds old, the only one of queue 1 came just now.
+    assert lags.ages_ms(every, broker.clock.now_ms()) == [2_000, 0]
+    broker.clock.advance(seconds=10)
+    assert lags.ages_ms(every, broker.clock.now_ms()) == [12_000, 10_000]
+    broker.parts.offsets.put(GROUP, TOPIC, 0, 3)
+    every = sorted(lags.all(), key=lambda lag: lag.queue)
+    assert lags.ages_ms(every, broker.clock.now_ms()) == [0, 10_000]
+
+
+def test_what_has_expired_waits_no_longer() -> None:
+    broker = filled()
+    broker.store.queues.of_topic(TOPIC)[0].min_offset = QueueOffset(2)
+    assert rows(broker)[GROUP, TOPIC, 0] == 1
+
+
+def test_a_living_group_that_gave_up_a_topic_is_not_behind_in_it() -> None:
+    broker = filled()
+    make_topic(broker, "audits", 1)
+    join(broker, GROUP, "audits")
+    assert rows(broker) == {}
+
+
+def test_topics_that_are_gone_and_groups_of_the_brokers_own_are_left_out() -> None:
+    broker = filled()
+    broker.parts.offsets.put(GROUP, "gone", 0, 0)
+    broker.parts.offsets.put("CID_RMQ_SYS_TRANS", TOPIC, 0, 0)
+    assert rows(broker).keys() == {(GROUP, TOPIC, 0), (GROUP, TOPIC, 1)}
+
+
+def test_the_largest_are_shown() -> None:
+    lags = lags_of(filled())
+    every = list(lags.all())
+    assert lags.largest(every, 2) == every
+    assert [lag.messages for lag in lags.largest(every, 1)] == [2]
+    assert isinstance(every[0], Lag)

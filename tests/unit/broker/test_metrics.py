@@ -1,0 +1,161 @@
+"""What /metrics says, read as Prometheus reads it."""
+
+import pytest
+from administrator import Administrator, join, make_topic
+from prometheus_client.parser import text_string_to_metric_families
+
+from tianzhou.broker import metrics as module
+from tianzhou.broker.metrics import Metrics
+from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_headers_pull import PullMessageRequest
+
+TOPIC, GROUP = "orders", "billing"
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scraped(broker: SmallBroker) -> Series:
+    counts = broker.parts.measured.counts
+    for name in module.GAUGES | module.COUNTERS:
+        counts.setdefault(name, lambda: 0)  # those of the server, which is not here
+    text = Metrics(broker.parts.measured).page().decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(series: Series, name: str, **labels: str) -> float:
+    return series[f"tianzhou_{name}", frozenset(labels.items())]
+
+
+def pull(broker: SmallBroker, offset: int, group: str = GROUP, topic: str = TOPIC) -> None:
+    fields = PullMessageRequest(
+        consumer_group=group, topic=topic, queue_id=0, queue_offset=offset, max_msg_nums=32,
+        sys_flag=4, commit_offset=0, suspend_timeout_ms=0, subscription="*", sub_version=0,
+    )  # fmt: skip
+    assert broker.ask(RequestCode.PULL_MESSAGE, fields.to_ext())
+
+
+def test_traffic_is_counted() -> None:
+    broker = SmallBroker()
+    make_topic(broker, TOPIC, 1)
+    for _ in range(3):
+        broker.send(TOPIC)
+    pull(broker, 1)
+    pull(broker, 3)
+    series = scraped(broker)
+    assert value(series, "messages_in_total") == 3
+    assert value(series, "topic_messages_in_total", topic=TOPIC) == 3
+    assert value(series, "messages_out_total") == 2
+    assert value(series, "group_messages_out_total", group=GROUP, topic=TOPIC) == 2
+    assert value(series, "pulls_total", result="found") == 1
+    assert value(series, "pulls_total", result="nothing") == 1
+    assert value(series, "log_bytes") == value(series, "message_bytes_in_total") > 0
+
+
+def test_lag_by_queue_in_messages_and_seconds() -> None:
+    broker = SmallBroker()
+    make_topic(broker, TOPIC, 2)
+    for _ in range(3):
+        broker.send(TOPIC)
+        broker.clock.advance(seconds=1)
+    broker.parts.offsets.put(GROUP, TOPIC, 0, 1)
+    series = scraped(broker)
+    place = {"group": GROUP, "topic": TOPIC}
+    assert value(series, "queue_lag_messages", queue="0", **place) == 2
+    assert value(series, "queue_lag_age_seconds", queue="0", **place) == 2.0
+    assert value(series, "queue_lag_messages", queue="1", **place) == 0
+    assert value(series, "queue_lag_age_seconds", queue="1", **place) == 0
+    assert value(series, "group_lag_messages", **place) == 2
+
+
+def test_durations_are_histograms() -> None:
+    broker = SmallBroker()
+    broker.send(TOPIC)
+    pull(broker, 0)
+    series = scraped(broker)
+    for name in ("append_seconds", "read_seconds", "dispatch_delay_seconds"):
+        assert value(series, f"{name}_count") >= 1, name
+        assert value(series, f"{name}_bucket", le="+Inf") == value(series, f"{name}_count")
+        # Time stands still in this broker.
+        assert value(series, f"{name}_bucket", le="0.0001") == value(series, f"{name}_count")
+
+
+def test_what_waits_for_the_disk_is_a_dispatch_delay() -> None:
+    broker = SmallBroker()
+    broker.send(TOPIC)
+    times = broker.parts.writer.dispatch_times
+    seen = times.count
+    broker.parts.writer.put([])  # an append that nobody settles
+    broker.clock.advance(seconds=3)
+    broker.parts.writer.settle()
+    assert times.count == seen + 1
+    assert times.longest_s == 3.0
+
+
+def test_errors_are_counted_by_their_cause() -> None:
+    broker = SmallBroker()
+    broker.send("no/such:name")
+    pull(broker, 0, topic="never-made")
+    Administrator(broker).ask(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=GROUP, topic="none")
+    Administrator(broker).ask(9_999)
+    series = scraped(broker)
+    causes = {
+        dict(labels)["cause"]: count
+        for (name, labels), count in series.items()
+        if name == "tianzhou_requests_refused_total"
+    }
+    assert causes["topic_not_exist"] == 1
+    assert causes["request_code_not_supported"] == 1
+    assert sum(causes.values()) == 4
+
+
+def test_members_are_counted_by_role_and_never_named() -> None:
+    broker = SmallBroker()
+    broker.send(TOPIC, named={"TAGS": "secret-tag", "KEYS": "secret-key"})
+    join(broker, GROUP, TOPIC, client_id="10.1.1.1@4711")
+    pull(broker, 0)
+    pull(broker, 0, topic="never-made")
+    broker.parts.offsets.put(GROUP, TOPIC, 0, 0)
+    broker.heartbeat(RecordingPeer(), "producer@1", producers=("senders",))
+    series = scraped(broker)
+    assert value(series, "clients", role="consumer") == 1
+    assert value(series, "clients", role="producer") == 1
+    labels = {label for _, pairs in series for label, _ in pairs}
+    assert labels == {
+        "broker", "cause", "cluster", "group", "kind", "le", "metric", "queue", "result", "role",
+        "topic", "version",
+    }  # fmt: skip
+    said = " ".join(text for _, pairs in series for _, text in pairs)
+    for word in ("4711", "10.1.1.1", "producer@1", "secret"):
+        assert word not in said
+
+
+def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROWS_MAX", 5)
+    broker = SmallBroker()
+    for number in range(8):
+        make_topic(broker, f"topic-{number}", 2)
+        for _ in range(number + 1):
+            broker.send(f"topic-{number}")
+        broker.parts.offsets.put(GROUP, f"topic-{number}", 0, 0)
+    series = scraped(broker)
+    names = [name for name, _ in series]
+    for name in ("topic_messages_in_total", "queue_lag_messages", "queue_lag_age_seconds"):
+        assert names.count(f"tianzhou_{name}") == 5, name
+    # The largest are shown, and how many are not.
+    assert value(series, "topic_messages_in_total", topic="topic-7") == 8
+    assert value(series, "queue_lag_messages", group=GROUP, topic="topic-7", queue="0") == 8
+    assert value(series, "series_left_out", metric="tianzhou_topic_messages_in") == 3
+    assert value(series, "series_left_out", metric="tianzhou_queue_lag_messages") == 11
+    assert value(series, "series_left_out", metric="tianzhou_group_lag_messages") == 3
+
+
+def test_parts_that_not_every_broker_has_can_add_their_own() -> None:
+    broker = SmallBroker()
+    scraped(broker)
+    metrics = Metrics(broker.parts.measured)
+    metrics.more.append(lambda: [module.gauge("replication_lag_bytes", "Not yet copied", 17)])
+    assert b"\ntianzhou_replication_lag_bytes 17.0\n" in metrics.page()
