@@ -7,8 +7,8 @@ import pytest
 
 from pipelines.conftest import Place
 from tianzhou.spark.tables.errors import TableError
-from tianzhou.spark.tables.history_table import Range, history
-from tianzhou.spark.tables.query import Bodies, query
+from tianzhou.spark.tables.history_table import Cluster, Range, history
+from tianzhou.spark.tables.query import Bodies, query, query_once
 from tianzhou.spark.tables.sql_text import read_sql
 
 TOPICS = {"orders", "pay-ments", "%DLQ%stock"}
@@ -90,6 +90,27 @@ def test_topic_and_archive_are_one_table(place: Place) -> None:
     alone = place.cluster("archive")
     only = type(alone)({}, alone.archive)
     assert history(place.spark, topic, only).count() == 40
+
+
+def test_filters_reach_the_broker_where_that_is_safe(place: Place) -> None:
+    """A SELECT that reads a topic in two places would see in one what the other asked for."""
+    topic = place.topic("orders")
+    place.send(topic, [f"{n}" for n in range(16)])
+    # A task for each row shows what is planned.
+    cluster = Cluster({"nameserver": place.nameserver, "maxRowsPerPartition": "1"})
+
+    def once(text: str) -> Any:
+        return query_once(place.spark, text, cluster, bodies="raw")
+
+    few = once(f"SELECT queueOffset FROM `{topic}` WHERE queueId = 1 AND queueOffset >= 2")
+    assert sorted(row.queueOffset for row in few.collect()) == [2, 3]
+    assert few.rdd.getNumPartitions() == 2
+    some = history(place.spark, topic, cluster, Range(first_offset=1, last_offset=2))
+    assert some.rdd.getNumPartitions() == some.count() == 8
+    both = f"""SELECT a.queueOffset FROM `{topic}` a WHERE queueId = 1
+               UNION ALL SELECT queueOffset FROM `{topic}` WHERE queueId = 2
+               UNION ALL SELECT (SELECT count(*) FROM `{topic}`)"""
+    assert sorted(row[0] for row in once(both).collect()) == sorted([*range(4), *range(4), 16])
 
 
 def test_gaps_are_not_passed_over(place: Place) -> None:

@@ -2,19 +2,14 @@
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
-from pyspark.sql.functions import col
 
 from clients.waiting import wait_until
 from spark.conftest import Tables
 from spark.filling import Filling
 from tianzhou.record import flags
-from tianzhou.spark.batch_reader import TopicReader
-from tianzhou.spark.options import read_options_of
-from tianzhou.spark.reading import Ranges
-from tianzhou.spark.schema import TOPIC, table_schema
+from tianzhou.spark.schema import TOPIC
 
 pytestmark = pytest.mark.slow
 
@@ -138,55 +133,6 @@ def test_a_java_broker_gives_little_at_a_time(tables: Tables, filling: Filling, 
 def test_an_empty_topic(tables: Tables, filling: Filling, topic: str) -> None:
     filling.create(topic, 2)
     assert tables.read(topic).count() == 0
-
-
-def test_a_filtered_query_leaves_the_table_as_it_was(
-    tables: Tables, filling: Filling, topic: str
-) -> None:
-    """With pushdown Spark would remember the filter; our sessions have it off."""
-    filling.many(topic, 60)
-    rows = tables.read(topic)
-    count = rows.count()
-    assert rows.where("queueOffset < 3").count() < count
-    assert rows.count() == count
-
-
-@pytest.fixture
-def pushdown(tables: Tables) -> Iterator[None]:
-    tables.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    yield
-    tables.spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-
-
-@pytest.mark.usefixtures("pushdown")
-def test_filters_are_pushed_down(tables: Tables, filling: Filling, topic: str) -> None:
-    bodies = filling.many(topic, 300)
-    rows = tables.read(topic)
-    chosen = "tags = 'tag-1' AND queueOffset >= 5 AND storeTimestamp > '2020-01-01'"
-    wanted = [r for r in rows.collect() if r.tags == "tag-1" and r.queueOffset >= 5]
-    assert rows.where(col("queueId").isin(1, 2) & (col("queueOffset") < 10)).count() == 20
-    assert rows.where(chosen).count() == len(wanted)
-    assert rows.where(col("topic") == "another").count() == 0
-    assert rows.where("storeTimestamp < '2020-01-01'").count() == 0
-    assert rows.where("tags is null").count() == 0
-    assert rows.where("tags = 'tag-1' OR queueId = 0").count() > len(bodies) / 3
-    tables.spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-    assert tables.read(topic).where("queueId = 1").count() == filling.ends(topic)[1]
-
-
-def test_pushed_filters_spare_the_broker(filling: Filling, topic: str, tables: Tables) -> None:
-    """What is planned after a filter is only what can matter."""
-    from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
-
-    filling.many(topic, 400)
-    given = {"nameserver": tables.nameserver, "topic": topic}
-    reader = TopicReader(read_options_of(given, is_stream=False), table_schema(TOPIC, []))
-    filters = [EqualTo(("queueId",), 2), GreaterThanOrEqual(("queueOffset",), 90)]
-    assert reader.pushFilters(filters) == filters
-    (task,) = reader.partitions()
-    assert isinstance(task, Ranges)
-    (part,) = task.ranges
-    assert (part.queue.queue_id, part.start, part.end) == (2, 90, filling.ends(topic)[2])
 
 
 def test_sql_views(tables: Tables, filling: Filling, topic: str) -> None:

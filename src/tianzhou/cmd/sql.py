@@ -56,12 +56,12 @@ def sql(
         raise UsageError("--format parquet needs --output")
     from tianzhou.cmd.spark_session import SHORT, session
     from tianzhou.spark.tables.history_table import Cluster
-    from tianzhou.spark.tables.query import query
+    from tianzhou.spark.tables.query import query_once
 
     cluster = Cluster({"nameserver": nameserver} if nameserver else {}, archive)
     log = Path(tempfile.gettempdir()) / "tianzhou-sql.log"
     with session("tianzhou-sql", master=master, config=SHORT, log=log) as spark:
-        found = query(spark, text, cluster, bodies=bodies)
+        found = query_once(spark, text, cluster, bodies=bodies)
         show(found, form, output, rows_max=rows)
 
 

@@ -1,7 +1,6 @@
 """A topic as a table that ends: planned once on the driver, read by tasks."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
@@ -12,13 +11,11 @@ from tianzhou.spark.arrow import Batch
 from tianzhou.spark.option_values import EARLIEST, LATEST
 from tianzhou.spark.options import ReadOptions
 from tianzhou.spark.plan import Offsets
-from tianzhou.spark.pushdown import Narrowed, Optional, narrow
+from tianzhou.spark.pushdown import Narrowed, narrow
 from tianzhou.spark.reading import Ranges, read_ranges
 from tianzhou.spark.schema import TOPIC, arrow_schema
 from tianzhou.spark.topics import Topics, told
 from tianzhou.wire.queues import MessageQueue
-
-_PUSH_FILTERS: Final = DataSourceReader.pushFilters
 
 
 class TopicReader(DataSourceReader):
@@ -26,15 +23,6 @@ class TopicReader(DataSourceReader):
         self._options = options
         self._schema = arrow_schema(TOPIC, schema)
         self._narrowed = Narrowed()
-
-    @property
-    def pushFilters(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return Optional(_PUSH_FILTERS, self._push)
-
-    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Spark keeps all of them: they are used to read less, not to be exact."""
-        self._narrowed = narrow(filters)
-        return filters
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
@@ -99,3 +87,16 @@ class TopicReader(DataSourceReader):
         if end_ms is not None:
             for queue, offset in brokers.offsets_at(queues, end_ms).items():
                 end[queue] = min(end[queue], offset)
+
+
+class NarrowedReader(TopicReader):
+    """The same with the option `pushdown`: the filter of the query says what is planned.
+
+    Spark 4.3 keeps what was planned with the table and asks again only for a query that has a
+    filter; any other one gets what the last filter left. So this is for tables of one query.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Spark keeps all of them: they are used to read less, not to be exact."""
+        self._narrowed = narrow(filters)
+        return filters

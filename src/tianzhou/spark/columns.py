@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tianzhou.base.kinds import Bytes
 from tianzhou.record import compression, flags, names
+from tianzhou.record.columns import HEAD_DTYPE, gather
 from tianzhou.record.compression import DecompressionError
 from tianzhou.record.errors import RecordDamaged
 from tianzhou.record.ids import decode_host, offset_id
@@ -26,7 +27,6 @@ from tianzhou.record.layout import (
     MAGIC_V2,
     position_of,
 )
-from tianzhou.record.walk import HEAD_DTYPE, gather
 from tianzhou.spark.arrow import Array, Batch, Kind, Schema, pa, pc
 from tianzhou.spark.entries import Entries, split_keys
 from tianzhou.spark.slices import Int64s, Raw, as_text, binary_slices, integers

@@ -114,6 +114,9 @@ READ: Final = CLUSTER | COLUMNS | {
                    ("subExpression",)),
     "sql92": Option(_read_sql, "An expression over properties; the broker filters.",
                     ("filter",)),
+    "pushdown": Option(
+        read_bool, "For a batch that one query reads: its filters say what is read at all "
+        "(`false`)."),
     "maxRowsPerPartition": Option(
         read_count, "Messages that one task reads at most.", ("maxRecordsPerPartition",)),
     "minPartitions": Option(read_count, "Tasks that a read is divided into at least."),
@@ -193,6 +196,7 @@ class ReadOptions:
     ending_ms: int | None
     tags: str
     sql92: str
+    pushdown: bool
     rows_per_partition_max: int | None
     partitions_min: int
     fail_on_data_loss: bool
@@ -212,10 +216,8 @@ def read_options_of(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions
         )
     _refuse_pairs(found, ("startingOffsets", "startingTimestamp"),
                   ("endingOffsets", "endingTimestamp"), ("tags", "sql92"))  # fmt: skip
-    if is_stream and {"endingOffsets", "endingTimestamp"} & found.keys():
-        raise SourceError(
-            "WRONG_OPTION", "a stream has no end: endingOffsets and endingTimestamp are for batches"
-        )
+    if is_stream:
+        _refuse_in_streams(found)
     starting = found.get("startingOffsets", LATEST if is_stream else EARLIEST)
     ending = found.get("endingOffsets", LATEST)
     if not is_stream and (starting == LATEST or ending == EARLIEST):
@@ -228,6 +230,7 @@ def read_options_of(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions
         starting=starting, ending=ending,
         starting_ms=found.get("startingTimestamp"), ending_ms=found.get("endingTimestamp"),
         tags=found.get("tags", "*"), sql92=found.get("sql92", ""),
+        pushdown=found.get("pushdown", False),
         rows_per_partition_max=found.get("maxRowsPerPartition"),
         partitions_min=found.get("minPartitions", 1),
         fail_on_data_loss=found.get("failOnDataLoss", True),
@@ -237,6 +240,17 @@ def read_options_of(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions
         trigger_delay_ms=found.get("maxTriggerDelay", 15 * 60_000),
         pull_count=found.get("pullBatchSize"),
     )  # fmt: skip
+
+
+def _refuse_in_streams(found: dict[str, Any]) -> None:
+    if {"endingOffsets", "endingTimestamp"} & found.keys():
+        raise SourceError(
+            "WRONG_OPTION", "a stream has no end: endingOffsets and endingTimestamp are for batches"
+        )
+    if found.get("pushdown"):
+        raise SourceError(
+            "WRONG_OPTION", "Spark pushes no filters into streams: pushdown is for batches"
+        )
 
 
 def _refuse_pairs(found: dict[str, Any], *pairs: tuple[str, str]) -> None:

@@ -4,7 +4,7 @@ Narrowing may keep rows that the filter refuses, because Spark looks at every ro
 must never lose one that the filter accepts.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -129,19 +129,3 @@ def _bound(found: Narrowed, column: str, kind: type[Filter], value: object) -> N
             found.time_ms.narrow(kind, int(aware.timestamp() * 1000))
         case _:
             pass
-
-
-class Optional:
-    """`pushFilters` of a reader that works in sessions with and without filter pushdown.
-
-    Spark refuses to plan a reader that overrides the method while
-    `spark.sql.python.filterPushdown.enabled` is off, its default, instead of not calling it. It
-    looks at `__func__`; where the setting is on it calls.
-    """
-
-    def __init__(self, base: object, push: Callable[[list[Filter]], Iterable[Filter]]) -> None:
-        self.__func__ = base
-        self._push = push
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return self._push(filters)

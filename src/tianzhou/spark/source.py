@@ -3,7 +3,7 @@
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from tianzhou.spark.batch_reader import TopicReader
+from tianzhou.spark.batch_reader import NarrowedReader, TopicReader
 from tianzhou.spark.errors import SourceError
 from tianzhou.spark.options import read_options_of, write_options_of
 from tianzhou.spark.schema import TOPIC, table_schema
@@ -23,7 +23,8 @@ class RocketMQ(DataSource):
         return table_schema(TOPIC, asked)
 
     def reader(self, schema: StructType) -> TopicReader:
-        return TopicReader(read_options_of(self.options, is_stream=False), schema)
+        options = read_options_of(self.options, is_stream=False)
+        return (NarrowedReader if options.pushdown else TopicReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:
         return TopicStreamReader(read_options_of(self.options, is_stream=True), schema)

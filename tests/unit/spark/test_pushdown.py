@@ -3,7 +3,6 @@
 from datetime import UTC, datetime
 
 from pyspark.sql.datasource import (
-    DataSourceReader,
     EqualTo,
     Filter,
     GreaterThan,
@@ -15,7 +14,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from tianzhou.spark.pushdown import CLOCK_MARGIN_MS, Optional, narrow
+from tianzhou.spark.pushdown import CLOCK_MARGIN_MS, narrow
 
 
 def test_queues() -> None:
@@ -56,9 +55,3 @@ def test_the_rest_is_left_to_spark() -> None:
         EqualTo(("topic",), None), EqualTo(("properties", "a"), "b"),
     ]  # fmt: skip
     assert narrow(filters) == narrow([])
-
-
-def test_spark_takes_it_for_the_method_that_was_not_overridden() -> None:
-    made = Optional(DataSourceReader.pushFilters, list)
-    assert made.__func__ is DataSourceReader.pushFilters
-    assert made([]) == []

@@ -104,9 +104,11 @@ def test_all_mistakes_are_told_at_once() -> None:
         read(minPartitions="x", failOnDataLoss="y")
 
 
-def test_streams_have_no_end() -> None:
+def test_streams_have_no_end_and_no_pushdown() -> None:
     with pytest.raises(SourceError, match="a stream has no end"):
         read(is_stream=True, endingOffsets="latest")
+    with pytest.raises(SourceError, match="pushdown is for batches"):
+        read(is_stream=True, pushdown="true")
 
 
 def test_secrets_are_not_shown() -> None:

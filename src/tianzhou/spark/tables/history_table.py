@@ -14,8 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tianzhou.client.errors import TopicNotFound
+from tianzhou.client.sync.brokers import Brokers
 from tianzhou.spark import plan
 from tianzhou.spark.options import ReadOptions, read_options_of
+from tianzhou.spark.pushdown import CLOCK_MARGIN_MS
 from tianzhou.spark.schema import TOPIC
 from tianzhou.spark.tables.errors import TableError
 from tianzhou.spark.tables.log import State
@@ -72,8 +74,8 @@ def history(spark: SparkSession, topic: str, cluster: Cluster, wanted: Range = A
     TableError if some are gone, and SourceError if nobody knows the topic."""
     state = Table(cluster.archive).state() if cluster.archive else State()
     ends = plan.from_json({topic: state.ends[topic]}) if topic in state.ends else {}
-    parts = [_live(spark, topic, cluster, ends)] if cluster.options.get("nameserver") else []
-    found = [part for part in parts if part is not None]
+    live = _live(spark, topic, cluster, ends, wanted) if cluster.options.get("nameserver") else None
+    found = [live] if live is not None else []
     if ends:
         assert cluster.archive is not None
         rows = Table(cluster.archive).read(spark, state)
@@ -85,9 +87,10 @@ def history(spark: SparkSession, topic: str, cluster: Cluster, wanted: Range = A
 
 
 def _live(
-    spark: SparkSession, topic: str, cluster: Cluster, ends: plan.Offsets
+    spark: SparkSession, topic: str, cluster: Cluster, ends: plan.Offsets, wanted: Range
 ) -> DataFrame | None:
-    """What the broker has behind the archive's end; None if only the archive knows the topic."""
+    """What the broker has behind the archive's end, as far as it can be wanted; None if only the
+    archive knows the topic."""
     options = _read_options(cluster, topic)
     with told(options), options.cluster.connect() as brokers:
         topics = Topics(brokers, options)
@@ -98,11 +101,27 @@ def _live(
                 return None
             raise
         earliest, latest = topics.earliest(queues), topics.latest(queues)
-    starts = {queue: ends.get(queue, earliest[queue]) for queue in queues}
+        starts = {queue: ends.get(queue, earliest[queue]) for queue in queues}
+        first, last = _narrowed(brokers, starts, latest, wanted)
     _check(starts, earliest, latest)
     reader = spark.read.format("rocketmq").options(**cluster.options).option("topic", topic)
-    reader = reader.option("startingOffsets", json.dumps(plan.to_json(starts)))
-    return reader.option("endingOffsets", json.dumps(plan.to_json(latest))).load()
+    reader = reader.option("startingOffsets", json.dumps(plan.to_json(first)))
+    return reader.option("endingOffsets", json.dumps(plan.to_json(last))).load()
+
+
+def _narrowed(
+    brokers: Brokers, starts: plan.Offsets, ends: plan.Offsets, wanted: Range
+) -> tuple[plan.Offsets, plan.Offsets]:
+    """Offsets between which all wanted rows are; others are read for nothing."""
+    first, last = starts, ends
+    if wanted.first_offset is not None:
+        first = plan.clamped(dict.fromkeys(starts, wanted.first_offset), starts, ends)
+    if wanted.last_offset is not None:
+        last = plan.clamped(dict.fromkeys(ends, wanted.last_offset + 1), starts, ends)
+    if wanted.as_of_ms is not None:
+        behind_ms = wanted.as_of_ms + CLOCK_MARGIN_MS + 1
+        last = plan.clamped(brokers.offsets_at(last, behind_ms), starts, last)
+    return first, last
 
 
 def _check(

@@ -1,5 +1,8 @@
 """SQL over topics: what `tianzhou sql` does, for programs and notebooks too."""
 
+import io
+from contextlib import redirect_stdout
+from dataclasses import replace
 from typing import Literal
 
 from pyspark.errors import PySparkException
@@ -38,6 +41,30 @@ def query(spark: SparkSession, sql: str, cluster: Cluster, *, bodies: Bodies = "
                 f"{_first_line(error)} Topics here: {', '.join(_shown(topics_of(cluster)))}"
             ) from error
         raise TableError(_first_line(error)) from error
+
+
+def query_once(
+    spark: SparkSession, sql: str, cluster: Cluster, *, bodies: Bodies = "auto"
+) -> DataFrame:
+    """The same for a result that is computed once: filters of the SELECT reach the broker.
+
+    What Spark pushes down stays with the table (see `NarrowedReader`), which is right as long as
+    nothing else reads that table: no second action, and no second place in the same SELECT.
+    """
+    narrowed = replace(cluster, options={**cluster.options, "pushdown": "true"})
+    found = query(spark, sql, narrowed, bodies=bodies)
+    return found if _scans_of_topics(found) <= 1 else query(spark, sql, cluster, bodies=bodies)
+
+
+def _scans_of_topics(found: DataFrame) -> int:
+    """How often topics are read, as the optimizer has it."""
+    told = io.StringIO()
+    with redirect_stdout(told):
+        found.explain(extended=True)
+    plan = told.getvalue().partition("== Optimized Logical Plan ==")[2]
+    plan, mark, _ = plan.partition("== Physical Plan ==")
+    assert mark, told.getvalue()
+    return plan.count("RelationV2[")
 
 
 def readable(
