@@ -7,10 +7,7 @@ written (store timestamp): `stamp` writes them in place, then the checksum that 
 
 from collections.abc import Iterable, Sequence
 from struct import pack as struct_pack
-from typing import Any, Final, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import Final, NamedTuple
 
 from tianzhou.base import limits
 from tianzhou.base.kinds import Bytes, QueueKey
@@ -21,7 +18,6 @@ from tianzhou.record.layout import (
     AT_QUEUE_OFFSET,
     AT_STORE_TIMESTAMP,
     CRC_PROPERTY,
-    CRC_PROPERTY_BYTES,
     FIELDS,
     HEAD,
     HOST_BYTES_EXTRA,
@@ -182,7 +178,9 @@ def stamp(
     if end - first < NUMPY_FROM or chunk.has_long_hosts:
         _stamp_few(chunk, first, end, queue_offsets, base, store_timestamp)
     else:
-        _stamp_many(chunk, first, end, queue_offsets, base, store_timestamp)
+        from tianzhou.record.columns import stamp_many
+
+        stamp_many(chunk, first, end, queue_offsets, base, store_timestamp)
 
 
 def _stamp_few(
@@ -197,50 +195,6 @@ def _stamp_few(
         with memoryview(data) as view:
             for start, stop in zip(starts, chunk.ends[first:end], strict=True):
                 data[stop - 11 : stop - 1] = crc_digits(crc32(view[start : stop - 20]))
-
-
-_INT64: Final = np.dtype(">i8")
-
-
-def _stamp_many(
-    chunk: RecordChunk, first: int, end: int, queue_offsets: Sequence[int], base: int, now_ms: int
-) -> None:
-    data, starts, ends = chunk.data, chunk.starts[first:end], chunk.ends[first:end]
-    at = np.array(starts)
-    # One unaligned 8-byte field at every byte position; indexing by the starts scatters.
-    fields = np.ndarray((len(data) - 7,), _INT64, data, strides=(1,))
-    fields[at + AT_QUEUE_OFFSET] = queue_offsets
-    fields[at + (AT_QUEUE_OFFSET + 8)] = at + base
-    fields[at + AT_STORE_TIMESTAMP] = now_ms
-    if chunk.has_crc:
-        tails = np.ndarray((len(data) - 19,), f"V{CRC_PROPERTY_BYTES}", data, strides=(1,))
-        tails[np.array(ends) - CRC_PROPERTY_BYTES] = crc_properties(data, starts, ends)
-
-
-_CRC_DTYPE: Final = np.dtype(
-    [("name", "V9"), ("low", "V4"), ("mid", "V4"), ("high", "V2"), ("end", "V1")]
-)
-# Four digits at a time, least significant first.
-_FOUR_DIGITS: Final = np.array([b"%04d" % n for n in range(10_000)]).view("V4")
-_FOUR_DIGITS_REVERSED: Final = (
-    _FOUR_DIGITS.view(np.uint8).reshape(-1, 4)[:, ::-1].copy().view("V4").reshape(-1)
-)
-
-
-def crc_properties(buffer: Bytes, starts: Sequence[int], ends: Sequence[int]) -> npt.NDArray[Any]:
-    """The checksum property, 20 bytes, that each of these records should end with."""
-    covered = CRC_PROPERTY_BYTES
-    with memoryview(buffer) as view:
-        crcs = [crc32(view[start : end - covered]) for start, end in zip(starts, ends, strict=True)]
-    masked = np.array(crcs, np.uint32) & 0x7FFFFFFF
-    upper = masked // 10_000
-    found = np.empty(len(crcs), _CRC_DTYPE)
-    found["name"] = np.void(CRC_PROPERTY + b"\x01")
-    found["low"] = _FOUR_DIGITS_REVERSED[masked - upper * 10_000]
-    found["mid"] = _FOUR_DIGITS_REVERSED[upper % 10_000]
-    found["high"] = _FOUR_DIGITS_REVERSED.view("V2").reshape(-1, 2)[upper // 10_000, 0]
-    found["end"] = np.void(b"\x02")
-    return found.view(f"V{covered}")
 
 
 def crc_digits(crc: int) -> bytes:

@@ -9,19 +9,15 @@ import enum
 import struct
 from collections.abc import Sequence
 from operator import eq
-from typing import Any, Final, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import Final, NamedTuple
 
 from tianzhou.base import limits
 from tianzhou.base.kinds import Bytes
-from tianzhou.record.chunk import NUMPY_FROM, crc_digits, crc_properties
+from tianzhou.record.chunk import NUMPY_FROM, crc_digits
 from tianzhou.record.crc import crc31, crc32
 from tianzhou.record.layout import (
     CRC_PROPERTY,
     CRC_PROPERTY_BYTES,
-    FIELDS,
     HEAD,
     HOST_BYTES_EXTRA,
     INT16,
@@ -96,8 +92,9 @@ def first_unsound(buffer: Bytes, starts: Sequence[int], end: int, *, base: int) 
     each ends where the next begins, the last at `end`.
     """
     if len(starts) >= NUMPY_FROM:
-        suspects = _suspects(buffer, starts, end, base)
-        ends = [*starts[1:], end]
+        from tianzhou.record import columns
+
+        suspects, ends = columns.suspects(buffer, starts, end, base), [*starts[1:], end]
     else:
         suspects, ends = range(len(starts)), [*starts[1:], end]
     for rank in suspects:
@@ -107,7 +104,7 @@ def first_unsound(buffer: Bytes, starts: Sequence[int], end: int, *, base: int) 
 
 
 def is_sound(buffer: Bytes, start: int, end: int, *, base: int) -> bool:
-    """One record, every check. The reference for the fast way below."""
+    """One record, every check. The reference for the fast way of `columns`."""
     if end - start < RECORD_BYTES_MIN:
         return False
     covered = end - CRC_PROPERTY_BYTES
@@ -181,45 +178,3 @@ def _resembles_crc(tail: bytes) -> bool:
     """
     alike = sum(map(eq, tail, _CRC_NAME)) + (tail[-1] == 2)
     return alike >= len(_CRC_NAME) - 1
-
-
-HEAD_DTYPE: Final = np.dtype(
-    [(name, {"i": ">i4", "q": ">i8", "8s": "V8"}[code]) for name, code in FIELDS]
-)
-
-
-def gather(raw: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size: int) -> npt.NDArray[Any]:
-    """The `size` bytes at each of these positions, as one array of opaque items."""
-    # Overlapping windows, one at every byte; indexing copies only the chosen ones.
-    windows = np.ndarray((len(raw) - size + 1,), f"V{size}", raw, strides=(1,))
-    return windows[at]
-
-
-def _suspects(buffer: Bytes, starts: Sequence[int], end: int, base: int) -> list[int]:
-    """Ranks that the vectorised checks did not find sound. It errs on the side of suspicion."""
-    at = np.array(starts)
-    ends = np.append(at[1:], end)
-    raw = np.frombuffer(buffer, np.uint8)
-    heads = gather(raw, at, HEAD.size).view(HEAD_DTYPE)
-    body_sizes = heads["body_size"].astype(np.int64)
-    topic_at = at + HEAD.size + body_sizes
-    sound = (
-        (heads["magic"] == MAGIC_V1)
-        & (heads["sys_flag"] & 0x30 == 0)
-        & (heads["total_size"] == ends - at)
-        & (heads["physical_offset"] == at + base)
-        & (heads["queue_offset"] >= 0)
-        & (heads["queue_id"] >= 0)
-        & (body_sizes >= 0)
-        & (topic_at + 3 <= ends)
-    )
-    topic_at = np.where(sound, topic_at, at)
-    topic_sizes = raw[topic_at].astype(np.int64)
-    size_at = topic_at + 1 + topic_sizes
-    sound &= (topic_sizes < 128) & (size_at + 2 <= ends)
-    size_at = np.where(sound, size_at, at)
-    properties_sizes = raw[size_at].astype(np.int64) << 8 | raw[size_at + 1]
-    sound &= (properties_sizes < 32768) & (size_at + 2 + properties_sizes == ends)
-    stored = gather(raw, ends - CRC_PROPERTY_BYTES, CRC_PROPERTY_BYTES)
-    sound &= stored == crc_properties(buffer, starts, ends.tolist())
-    return np.flatnonzero(~sound).tolist()

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from tianzhou.base.java import string_hash
 from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueOffset, queue_key
 from tianzhou.record import flags
+from tianzhou.record.columns import HEAD_DTYPE, gather
 from tianzhou.record.layout import HEAD, MAGIC_V1
-from tianzhou.record.walk import HEAD_DTYPE, gather
 from tianzhou.store.facts import SCHEDULE_TOPIC, Derived, Run, facts_of, topic_of
 
 Ints = npt.NDArray[np.int64]
