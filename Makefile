@@ -8,7 +8,7 @@ READY := .venv/.ready
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check bench torture sim interop lock gen fmt clean
+.PHONY: help setup demo test quick check bench torture sim chaos interop lock gen fmt clean
 
 help:  ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ torture: $(READY)  ## The crash tests at length: 1,000 kills, 500,000 crash imag
 
 sim: $(READY)  ## Simulated Raft groups: new seeds for MINUTES (10), a ledger in build/raft-ledger.jsonl
 	$(BIN)/python -m tianzhou.testing.sim.raft_run --minutes $(or $(MINUTES),10) --jobs $(JOBS)
+
+chaos: $(READY)  ## Clusters of processes under faults; ONLY=name and SEED=n play one again (20 minutes)
+	PYTHONPATH=tests $(BIN)/python -m chaos.run_chaos --jobs $(JOBS) --seed $(or $(SEED),1) --only "$(ONLY)"
 
 interop: $(READY)  ## Proofs against Java RocketMQ (needs Maven and a JDK; skipped aloud without)
 	TIANZHOU_INTEROP=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 600 -rs tests/interop

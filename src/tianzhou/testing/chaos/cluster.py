@@ -1,0 +1,184 @@
+"""A NameServer and broker groups as processes, with every link between brokers through a proxy."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.testing.chaos import looking
+from tianzhou.testing.chaos.processes import HOST, Server, spare_ports
+from tianzhou.testing.chaos.proxy import Link, Proxies
+
+TOPIC: Final = "chaos"
+QUEUES: Final = 4
+PAUSE_S: Final = 0.05
+
+# Files so small that a scenario crosses many of their ends, and intervals so short that it sees
+# what would otherwise take a minute.
+SETTINGS: Final = {
+    "vip_port": "false",
+    "mappedFileSizeCommitLog": str(256 * 1024),
+    "mappedFileSizeConsumeQueue": "20000",
+    "maxHashSlotNum": "1000",
+    "maxIndexNum": "4000",
+    "reserve_bytes": str(64 * 1024),
+    "registerNameServerPeriod": "1000",
+    "flushConsumerOffsetInterval": "1000",
+    "autoCreateTopicEnable": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """When a send counts as done."""
+
+    sync_flush: bool = False
+    sync_replication: bool = False
+
+    @property
+    def name(self) -> str:
+        flush = "sync" if self.sync_flush else "async"
+        return f"{flush} flush, {'sync' if self.sync_replication else 'async'} replication"
+
+    @property
+    def short(self) -> str:
+        return f"{'sf' if self.sync_flush else 'af'}-{'sr' if self.sync_replication else 'ar'}"
+
+    def settings(self) -> dict[str, str]:
+        return {"flushDiskType": "SYNC_FLUSH" if self.sync_flush else "ASYNC_FLUSH"}
+
+
+MODES: Final = tuple(Mode(flush, replication) for flush in (False, True)
+                     for replication in (False, True))  # fmt: skip
+
+
+class Broker:
+    """One broker of a group."""
+
+    def __init__(
+        self, group: str, name: str, directory: Path, nameserver: str, settings: Mapping[str, str]
+    ) -> None:
+        port = spare_ports(2)
+        self.group = group
+        self.address = f"{HOST}:{port}"
+        self.ha_address = f"{HOST}:{port + 1}"
+        self.data = directory / "data"
+        directory.mkdir(parents=True)
+        conf = directory / "broker.conf"
+        lines = {
+            **SETTINGS, "brokerName": group, "listenPort": str(port),
+            "haListenPort": str(port + 1), **settings,
+        }  # fmt: skip
+        conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        arguments = ["broker", "-n", nameserver, "-c", str(conf), "--data", str(self.data)]
+        self.server = Server(name, arguments, directory)
+
+    @property
+    def name(self) -> str:
+        return self.server.name
+
+    def log_end(self) -> int:
+        return looking.log_end(self.address)
+
+
+class Cluster:
+    """Owner: a scenario. Ends all its processes, however that went."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.proxies = Proxies()
+        self.brokers: list[Broker] = []
+        port = spare_ports(1)
+        self.nameserver = f"{HOST}:{port}"
+        self._names = Server(
+            "nameserver", ["nameserver", "-p", str(port)], directory / "nameserver"
+        )
+        self._names.start()
+        self._names.wait_ready()
+
+    def add(self, group: str, name: str, settings: Mapping[str, str]) -> Broker:
+        """A broker that is not started yet."""
+        made = Broker(group, name, self.directory / name, self.nameserver, settings)
+        self.brokers.append(made)
+        return made
+
+    def pair(self, group: str, mode: Mode) -> "Pair":
+        """A master and a slave that reaches it through a proxy."""
+        master = self.add(group, f"{group}-master", {
+            **mode.settings(), "brokerId": "0",
+            "brokerRole": "SYNC_MASTER" if mode.sync_replication else "ASYNC_MASTER",
+        })  # fmt: skip
+        link = self.proxies.link(f"{group}: slave to master", master.ha_address)
+        slave = self.add(group, f"{group}-slave", {
+            **mode.settings(), "brokerId": "1", "brokerRole": "SLAVE",
+            "haMasterAddress": link.address,
+        })  # fmt: skip
+        return Pair(master, slave, link)
+
+    def create_topic(self, topic: str = TOPIC, queues: int = QUEUES) -> None:
+        """On all masters."""
+        from tianzhou.client.sync import Admin
+
+        with Admin(nameserver=self.nameserver) as admin:
+            admin.topics.create(topic, queues=queues)
+
+    def start(self, brokers: Sequence[Broker]) -> None:
+        """All at once; they serve when this returns."""
+        for broker in brokers:
+            broker.server.start()
+        for broker in brokers:
+            broker.server.wait_ready()
+
+    # The end
+
+    def stop_all(self) -> None:
+        """In order, so that everything is on the disk."""
+        for broker in self.brokers:
+            if broker.server.is_alive:
+                broker.server.stop()
+
+    def close(self) -> None:
+        for broker in self.brokers:
+            broker.server.end()
+        self._names.end()
+        self.proxies.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    master: Broker
+    slave: Broker
+    link: Link
+
+
+def wait_for(look: Callable[[], bool], within_s: float, describe: Callable[[], str]) -> None:
+    """Until it is so; brokers that do not answer are asked again."""
+    deadline = time.monotonic() + within_s
+    while True:
+        is_over, reason = time.monotonic() > deadline, ""
+        try:
+            if look():
+                return
+        except TianzhouError as error:
+            reason = f" ({error})"
+        if is_over:
+            try:
+                said = describe()
+            except TianzhouError as error:
+                said = str(error)
+            raise AssertionError(f"not within {within_s} s: {said}{reason}")
+        time.sleep(PAUSE_S)

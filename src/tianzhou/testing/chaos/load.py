@@ -1,0 +1,121 @@
+"""The load of a scenario: producers and consumers of our own client, in a loop of their own, and
+whatever other clients are given to it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from tianzhou.testing.chaos.cluster import PAUSE_S, QUEUES, TOPIC, Cluster, wait_for
+from tianzhou.testing.chaos.consuming import GROUPS, Following, Membership, OffsetWatch
+from tianzhou.testing.chaos.history import History
+from tianzhou.testing.chaos.producing import Pace, Producing
+from tianzhou.testing.kit.loop_thread import LoopThread
+
+
+class Foreign(Protocol):
+    """Clients that are not ours. They note what they did when they have stopped."""
+
+    group: str | None
+    """Of its consumers, if it has any."""
+
+    def stop_producing(self) -> None: ...
+    def received(self) -> set[str]: ...
+    def stop(self) -> None: ...
+
+
+Foreigners = Callable[[Cluster, History], Foreign]
+"""Starts them."""
+
+
+class Load:
+    """Owner: a scenario. It runs from its making to `finish` or `close`."""
+
+    def __init__(
+        self, cluster: Cluster, history: History, pace: Pace, foreigners: Foreigners | None
+    ) -> None:
+        self._history = history
+        self._loop = LoopThread("chaos-load")
+        where = (history, cluster.nameserver, TOPIC)
+        self._producing, self._following = Producing(*where, pace), Following(*where)
+        self._membership = self._loop.call(Membership, *where)
+        self._loop.run(self._membership.start())
+        self._tasks = self._loop.call(self._begin)
+        self._watch = OffsetWatch(history, cluster.brokers, TOPIC, QUEUES)
+        self._foreign = foreigners(cluster, history) if foreigners else None
+
+    def _begin(self) -> "list[asyncio.Task[None]]":
+        loop = asyncio.get_running_loop()
+        return [loop.create_task(part.run()) for part in (self._following, self._producing)]
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Everybody who must get every message."""
+        foreign = self._foreign.group if self._foreign else None
+        return (*GROUPS, foreign) if foreign else GROUPS
+
+    def wait_acknowledged(self, count: int, within_s: float) -> None:
+        """So many more than now."""
+        wanted = self._history.acknowledged() + count
+
+        def described() -> str:
+            last = self._history.sends[-1] if self._history.sends else "nothing was sent"
+            return f"{self._history.acknowledged()} of {wanted} are acknowledged; last: {last}"
+
+        wait_for(lambda: self._is_well() and self._history.acknowledged() >= wanted,
+                 within_s, described)  # fmt: skip
+
+    def _is_well(self) -> bool:
+        """A part of the load that has ended has failed, and says why here."""
+        for task in self._tasks:
+            if task.done() and not self._producing.is_over:
+                task.result()
+        return True
+
+    def stop_producing(self) -> None:
+        self._producing.is_over = True
+        self._loop.run(_finished(self._tasks[1]))
+        if self._foreign is not None:
+            self._foreign.stop_producing()
+
+    def missing(self, values: Collection[str], within_s: float) -> list[str]:
+        """Waits until every group got all of these. Says who lacks how many if that takes longer;
+        the rules then say which."""
+        deadline = time.monotonic() + within_s
+        while True:
+            is_over = time.monotonic() > deadline
+            self._is_well()
+            lacking = {group: len(set(values) - self._received(group)) for group in self.groups}
+            said = [
+                f"after {within_s} s {group} lacks {count} of {len(values)} messages"
+                for group, count in lacking.items()
+                if count
+            ]
+            if is_over or not said:
+                return said
+            time.sleep(PAUSE_S)
+
+    def _received(self, group: str) -> set[str]:
+        if self._foreign is not None and group == self._foreign.group:
+            return self._foreign.received()
+        return self._history.values_of(group)
+
+    def finish(self) -> None:
+        """Consumers leave, and say how far they came."""
+        self._loop.run(self._membership.stop())
+        self._following.is_over = True
+        self._loop.run(_finished(self._tasks[0]))
+        if self._foreign is not None:
+            self._foreign.stop()
+
+    def close(self) -> None:
+        """However the scenario went."""
+        self._watch.stop()
+        if self._foreign is not None:
+            self._foreign.stop()
+        self._loop.close()
+        assert not self._loop.errors, f"errors that nobody was told of: {self._loop.errors}"
+
+
+async def _finished(task: "asyncio.Task[None]") -> None:
+    await task

@@ -1,0 +1,71 @@
+"""Looks at a running broker through its port: how long its log is, what its queues hold, where
+groups stand. Nothing here changes anything."""
+
+from typing import Final
+
+import msgspec
+
+from tianzhou.net.blocking import BlockingPeer, Unreachable
+from tianzhou.record.message import decode_all
+from tianzhou.testing.chaos.history import Place, Queue
+from tianzhou.testing.chaos.values import value_in
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+
+GROUP: Final = "chaos-auditors"
+PULL_COUNT: Final = 1024
+_NOTHING: Final = (
+    ResponseCode.PULL_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.PULL_OFFSET_MOVED,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+)  # fmt: skip
+
+
+def runtime(address: str) -> dict[str, str]:
+    """What the broker says of itself; Unreachable if it says nothing."""
+    with BlockingPeer(address) as peer:
+        answer, body = peer.call(RequestCode.GET_BROKER_RUNTIME_INFO)
+        if answer.code != ResponseCode.SUCCESS:
+            raise Unreachable(f"{address} refuses to tell its state: {answer.remark}")
+    return msgspec.json.decode(body)["table"]
+
+
+def log_end(address: str) -> int:
+    return int(runtime(address)["commitLogMaxOffset"])
+
+
+def scan(address: str, broker: str, topic: str, queue_count: int) -> dict[Place, str]:
+    """The value of every message of a topic that this broker shows, by its place."""
+    found: dict[Place, str] = {}
+    with BlockingPeer(address) as peer:
+        for queue_id in range(queue_count):
+            _scan_queue(peer, topic, Queue(broker, queue_id), found)
+    return found
+
+
+def _scan_queue(peer: BlockingPeer, topic: str, queue: Queue, found: dict[Place, str]) -> None:
+    at = 0
+    while True:
+        answer, body = peer.call(RequestCode.PULL_MESSAGE, _pull(topic, queue.queue_id, at))
+        if answer.code in _NOTHING:
+            return
+        assert answer.code == ResponseCode.SUCCESS, f"{queue} at {at}: {answer}"
+        for view in decode_all(body):
+            assert view.queue_offset == at, f"{queue} has {view.queue_offset} where {at} belongs"
+            found[Place(queue, at)] = value_in(view.body)
+            at += 1
+
+
+def _pull(topic: str, queue_id: int, offset: int) -> dict[str, str]:
+    return {
+        "consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id),
+        "queueOffset": str(offset), "maxMsgNums": str(PULL_COUNT), "sysFlag": "4",
+        "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
+        "subVersion": "0", "expressionType": "TAG",
+    }  # fmt: skip
+
+
+def committed(address: str, group: str, topic: str, queue_id: int) -> int | None:
+    """Where a group stands, as this broker knows it."""
+    ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
+    with BlockingPeer(address) as peer:
+        answer, _ = peer.call(RequestCode.QUERY_CONSUMER_OFFSET, ext)
+    return int(answer.ext["offset"]) if answer.code == ResponseCode.SUCCESS else None

@@ -1,0 +1,134 @@
+"""Servers as processes of their own, that can be killed, paused and started again.
+
+They are the installed commands: `tianzhou nameserver`, `tianzhou broker`.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+HOST: Final = "127.0.0.1"
+TIANZHOU: Final = str(Path(sys.executable).parent / "tianzhou")
+READY_S: Final = 30.0
+STOP_S: Final = 15.0
+PAUSE_S: Final = 0.02
+
+
+class ProcessFailed(AssertionError):
+    """A server did not start, or ended by itself. The text has its last words."""
+
+
+class Server:
+    """A server that may live several times, on the same ports and data. Owner: a scenario."""
+
+    def __init__(self, name: str, arguments: list[str], directory: Path) -> None:
+        self.name = name
+        self.lives = 0
+        self._arguments = arguments
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_paused = False
+        directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def life(self) -> str:
+        """Names this life of it among all."""
+        return f"{self.name}:{self.lives}"
+
+    @property
+    def is_alive(self) -> bool:
+        """Also while it is paused."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Begin; `wait_ready` says when it serves."""
+        assert not self.is_alive, f"{self.name} runs already"
+        self.lives += 1
+        self._ready.unlink(missing_ok=True)
+        with (self._directory / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [TIANZHOU, *self._arguments, "--ready-file", str(self._ready)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._directory,
+            )  # fmt: skip
+
+    @property
+    def _ready(self) -> Path:
+        return self._directory / "ready.json"
+
+    def wait_ready(self) -> dict[str, str]:
+        """What it says of itself once it serves."""
+        deadline = time.monotonic() + READY_S
+        while not self._ready.exists():
+            if not self.is_alive or time.monotonic() > deadline:
+                raise ProcessFailed(f"{self.name} does not serve: {self.last_words()}")
+            time.sleep(PAUSE_S)
+        return json.loads(self._ready.read_text())
+
+    def last_words(self) -> str:
+        return (self._directory / "server.log").read_text(errors="replace")[-4_000:]
+
+    # Faults
+
+    def kill(self) -> None:
+        """As `kill -9`; also a paused one."""
+        assert self._process is not None, f"{self.name} was never started"
+        self._process.kill()
+        self._process.wait()
+        self._is_paused = False
+
+    def pause(self) -> None:
+        """As `kill -STOP`: it keeps its connections and says nothing."""
+        self._signal(signal.SIGSTOP)
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+        self._is_paused = False
+
+    def stop(self) -> None:
+        """In order; its exit code must be 0."""
+        self._signal(signal.SIGTERM)
+        assert self._process is not None
+        code = self._process.wait(STOP_S)
+        if code:
+            raise ProcessFailed(f"{self.name} ended with {code}: {self.last_words()}")
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self.is_alive:
+            raise ProcessFailed(f"{self.name} is not there any more: {self.last_words()}")
+        os.kill(self.pid, number)
+
+    def end(self) -> None:
+        """However the scenario went."""
+        if self._process is not None and self.is_alive:
+            with contextlib.suppress(ProcessLookupError):
+                self.kill()
+
+
+def spare_ports(count: int) -> int:
+    """The first of so many neighbouring ports that nobody has: below those that the system hands
+    out by itself, so that nobody's outgoing connection takes one while its server is dead."""
+    dice = random.SystemRandom()
+    while True:
+        first = dice.randrange(20_000, 32_000)
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    tried = stack.enter_context(socket.socket())
+                    tried.bind((HOST, port))
+            except OSError:
+                continue
+            return first

@@ -1,0 +1,188 @@
+"""Scenarios: which fault, on which shape, in which mode. One table, and one way to play them all.
+
+A scenario that passes because nothing was sent proves nothing, so volumes are asserted: before,
+during and after the fault.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Final
+
+from tianzhou.testing.chaos import stage as shapes
+from tianzhou.testing.chaos.checkers import Promise, complaints
+from tianzhou.testing.chaos.cluster import MODES, Mode
+from tianzhou.testing.chaos.faults import FAULTS, Fault
+from tianzhou.testing.chaos.history import History, Outcome, Trouble
+from tianzhou.testing.chaos.load import Foreigners, Load
+from tianzhou.testing.chaos.producing import Pace
+from tianzhou.testing.chaos.stage import Shape, Stage, set_up
+
+BEFORE: Final = 300
+DURING: Final = 100
+AFTER: Final = 300
+"""Acknowledged sends, at least; during a fault only where sends can go on."""
+WITHIN_S: Final = 30.0
+DELIVERED_S: Final = 40.0
+"""RocketMQ's C++ client waits 30 s for an answer that a dead broker owes it."""
+
+Tell = Callable[[str], None]
+
+
+class ScenarioFailed(AssertionError):
+    """What was promised was not kept. The text says what, and how to see it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    fault: str
+    mode: Mode
+    shape: Shape = shapes.pair
+    pace: Pace = Pace()
+
+    @property
+    def name(self) -> str:
+        return f"{self.fault}/{self.mode.short}" + (
+            "" if self.shape is shapes.pair else f"/{self.shape.__name__}"
+        )
+
+    @property
+    def what(self) -> Fault:
+        return FAULTS[self.fault]
+
+    def promise(self, groups: tuple[str, ...]) -> Promise:
+        """Nothing here is a loss of power or of a disk: all modes keep everything."""
+        return Promise(groups, waits_for_slave=self.mode.sync_replication)
+
+
+@dataclass(slots=True)
+class Report:
+    name: str
+    seed: int
+    seconds: float = 0.0
+    counts: dict[Outcome, int] = field(default_factory=dict[Outcome, int])
+    deliveries: int = 0
+    silence_s: float = 0.0
+    """The longest time without an acknowledged send."""
+    recovery_s: float = 0.0
+    """From the end of the fault to sends as before."""
+    level_s: float = 0.0
+    """From the last send to replicas that are level."""
+
+
+PAIRS: Final = tuple(Scenario(fault, mode) for mode in MODES for fault in FAULTS if fault != "none")
+SINGLES: Final = tuple(
+    Scenario("kill-master", mode, shape)
+    for mode in (Mode(), Mode(sync_flush=True))
+    for shape in (shapes.alone, shapes.two)
+)
+SCENARIOS: Final = {scenario.name: scenario for scenario in (*SINGLES, *PAIRS)}
+
+
+class Play:
+    """One scenario, played once. Owner: the thread that plays it."""
+
+    def __init__(
+        self, scenario: Scenario, directory: Path, seed: int, foreigners: Foreigners | None = None
+    ) -> None:
+        self.scenario = scenario
+        self.history = History()
+        self.report = Report(scenario.name, seed)
+        self._directory = directory
+        self._foreigners = foreigners
+        self._said: list[str] = []
+        self.delivered_within_s = DELIVERED_S
+        self.tell: Tell = lambda _: None
+
+    def run(self) -> Report:
+        began, scenario = time.monotonic(), self.scenario
+        self.tell("start")
+        dice = Random(f"{scenario.name} {self.report.seed}")
+        with contextlib.ExitStack() as ending:
+            ending.push(self._keep)
+            stage = set_up(self._directory, scenario.shape, scenario.mode, dice)
+            ending.callback(stage.cluster.close)
+            self._play(stage)
+        self.report.seconds = time.monotonic() - began
+        return self.report
+
+    def _play(self, stage: Stage) -> None:
+        load = Load(stage.cluster, self.history, self.scenario.pace, self._foreigners)
+        try:
+            self._suffer(stage, load)
+            self.tell("come to rest")
+            load.stop_producing()
+            self.report.level_s = stage.wait_level()
+            self._said = load.missing(set(stage.stored().values()), self.delivered_within_s)
+            load.finish()
+        finally:
+            load.close()
+        self._judge(stage, load.groups)
+
+    def _suffer(self, stage: Stage, load: Load) -> None:
+        fault, history = self.scenario.what, self.history
+        self.tell("send")
+        load.wait_acknowledged(BEFORE, WITHIN_S)
+        self.tell(fault.what)
+        began = time.monotonic()
+        fault.strike(stage)
+        struck = time.monotonic()
+        time.sleep(fault.lasts_s)  # a fault has a length; that is what it is
+        mending = time.monotonic()
+        self.tell("mend")
+        fault.mend(stage)
+        mended = time.monotonic()
+        load.wait_acknowledged(AFTER, WITHIN_S)
+        recovered = time.monotonic()
+        if fault.what != "nothing":
+            history.troubles.append(Trouble(fault.what, began, recovered))
+        if fault.severs:
+            history.troubles.append(Trouble(fault.what, struck, mending, severs=True))
+        self.report.recovery_s = recovered - mended
+        self.report.silence_s = history.longest_silence(began, recovered)
+        self._assert_progress(struck, mending)
+
+    def _assert_progress(self, struck: float, mending: float) -> None:
+        """Where a master is there, sends are answered; how depends on what it may promise."""
+        fault = self.scenario.what
+        answered = [
+            send.status
+            for send in self.history.sends
+            if struck <= send.ended < mending and send.place is not None
+        ]
+        if fault.stops_sends and self.scenario.shape is not shapes.two:
+            return
+        is_severed = fault.severs and self.scenario.mode.sync_replication
+        wanted = 1 if is_severed else DURING * (mending - struck) / FAULTS["cut"].lasts_s
+        assert len(answered) >= wanted, f"{len(answered)} sends were answered during {fault.what}"
+
+    def _judge(self, stage: Stage, groups: tuple[str, ...]) -> None:
+        self.tell("judge")
+        history, report = self.history, self.report
+        found = stage.gather()
+        report.deliveries = len(history.deliveries)
+        report.counts = {
+            outcome: sum(send.outcome is outcome for send in history.sends) for outcome in Outcome
+        }
+        assert report.counts[Outcome.OK] >= BEFORE + AFTER, report
+        assert report.deliveries >= len(groups) * (BEFORE + AFTER), report
+        said = self._said + complaints(history, found, self.scenario.promise(groups))
+        if said:
+            raise ScenarioFailed("\n".join(said))
+
+    def _keep(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None:
+        """What is needed to understand a failure stays in the directory."""
+        if error is None:
+            return
+        path = self._directory / "history.jsonl"
+        self.history.write(path)
+        error.add_note(
+            f"scenario {self.scenario.name}, seed {self.report.seed}; its history: {path}\n"
+            f"replay: make chaos ONLY={self.scenario.name} SEED={self.report.seed}"
+        )

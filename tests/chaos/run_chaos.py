@@ -1,0 +1,187 @@
+"""`make chaos`: all scenarios, several at a time, a display of what goes on, a table at the end.
+
+    python -m chaos.run_chaos                                  all of them
+    python -m chaos.run_chaos --only kill-slave/sf-sr --seed 7  one again
+    python -m chaos.run_chaos --only cut                        those with this fault
+
+What a failed scenario leaves behind stays in build/chaos. Every outcome is a line in
+build/chaos.jsonl.
+"""
+
+import argparse
+import json
+import multiprocessing
+import shutil
+import sys
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from chaos.cpp_load import cpp_clients
+from clients.cpp_client import installed
+from tianzhou.testing.chaos import stage as shapes
+from tianzhou.testing.chaos.history import Outcome
+from tianzhou.testing.chaos.scenarios import SCENARIOS, Play, Report
+
+PLACE: Final = Path("build/chaos")
+LEDGER: Final = Path("build/chaos.jsonl")
+
+News = tuple[str, str]
+"""A scenario, and what it does now."""
+_news: "list[SimpleQueue[News]]" = []
+"""In a worker: where it tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    name: str
+    report: Report | None
+    failure: str = ""
+
+
+def _begin(news: "SimpleQueue[News]") -> None:
+    _news.append(news)
+
+
+def play(name: str, seed: int, python: Path) -> Done:
+    """In a worker. Whatever goes wrong is part of the result."""
+    scenario = SCENARIOS[name]
+    place = PLACE / f"{name.replace('/', '-')}-{seed}"
+    shutil.rmtree(place, ignore_errors=True)
+    has_consumer = scenario.shape is not shapes.two and not scenario.what.stops_sends
+    playing = Play(scenario, place.resolve(), seed, cpp_clients(python, has_consumer=has_consumer))
+    playing.tell = lambda what: _news[0].put((name, what))
+    try:
+        report = playing.run()
+    except Exception as error:
+        return Done(name, None, "".join(traceback.format_exception(error)))
+    shutil.rmtree(place)
+    return Done(name, report)
+
+
+class Display:
+    """Who is at what, and how many are done."""
+
+    def __init__(self, console: Console, count: int) -> None:
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TimeElapsedColumn(), TextColumn("{task.fields[phase]}"), console=console,
+        )  # fmt: skip
+        self._all = self.progress.add_task("scenarios", total=count, phase="")
+        self._rows: dict[str, TaskID] = {}
+
+    def tell(self, name: str, what: str) -> None:
+        if name not in self._rows:
+            self._rows[name] = self.progress.add_task(f"  {name}", total=1, phase=what)
+        self.progress.update(self._rows[name], phase=what)
+
+    def done(self, done: Done) -> None:
+        self.progress.advance(self._all)
+        if done.name in self._rows:
+            self.progress.remove_task(self._rows.pop(done.name))
+        word = "[red]FAILED[/]" if done.failure else "[green]kept[/]"
+        self.progress.console.print(f"{word} {done.name}")
+
+
+def run(names: Sequence[str], seed: int, jobs: int, console: Console) -> list[Done]:
+    python, found = installed(), list[Done]()
+    context = multiprocessing.get_context("spawn")
+    news: SimpleQueue[News] = context.SimpleQueue()
+    display = Display(console, len(names))
+    with (
+        display.progress,
+        ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(news,)) as pool,
+    ):
+        running: list[Future[Done]] = [pool.submit(play, name, seed, python) for name in names]
+        for future in running:
+            future.add_done_callback(lambda done: news.put(("", done.result().name)))
+        while len(found) < len(names):
+            name, what = news.get()
+            if name:
+                display.tell(name, what)
+                continue
+            done = next(one.result() for one in running if one.done() and one.result().name == what)
+            found.append(done)
+            display.done(done)
+            _note(done, seed)
+    return found
+
+
+def _note(done: Done, seed: int) -> None:
+    row: dict[str, object] = {"scenario": done.name, "seed": seed, "failure": done.failure}
+    if done.report is not None:
+        row |= {
+            "seconds": round(done.report.seconds, 2),
+            "silence_s": round(done.report.silence_s, 3),
+            "recovery_s": round(done.report.recovery_s, 3),
+            "level_s": round(done.report.level_s, 3),
+            "deliveries": done.report.deliveries,
+            **{outcome.value: count for outcome, count in done.report.counts.items()},
+        }
+    LEDGER.parent.mkdir(parents=True, exist_ok=True)
+    with LEDGER.open("a", encoding="utf-8") as ledger:
+        ledger.write(json.dumps(row) + "\n")
+
+
+def summary(found: Sequence[Done]) -> Table:
+    table = Table(title="messages, and seconds", padding=(0, 0))
+    table.add_column("scenario", no_wrap=True)
+    for title in ("stored", "unknown", "refused", "given", "silent", "back", "level", "whole"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for done in sorted(found, key=lambda done: (not done.failure, done.name)):
+        report = done.report
+        if report is None:
+            table.add_row(f"[red]{done.name}[/]", "[red]FAILED[/]")
+            continue
+        counts = [f"{report.counts[outcome]:,}" for outcome in Outcome]
+        times = (report.silence_s, report.recovery_s, report.level_s, report.seconds)
+        table.add_row(
+            done.name, *counts, f"{report.deliveries:,}", *(f"{time:.2f}" for time in times)
+        )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Clusters of processes under faults")
+    parser.add_argument("--only", default="", help="scenarios whose names begin so")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    names = [name for name in SCENARIOS if name.startswith(options.only)]
+    if options.only in SCENARIOS:
+        names = [options.only]
+    console = Console()
+    if not names:
+        sys.exit(f"no scenario begins with {options.only!r}; there are: {', '.join(SCENARIOS)}")
+    found = run(names, options.seed, options.jobs, console)
+    console.print(summary(found))
+    failed = [done for done in found if done.failure]
+    for done in failed:
+        console.rule(done.name)
+        console.print(done.failure, markup=False, highlight=False)
+        console.print(f"replay: make chaos ONLY={done.name} SEED={options.seed}", style="bold")
+    acknowledged = sum(done.report.counts[Outcome.OK] for done in found if done.report)
+    console.print(
+        f"{len(found) - len(failed)} of {len(found)} scenarios kept what was promised, "
+        f"{acknowledged:,} acknowledged messages"
+    )
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
