@@ -196,7 +196,7 @@ def test_filters_are_refused_while_they_are_off_and_work_when_they_are_on(namese
     play(body)
 
 
-def test_everybody_of_a_broadcasting_group_gets_everything(nameserver: str, home: Path) -> None:
+def test_everybody_of_a_broadcasting_group_gets_everything(nameserver: str, tmp_path: Path) -> None:
     async def body() -> None:
         await send(nameserver, "Broadcast", numbered(12))
         seen: tuple[set[str], set[str]] = (set(), set())
@@ -205,7 +205,7 @@ def test_everybody_of_a_broadcasting_group_gets_everything(nameserver: str, home
                 consumer = PushConsumer(
                     "everybody", nameserver=nameserver, subscribe={"Broadcast": "*"},
                     options=ConsumerOptions(start_from=Start.FIRST, broadcasting=True,
-                                            offsets_directory=home / "offsets"),
+                                            offsets_directory=tmp_path),
                     client=ClientOptions(instance_name=f"member-{rank}"),
                 )  # fmt: skip
                 consumer.listen(functools.partial(_note, got))
