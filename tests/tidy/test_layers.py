@@ -40,7 +40,9 @@ ASYNC_SHELLS = (
     "net/dial.py",
     "replication/*_master.py",
     "replication/*_slave.py",
-    "replication/raft_driver.py",
+    "replication/raft_peers.py",
+    "replication/raft_group.py",
+    "broker/raft_member.py",
     "nameserver/server.py",
     "broker/server.py",
     "broker/registration.py",  # asks name servers, and waits for their answers

@@ -1,6 +1,6 @@
 """Subscription groups: what consumers of a group may do, and how often a message is retried."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from tianzhou.base.clock import Clock
@@ -94,6 +94,19 @@ class Groups:
         for tell in self.deleted:
             tell(name)
         return was_there
+
+    @property
+    def forbidden(self) -> Mapping[str, Mapping[str, int]]:
+        """Topics that a group may not read."""
+        return self._forbidden
+
+    def forbid(self, rows: Mapping[str, dict[str, int]], gone: Iterable[str]) -> None:
+        """Take over the same from another broker."""
+        wanted = {name: row for name, row in self._forbidden.items() if name not in set(gone)}
+        wanted |= rows
+        if wanted != self._forbidden:
+            self._forbidden = wanted
+            self._save()
 
     def may_read(self, group: str, topic: str) -> bool:
         return not self._forbidden.get(group, {}).get(topic, 0) & _FORBIDDEN_READ

@@ -83,6 +83,8 @@ class Broker:
             "connections_refused": lambda: self._server.refused_count,
             "connections_broken": lambda: self._server.broken_count,
         }
+        self.on_flushed: list[Callable[[], None]] = []
+        """Called after every sync of the log, before answers are released."""
         self._is_settling = False
         self._ticks = 0
         self._tick_due_s = 0.0
@@ -207,7 +209,12 @@ class Broker:
 
     def _on_flushed(self) -> None:
         """Called by the flush thread."""
-        self._loop.call_soon_threadsafe(self.parts.writer.settle)
+        self._loop.call_soon_threadsafe(self._flushed)
+
+    def _flushed(self) -> None:
+        for tell in self.on_flushed:
+            tell()
+        self.parts.writer.settle()
 
     def _wait_for_tick(self) -> None:
         self._tick_due_s = self._clock.monotonic_s() + TICK_S

@@ -51,6 +51,8 @@ class Writer:
         self._monotonic_s = monotonic_s
         self.record_crc = store.config.record_crc
         self._durability = durability
+        self.append: Callable[[RecordChunk], Appended] = store.append
+        """How records get into the log; a group has its own way."""
         self._gathered: list[tuple[RecordChunk, OnStored]] = []
         self._gathered_bytes = 0
         self.acks = Acks()
@@ -117,7 +119,7 @@ class Writer:
             )
         begun = self._monotonic_s()
         try:
-            appended = self._store.append(chunk)
+            appended = self.append(chunk)
         except RecordTooLarge as error:  # for a file of the log
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         except DiskFull as error:

@@ -3,13 +3,14 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tianzhou.admin.commands.broker_config import config as config_command
 from tianzhou.admin.commands.broker_status import status
 from tianzhou.admin.commands.drain import drain
-from tianzhou.cmd import logs
+from tianzhou.cmd import logs, raft_options
 
 _NOT_OURS = ("storePathRootDir", "storePathCommitLog")
 
@@ -29,6 +30,7 @@ _NOT_OURS = ("storePathRootDir", "storePathCommitLog")
     "--ready-file", type=click.Path(dir_okay=False, path_type=Path),
     help="Written once it serves: JSON with the address.",
 )  # fmt: skip
+@raft_options.options
 @logs.options
 @click.pass_context
 def broker(
@@ -40,6 +42,7 @@ def broker(
     ready_file: Path | None,
     log_json: bool,
     log_file: Path | None,
+    **raft: Any,
 ) -> None:
     """Start a Broker, or manage a running one."""
     if ctx.invoked_subcommand is not None:
@@ -57,7 +60,9 @@ def broker(
     values = config_file.read(path) if path else {}
     stored_at = values.pop("storePathRootDir", None)
     config, store_config, unknown = config_file.load_two(BrokerConfig, StoreConfig, values)
-    logs.warn_unknown([name for name in unknown if name not in _NOT_OURS], path)
+    group, not_of_raft = raft_options.settings_of(values, raft)
+    ours = {*_NOT_OURS, *(set(unknown) - set(not_of_raft))}
+    logs.warn_unknown([name for name in unknown if name not in ours], path)
     if nameservers is not None:
         config = replace(config, nameservers=nameservers)
     if port is not None:
@@ -68,6 +73,12 @@ def broker(
 
     async def start() -> list[serve.Running]:
         clock = SystemClock()
+        if group is not None:
+            from tianzhou.cmd import raft_broker
+
+            return await raft_broker.start(
+                group, config, store_config, str(directory), clock, ready_file
+            )
         store = MessageStore(RealFiles(), str(directory), store_config, clock)
         running = Broker(config, store, clock)
         await running.start()

@@ -134,6 +134,10 @@ class RaftLog:
 
     # Saving it
 
+    def after(self, index: LogIndex) -> tuple[Entry, ...]:
+        """What is unsaved, from behind this index on."""
+        return tuple(self._tail[max(0, index - self._tail_first + 1) :])
+
     def unsaved(self) -> tuple[Entry, ...]:
         return tuple(self._tail)
 

@@ -105,17 +105,38 @@ class Node:
         if core.idle >= core.election_at and core.role is not Role.LEARNER:
             candidate.ask_first(core)
 
+    def lost(self, peer: NodeId) -> None:
+        """The connection from a member ended, as it does when its process dies. If that was the
+        leader, another is wanted soon; those that still hear it will refuse."""
+        core = self._core
+        if peer == core.leader and core.role is Role.FOLLOWER:
+            ticks = core.config.election_ticks
+            core.idle = max(core.idle, ticks)
+            core.election_at = core.idle + core.dice.randrange(1, max(2, ticks // 3 + 1))
+
+    def resign(self) -> None:
+        """Lead no longer: the disk of this member takes nothing any more."""
+        core = self._core
+        if core.role is Role.LEADER:
+            core.become(Event.QUORUM_LOST)
+            core.follow("")
+            core.take_seat()
+
     def propose(self, chunk: bytes) -> Position | Refusal:
         """Append a run of bytes as one entry. Several proposals travel in one message."""
         core = self._core
-        refusal = self._refusal()
+        refusal = self.may_propose(len(chunk))
         if refusal is not None:
             return refusal
-        if core.uncommitted_bytes and (
-            core.uncommitted_bytes + len(chunk) > core.config.uncommitted_bytes_max
-        ):
-            return Refusal.FULL
         return Position(leader.append(core, Kind.CHUNK, chunk), core.term)
+
+    def may_propose(self, size: int) -> Refusal | None:
+        """Why so many bytes would not be taken now, or None."""
+        core = self._core
+        waiting = core.uncommitted_bytes
+        if waiting and waiting + size > core.config.uncommitted_bytes_max:
+            return self._refusal() or Refusal.FULL
+        return self._refusal()
 
     def change(self, target: Members) -> Position | Refusal:
         """Make these the members. The leader finishes by itself what takes two steps."""

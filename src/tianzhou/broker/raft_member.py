@@ -1,0 +1,119 @@
+"""A broker as a member of a Raft group: whoever is elected is the master.
+
+The group decides; this carries it out. Consumers are served by every member all the time, with what
+is committed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from tianzhou.base.clock import Clock
+from tianzhou.broker.raft_metadata import RaftMetadata, Tables
+from tianzhou.broker.role import MASTER_ID, Role
+from tianzhou.broker.server import Broker
+from tianzhou.raft.roles import Role as RaftRole
+from tianzhou.replication.raft_group import Opened, RaftGroup
+from tianzhou.replication.raft_settings import RaftSettings, broker_id_of, peers_of
+
+log: Final = logging.getLogger("tianzhou.raft")
+
+HAND_OVER_S: Final = 1.0
+"""How long a leader that stops waits for its successor."""
+_PAUSE_S: Final = 0.02
+_TICKS_PER_SECOND: Final = 10
+
+
+class RaftMember:
+    """Owner: the event loop."""
+
+    def __init__(
+        self,
+        settings: RaftSettings,
+        opened: Opened,
+        broker: Broker,
+        clock: Clock,
+        on_fenced: Callable[[str], None] = lambda _reason: None,
+    ) -> None:
+        self._settings = settings
+        self._broker = broker
+        self._on_fenced = on_fenced
+        self._ticks = 0
+        self._slave_id = broker_id_of(settings.raft_id, peers_of(settings.raft_peers))
+        parts = broker.parts
+        self.metadata = RaftMetadata(
+            opened.store,
+            Tables(opened.store, parts.topics, parts.measured.groups, parts.offsets),
+            parts.writer, clock,
+        )  # fmt: skip
+        self.group = RaftGroup(settings, opened, broker=broker.address, serving=self)
+        broker.durability.replicas = self.group
+        broker.durability.flush_waits = False  # a majority has it on disk; that may be without us
+        broker.durability.replicas_timeout_s = settings.raft_ack_timeout_ms / 1000
+        parts.writer.append = self.group.append
+        parts.watches = (*parts.watches, self)
+        parts.topics.changed.append(self.metadata.tell_at_once)
+        broker.on_flushed.append(self.group.flushed)
+        if settings.raft_relaxed:
+            log.warning("raft.relaxed", extra={"remedy": "messages may be acknowledged that a loss "
+                        "of power takes; unset raft_relaxed"})  # fmt: skip
+
+    async def start(self) -> None:
+        await self.group.start()
+
+    async def close(self) -> None:
+        """A leader lets another take over first, so that nobody waits for an election."""
+        await self._hand_over()
+        await self.group.close()
+
+    def abort(self) -> None:
+        self.group.abort()
+
+    async def _hand_over(self) -> None:
+        heir = self.group.best_heir()
+        if not self.group.is_leading or heir is None:
+            return
+        self.metadata.tell()
+        self._broker.parts.writer.write_gathered()
+        if self.group.transfer(heir) is None:
+            for _ in range(round(HAND_OVER_S / _PAUSE_S)):
+                await asyncio.sleep(_PAUSE_S)
+                if self.group.node.role is not RaftRole.LEADER and self.group.node.leader:
+                    return
+
+    # Serving
+
+    def lead(self) -> None:
+        broker, node = self._broker, self.group.node
+        broker.parts.writer.settle()
+        self.metadata.lead()
+        broker.take_role(Role.MASTER, broker_id=MASTER_ID, epoch=node.hard.term)
+        self.metadata.begin()
+
+    def follow(self) -> None:
+        standing, node = self._broker.standing, self.group.node
+        self.metadata.follow()
+        if standing.is_master:
+            self._broker.take_role(
+                Role.SLAVE, broker_id=self._slave_id, epoch=max(node.hard.term, standing.epoch)
+            )
+        standing.master_address = self.group.leader_broker
+
+    def settle(self) -> None:
+        self._broker.parts.writer.settle()
+
+    def fenced(self, reason: str) -> None:
+        self._on_fenced(reason)
+
+    # Watch
+
+    def tick(self) -> bool:
+        self.metadata.tick()
+        self._ticks += 1
+        if self._ticks % _TICKS_PER_SECOND == 0:
+            self.group.second()
+        return False
+
+    def finish(self) -> None:
+        pass

@@ -1,0 +1,222 @@
+"""Topics, groups, offsets and progress of a Raft group: they move with its log.
+
+They are a topic of the broker's own that every member reads. The leader writes what has changed:
+new topics at once, so that they stand before the first message that goes to them; groups within a
+tick; offsets and the progress of delays every two seconds. Every so often, and when it begins to
+lead, it writes everything. So whoever becomes the leader knows what the last one said, in the order
+of the log, and a start reads back no further than to the last record that holds everything.
+
+Why not ask the leader, as slaves of a master do: what was asked for a moment before it died, and
+what became of it, would depend on who is elected. Here it is part of what is committed.
+"""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
+from tianzhou.broker import names
+from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.groups import Groups
+from tianzhou.broker.stored import records
+from tianzhou.broker.timer_progress import TimerProgress, progress_table
+from tianzhou.broker.topics import Topics
+from tianzhou.broker.writer import Writer
+from tianzhou.net.exchange import Refused
+from tianzhou.record.chunk import Entry
+from tianzhou.store.read import ReadLimit
+from tianzhou.store.store import MessageStore
+from tianzhou.wire.tables import DelayOffsetTable, SubscriptionGroupConfig, TopicConfig
+
+TOPIC: Final = "rmq_sys_raft_metadata"
+QUEUE: Final[QueueKey] = queue_key(TOPIC, 0)
+OFFSETS_S: Final = 2.0
+"""How often offsets and progress are written. A failover takes back no more than this."""
+CHANGES_MAX: Final = 64
+"""After so many changes everything is written again: a start reads no more records than that."""
+_BATCH: Final = ReadLimit(count=64, size=1 << 24)
+_ONE: Final = ReadLimit(count=1)
+
+Rows = dict[str, Any]
+"""A table by its keys. None: the row is gone."""
+
+
+class Tables:
+    """The tables of a broker as rows, to be compared, told and taken over."""
+
+    def __init__(
+        self, store: MessageStore, topics: Topics, groups: Groups, offsets: ConsumerOffsets
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._timers = progress_table(store)
+
+    def now(self) -> dict[str, Rows]:
+        delays = self._store.tables.delay_offsets.load().offset_table
+        return {
+            "topics": dict(self._topics.all()),
+            "groups": dict(self._groups.all()),
+            "forbidden": {name: dict(row) for name, row in self._groups.forbidden.items()},
+            "offsets": {
+                key: {str(number): offset for number, offset in row.items()}
+                for key, row in self._offsets.table().offset_table.items()
+            },
+            "delays": {str(level): offset for level, offset in delays.items()},
+            "timers": {"progress": self._timers.load()},
+        }
+
+    def take(self, table: str, rows: Rows) -> None:
+        """What a leader has told."""
+        gone = [key for key, row in rows.items() if row is None]
+        there = {key: row for key, row in rows.items() if row is not None}
+        match table:
+            case "topics":
+                for name in gone:
+                    self._topics.remove(name)
+                self._topics.put(*msgspec.convert(list(there.values()), list[TopicConfig]))
+            case "groups":
+                for name in gone:
+                    self._groups.remove(name)
+                wanted = msgspec.convert(list(there.values()), list[SubscriptionGroupConfig])
+                self._groups.put(*wanted)
+            case "forbidden":
+                self._groups.forbid(there, gone)
+            case "offsets":
+                for key, row in there.items():
+                    topic, _, group = key.partition("@")
+                    for number, offset in row.items():
+                        self._offsets.put(group, topic, int(number), offset)
+            case _:
+                pass  # progress is taken over by whoever begins to lead
+
+    def take_progress(self, told: Mapping[str, Rows]) -> None:
+        """Begin to lead where the last leader was. What we saved ourselves, when we led, may speak
+        of deliveries and decisions that were never committed."""
+        delays = {int(level): offset for level, offset in told.get("delays", {}).items()}
+        self._store.tables.delay_offsets.save(DelayOffsetTable(offset_table=delays))
+        progress = cast("Rows", told.get("timers", {}).get("progress") or {})
+        self._timers.save(msgspec.convert(progress, TimerProgress))
+        for key, row in told.get("offsets", {}).items():
+            topic, _, group = key.partition("@")
+            if group == names.TRANSACTION_GROUP:
+                for number, offset in row.items():
+                    self._offsets.put(group, topic, int(number), offset)
+
+
+class RaftMetadata:
+    """Owner: the broker loop."""
+
+    def __init__(self, store: MessageStore, tables: Tables, writer: Writer, clock: Clock) -> None:
+        self._store = store
+        self._tables = tables
+        self._writer = writer
+        self._clock = clock
+        self._committed: dict[str, Rows] = {}
+        """What leaders have told, as plain values."""
+        self._told: dict[str, Rows] = {}
+        """As a leader: what we have told, committed or not."""
+        self._position: int | None = None
+        self._changes = 0
+        self._next_s = 0.0
+        self.is_leading = False
+
+    # Reading what a leader tells
+
+    def read(self) -> None:
+        """Take over what was told since the last time, as far as it is committed."""
+        end = self._store.max_offset(QUEUE)
+        if self._position is None:
+            self._position = self._last_whole(end)
+        while self._position < end:
+            with self._store.read(QUEUE, QueueOffset(self._position), _BATCH) as found:
+                for stored in records(found):
+                    self._take(_decode(bytes(stored.view.stored_body)))
+                assert found.next_offset > self._position, f"stuck at {self._position}"
+                self._position = found.next_offset
+
+    def _last_whole(self, end: int) -> int:
+        """The newest record that holds everything."""
+        first = int(self._store.min_offset(QUEUE))
+        for offset in range(end - 1, first - 1, -1):
+            with self._store.read(QUEUE, QueueOffset(offset), _ONE) as found:
+                if any(_decode(bytes(one.view.stored_body))[0] for one in records(found)):
+                    return offset
+        return first
+
+    def _take(self, told: tuple[bool, dict[str, Rows]]) -> None:
+        is_whole, tables = told
+        for table, changes in tables.items():
+            known = self._committed.setdefault(table, {})
+            rows = dict.fromkeys(known.keys() - changes.keys()) if is_whole else Rows()
+            rows |= changes
+            if not self.is_leading:
+                self._tables.take(table, rows)
+            known.update(rows)
+            for key in [key for key, row in rows.items() if row is None]:
+                known.pop(key, None)
+
+    # Telling others
+
+    def lead(self) -> None:
+        """Everything committed is read, and nothing is taken before this."""
+        self.read()
+        self._tables.take_progress(self._committed)
+        self.is_leading = True
+
+    def begin(self) -> None:
+        """Messages are taken from now on: tell everything first."""
+        self._told = {}
+        self._write(self._tables.now(), is_whole=True)
+        self._next_s = self._clock.monotonic_s() + OFFSETS_S
+
+    def follow(self) -> None:
+        self.is_leading = False
+
+    def tick(self) -> None:
+        self.read()
+        if self.is_leading and self._clock.monotonic_s() >= self._next_s:
+            self._next_s = self._clock.monotonic_s() + OFFSETS_S
+            self.tell()
+
+    def tell(self) -> None:
+        """Write what has changed."""
+        if not self.is_leading or not self._told:
+            return
+        now = self._tables.now()
+        if self._changes >= CHANGES_MAX:
+            self._write(now, is_whole=True)
+            return
+        changes = {table: _changed(self._told[table], rows) for table, rows in now.items()}
+        changes = {table: rows for table, rows in changes.items() if rows}
+        if changes:
+            self._write(changes, is_whole=False, now=now)
+
+    def tell_at_once(self) -> None:
+        """A topic or a group changed: others must know before anything is sent to it."""
+        self.tell()
+
+    def _write(
+        self, rows: dict[str, Rows], *, is_whole: bool, now: dict[str, Rows] | None = None
+    ) -> None:
+        body = zlib.compress(msgspec.json.encode((is_whole, rows)), 1)
+        try:
+            self._writer.put([Entry(QUEUE, body, born_timestamp=self._clock.now_ms())])
+        except Refused:
+            return  # told with the next change, or by the next leader
+        self._told = now or rows
+        self._changes = 0 if is_whole else self._changes + 1
+
+
+def _changed(before: Rows, now: Rows) -> Rows:
+    changed = {key: row for key, row in now.items() if before.get(key) != row}
+    return changed | dict.fromkeys(before.keys() - now.keys())
+
+
+def _decode(body: bytes) -> tuple[bool, dict[str, Rows]]:
+    is_whole, tables = msgspec.json.decode(zlib.decompress(body))
+    return is_whole, cast("dict[str, Rows]", tables)

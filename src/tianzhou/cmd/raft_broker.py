@@ -1,0 +1,63 @@
+"""A broker that is a member of a Raft group, put together."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from tianzhou.base.clock import Clock
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.raft_member import RaftMember
+from tianzhou.broker.role import Role, Standing
+from tianzhou.broker.server import Broker
+from tianzhou.cmd import logs, serve
+from tianzhou.replication.raft_group import open_member
+from tianzhou.replication.raft_settings import RaftSettings, broker_id_of, peers_of
+from tianzhou.store.config import FlushMode, StoreConfig
+from tianzhou.store.files import RealFiles
+
+FENCED: Final = 70
+"""Exit code of a member whose disk failed. Start it again when the disk is well."""
+
+
+async def start(
+    settings: RaftSettings,
+    config: BrokerConfig,
+    store_config: StoreConfig,
+    directory: str,
+    clock: Clock,
+    ready_file: Path | None,
+) -> list[serve.Running]:
+    """Start the member; it serves reads at once, and takes messages when it is elected."""
+    if config.name == BrokerConfig().name:
+        config = replace(config, name=settings.raft_group)
+    # What the group promises is more than what one disk does, and checksums are part of it.
+    mode = FlushMode.ASYNC if settings.raft_relaxed else FlushMode.SYNC
+    store_config = replace(store_config, flush_mode=mode, record_crc=True)
+    opened = open_member(settings, RealFiles(), directory, store_config, clock)
+    broker_id = broker_id_of(settings.raft_id, peers_of(settings.raft_peers))
+    standing = Standing(config.name, Role.SLAVE, broker_id)
+    broker = Broker(config, opened.store, clock, standing=standing)
+    member = RaftMember(settings, opened, broker, clock, _end)
+    await broker.start()
+    await member.start()
+    facts = {
+        "nameserver": config.nameservers,
+        "broker": broker.address,
+        "brokerName": config.name,
+        "cluster": config.cluster,
+        "raftGroup": settings.raft_group,
+        "raftId": settings.raft_id,
+        "pid": os.getpid(),
+        "data": directory,
+    }
+    text = f"Member {settings.raft_id} of {settings.raft_group}, broker {broker.address}"
+    serve.announce(f"{text}, data in {directory}", ready_file, facts)
+    return [broker, member]
+
+
+def _end(reason: str) -> None:
+    """A member that failed must not look alive: what the disk holds is unknown, and only a start
+    finds out."""
+    logs.say(f"tianzhou: fenced: {reason}; check the disk and restart", "raft.fenced")
+    os._exit(FENCED)

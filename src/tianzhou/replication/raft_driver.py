@@ -1,0 +1,216 @@
+"""Runs a node: time, messages, the disk. The only place where the node is called.
+
+A save is carried out in this order: term and vote, by a thread of its own, because they are synced
+at once; then the log, which is written here and synced by the flush thread of the store. There is
+one save at a time, and everything that comes meanwhile is in the next: a group commit.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol
+
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.raft.messages import Message, NodeId
+from tianzhou.raft.node import Node
+from tianzhou.raft.ready import HardState, Ready, Save
+from tianzhou.raft.roles import Role
+from tianzhou.replication.raft_state import RaftFiles
+from tianzhou.replication.raft_storage import RaftStorage
+from tianzhou.store.errors import DiskFull, StoreError
+from tianzhou.store.store import MessageStore
+
+log: Final = logging.getLogger("tianzhou.raft")
+
+FULL_RETRY_S: Final = 1.0
+
+
+class Listener(Protocol):
+    """Who wants to know what becomes of the group."""
+
+    def role_changed(self) -> None:
+        """The role, the term or the leader has changed; told before anything else of it."""
+        ...
+
+    def progressed(self, ready: Ready) -> None:
+        """More is committed, or may be applied."""
+        ...
+
+    def fenced(self, reason: str) -> None:
+        """The disk failed; this member is none any more."""
+        ...
+
+
+class RaftDriver:
+    """Owner: the event loop."""
+
+    def __init__(
+        self,
+        node: Node,
+        storage: RaftStorage,
+        files: RaftFiles,
+        store: MessageStore,
+        *,
+        send: Callable[[Message], None],
+        listener: Listener,
+        tick_s: float,
+        relaxed: bool,
+    ) -> None:
+        self.node = node
+        self._storage = storage
+        self._files = files
+        self._store = store
+        self._send = send
+        self._listener = listener
+        self._tick_s = tick_s
+        self._relaxed = relaxed
+        """What is written counts as durable, synced or not."""
+        self._loop = asyncio.get_running_loop()
+        self._disk = ThreadPoolExecutor(1, "tianzhou-raft")
+        self._ticker: asyncio.TimerHandle | None = None
+        self._is_awake = False
+        self._awaited: PhysicalOffset | None = None
+        """The save in hand is done when the log is synced up to here."""
+        self._seen = self._look()
+        self.is_full = False
+        """The disk is: such a member does not stand for election."""
+        self.is_stopped = False
+
+    def start(self) -> None:
+        self._ticker = self._loop.call_later(self._tick_s, self._tick)
+        self.wake()
+
+    def stop(self) -> None:
+        """Say and do nothing any more."""
+        self.is_stopped = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._disk.shutdown(wait=True)
+
+    # What happens
+
+    def step(self, message: Message) -> None:
+        if not self.is_stopped:
+            self.node.step(message)
+            self.wake()
+
+    def lost(self, member: NodeId) -> None:
+        """The connection from this member ended."""
+        if not self.is_stopped:
+            self.node.lost(member)
+            self.wake()
+
+    def wake(self) -> None:
+        """Carry out what the node asks for, once for all that happens in this round of the loop."""
+        if not self._is_awake:
+            self._is_awake = True
+            self._loop.call_soon(self._run)
+
+    def _tick(self) -> None:
+        if self.is_stopped:
+            return
+        self._ticker = self._loop.call_later(self._tick_s, self._tick)
+        if self._store.is_broken:
+            self._fence("the store is broken")
+            return
+        if not self.is_full or self.node.role is Role.LEADER:
+            self.node.tick()
+        self.drain()
+
+    def _run(self) -> None:
+        self._is_awake = False
+        self.drain()
+
+    # What is to be done
+
+    def drain(self) -> None:
+        node = self.node
+        self._notice()
+        while not self.is_stopped and node.has_ready():
+            ready = node.ready()
+            if ready.save is not None:
+                self._save(ready.save)
+            for message in ready.messages:
+                self._send(message)
+            self._notice()
+            self._listener.progressed(ready)
+
+    def _look(self) -> tuple[Role, int, NodeId]:
+        return self.node.role, self.node.hard.term, self.node.leader
+
+    def _notice(self) -> None:
+        seen = self._look()
+        if seen != self._seen:
+            self._seen = seen
+            self._listener.role_changed()
+
+    def write_tail(self) -> None:
+        """Bring what the node appended by itself into the log, before anything else is."""
+        tail = self.node.core.log.after(self._storage.last)
+        if tail:
+            self._storage.write(tail)
+
+    def _save(self, save: Save) -> None:
+        if save.state is None:
+            self._write(save)
+        else:
+            done = self._disk.submit(self._save_state, save.state)
+            done.add_done_callback(
+                lambda _: self._loop.call_soon_threadsafe(self._saved_state, save, done.exception())
+            )
+
+    def _save_state(self, state: HardState) -> None:
+        self._files.save(state)
+
+    def _saved_state(self, save: Save, error: BaseException | None) -> None:
+        if self.is_stopped:
+            return
+        if error is not None:
+            self._fence(f"saving term and vote failed: {error}")
+            return
+        self._write(save)
+        self.drain()
+
+    def _write(self, save: Save) -> None:
+        if self.is_stopped:
+            return
+        try:
+            if save.begin is not None:
+                self._storage.begin(save.begin)
+            self._awaited = PhysicalOffset(0)
+            if save.entries:
+                self._awaited = self._storage.write(save.entries)
+        except DiskFull as error:
+            # Nothing of it is written, or it is cut off when it is written again.
+            if not self.is_full:
+                log.warning("raft.disk_full", extra={"reason": str(error)})
+            self.is_full, self._awaited = True, None
+            self.node.resign()
+            self._loop.call_later(FULL_RETRY_S, self._write, save._replace(begin=None))
+            return
+        except (StoreError, OSError, ValueError) as error:
+            self._fence(f"writing the log failed: {error}")
+            return
+        self.is_full = False
+        self._confirm()
+
+    def flushed(self) -> None:
+        """The store has synced something."""
+        if not self.is_stopped and self._awaited is not None:
+            self._confirm()
+            self.wake()
+
+    def _confirm(self) -> None:
+        if self._awaited is None:
+            return
+        if self._relaxed or self._store.flushed >= self._awaited:
+            self._awaited = None
+            self.node.advance()
+
+    def _fence(self, reason: str) -> None:
+        log.error("raft.fenced", extra={"reason": reason})
+        self.is_stopped = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._listener.fenced(reason)

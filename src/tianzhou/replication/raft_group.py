@@ -1,0 +1,327 @@
+"""A member of a Raft group, put together: files, log, node, driver, connections.
+
+Whoever serves clients appends through it, asks it what is confirmed (`Replicas`), and hears from it
+when the member leads, follows, or is fenced.
+"""
+
+import logging
+from random import Random, SystemRandom
+from typing import Final, NamedTuple, Protocol
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.errors import UsageError
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.net.exchange import Refused
+from tianzhou.raft.config import RaftConfig
+from tianzhou.raft.leader import has_committed_in_term
+from tianzhou.raft.membership import Members
+from tianzhou.raft.messages import LogIndex, Message, NodeId
+from tianzhou.raft.node import Node, Refusal
+from tianzhou.raft.ready import HardState, Ready
+from tianzhou.raft.roles import Role
+from tianzhou.record.chunk import RecordChunk
+from tianzhou.replication.durability import Outcome
+from tianzhou.replication.raft_driver import RaftDriver
+from tianzhou.replication.raft_peers import Greeting, Peers
+from tianzhou.replication.raft_settings import RaftSettings, check, peers_of
+from tianzhou.replication.raft_state import RaftFiles
+from tianzhou.replication.raft_storage import RaftStorage, first_group
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.errors import DiskFull
+from tianzhou.store.files import Files
+from tianzhou.store.scan import NOWHERE
+from tianzhou.store.store import Appended, MessageStore
+from tianzhou.wire._generated_codes import ResponseCode
+
+log: Final = logging.getLogger("tianzhou.raft")
+
+TICKS_PER_ELECTION: Final = 10
+INFLIGHT_MAX: Final = 64
+APPEND_BYTES_MAX: Final = 1 << 20
+
+
+class Opened(NamedTuple):
+    """What a member finds when it starts."""
+
+    store: MessageStore
+    storage: RaftStorage
+    files: RaftFiles
+    state: HardState
+
+
+def open_member(
+    settings: RaftSettings, disk: Files, root: str, config: StoreConfig, clock: Clock
+) -> Opened:
+    """Recover the directory of a member. One that may have forgotten something is in doubt from
+    now on, and its log ends before what is damaged."""
+    peers = check(settings)
+    files = RaftFiles(disk, root)
+    is_new = files.is_new
+    state: HardState | None = HardState(doubt=0 if settings.raft_new else _new_doubt())
+    if is_new:
+        if disk.list(f"{root}/commitlog"):
+            raise UsageError(
+                f"{root} holds messages of a broker without a group; give the member an empty "
+                "directory, and let a pipeline or a consumer copy what is needed"
+            )
+        members = Members(frozenset(peers), addresses=_text(peers))
+        files.create(first_group(settings.raft_group, settings.raft_id, members), state)
+        if state.doubt:
+            log.warning("raft.empty", extra={"remedy": "the others repair this member, unless the "
+                        "group is new: then start all of its members with --raft-new"})  # fmt: skip
+    else:
+        state = files.load()
+    store = MessageStore(disk, root, config, clock, visible=files.committed()[1])
+    damage = [found.start for found in store.recovered.damage]
+    if state is None or (damage and not state.doubt):
+        state = (state or HardState())._replace(doubt=_new_doubt())
+        files.save(state)
+        log.error("raft.in_doubt", extra={"damage": damage, "remedy": "the others repair it"})
+    sound_end = PhysicalOffset(min(damage)) if damage else NOWHERE
+    storage = RaftStorage(store, files, sound_end=sound_end)
+    group = storage.group
+    if (group.name, group.member) != (settings.raft_group, settings.raft_id):
+        raise UsageError(
+            f"{root} belongs to {group.member} of group {group.name}, not to "
+            f"{settings.raft_id} of {settings.raft_group}"
+        )
+    return Opened(store, storage, files, _not_before(state, storage))
+
+
+def _not_before(state: HardState, storage: RaftStorage) -> HardState:
+    """A state that was lost is not of an earlier term than the log."""
+    term = storage.terms.last_term
+    return state if state.term >= term else state._replace(term=term, vote="")
+
+
+def _new_doubt() -> int:
+    return SystemRandom().randrange(1, 1 << 60)
+
+
+def _text(addresses: dict[NodeId, str]) -> str:
+    return ";".join(f"{name}={address}" for name, address in sorted(addresses.items()))
+
+
+class Serving(Protocol):
+    """The broker of a member, as the group needs it."""
+
+    def lead(self) -> None:
+        """All that is in the log is committed and applied: take messages."""
+        ...
+
+    def follow(self) -> None:
+        """Somebody else leads, or nobody; take no messages."""
+        ...
+
+    def settle(self) -> None:
+        """More is committed: show it, and answer those who wait."""
+        ...
+
+    def fenced(self, reason: str) -> None: ...
+
+
+class RaftGroup:
+    """Owner: the event loop. Is a `Replicas`, a `Listener` of the driver."""
+
+    def __init__(
+        self, settings: RaftSettings, opened: Opened, *, broker: str, serving: Serving
+    ) -> None:
+        self._settings = settings
+        self.store, self.storage, self.files, state = opened
+        self._serving = serving
+        self._peers_given = peers_of(settings.raft_peers)
+        ticks = TICKS_PER_ELECTION
+        tick_ms = settings.raft_election_ms / ticks
+        config = RaftConfig(
+            election_ticks=ticks,
+            heartbeat_ticks=max(1, round(settings.raft_heartbeat_ms / tick_ms)),
+            append_bytes_max=APPEND_BYTES_MAX, inflight_max=INFLIGHT_MAX,
+        )  # fmt: skip
+        saved = self.storage.saved(state)
+        self.node = Node(settings.raft_id, config, Random(), storage=self.storage, saved=saved)
+        greeting = Greeting(
+            settings.raft_group, settings.raft_id, self.store.config.commit_log_file_bytes, broker
+        )
+        self.peers = Peers(greeting, self._received, self._lost, self._is_member)
+        self.driver = RaftDriver(
+            self.node, self.storage, self.files, self.store, send=self.peers.send, listener=self,
+            tick_s=tick_ms / 1000, relaxed=settings.raft_relaxed,
+        )  # fmt: skip
+        self._is_leading = False
+        """Messages are taken, in this term."""
+        self._led_term = 0
+        self._committed = self._applied = self.storage.end_of(saved.commit)
+        self.applied = saved.commit
+        self._members: Members | None = None
+        self.store.visible_bound = lambda: self._applied
+
+    async def start(self) -> None:
+        host, _, port = self._peers_given[self.node.id].rpartition(":")
+        await self.peers.listen(host.strip("[]"), int(port))
+        self._meet()
+        self.driver.start()
+
+    async def close(self) -> None:
+        self.driver.stop()
+        await self.peers.close()
+        self._note()
+        self.files.close()
+
+    def abort(self) -> None:
+        self.driver.stop()
+        self.peers.abort()
+        self.files.close()
+
+    # Members
+
+    def _meet(self) -> None:
+        """Connect to whoever is in the group now. Addresses in our own settings win: a member may
+        be reached on another way from here."""
+        members = self.node.core.log.members.current
+        if members is not self._members:
+            self._members = members
+            known = peers_of(members.addresses) | self._peers_given
+            wanted = members.everyone() | self.node.core.peers.keys()
+            self.peers.reach({name: known[name] for name in wanted if name in known})
+
+    def _is_member(self, name: NodeId) -> bool:
+        """Whether to listen to it. A member that has yet to hear of the group listens to all whom
+        its settings name."""
+        history = self.node.core.log.members
+        known = {one for _, members in history.rows() for one in members.everyone()}
+        return name in known or (name in self._peers_given and not self.applied)
+
+    # What the driver and the connections tell
+
+    def _received(self, message: Message) -> None:
+        self.driver.step(message)
+
+    def _lost(self, member: NodeId) -> None:
+        self.driver.lost(member)
+
+    def role_changed(self) -> None:
+        node = self.node
+        log.info("raft.role", extra={"role": node.role.value, "term": node.hard.term,
+                                     "leader": node.leader})  # fmt: skip
+        if self._is_leading and (node.role, node.hard.term) != (Role.LEADER, self._led_term):
+            self._is_leading = False
+        if not self._is_leading:
+            self._serving.follow()
+
+    def progressed(self, ready: Ready) -> None:
+        self._meet()
+        moved = False
+        if ready.apply_to > self.applied:
+            self.applied, moved = ready.apply_to, True
+            self._applied = self.storage.end_of(ready.apply_to)
+        if self._is_leading:
+            # What a leader commits is its own log, and is in it.
+            end = self.storage.end_of(min(ready.commit, self.storage.last))
+            moved |= end > self._committed
+            self._committed = end
+        elif moved:
+            self._committed = self._applied
+        if moved:
+            self._serving.settle()
+        self._lead_if_ready()
+
+    def _lead_if_ready(self) -> None:
+        node = self.node
+        if self._is_leading or node.role is not Role.LEADER or not has_committed_in_term(node.core):
+            return
+        if self.applied == self.storage.last == node.core.log.last:
+            self._is_leading, self._led_term = True, node.hard.term
+            self._committed = self._applied
+            self._serving.lead()
+
+    def fenced(self, reason: str) -> None:
+        self._is_leading = False
+        self._serving.follow()
+        self._serving.fenced(reason)
+
+    def flushed(self) -> None:
+        self.driver.flushed()
+
+    def second(self) -> None:
+        """About once a second: what is not urgent."""
+        self._note()
+        index = self.storage.trim()
+        if index > self.node.core.log.start.index:
+            self.node.trimmed(index)
+
+    def _note(self) -> None:
+        self.files.note_commit(self.applied, self._applied)
+
+    # Writing
+
+    def append(self, chunk: RecordChunk) -> Appended:
+        """Append a leader's messages. Raises Refused, and what a store raises."""
+        node = self.node
+        if not self._is_leading or node.role is not Role.LEADER:
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "this member does not lead its group")
+        refusal = node.may_propose(len(chunk.data))
+        if refusal is Refusal.FULL:
+            raise Refused(ResponseCode.SYSTEM_BUSY, refusal.value)
+        if refusal is not None:
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, refusal.value)
+        self.driver.write_tail()
+        try:
+            parts, appended = self.storage.append(chunk, node.hard.term)
+        except DiskFull:
+            self._give_up()
+            raise
+        for data in parts:
+            position = node.propose(data)
+            assert not isinstance(position, Refusal), f"{position}: said to be possible before"
+        self.driver.wake()
+        return appended
+
+    def _give_up(self) -> None:
+        """The disk is full: let somebody else lead."""
+        self.driver.is_full = True
+        self.node.resign()
+        self.driver.wake()
+
+    # Replicas
+
+    @property
+    def replicated(self) -> PhysicalOffset:
+        return self._committed
+
+    def missing(self) -> Outcome | None:
+        return None
+
+    @property
+    def too_late(self) -> Outcome:
+        return Outcome.NO_QUORUM
+
+    # Managing
+
+    def transfer(self, target: NodeId) -> Refusal | None:
+        refusal = self.node.hand_over(target)
+        self.driver.wake()
+        return refusal
+
+    def change(self, target: Members) -> Refusal | LogIndex:
+        position = self.node.change(target)
+        self.driver.wake()
+        return position if isinstance(position, Refusal) else position.index
+
+    def best_heir(self) -> NodeId | None:
+        """The voter that has most of our log, if there is one that counts."""
+        peers = self.node.core.peers
+        fit = [n for n, peer in peers.items() if self.members.may_vote(n) and not peer.doubt]
+        return max(fit, key=lambda name: peers[name].match, default=None)
+
+    @property
+    def members(self) -> Members:
+        return self.node.core.log.members.current
+
+    @property
+    def is_leading(self) -> bool:
+        return self._is_leading
+
+    @property
+    def leader_broker(self) -> str:
+        """Where clients find the leader, as far as this member knows."""
+        return self.peers.brokers.get(self.node.leader, "")

@@ -1,0 +1,285 @@
+"""Connections between the members of a Raft group.
+
+Everybody dials everybody else and speaks on the connection that it made; nobody answers on it,
+except to the greeting. A message that can't be delivered now is dropped: Raft sends again what
+matters.
+
+    frame     size 4, big-endian | payload
+    greeting  the first frame of whoever dials: JSON with the group, both names, the size of log
+              files (equal on all members, or their logs could not be) and where its broker is
+    answer    the first frame of whoever listens: JSON with where its broker is, or an error
+    message   all other frames, see `raft/codec.py`
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, cast
+
+from tianzhou.base.errors import ProtocolError
+from tianzhou.raft import codec
+from tianzhou.raft.messages import Message, NodeId
+
+log: Final = logging.getLogger("tianzhou.raft")
+
+FRAME_BYTES_MAX: Final = 64 << 20
+GREETING_BYTES_MAX: Final = 4096
+UNSENT_BYTES_MAX: Final = 64 << 20
+"""More than this is not queued for a member that does not read."""
+CONNECT_S: Final = 2.0
+RETRY_S: Final = 0.2
+RETRY_MAX_S: Final = 1.0
+_VERSION: Final = 1
+
+
+class Greeting(NamedTuple):
+    """Who we are."""
+
+    group: str
+    member: NodeId
+    file_bytes: int
+    broker: str
+    """Where clients find this member."""
+
+    def text(self, to: NodeId) -> bytes:
+        value = {**self._asdict(), "to": to, "version": _VERSION}
+        return json.dumps(value).encode()
+
+
+class Wire(asyncio.Protocol):
+    """One connection: frames in, frames out. Owner: the event loop."""
+
+    def __init__(
+        self, on_frame: Callable[["Wire", bytes], None], on_closed: Callable[["Wire"], None]
+    ) -> None:
+        self._on_frame = on_frame
+        self._on_closed = on_closed
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self.member: NodeId = ""
+        """Who is at the other end, once it has said so."""
+        self.closed = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        at = 0
+        while len(buffer) - at >= 4:
+            size = int.from_bytes(buffer[at : at + 4], "big")
+            if size > (FRAME_BYTES_MAX if self.member else GREETING_BYTES_MAX):
+                log.warning("raft.frame_too_large", extra={"peer": self.remote, "size": size})
+                self.close()
+                return
+            if len(buffer) - at - 4 < size:
+                break
+            self._on_frame(self, bytes(buffer[at + 4 : at + 4 + size]))
+            at += 4 + size
+        del buffer[:at]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self._on_closed(self)
+
+    def send(self, pieces: list[Any]) -> bool:
+        """Queue a frame; False if it was dropped."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        if transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+            return False
+        size = sum(map(len, pieces))
+        transport.writelines([size.to_bytes(4, "big"), *pieces])
+        return True
+
+    @property
+    def remote(self) -> str:
+        name = self._transport.get_extra_info("peername") if self._transport else None
+        return "{}:{}".format(*name[:2]) if name else "unknown"
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Peers:
+    """Owner: the event loop."""
+
+    def __init__(
+        self,
+        greeting: Greeting,
+        on_message: Callable[[Message], None],
+        on_lost: Callable[[NodeId], None],
+        is_member: Callable[[NodeId], bool],
+    ) -> None:
+        self._greeting = greeting
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._is_member = is_member
+        self._server: asyncio.Server | None = None
+        self._addresses: dict[NodeId, str] = {}
+        self._dialers: dict[NodeId, asyncio.Task[None]] = {}
+        self._out: dict[NodeId, Wire] = {}
+        self._in: set[Wire] = set()
+        self._refused: dict[NodeId, str] = {}
+        self.brokers: dict[NodeId, str] = {greeting.member: greeting.broker}
+        """Where the brokers of the members are, as far as they have said."""
+
+    async def listen(self, host: str, port: int) -> int:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Wire(self._received, self._left), host, port
+        )
+        return self._server.sockets[0].getsockname()[1]
+
+    def reach(self, addresses: Mapping[NodeId, str]) -> None:
+        """Keep connections to these members, and to no others."""
+        wanted = {name: at for name, at in addresses.items() if name != self._greeting.member}
+        for name in self._addresses.keys() - {
+            n for n, at in wanted.items() if at == self._addresses.get(n)
+        }:
+            self._dialers.pop(name).cancel()
+            if (wire := self._out.pop(name, None)) is not None:
+                wire.close()
+        for name in wanted.keys() - self._dialers.keys():
+            task = asyncio.get_running_loop().create_task(self._dial(name, wanted[name]))
+            self._dialers[name] = task
+        self._addresses = wanted
+
+    def is_connected(self, member: NodeId) -> bool:
+        return member in self._out
+
+    def send(self, message: Message) -> None:
+        wire = self._out.get(message.to)
+        if wire is not None:
+            wire.send(codec.encode(message))
+
+    # Dialing
+
+    async def _dial(self, member: NodeId, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        loop, pause = asyncio.get_running_loop(), RETRY_S
+        while True:
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    _, wire = await loop.create_connection(
+                        lambda: Wire(self._answered, self._dropped), host.strip("[]"), int(port)
+                    )
+            except (OSError, TimeoutError):
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, RETRY_MAX_S)
+                continue
+            wire.send([self._greeting.text(member)])
+            await wire.closed
+            pause = RETRY_S if member not in self._refused else RETRY_MAX_S
+            await asyncio.sleep(pause)
+
+    def _answered(self, wire: Wire, frame: bytes) -> None:
+        """The member that we dialed has answered our greeting."""
+        value = _json(frame)
+        name = value.get("member", "")
+        if value.get("error") or self._addresses.get(name) is None:
+            reason = str(value.get("error") or f"{name!r} answers, which is no member")
+            if self._refused.get(name) != reason:
+                log.warning("raft.refused", extra={"peer": wire.remote, "reason": reason})
+            self._refused[name] = reason
+            wire.close()
+            return
+        self._refused.pop(name, None)
+        wire.member = name
+        self.brokers[name] = value.get("broker", "")
+        self._out[name] = wire
+
+    def _dropped(self, wire: Wire) -> None:
+        if self._out.get(wire.member) is wire:
+            del self._out[wire.member]
+
+    # Listening
+
+    def _received(self, wire: Wire, frame: bytes) -> None:
+        if not wire.member:
+            self._greeted(wire, frame)
+            return
+        try:
+            message = codec.decode(frame)
+        except ProtocolError as error:
+            log.warning("raft.nonsense", extra={"peer": wire.member, "reason": str(error)})
+            wire.close()
+            return
+        if message.sender == wire.member and message.to == self._greeting.member:
+            self._on_message(message)
+
+    def _greeted(self, wire: Wire, frame: bytes) -> None:
+        value, ours = _json(frame), self._greeting
+        problem = self._problem(value)
+        if problem:
+            log.warning("raft.stranger", extra={"peer": wire.remote, "reason": problem})
+            answer = {"error": problem, "member": ours.member}
+        else:
+            answer = {"member": ours.member, "broker": ours.broker}
+        wire.send([json.dumps(answer).encode()])
+        if problem:
+            wire.close()
+            return
+        wire.member = value["member"]
+        self.brokers[wire.member] = value.get("broker", "")
+        self._in.add(wire)
+
+    def _problem(self, value: dict[str, Any]) -> str:
+        """Why whoever greets us so is not listened to."""
+        ours = self._greeting
+        if value.get("version") != _VERSION or value.get("group") != ours.group:
+            return f"this is {ours.member} of group {ours.group}, version {_VERSION}"
+        if value.get("to") != ours.member:
+            return f"this is {ours.member}, not {value.get('to')!r}"
+        if not self._is_member(value.get("member", "")):
+            return f"{value.get('member')!r} is no member of group {ours.group}; add it first"
+        if value.get("file_bytes") != ours.file_bytes:
+            return (
+                f"log files have {value.get('file_bytes')} bytes there and {ours.file_bytes} here; "
+                "set commit_log_file_bytes alike on all members"
+            )
+        return ""
+
+    def _left(self, wire: Wire) -> None:
+        """A connection ended. If it was the last of its member, that is probably gone."""
+        self._in.discard(wire)
+        if wire.member and not any(other.member == wire.member for other in self._in):
+            self._on_lost(wire.member)
+
+    # Ending
+
+    async def close(self) -> None:
+        for task in self._dialers.values():
+            task.cancel()
+        await asyncio.gather(*self._dialers.values(), return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        for wire in (*self._out.values(), *tuple(self._in)):
+            wire.close()
+
+    def abort(self) -> None:
+        """As the end of a process."""
+        for task in self._dialers.values():
+            task.cancel()
+        if self._server is not None:
+            self._server.close()
+        for wire in (*self._out.values(), *tuple(self._in)):
+            wire.abort()
+
+
+def _json(frame: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(frame)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -1,0 +1,91 @@
+"""Settings of a Raft group, with DLedger's property names as aliases, and who its peers are."""
+
+from dataclasses import dataclass
+
+from tianzhou.base.errors import UsageError
+from tianzhou.base.settings import setting
+from tianzhou.raft.messages import NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftSettings:
+    raft_enabled: bool = setting(
+        False, alias="enableDLegerCommitLog",
+        help="Be a member of a group that elects its own master.",
+    )  # fmt: skip
+    raft_group: str = setting(
+        "", alias="dLegerGroup", help="Name of the Raft group, equal on all members."
+    )
+    raft_peers: str = setting(
+        "", alias="dLegerPeers",
+        help="Where the members listen to each other: `n0=host:port;n1=host:port;n2=host:port`, "
+        "or with `-` as RocketMQ writes it. The same on all members.",
+    )  # fmt: skip
+    raft_id: str = setting("", alias="dLegerSelfId", help="Which of the peers this one is.")
+    raft_preferred: str = setting(
+        "", alias="preferredLeaderId",
+        help="Members that should lead, best first, separated by `;`. Another one hands over to "
+        "them when they have everything.",
+    )  # fmt: skip
+    raft_new: bool = setting(
+        False,
+        help="The group is being created: an empty directory has forgotten nothing. Say it once; "
+        "a member with an empty directory otherwise counts only when the others repaired it.",
+    )  # fmt: skip
+    raft_relaxed: bool = setting(
+        False,
+        help="Acknowledge what a majority has in memory. A loss of power may then lose messages.",
+    )
+    raft_election_ms: int = setting(
+        1_000, min=100, max=60_000,
+        help="A member that hears of no leader for so long, or up to twice as long, stands for "
+        "election; a leader that no majority hears for so long steps down.",
+    )  # fmt: skip
+    raft_heartbeat_ms: int = setting(
+        200, min=10, max=10_000, help="How often a leader speaks when there is nothing to say."
+    )
+    raft_ack_timeout_ms: int = setting(
+        2_500, min=10, max=60_000, alias="maxWaitAckTimeMs",
+        help="How long a producer waits for a majority before it is told that there is none.",
+    )  # fmt: skip
+
+
+def peers_of(text: str) -> dict[NodeId, str]:
+    """Names and addresses. Raises UsageError."""
+    found: dict[NodeId, str] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(";"))):
+        name, sign, address = part.partition("=")
+        if not sign:
+            name, sign, address = part.partition("-")
+        host, colon, port = address.rpartition(":")
+        if not (name and sign and host and colon and port.isdecimal() and 0 < int(port) < 65536):
+            raise UsageError(f"{part!r} is no peer; say name=host:port, several separated by ;")
+        if name in found:
+            raise UsageError(f"{name} is named twice in raft_peers")
+        found[name] = address
+    return found
+
+
+def check(settings: RaftSettings) -> dict[NodeId, str]:
+    """The peers, if these settings can work. Raises UsageError."""
+    peers = peers_of(settings.raft_peers)
+    if not settings.raft_group:
+        raise UsageError("a Raft group needs a name: say --raft-group NAME")
+    if settings.raft_id not in peers:
+        known = ", ".join(peers) or "none"
+        raise UsageError(f"raft_id is {settings.raft_id!r}, which is none of the peers ({known})")
+    if settings.raft_heartbeat_ms * 2 > settings.raft_election_ms:
+        raise UsageError(
+            f"heartbeats every {settings.raft_heartbeat_ms} ms are too rare for elections after "
+            f"{settings.raft_election_ms} ms; at least two must fit"
+        )
+    return peers
+
+
+def broker_id_of(member: NodeId, peers: dict[NodeId, str]) -> int:
+    """The id of a member's broker while it does not lead; never 0, which is the master's.
+
+    As in RocketMQ: the number in its name, and one more. Names without a number count by rank.
+    """
+    digits = "".join(filter(str.isdecimal, member))
+    return (int(digits) if digits else sorted([*peers, member]).index(member)) + 1
