@@ -1,6 +1,7 @@
 """Streams: offsets in the checkpoint, limits, new queues and topics, lag."""
 
 import json
+import shutil
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -151,6 +152,25 @@ def test_the_beginning_is_written_down(
     late += filling.many(topic, 50, first=150)
     sink.run(rows)
     assert sink.bodies() == late
+
+
+def test_earliest_is_read_at_once_and_again_from_there(
+    tables: Tables, filling: Filling, sink: Sink, topic: str, tmp_path: Path
+) -> None:
+    """No micro-batch before the data. The first one, repeated after a crash, reads the same, though
+    there is more by now, and a queue that it did not know."""
+    filling.create(topic, 2)
+    bodies = filling.many(topic, 100)
+    rows = tables.stream(topic, startingOffsets="earliest").load()
+    (progress,) = sink.run(rows)
+    assert progress["batchId"] == 0
+    for name in ("checkpoint/commits", "out"):
+        shutil.rmtree(tmp_path / name)
+    filling.create(topic, 3)
+    bodies += filling.many(topic, 60, first=100)
+    again = sink.run(rows)
+    assert again[0]["numInputRows"] == 100
+    assert sink.bodies() == bodies
 
 
 def test_streams_begin_while_messages_come(

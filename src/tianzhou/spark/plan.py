@@ -19,6 +19,9 @@ OffsetJson = dict[str, dict[str, dict[str, int]]]
 BEGUN: Final = "$begun"
 """In the offsets of a stream whose beginning is written down; no topic has such a name."""
 
+FROM_EARLIEST: Final = "$earliest"
+"""The beginning of a stream that begins with whatever each queue still has, as a name alone."""
+
 SMALL_ROWS: Final = 2_000
 PACKED_ROWS: Final = 8_000
 """A task costs milliseconds whatever it reads, so small ranges share one."""
@@ -36,7 +39,7 @@ def from_json(table: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:
     return {
         MessageQueue(topic=topic, broker_name=broker, queue_id=int(queue_id)): offset
         for topic, brokers in table.items()
-        if topic != BEGUN
+        if topic not in (BEGUN, FROM_EARLIEST)
         for broker, queues in brokers.items()
         for queue_id, offset in queues.items()
     }

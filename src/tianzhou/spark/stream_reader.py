@@ -4,8 +4,9 @@ The checkpoint is the truth: it holds an offset for every queue, and a micro-bat
 between two of them, read again exactly when it is repeated. Every range has a beginning that is
 written down. Spark does not write down where a query begins, and asks for it again when it repeats
 the first micro-batch, when `latest` is somewhere else; so the first one reads nothing, and its end
-is the beginning, which the mark `$begun` says. A queue that appears later comes into the offsets
-with the number of its first message, and is read from there by the next micro-batch.
+is the beginning, which the mark `$begun` says. `earliest` needs no such micro-batch: it is a name,
+and means at every repetition what each queue still has. A queue that appears later comes into the
+offsets with the number of its first message, and is read from there by the next micro-batch.
 """
 
 import logging
@@ -26,7 +27,7 @@ from pyspark.sql.types import StructType
 from tianzhou.client.errors import ClientError
 from tianzhou.spark import plan
 from tianzhou.spark.arrow import Batch
-from tianzhou.spark.option_values import LATEST
+from tianzhou.spark.option_values import EARLIEST, LATEST
 from tianzhou.spark.options import ReadOptions
 from tianzhou.spark.plan import Offsets
 from tianzhou.spark.reading import Ranges, read_ranges
@@ -74,6 +75,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         with told(options):
             queues = self._topics.queues()
+            if options.starting == EARLIEST and options.starting_ms is None:
+                return {plan.FROM_EARLIEST: {}}
             earliest, latest = self._topics.earliest(queues), self._topics.latest(queues)
             if options.starting_ms is not None:
                 found = self._brokers.offsets_at(queues, options.starting_ms)
@@ -94,12 +97,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ask(lambda: self._topics.latest(self._topics.queues()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> plan.OffsetJson:
-        before = plan.from_json(start)
+        is_named = plan.FROM_EARLIEST in start
+        before = self._beginning() if is_named else plan.from_json(start)
         # Spark asks for the next micro-batch when the last one is done, and reports that only
         # with the next one: the last of a query would be missing.
         self._tell_group(before)
         self._latest = self._ends(before)
-        if plan.BEGUN not in start:
+        if not is_named and plan.BEGUN not in start:
             return {**start, plan.BEGUN: {}}
         if self._waits(before, limit):
             return start
@@ -109,6 +113,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Queues of brokers that are away stay where they are; new ones begin with their first.
         found = plan.to_json({**before, **end, **self._first_of_new(before)})
         return {**found, plan.BEGUN: {}}
+
+    def _beginning(self) -> Offsets:
+        """Where the queues begin that can be asked; others come later, as new ones do."""
+        return self._ask(lambda: self._topics.earliest_of_reachable(self._topics.queues()))
 
     def _ends(self, before: Offsets) -> Offsets:
         """The ends of all queues that can be asked, or what was the end when the query began."""
@@ -158,12 +166,17 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Reading
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        if plan.BEGUN not in start:
+        is_named = plan.FROM_EARLIEST in start
+        if not is_named and plan.BEGUN not in start:
             return []
-        options = self._options
-        first, last = plan.from_json(start), plan.from_json(end)
-        # A queue that is new in `end` has its first offset there: nothing to read yet.
-        first = {queue: first.get(queue, offset) for queue, offset in last.items()}
+        options, last = self._options, plan.from_json(end)
+        if is_named:
+            kept_from = self._ask(lambda: self._topics.earliest(last))
+            first = {queue: min(kept_from[queue], offset) for queue, offset in last.items()}
+        else:
+            # A queue that is new in `end` has its first offset there: nothing to read yet.
+            known = plan.from_json(start)
+            first = {queue: known.get(queue, offset) for queue, offset in last.items()}
         moved = {queue: offset for queue, offset in last.items() if offset != first[queue]}
         earliest = self._ask(lambda: self._topics.earliest(moved))
         if options.fail_on_data_loss:

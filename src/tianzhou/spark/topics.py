@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Final
 
@@ -93,7 +93,15 @@ class Topics:
     def latest(self, queues: Iterable[MessageQueue]) -> Offsets:
         return self._brokers.max_offsets(queues)
 
+    def earliest_of_reachable(self, queues: Iterable[MessageQueue]) -> Offsets:
+        return self._of_reachable(self.earliest, queues)
+
     def latest_of_reachable(self, queues: Iterable[MessageQueue]) -> Offsets:
+        return self._of_reachable(self.latest, queues)
+
+    def _of_reachable(
+        self, ask: Callable[[Iterable[MessageQueue]], Offsets], queues: Iterable[MessageQueue]
+    ) -> Offsets:
         """The same for a stream that goes on while some brokers are away: their queues are left
         out. Raises when none answers."""
         by_broker: dict[str, list[MessageQueue]] = {}
@@ -103,7 +111,7 @@ class Topics:
         last: ClientError | None = None
         for broker, here in by_broker.items():
             try:
-                found |= self._brokers.max_offsets(here)
+                found |= ask(here)
             except _AWAY as error:
                 _LOG.warning("broker %s is left out of this micro-batch: %s", broker, error)
                 last = error
