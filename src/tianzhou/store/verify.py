@@ -1,6 +1,6 @@
 """Checking a directory without changing it: every record, and everything derived from the log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tianzhou.base.kinds import PhysicalOffset, QueueKey
@@ -17,6 +17,7 @@ from tianzhou.store.queues import Queues
 from tianzhou.store.recovery import Damage
 from tianzhou.store.scan import LogScan, Slice, next_sound_record
 from tianzhou.store.segments import Segment
+from tianzhou.store.tables import Tables
 
 Progress = Callable[[int, int], None]
 
@@ -51,6 +52,8 @@ class Findings:
     """Sentences about files, queues and index."""
     pending_units: int = 0
     """Units that the next start will derive: the last stop was a crash."""
+    deleted_units: int = 0
+    """Records of topics that were deleted: the log keeps them for a while."""
 
     @property
     def is_sound(self) -> bool:
@@ -151,6 +154,7 @@ class _DerivedCheck:
         config = directory.config
         self._index = KeyIndexView(directory.index_files(Findings(clean=True)))
         self._delays_ms = config.delay_levels_ms
+        self._topics = set(_topics(directory, found))
         self._trusted = _derived_below(directory.checkpoint)
 
     def slice(self, piece: Slice) -> None:
@@ -173,7 +177,14 @@ class _DerivedCheck:
             have = min(max((queue.end if queue else 0) - run.first, 0), count)
             if queue is not None and have and queue.read(run.first, have) != run.units[: have * 20]:
                 self._wrong.add(run.queue)
-            self._found.pending_units += count - have
+            if queue is None and self._is_deleted(run.queue.topic):
+                self._found.deleted_units += count
+            else:
+                self._found.pending_units += count - have
+
+    def _is_deleted(self, topic: str) -> bool:
+        """After a crash the table may be older than the log; a store without a broker has none."""
+        return self._found.clean and bool(self._topics) and topic not in self._topics
 
     def finish(self) -> None:
         problems = self._found.problems
@@ -191,6 +202,15 @@ class _DerivedCheck:
         if self._index_missing:
             problems.append(f"{self._index_missing} keys are missing in the index")
         self._index.close()
+
+
+def _topics(directory: Directory, found: Findings) -> Iterable[str]:
+    tables = Tables(directory.files, f"{directory.root}/{layout.CONFIG}")
+    try:
+        return tables.topics.load().topic_config_table
+    except StoreDamaged as error:
+        found.problems.append(str(error))
+        return ()
 
 
 def _derived_below(checkpoint: Checkpoint) -> int:

@@ -8,9 +8,11 @@ from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.store import MessageStore
+from tianzhou.store.tables import Tables
 from tianzhou.store.verify import Directory, Findings, QueueSummary
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
+from tianzhou.wire.tables import TopicConfig, TopicConfigTable
 
 CONFIG = StoreConfig(
     commit_log_file_bytes=4096, consume_queue_file_bytes=200, reserve_bytes=4096,
@@ -47,6 +49,12 @@ class World:
 
     def write(self, path: str, at: int, data: bytes) -> None:
         self.disk.open(path).pwrite(at, data)
+
+    def remove_queue(self, queue_id: int) -> None:
+        directory = f"store/consumequeue/orders/{queue_id}"
+        for name in self.disk.list(directory):
+            self.disk.remove(f"{directory}/{name}")
+        self.disk.remove_dir(directory)
 
     def verify(self, steps: list[tuple[int, int]] | None = None) -> Findings:
         directory = Directory(self.disk, "store", self.config)
@@ -137,10 +145,31 @@ def test_units_may_be_missing_after_a_crash_but_not_after_a_stop(world: World) -
 
 
 def test_a_queue_that_is_missing_altogether_is_counted(world: World) -> None:
-    for name in world.disk.list("store/consumequeue/orders/1"):
-        world.disk.remove(f"store/consumequeue/orders/1/{name}")
-    world.disk.remove_dir("store/consumequeue/orders/1")
+    world.remove_queue(1)
     assert world.verify().pending_units == 1
+
+
+def topics(name: str) -> TopicConfigTable:
+    return TopicConfigTable(topic_config_table={name: TopicConfig(topic_name=name)})
+
+
+def test_a_topic_that_was_deleted_is_no_damage(world: World) -> None:
+    """Its queues are gone, and the log keeps its records until they expire."""
+    world.remove_queue(0)
+    world.remove_queue(1)
+    assert not world.verify().is_sound
+    tables = Tables(world.disk, "store/config")
+    tables.topics.save(topics("refunds"))
+    found = world.verify()
+    assert (found.deleted_units, found.pending_units, found.is_sound) == (7, 0, True)
+    tables.topics.save(topics("orders"))
+    assert world.verify().pending_units == 7
+
+
+def test_a_table_of_topics_that_can_not_be_read_is_named(world: World) -> None:
+    world.disk.make_dirs("store/config")
+    world.disk.create("store/config/topics.json", 1).pwrite(0, b"{")
+    assert "topics.json" in world.verify().problems[0]
 
 
 def test_what_a_killed_broker_leaves_is_sound() -> None:

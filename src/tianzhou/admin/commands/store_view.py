@@ -42,6 +42,8 @@ def verification(found: Findings) -> None:
             f"{found.pending_units} messages are not in their queues yet: "
             "the last stop was a crash, the next start will add them"
         )
+    if found.deleted_units:
+        console.print(f"{found.deleted_units} messages are of topics that were deleted")
     _problems(console, found)
     if found.is_sound:
         console.print("[green]nothing is wrong[/green]")
