@@ -42,16 +42,24 @@ class Lags:
     def all(self) -> Iterator[Lag]:
         """Every queue of every topic that a group has confirmed anything of. Groups of the
         broker's own, and topics that a living group has given up, are left out."""
+        bounds: dict[str, list[tuple[QueueKey, int, int]]] = {}
         for group, topic, committed in self.offsets.rows():
-            config = self.topics.get(topic)
-            if config is None or names.is_system_group(group) or not self.reads(group, topic):
+            if names.is_system_group(group) or not self.reads(group, topic):
                 continue
-            for queue_id in range(config.read_queue_nums):
-                key = queue_key(topic, queue_id)
+            queues = bounds.get(topic)
+            if queues is None:  # once for all groups of the topic
+                queues = bounds[topic] = self._bounds(topic)
+            for key, first, end in queues:
                 # What has expired waits no longer.
-                offset = max(committed.get(queue_id, 0), self.store.min_offset(key))
-                messages = max(0, self.store.max_offset(key) - offset)
-                yield Lag(messages, group, key, offset)
+                offset = max(committed.get(key.queue_id, 0), first)
+                yield Lag(max(0, end - offset), group, key, offset)
+
+    def _bounds(self, topic: str) -> list[tuple[QueueKey, int, int]]:
+        """The queues of a topic, each with the ranks of its first message and of its next."""
+        config = self.topics.get(topic)
+        count = config.read_queue_nums if config is not None else 0
+        keys = [queue_key(topic, queue_id) for queue_id in range(count)]
+        return [(key, self.store.min_offset(key), self.store.max_offset(key)) for key in keys]
 
     def reads(self, group: str, topic: str) -> bool:
         """Whether a group that was there may come back: not if it lives and has given it up."""

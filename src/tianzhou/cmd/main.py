@@ -36,6 +36,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "cluster": (f"{_ADMIN}.cluster:cluster", "All brokers at a glance."),
     "bench": (f"{_ADMIN}.bench:bench", "Measure a running broker from here."),
     "doctor": (f"{_ADMIN}.doctor:doctor", "Why a send or a consumer does not work."),
+    "metrics": (f"{_ADMIN}.metrics:metrics", "A board for Grafana."),
     "completion": (f"{_ADMIN}.completion:completion", "Completion for bash, zsh and fish."),
     "store": ("tianzhou.admin.commands.store:store", "Inspect, verify and rebuild a directory."),
 }

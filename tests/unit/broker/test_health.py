@@ -48,11 +48,11 @@ def test_a_drained_broker_is_not_ready_and_lives() -> None:
 def test_a_broken_store_needs_a_restart() -> None:
     broker = SmallBroker()
 
-    def broken() -> None:
+    def broken(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broker.store.log, "sync", lambda *_: broken())
+        patch.setattr(broker.store.log, "sync", broken)
         broker.send("orders")
         with pytest.raises(StoreFenced):
             broker.store.flush()

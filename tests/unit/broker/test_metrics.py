@@ -1,7 +1,10 @@
 """What /metrics says, read as Prometheus reads it."""
 
+from collections.abc import Iterator
+
 import pytest
 from administrator import Administrator, join, make_topic
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tianzhou.broker import metrics as module
@@ -151,6 +154,25 @@ def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert value(series, "series_left_out", metric="tianzhou_topic_messages_in") == 3
     assert value(series, "series_left_out", metric="tianzhou_queue_lag_messages") == 11
     assert value(series, "series_left_out", metric="tianzhou_group_lag_messages") == 3
+
+
+def test_pages_take_a_part_of_the_loop_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = SmallBroker()
+    scraped(broker)
+    metrics = Metrics(broker.parts.measured)
+    collect = metrics.collect
+
+    def slowly() -> Iterator[Metric]:
+        broker.clock.advance(ms=100)
+        yield from collect()
+
+    monkeypatch.setattr(metrics, "collect", slowly)
+    first = metrics.page()
+    broker.send(TOPIC)
+    broker.clock.advance(ms=1_900)
+    assert metrics.page() is first
+    broker.clock.advance(ms=100)
+    assert b"\ntianzhou_messages_in_total 1.0\n" in metrics.page()
 
 
 def test_parts_that_not_every_broker_has_can_add_their_own() -> None:

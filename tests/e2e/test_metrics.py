@@ -1,0 +1,143 @@
+"""Numbers of a real broker: what the page says is printed, and the board asks for nothing else."""
+
+import json
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tianzhou.broker.server import Broker
+from tianzhou.client.sync import Message, Producer
+from tianzhou.testing import RunningBroker
+
+DOCS = Path(__file__).parents[2] / "docs"
+ROW = re.compile(r"^\| `((?:tianzhou|process)_\w+)` \| (\w+) \| ([\w, ]*) \|", re.MULTILINE)
+NAME = re.compile(r"\b(?:tianzhou|process)_[a-z_]+\b")
+PARTS = ("_bucket", "_count", "_sum")
+
+
+class Family(NamedTuple):
+    kind: str
+    labels: frozenset[str]
+
+
+def page(name: str) -> dict[str, Family]:
+    rows = ROW.findall((DOCS / name).read_text(encoding="utf-8"))
+    assert len(rows) == len({row[0] for row in rows})
+    return {
+        metric: Family(kind, frozenset(labels.split(", ") if labels else ()))
+        for metric, kind, labels in rows
+    }
+
+
+def printed(text: str) -> dict[str, Family]:
+    """Every family with its labels; ranges of histograms are no labels of ours."""
+    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
+    labels: dict[str, set[str]] = {name: set() for name in types}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            name = sample.name
+            for part in PARTS:
+                if name.endswith(part) and types.get(name.removesuffix(part)) == "histogram":
+                    name = name.removesuffix(part)
+            labels[name] |= sample.labels.keys() - {"le"}
+    return {name: Family(kind, frozenset(labels[name])) for name, kind in types.items()}
+
+
+@pytest.fixture
+def text(mq: RunningBroker) -> str:
+    """The numbers of a broker that has seen one of everything that makes a label."""
+    mq.create_topic("orders", queues=2)
+    with Producer("shop", nameserver=mq.nameserver) as producer:
+        for _ in range(20):
+            producer.send(Message("orders", b"two apples"))
+
+    def touch(broker: Broker, _: object) -> str:
+        parts = broker.parts
+        parts.offsets.put("billing", "orders", 0, 1)
+        parts.stats.got("orders", "billing", 1, 100)
+        parts.stats.sent_back("orders", "billing")
+        parts.stats.refused(17)
+        return broker.metrics().decode()
+
+    return mq._look(touch)
+
+
+def test_the_page_names_exactly_what_is_printed(text: str) -> None:
+    assert page("metrics.md") == printed(text)
+
+
+def test_both_languages_have_the_same_table() -> None:
+    assert page("metrics.zh-CN.md") == page("metrics.md")
+
+
+def test_real_traffic_shows(text: str) -> None:
+    values = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.labels
+    }
+    assert values["tianzhou_messages_in_total"] == 20
+    assert values["tianzhou_append_seconds_count"] >= 1
+    assert 0 < values["tianzhou_append_seconds_sum"] < 10
+    assert values["tianzhou_dispatch_delay_seconds_count"] >= 1
+    assert values["tianzhou_connections"] >= 0
+    assert 0 < values["process_resident_memory_bytes"] < 1 << 34
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    for panel in board()["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel["title"], target["expr"]
+    for variable in board()["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["name"], variable["query"]["query"]
+
+
+def board() -> Any:
+    return json.loads(files("tianzhou.admin").joinpath("grafana/tianzhou.json").read_bytes())
+
+
+def test_the_board_asks_only_for_what_is_printed() -> None:
+    known = page("metrics.md")
+    asked: set[str] = set()
+    for title, expression in expressions():
+        for name in NAME.findall(expression):
+            metric = name if name in known else name.removesuffix("_bucket")
+            assert metric in known, f"{title}: {name}"
+            asked.add(metric)
+            kind = known[metric].kind
+            assert (kind != "gauge") == (f"rate({name}" in expression), f"{title}: {expression}"
+            assert (kind == "histogram") == name.endswith("_bucket"), f"{title}: {expression}"
+        labels = re.findall(r"by \(([\w, ]+)\)", expression)
+        for label in {word for group in labels for word in group.split(", ")} - {"le"}:
+            assert any(label in known[name].labels for name in known if name in expression)
+    assert len(asked) > 25
+
+
+def test_the_board_can_be_imported() -> None:
+    """What Grafana needs: panels with ids of their own that do not lie on each other."""
+    found = board()
+    assert found["schemaVersion"] >= 36
+    ids = [panel["id"] for panel in found["panels"]]
+    assert len(ids) == len(set(ids))
+    taken: set[tuple[int, int]] = set()
+    for panel in found["panels"]:
+        at = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert at["x"] + at["w"] <= 24, panel["title"]
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        if panel["type"] != "row":
+            assert panel["description"], panel["title"]
+            assert panel["datasource"]["uid"] == "${source}"
+    assert "source" in {variable["name"] for variable in found["templating"]["list"]}
