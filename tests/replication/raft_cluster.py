@@ -1,0 +1,238 @@
+"""A Raft group of real processes: a NameServer and members, killed, paused and started again."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.client import Message
+from tianzhou.client.options import ProducerOptions
+from tianzhou.client.sync import Admin, Producer
+from tianzhou.net.blocking import BlockingPeer
+from tianzhou.record.message import decode_all
+from tianzhou.testing.chaos import looking
+from tianzhou.testing.chaos.logs import sum_up
+from tianzhou.testing.chaos.processes import HOST, Server, spare_ports
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+
+TOPIC: Final = "raft-test"
+QUEUES: Final = 4
+GROUP: Final = "g"
+WAIT_S: Final = 20.0
+PAUSE_S: Final = 0.02
+
+# Files so small that a test crosses many of their ends.
+SETTINGS: Final = {
+    "vip_port": "false",
+    "mappedFileSizeCommitLog": str(256 * 1024),
+    "mappedFileSizeConsumeQueue": "20000",
+    "maxHashSlotNum": "1000",
+    "maxIndexNum": "4000",
+    "reserve_bytes": str(64 * 1024),
+    "flushConsumerOffsetInterval": "500",
+}
+
+
+def wait_for(what: str, condition: Callable[[], bool], timeout_s: float = WAIT_S) -> float:
+    """How long it took."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > timeout_s:
+            raise AssertionError(f"{what}: not within {timeout_s} s")
+        time.sleep(PAUSE_S)
+    return time.monotonic() - began
+
+
+class Member:
+    """One member. The first start of a group says that it is new."""
+
+    def __init__(self, name: str, directory: Path, nameserver: str, peers: str, port: int) -> None:
+        self.name = name
+        self.address = f"{HOST}:{port}"
+        self.directory = directory
+        self.data = directory / "data"
+        directory.mkdir(parents=True)
+        conf = directory / "broker.conf"
+        lines = {**SETTINGS, "listenPort": str(port)}
+        conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        self._arguments = [
+            "broker", "-n", nameserver, "-c", str(conf), "--data", str(self.data),
+            "--raft-group", GROUP, "--raft-peers", peers, "--raft-id", name,
+        ]  # fmt: skip
+        self.server = Server(name, self._arguments, directory)
+
+    def start(self, *extra: str) -> None:
+        self._arguments[15:] = extra
+        self.server.start()
+
+    def log_bytes(self) -> bytes:
+        return b"".join(path.read_bytes() for path in sorted((self.data / "commitlog").iterdir()))
+
+    def runtime(self) -> dict[str, str]:
+        return looking.runtime(self.address)
+
+
+class Cluster:
+    """Owner: a test."""
+
+    def __init__(self, directory: Path, size: int = 3) -> None:
+        first = spare_ports(1 + 2 * (size + 1))
+        self.nameserver = f"{HOST}:{first}"
+        self._names = Server("ns", ["nameserver", "-p", str(first)], directory / "ns")
+        ports = range(first + 1, first + 2 * size + 1, 2)
+        self.spare_port = first + 2 * size + 1
+        self._directory = directory
+        self.peers = ";".join(f"n{rank}={HOST}:{port}" for rank, port in enumerate(ports))
+        self.members = [
+            Member(f"n{rank}", directory / f"n{rank}", self.nameserver, self.peers, port + 1)
+            for rank, port in enumerate(ports)
+        ]
+
+    def start(self) -> None:
+        self._names.start()
+        self._names.wait_ready()
+        for member in self.members:
+            member.start("--raft-new")
+        for member in self.members:
+            member.server.wait_ready()
+        wait_for("a leader", lambda: self.leader() is not None)
+
+    def add(self, name: str) -> Member:
+        """One more, with an empty directory; not started, and not yet of the group."""
+        peers = f"{self.peers};{name}={HOST}:{self.spare_port}"
+        member = Member(name, self._directory / name, self.nameserver, peers, self.spare_port + 1)
+        self.members.append(member)
+        return member
+
+    def leader(self) -> Member | None:
+        """Who is the master as clients see it, and lives."""
+        try:
+            with Admin(nameserver=self.nameserver) as admin:
+                places = [place.addresses.get(0) for place in admin.brokers.all()]
+        except TianzhouError:
+            return None
+        found = [one for one in self.members if one.address in places and one.server.is_alive]
+        return found[0] if found else None
+
+    def wait_leader(self) -> Member:
+        wait_for("a leader", lambda: self.leader() is not None)
+        found = self.leader()
+        assert found is not None
+        return found
+
+    def followers(self) -> list[Member]:
+        leader = self.wait_leader()
+        return [member for member in self.members if member is not leader]
+
+    def create_topic(self) -> None:
+        with Admin(nameserver=self.nameserver) as admin:
+            admin.topics.create(TOPIC, queues=QUEUES)
+
+    def wait_equal(self) -> None:
+        """Until everybody has applied the same."""
+
+        def is_equal() -> bool:
+            ends = {member.runtime()["commitLogMaxOffset"] for member in self.members}
+            return len(ends) == 1
+
+        wait_for("equal logs", is_equal)
+
+    def values(self, member: Member) -> list[str]:
+        """The body of every message that a member shows."""
+        found: list[str] = []
+        with BlockingPeer(member.address) as peer:
+            for queue_id in range(QUEUES):
+                at = 0
+                while bodies := _pull(peer, queue_id, at):
+                    found += bodies
+                    at += len(bodies)
+        return found
+
+    def check_identical(self) -> None:
+        """Stop all, and compare their logs byte for byte, as far as all of them go: whoever stops
+        last has a few entries more."""
+        for member in self.members:
+            if member.server.is_alive:
+                member.server.stop()
+        sums = [sum_up(member.name, member.data) for member in self.members]
+        assert not [found for found in sums if found.problems], sums
+        assert len({found.start for found in sums}) == 1, sums
+        end = min(found.end for found in sums)
+        assert max(found.end for found in sums) - end < 64 * 1024, sums
+        logs = [member.log_bytes()[: end - sums[0].start] for member in self.members]
+        assert all(log == logs[0] for log in logs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            for member in self.members:
+                if member.server.lives:
+                    error.add_note(f"--- {member.name}\n{member.server.last_words()[-3000:]}")
+        for member in self.members:
+            member.server.end()
+        self._names.end()
+
+
+def _pull(peer: BlockingPeer, queue_id: int, offset: int) -> list[str]:
+    ext = {
+        "consumerGroup": "auditors", "topic": TOPIC, "queueId": str(queue_id),
+        "queueOffset": str(offset), "maxMsgNums": "1024", "sysFlag": "4",
+        "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
+        "subVersion": "0", "expressionType": "TAG",
+    }  # fmt: skip
+    answer, body = peer.call(RequestCode.PULL_MESSAGE, ext)
+    if answer.code != ResponseCode.SUCCESS:
+        return []
+    return [view.body.decode() for view in decode_all(body)]
+
+
+class Load:
+    """Sends numbered messages, one at a time, until it is told to stop."""
+
+    def __init__(self, cluster: Cluster, name: str = "p") -> None:
+        self.acked: list[str] = []
+        self.gaps_s: list[float] = []
+        self._name = name
+        self._nameserver = cluster.nameserver
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.last_ack_s = time.monotonic()
+
+    def _run(self) -> None:
+        options = ProducerOptions(send_timeout_s=1.0)
+        with Producer(self._name, nameserver=self._nameserver, options=options) as producer:
+            number = 0
+            while not self._stop.is_set():
+                number += 1
+                value = f"{self._name}-{number}"
+                try:
+                    producer.send(Message(TOPIC, value.encode()))
+                except TianzhouError:
+                    continue
+                self.acked.append(value)
+                self.last_ack_s = time.monotonic()
+
+    def wait_progress(self) -> float:
+        """Until something that is sent from now on is acknowledged; how long that took."""
+        began = time.monotonic()
+        wait_for("an acknowledgement", lambda: self.last_ack_s > began + 0.0)
+        return self.last_ack_s - began
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        wait_for("the first acknowledgement", lambda: bool(self.acked))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
