@@ -29,6 +29,8 @@ class AdminCalls:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self.left_out: frozenset[str] = frozenset()
+        """Brokers that are not asked when all are: somebody knows that they do not answer."""
 
     # Who there is
 
@@ -44,7 +46,7 @@ class AdminCalls:
         known = {
             place.name: place.addresses[MASTER]
             for place in await self.places()
-            if MASTER in place.addresses
+            if MASTER in place.addresses and place.name not in self.left_out
         }
         if not known:
             raise NoRoute("the name server knows no broker; is one running, and registered?")
@@ -73,7 +75,11 @@ class AdminCalls:
     async def masters_of(self, topic: str) -> dict[str, str]:
         """Masters that have the topic. Raises TopicNotFound."""
         route = await self.route(topic)
-        return {name: held[MASTER] for name, held in route.brokers.items() if MASTER in held}
+        return {
+            name: held[MASTER]
+            for name, held in route.brokers.items()
+            if MASTER in held and name not in self.left_out
+        }
 
     # Questions
 
