@@ -16,6 +16,7 @@ from tianzhou.broker.group_rows import GroupRows
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.half_queue import HalfQueue
 from tianzhou.broker.handlers.admin_looks import AdminLooks, Waiting
+from tianzhou.broker.handlers.admin_raft import AdminRaft
 from tianzhou.broker.handlers.admin_waiting import AdminWaiting
 from tianzhou.broker.handlers.clients import Clients
 from tianzhou.broker.handlers.offsets import Offsets
@@ -67,6 +68,7 @@ class Parts:
     readers: Readers
     watchdog: Watchdog
     measured: Measured
+    raft: AdminRaft
     codes: frozenset[int]
     """Requests that have a handler besides sends and pulls, refused ones included."""
 
@@ -143,6 +145,7 @@ def assemble(
         AdminWaiting(config, store, writer, timers, halves, checks),
         AdminLooks(config, store, topics, sessions, permission, stats, rows, waiting, clock),
         Replies(config, admission, sessions, writer, clock),
+        raft := AdminRaft(),
     ):
         added = part.handlers()
         assert not handlers.keys() & added.keys(), "a code is served twice, or refused and served"
@@ -165,5 +168,5 @@ def assemble(
     services, watches = (delays, timers, checks), (StatsTicks(stats, clock), watchdog)
     return Parts(
         requests, clients, pull, writer, topics, offsets, permission, services, watches, stats,
-        readers, watchdog, measured, codes=frozenset(handlers),
+        readers, watchdog, measured, raft, codes=frozenset(handlers),
     )  # fmt: skip

@@ -52,6 +52,7 @@ class RaftMember:
         broker.durability.flush_waits = False  # a majority has it on disk; that may be without us
         broker.durability.replicas_timeout_s = settings.raft_ack_timeout_ms / 1000
         parts.writer.append = self.group.append
+        parts.raft.group = self.group
         parts.watches = (*parts.watches, self)
         parts.topics.changed.append(self.metadata.tell_at_once)
         broker.on_flushed.append(self.group.flushed)

@@ -64,7 +64,7 @@ def open_member(
                 f"{root} holds messages of a broker without a group; give the member an empty "
                 "directory, and let a pipeline or a consumer copy what is needed"
             )
-        members = Members(frozenset(peers), addresses=_text(peers))
+        members = Members(frozenset(peers), addresses=text_of(peers))
         files.create(first_group(settings.raft_group, settings.raft_id, members), state)
         if state.doubt:
             log.warning("raft.empty", extra={"remedy": "the others repair this member, unless the "
@@ -98,7 +98,7 @@ def _new_doubt() -> int:
     return SystemRandom().randrange(1, 1 << 60)
 
 
-def _text(addresses: dict[NodeId, str]) -> str:
+def text_of(addresses: dict[NodeId, str]) -> str:
     return ";".join(f"{name}={address}" for name, address in sorted(addresses.items()))
 
 
@@ -180,9 +180,11 @@ class RaftGroup:
         members = self.node.core.log.members.current
         if members is not self._members:
             self._members = members
-            known = peers_of(members.addresses) | self._peers_given
-            wanted = members.everyone() | self.node.core.peers.keys()
+            known, wanted = self.addresses(), members.everyone() | self.node.core.peers.keys()
             self.peers.reach({name: known[name] for name in wanted if name in known})
+
+    def addresses(self) -> dict[NodeId, str]:
+        return peers_of(self.members.addresses) | self._peers_given
 
     def _is_member(self, name: NodeId) -> bool:
         """Whether to listen to it. A member that has yet to hear of the group listens to all whom

@@ -164,6 +164,8 @@ class RequestCode(enum.IntEnum):
     LOOK_AT_TOPIC = 90012
     LOOK_AT_GROUPS = 90013
     LOOK_AT_GROUP = 90014
+    LOOK_AT_RAFT = 90020
+    CHANGE_RAFT = 90021
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -380,6 +382,8 @@ SERVED_BY_BROKER: Final = frozenset(
         RequestCode.LOOK_AT_TOPIC,
         RequestCode.LOOK_AT_GROUPS,
         RequestCode.LOOK_AT_GROUP,
+        RequestCode.LOOK_AT_RAFT,
+        RequestCode.CHANGE_RAFT,
         RequestCode.POP_MESSAGE,
         RequestCode.ACK_MESSAGE,
         RequestCode.PEEK_MESSAGE,

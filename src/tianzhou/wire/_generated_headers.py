@@ -40,6 +40,7 @@ from tianzhou.wire._generated_headers_client import (
 )
 from tianzhou.wire._generated_headers_cluster import (
     BrokerHaInfo,
+    ChangeRaftRequest,
     DeleteAclRequest,
     ListAclsRequest,
     ListUsersRequest,
@@ -119,6 +120,7 @@ __all__ = [
     "BrokerNameRequest",
     "ChangeInvisibleTimeRequest",
     "ChangeInvisibleTimeResponse",
+    "ChangeRaftRequest",
     "CheckTransactionStateRequest",
     "CloneGroupOffsetRequest",
     "ConsumeMessageDirectlyRequest",
@@ -285,6 +287,7 @@ REQUEST_HEADERS: Final[dict[RequestCode, type[ExtFields]]] = {
     RequestCode.LIST_TIMERS: ListWaitingRequest,
     RequestCode.LOOK_AT_TOPIC: TopicRequest,
     RequestCode.LOOK_AT_GROUP: GroupRequest,
+    RequestCode.CHANGE_RAFT: ChangeRaftRequest,
     RequestCode.POP_MESSAGE: PopMessageRequest,
     RequestCode.ACK_MESSAGE: AckMessageRequest,
     RequestCode.PEEK_MESSAGE: PeekMessageRequest,

@@ -22,6 +22,14 @@ class ResetMasterFlushOffsetRequest(ExtFields, frozen=True, kw_only=True, gc=Fal
     master_flush_offset: Int64 | None = field(name="masterFlushOffset", default=None)
 
 
+class ChangeRaftRequest(ExtFields, frozen=True, kw_only=True, gc=False):
+    """Asks the leader of a Raft group to hand over, or to add or remove a member."""
+
+    action: str
+    member: str
+    address: str | None = None
+
+
 class UserRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     """Names one user."""
 

@@ -1,0 +1,42 @@
+"""What a member of a Raft group says of itself and of the others. Of our own."""
+
+import msgspec
+
+from tianzhou.wire.fastjson import BodyReader
+
+
+class RaftPeer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One member, as the one who answers knows it."""
+
+    address: str
+    is_connected: bool
+    is_in_doubt: bool = False
+    """It may have forgotten something, and does not count until it is repaired."""
+    is_voter: bool
+    match: int = -1
+    """As much of the leader's log is on its disk; -1: only the leader knows."""
+    name: str
+
+
+class RaftLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    applied: int
+    commit: int
+    first: int
+    """The oldest entry that is left."""
+    group: str
+    is_changing: bool
+    """A change of members is not finished."""
+    is_in_doubt: bool
+    is_leading: bool
+    """It takes messages."""
+    last: int
+    leader: str
+    leader_broker: str
+    """Where clients find it."""
+    member: str
+    peers: tuple[RaftPeer, ...]
+    role: str
+    term: int
+
+
+decode_raft_look = BodyReader(RaftLook).read
