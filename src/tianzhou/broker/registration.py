@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.master_slave import MasterSlave
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.role import Standing
 from tianzhou.broker.topics import READ_WRITE, Topics, with_perm
@@ -17,6 +18,7 @@ from tianzhou.net.link import Link
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.header import Header
+from tianzhou.wire.registration import EPOCH, FREE_ID
 from tianzhou.wire.tables import RegisterBrokerBody, TopicConfigTable
 
 log: Final = logging.getLogger("tianzhou.broker")
@@ -43,6 +45,7 @@ class Registration:
         *,
         address: str,
         is_explicit: bool,
+        group: MasterSlave | None = None,
     ) -> None:
         self._config = config
         self._topics = topics
@@ -50,6 +53,9 @@ class Registration:
         self._standing = standing
         self._address = address
         self._is_explicit = is_explicit
+        self._group = group
+        self.ha_address = address
+        """Where slaves find us."""
         self._servers = [server for server in config.nameservers.split(";") if server.strip()]
         self._links: dict[str, Link] = {}
         self._failed: set[str] = set()
@@ -58,6 +64,8 @@ class Registration:
         self._task: asyncio.Task[None] | None = None
         topics.changed.append(self._wake.set)
         standing.changed.append(self._wake.set)
+        if group is not None:
+            group.on_superseded = self._wake.set
 
     @property
     def servers(self) -> list[str]:
@@ -107,24 +115,40 @@ class Registration:
 
     async def _register(self, server: str) -> None:
         topics = allowed(self._topics.table(), self._permission.bits)
+        epoch = self._standing.epoch
+        if epoch:
+            # Name servers let nobody take the place of a later master.
+            version = msgspec.structs.replace(topics.data_version, state_version=epoch)
+            topics = msgspec.structs.replace(topics, data_version=version)
         body = fastjson.encode(RegisterBrokerBody(topic_config_serialize_wrapper=topics))
         ext = self._identity() | {"compressed": "false", "bodyCrc32": "0"}
         if not self._is_explicit:
             ext["tzAddressByDial"] = "true"
+        if epoch:
+            ext[EPOCH] = str(epoch)
         answer = await self._call(server, RequestCode.REGISTER_BROKER, ext, body)
         if answer is not None and answer.code == 0:
             self._failed.discard(server)
+            self._heard(answer.ext)
         elif server not in self._failed:
             self._failed.add(server)
             remark = answer.remark if answer else "no answer"
             log.warning("registration.failed", extra={"nameserver": server, "reason": remark})
+
+    def _heard(self, ext: Mapping[str, str]) -> None:
+        """What a name server says of the group."""
+        if self._group is None:
+            return
+        if self._standing.is_master and ext.get(EPOCH, "").isdecimal():
+            self._group.outdated(int(ext[EPOCH]), int(ext.get(FREE_ID, "1")))
+        self._group.heard(ext.get("masterAddr", ""), ext.get("haServerAddr", ""))
 
     def _identity(self) -> dict[str, str]:
         return {
             "brokerName": self._config.name,
             "brokerAddr": self._address,
             "clusterName": self._config.cluster,
-            "haServerAddr": self._address,
+            "haServerAddr": self.ha_address,
             "brokerId": str(self._standing.broker_id),
         }
 

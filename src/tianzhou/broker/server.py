@@ -9,6 +9,8 @@ from tianzhou.base.clock import Clock
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.findings import Finding
 from tianzhou.broker.health import Health
+from tianzhou.broker.master_slave import Host as GroupHost
+from tianzhou.broker.master_slave import MasterSlave
 from tianzhou.broker.parts import Parts, assemble
 from tianzhou.broker.registration import Registration
 from tianzhou.broker.role import MASTER_ID, Role, Standing
@@ -17,6 +19,7 @@ from tianzhou.broker.taking_over import begin_as_master, end_as_master
 from tianzhou.net.link import Link, Service
 from tianzhou.net.server import Server, bind
 from tianzhou.record.ids import Host, encode_host
+from tianzhou.replication.config import ReplicationConfig
 from tianzhou.replication.durability import durability_of
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.store import MessageStore
@@ -44,10 +47,12 @@ class Broker:
         clock: Clock,
         *,
         standing: Standing | None = None,
+        replication: ReplicationConfig | None = None,
         around: Callable[[Service], Service] = lambda service: service,
     ) -> None:
-        """A master by itself, unless `standing` says otherwise; whoever manages a group sets
-        `durability.replicas` and calls `take_role`. `around` may put something between connections
+        """A master by itself; with `replication`, master or slave of its group. Whoever else
+        manages a group gives a `standing`, sets `durability.replicas`, `store.visible_bound` and
+        calls `take_role`. `around` may put something between connections
         and the broker: tests do."""
         self._config = config
         self._store = store
@@ -57,6 +62,9 @@ class Broker:
         self.port: int = self._bound.getsockname()[1]
         host = config.address or ("127.0.0.1" if config.host in ("", "0.0.0.0") else config.host)
         self.address = f"{host}:{self.port}"
+        self.group = MasterSlave(config, replication, store, clock) if replication else None
+        if self.group is not None:
+            standing = self.group.standing
         self.standing = standing or Standing(config.name, Role.MASTER, MASTER_ID)
         self.durability = durability_of(store)
         self.parts: Parts = assemble(
@@ -64,6 +72,8 @@ class Broker:
             store_host=encode_host(Host(_numeric(host), self.port)), monotonic_s=clock.monotonic_s,
             standing=self.standing, durability=self.durability,
         )  # fmt: skip
+        if self.group is not None:
+            self.group.attach(GroupHost(self.parts, self.durability, self._take_role, self.address))
         if self.standing.is_master:
             begin_as_master(self.parts, store)
         else:
@@ -71,7 +81,7 @@ class Broker:
         self._server = Server(around(self))
         self._registration = Registration(
             config, self.parts.topics, self.parts.permission, self.standing,
-            address=self.address, is_explicit=bool(config.address),
+            address=self.address, is_explicit=bool(config.address), group=self.group,
         )  # fmt: skip
         self._metrics: Metrics | None = None
         self._health = Health(
@@ -94,11 +104,24 @@ class Broker:
     async def start(self) -> None:
         self._store.on_damage = self._found_damage
         self._store.start(self._on_flushed)
+        if self.group is not None:
+            await self._join_group(self.group)
         await self._server.listen(self._bound)
         if self._config.vip_port and self._config.port > 2:
             await self._listen_vip()
         await self._registration.start()
         self._wait_for_tick()
+
+    async def _join_group(self, group: MasterSlave) -> None:
+        """Before clients come: a master that was replaced while it was away must not take their
+        messages, so name servers are told of it first, and answer if there is a later one."""
+        bound = group.bind(self._config.host, self.port)
+        await group.start(bound, self.address.rpartition(":")[0])
+        self._registration.ha_address = group.ha_address
+        await self._registration.register()
+
+    def _take_role(self, role: Role, broker_id: int, epoch: int) -> None:
+        self.take_role(role, broker_id=broker_id, epoch=epoch)
 
     def take_role(self, role: Role, *, broker_id: int, epoch: int) -> None:
         """Become the master or a slave, now; name servers are told next.
@@ -133,6 +156,8 @@ class Broker:
         if self._ticker is not None:
             self._ticker.cancel()
         await self._registration.close()
+        if self.group is not None:
+            await self.group.close()
         if not self._store.is_broken:
             self._store.flush()
             self.parts.writer.settle()
@@ -150,6 +175,8 @@ class Broker:
         if self._ticker is not None:
             self._ticker.cancel()
         self._registration.abort()
+        if self.group is not None:
+            self.group.abort()
         self._server.abort()
         self._store.abandon()
 
@@ -279,6 +306,8 @@ class Broker:
     def _second(self) -> None:
         parts, now_s = self.parts, self._clock.monotonic_s()
         parts.clients.expire()
+        if self.group is not None:
+            self.group.tick()
         if now_s - self._saved_s >= self._config.offsets_save_ms / 1000:
             self._saved_s = now_s
             self._kept_going(parts.offsets.save)

@@ -27,4 +27,4 @@ class TimerProgress(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def progress_table(store: MessageStore) -> Table[TimerProgress]:
     path = f"{store.root}/{layout.CONFIG}/timerProgress.json"
-    return Table(store._files, path, BodyReader(TimerProgress).read, TimerProgress())
+    return Table(store.files, path, BodyReader(TimerProgress).read, TimerProgress())

@@ -62,6 +62,8 @@ class Writer:
         """Ends of chunks that are not dispatched yet, and when they were written."""
         self.dispatch_times = Histogram()
         """From the append of a chunk to the moment when its messages can be seen."""
+        self.written: list[Callable[[], None]] = []
+        """Told once a round, when the log may have grown or be flushed further."""
         self.arrived: list[Callable[[Run], None]] = []
         """Told of every run of messages that became visible."""
 
@@ -143,6 +145,8 @@ class Writer:
         """Write what was gathered, make visible what may be seen, tell who waits for it, release
         answers."""
         self.write_gathered()
+        for tell in self.written:
+            tell()
         while runs := self._store.dispatch():
             for run in runs:
                 for tell in self.arrived:

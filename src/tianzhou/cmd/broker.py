@@ -52,6 +52,7 @@ def broker(
     from tianzhou.broker.server import Broker
     from tianzhou.cmd import config_file, serve
     from tianzhou.cmd.clock import SystemClock
+    from tianzhou.replication.config import ReplicationConfig
     from tianzhou.store.config import StoreConfig
     from tianzhou.store.files import RealFiles
     from tianzhou.store.store import MessageStore
@@ -59,7 +60,9 @@ def broker(
     serve.prepare(as_json=log_json, log_file=log_file)
     values = config_file.read(path) if path else {}
     stored_at = values.pop("storePathRootDir", None)
-    config, store_config, unknown = config_file.load_two(BrokerConfig, StoreConfig, values)
+    (config, store_config, replication), unknown = config_file.load_all(
+        (BrokerConfig, StoreConfig, ReplicationConfig), values
+    )
     group, not_of_raft = raft_options.settings_of(values, raft)
     ours = {*_NOT_OURS, *(set(unknown) - set(not_of_raft))}
     logs.warn_unknown([name for name in unknown if name not in ours], path)
@@ -80,7 +83,7 @@ def broker(
                 group, config, store_config, str(directory), clock, ready_file
             )
         store = MessageStore(RealFiles(), str(directory), store_config, clock)
-        running = Broker(config, store, clock)
+        running = Broker(config, store, clock, replication=replication)
         await running.start()
         facts = {
             "nameserver": config.nameservers,

@@ -2,13 +2,14 @@
 
 import tomllib
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.settings import SettingsError, load
 
 First = TypeVar("First")
 Second = TypeVar("Second")
+Third = TypeVar("Third")
 
 
 def read(path: Path) -> dict[str, object]:
@@ -34,27 +35,32 @@ def read(path: Path) -> dict[str, object]:
     return values
 
 
-def load_two(
-    first: type[First], second: type[Second], values: dict[str, object]
-) -> tuple[First, Second, list[str]]:
-    """Two settings objects from one file, and the names that neither knows.
+@overload
+def load_all(
+    kinds: tuple[type[First], type[Second]], values: dict[str, object]
+) -> tuple[tuple[First, Second], list[str]]: ...
+@overload
+def load_all(
+    kinds: tuple[type[First], type[Second], type[Third]], values: dict[str, object]
+) -> tuple[tuple[First, Second, Third], list[str]]: ...
+def load_all(
+    kinds: tuple[type[object], ...], values: dict[str, object]
+) -> tuple[tuple[object, ...], list[str]]:
+    """Several settings objects from one file, and the names that none of them knows.
 
-    All problems of both are reported together.
+    All problems of all are reported together.
     """
     problems: list[str] = []
     made: list[object] = []
-    unknown: list[set[str]] = []
-    for kind in (first, second):
+    unknown = set(values)
+    for kind in kinds:
         try:
             settings, missed = load(kind, values)
         except SettingsError as error:
             problems += error.problems
         else:
             made.append(settings)
-            unknown.append(set(missed))
+            unknown &= set(missed)
     if problems:
         raise SettingsError(problems)
-    one, other = made
-    assert isinstance(one, first)
-    assert isinstance(other, second)
-    return one, other, sorted(unknown[0] & unknown[1])
+    return tuple(made), sorted(unknown)

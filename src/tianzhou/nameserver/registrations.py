@@ -1,5 +1,6 @@
 """Requests of brokers: register, unregister, heartbeat, versions, and who else is in the group."""
 
+from itertools import count
 from typing import Final
 
 from tianzhou.nameserver.addresses import checked_address, is_same_host
@@ -20,7 +21,13 @@ from tianzhou.wire._generated_headers_nameserver import (
     UnregisterBrokerRequest,
 )
 from tianzhou.wire.fastjson import encode
-from tianzhou.wire.registration import ADDRESS_BY_DIAL, checksum, decode_registration
+from tianzhou.wire.registration import (
+    ADDRESS_BY_DIAL,
+    EPOCH,
+    FREE_ID,
+    checksum,
+    decode_registration,
+)
 from tianzhou.wire.routes import BrokerMemberGroup, BrokerMemberGroupAnswer
 from tianzhou.wire.tables import KVTable, RegisterBrokerBody, decode_data_version
 
@@ -50,8 +57,11 @@ def register_broker(state: State, request: Request) -> Reply:
     answer = RegisterBrokerResponse()
     if verdict is not Verdict.OUTDATED and wanted.broker_id != MASTER_ID:
         answer = _where_master_is(state, request, wanted.broker_name)
+    ext = answer.to_ext()
+    if verdict is Verdict.OUTDATED and EPOCH in request.header.ext:
+        ext = _who_came_later(state, request, wanted.broker_name)
     orders = state.kv.namespace(ORDER_TOPIC_CONFIG)
-    return Reply(ext=answer.to_ext(), body=encode(KVTable(table=dict(orders))) if orders else b"")
+    return Reply(ext=ext, body=encode(KVTable(table=dict(orders))) if orders else b"")
 
 
 def _registration(
@@ -93,6 +103,19 @@ def _where_master_is(state: State, request: Request, broker_name: str) -> Regist
         ha_server_addr=master.ha_address_for(request.peer.local),
         master_addr=master.address_for(request.peer.local),
     )
+
+
+def _who_came_later(state: State, request: Request, broker_name: str) -> dict[str, str]:
+    """For a master that was replaced: by whom, and an id that it may have as a slave."""
+    master = state.routes.master_of(broker_name)
+    if master is None:
+        return {}
+    taken = state.routes.addresses_of(broker_name)
+    free_id = next(number for number in count(1) if number not in taken)
+    return _where_master_is(state, request, broker_name).to_ext() | {
+        EPOCH: str(master.data_version.state_version),
+        FREE_ID: str(free_id),
+    }
 
 
 def unregister_broker(state: State, request: Request) -> Reply:

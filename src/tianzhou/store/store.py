@@ -92,7 +92,7 @@ class MessageStore(StoreReader):
         """`visible`: recovery makes nothing visible behind this offset that was not before. For
         owners that learn only later, from peers, what of the log is to stay."""
         super().__init__()
-        self._files = files
+        self.files = files
         self.root = root
         self.config = config
         self._clock = clock
@@ -122,7 +122,7 @@ class MessageStore(StoreReader):
         rebuild: bool,
         visible: PhysicalOffset,
     ) -> None:
-        files, root, config = self._files, self.root, self.config
+        files, root, config = self.files, self.root, self.config
         self.visible_bound: Callable[[], PhysicalOffset] | None = None
         """Nothing behind this becomes visible, whatever is flushed. Replication sets it."""
         self.was_clean = not files.exists(f"{root}/{layout.ABORT}")
@@ -191,7 +191,7 @@ class MessageStore(StoreReader):
     @property
     def usage(self) -> Usage:
         """Of the disk that the log is on."""
-        return self._files.usage(self.log.directory)
+        return self.files.usage(self.log.directory)
 
     def _visible_limit(self) -> PhysicalOffset:
         """A message may be seen once it is as safe as the configuration promises: otherwise a
@@ -371,6 +371,11 @@ class MessageStore(StoreReader):
         assert self._thread is None, "the flush thread runs already"
         self._thread = FlushThread(self._flusher, self.log, self.config, self._clock, on_progress)
 
+    def ask_flush(self) -> None:
+        """Let the flush thread sync what was appended, whatever the mode."""
+        if self._thread is not None:
+            self._thread.ask()
+
     def flush(self) -> None:
         """Bring everything appended to the medium now, in the caller's thread or the flusher's."""
         timeout_ms = self.config.sync_flush_timeout_ms
@@ -447,7 +452,7 @@ class MessageStore(StoreReader):
         """Remove expired log files if it is time, and what was derived from them. They go behind a
         checkpoint: with `wait` behind this one, otherwise what it does not cover goes next time."""
         self._raise_if_broken()
-        usage = self._files.usage(self.log.directory)
+        usage = self.files.usage(self.log.directory)
         pressure = pressure_of(usage.used_ratio, self.config)
         now_ms = self._clock.now_ms()
         due = self._retention.due(pressure, now_ms=now_ms, by_hand=by_hand)
@@ -533,7 +538,7 @@ class MessageStore(StoreReader):
         self._flusher.save(self._derivations(), clean=not self._refusal)
         failpoint("close.before_abort")
         if self._flusher.error is None and not self._refusal:
-            layout.remove_abort(self._files, self.root)
+            layout.remove_abort(self.files, self.root)
 
     def abandon(self) -> None:
         """Let go of the directory as a crash would: nothing is flushed, nothing marked clean."""

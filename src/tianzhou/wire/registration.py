@@ -46,6 +46,12 @@ ADDRESS_BY_DIAL: Final = "tzAddressByDial"
 """Field of the header, ours alone: `true` if nobody chose the address that the broker registers.
 Other name servers ignore it."""
 
+EPOCH: Final = "tzEpoch"
+"""Field of the header, ours alone. Of a request: of which epoch this master is, and that it wants
+to know if there is a later one. Of the answer: of which epoch that is."""
+FREE_ID: Final = "tzFreeId"
+"""Of such an answer: an id that nobody in the group has."""
+
 VERSION_WITH_FILTERS: Final = 37
 """V3_0_11. Before it the body is the table of topics alone."""
 VERSION_WITH_MAPPINGS: Final = 413

@@ -5,7 +5,7 @@ import pytest
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.settings import SettingsError, setting
-from tianzhou.cmd.config_file import load_two, read
+from tianzhou.cmd.config_file import load_all, read
 
 
 def write(path: Path, text: str | bytes) -> Path:
@@ -63,8 +63,8 @@ class Second:
 
 
 def test_two_kinds_of_settings_from_one_file() -> None:
-    first, second, unknown = load_two(
-        First, Second, {"size": "3", "zebra": 1, "listenPort": "4", "shared": "s", "ape": 2}
+    (first, second), unknown = load_all(
+        (First, Second), {"size": "3", "zebra": 1, "listenPort": "4", "shared": "s", "ape": 2}
     )
     assert (first, second) == (First(port=4, shared="s"), Second(size=3, shared="s"))
     assert unknown == ["ape", "zebra"]
@@ -72,7 +72,7 @@ def test_two_kinds_of_settings_from_one_file() -> None:
 
 def test_problems_of_both_are_told_together() -> None:
     with pytest.raises(SettingsError) as caught:
-        load_two(First, Second, {"listenPort": "x", "size": 10})
+        load_all((First, Second), {"listenPort": "x", "size": 10})
     one, other = caught.value.problems
     assert one.startswith("listenPort = 'x': ")
     assert other == "size = 10: must be from 0 to 9"

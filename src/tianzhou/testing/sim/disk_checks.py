@@ -85,7 +85,7 @@ def check_log(store: MessageStore, history: History, promise: Promise, required:
         f"a crash was taken for damage: {report.damage}",
     )
     if report.quarantine:
-        demand(store._files.exists(report.quarantine), "cut, and not a trace of it in quarantine")
+        demand(store.files.exists(report.quarantine), "cut, and not a trace of it in quarantine")
     for segment in log.segments:
         behind = max(end - segment.start, 0)
         demand(

@@ -275,7 +275,7 @@ class Explorer:
             raise Broken("two stores have one directory")
 
     def _disk_of(self, store: MessageStore) -> SimDisk:
-        disk = store._files
+        disk = store.files
         assert isinstance(disk, SimDisk)
         return disk
 

@@ -1,0 +1,328 @@
+"""A broker in its group: what it was, whom it follows, who follows it, and how that changes.
+
+The master appends and slaves follow its log. A promotion by hand makes a slave the master of a new
+epoch; the old master follows it when it hears of that, and sets aside what nobody confirmed.
+"""
+
+import logging
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.base.settings import SettingsError
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.parts import Parts
+from tianzhou.broker.role import MASTER_ID, Role, Standing
+from tianzhou.net.exchange import Refused
+from tianzhou.net.server import bind
+from tianzhou.replication import ha_epochs as epochs
+from tianzhou.replication.config import BrokerRole, ReplicationConfig
+from tianzhou.replication.durability import Durability
+from tianzhou.replication.errors import PeerRefused
+from tianzhou.replication.ha_frames import Hello, Welcome
+from tianzhou.replication.ha_master import HaMaster
+from tianzhou.replication.ha_session import MasterFacts
+from tianzhou.replication.ha_set_aside import set_aside
+from tianzhou.replication.ha_slave import HaSlave, SlaveSettings
+from tianzhou.replication.ha_state import GroupState, probe_of, state_table
+from tianzhou.store.store import MessageStore
+from tianzhou.wire._generated_codes import ResponseCode
+
+log: Final = logging.getLogger("tianzhou.replication")
+
+FRAME_BYTES: Final = 1024 * 1024
+"""Log in one frame to a slave of ours: as much as is worth a chunk."""
+
+
+class Host(NamedTuple):
+    """What the group needs of the broker."""
+
+    parts: Parts
+    durability: Durability
+    take_role: Callable[[Role, int, int], None]
+    address: str
+    """Where it serves clients."""
+
+
+class MasterSlave:
+    """Owner: the broker loop. A `Follower` of the master while it is a slave."""
+
+    def __init__(
+        self, config: BrokerConfig, settings: ReplicationConfig, store: MessageStore, clock: Clock
+    ) -> None:
+        self._config = config
+        self.settings = settings
+        self._store = store
+        self._clock = clock
+        self._table = state_table(store)
+        self._state = self._table.load()
+        self.standing = Standing(config.name, *self._first_role())
+        self._host: Host | None = None
+        self.master = HaMaster(
+            store, self._facts, clock.monotonic_s,
+            behind_bytes_max=settings.slave_behind_bytes_max,
+        )  # fmt: skip
+        self.master.needed = max(1, settings.in_sync_replicas - 1)
+        self.slave: HaSlave | None = None
+        self._ha_target = settings.ha_master_address
+        self.ha_address = ""
+        self.on_superseded: Callable[[], None] = lambda: None
+        """Somebody knows of a later master: ask the name servers."""
+
+    def _first_role(self) -> tuple[Role, int, int]:
+        """What was saved counts more than the settings: a promotion lasts."""
+        state, settings, broker_id = self._state, self.settings, self._config.broker_id
+        epoch = epochs.epoch_of(state.marks)
+        if state.role:
+            return Role(state.role), state.broker_id, epoch
+        is_slave = settings.role is BrokerRole.SLAVE
+        if is_slave != (broker_id > MASTER_ID):
+            problem = (
+                f"brokerRole is {settings.role.value}, and brokerId {broker_id}: a master has the "
+                "id 0, each slave another"
+            )
+            raise SettingsError([problem])
+        return (Role.SLAVE if is_slave else Role.MASTER), broker_id, epoch
+
+    # Starting and ending
+
+    def attach(self, host: Host) -> None:
+        """The broker is put together; if it is the master, it is so from now on."""
+        self._host = host
+        self.master.on_confirmed = host.parts.writer.settle
+        self.master.on_superseded = self._superseded
+        host.parts.writer.written.append(self._written)
+        if self.standing.is_master:
+            self._begin_as_master()
+
+    def _begin_as_master(self) -> None:
+        """Leave a mark in the history of the log if its end may be another than it was."""
+        end, marks, token = self._store.log.end, self._state.marks, secrets.token_hex(4)
+        if not marks:
+            marks = epochs.first(token)
+        elif not self._store.was_clean:
+            marks = epochs.restarted(marks, end, token=token)
+        self._remember(Role.MASTER, MASTER_ID, marks)
+        self.standing.epoch = epochs.epoch_of(marks)
+        self._promise()
+
+    def _promise(self) -> None:
+        """As the master: what answers wait for, and what may be seen."""
+        assert self._host is not None
+        self.master.begin()
+        if self.settings.waits_for_slaves:
+            self._host.durability.replicas = self.master
+            self._host.durability.replicas_timeout_s = self.settings.slave_timeout_ms / 1000
+            self._store.visible_bound = lambda: self.master.replicated
+
+    def bind(self, host: str, broker_port: int) -> socket.socket | None:
+        """The port for slaves; None if nobody chose one and the usual one is taken."""
+        wanted = self.settings.ha_port
+        if not wanted:
+            wanted = broker_port + 1 if self._config.port else 0
+        try:
+            return bind(host, wanted)
+        except OSError as error:
+            if self.settings.ha_port:
+                raise
+            log.warning("ha_port.busy", extra={"port": wanted, "reason": str(error)})
+            return None
+
+    async def start(self, bound: socket.socket | None, host: str) -> None:
+        if bound is not None:
+            port = bound.getsockname()[1]
+            self.ha_address = f"{self.settings.ha_address or host}:{port}"
+            await self.master.listen(bound)
+        if not self.standing.is_master:
+            self._follow()
+
+    async def close(self) -> None:
+        if self.slave is not None:
+            await self.slave.stop()
+        self.master.close()
+
+    def abort(self) -> None:
+        if self.slave is not None:
+            self.slave.abort()
+        self.master.close()
+
+    def tick(self) -> None:
+        """About every second."""
+        self.master.tick()
+        if self.slave is not None:
+            self.slave.tick()
+
+    def _written(self) -> None:
+        """The log grew, or is flushed further."""
+        if self.master.connections:
+            self.master.pump()
+        if self.slave is not None:
+            self.slave.flushed()
+
+    # What others say
+
+    def heard(self, master_address: str, ha_address: str) -> None:
+        """A name server says where the master of this group is."""
+        if self.standing.is_master or not master_address:
+            return
+        if self._host is not None and master_address == self._host.address:
+            return  # it still takes us for the master that we were
+        self.standing.master_address = master_address
+        if not self.settings.ha_master_address and ha_address != self._ha_target:
+            self._ha_target = ha_address
+            if self.slave is not None:
+                self.slave.look_again()
+
+    def outdated(self, epoch: int, free_id: int) -> None:
+        """A name server knows of a later master than we are."""
+        if self.standing.is_master and epoch > self.standing.epoch:
+            self.step_down(free_id, reason=f"there is a master of epoch {epoch}")
+
+    def _superseded(self, epoch: int) -> None:
+        log.warning("master.superseded", extra={"epoch": epoch, "ours": self.standing.epoch})
+        self.on_superseded()
+
+    # Changing
+
+    def promote(self, *, above: int = 0) -> int:
+        """Become the master, of a new epoch; its number. Raises Refused."""
+        assert self._host is not None
+        if self.standing.is_master:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "this broker is the master already")
+        if self.slave is not None:
+            self.slave.abort()
+            self.slave = None
+        self._store.flush()
+        end = self._store.log.end
+        marks = epochs.appointed(self._state.marks, end, token=secrets.token_hex(4), above=above)
+        self._remember(Role.MASTER, MASTER_ID, marks)
+        self._promise()
+        self._host.take_role(Role.MASTER, MASTER_ID, marks[-1].epoch)
+        log.warning("broker.promoted", extra={"epoch": marks[-1].epoch, "end": int(end)})
+        return marks[-1].epoch
+
+    def step_down(self, broker_id: int, *, reason: str) -> PhysicalOffset:
+        """Cease to be the master, and follow who is; where the log ends. Slaves that are connected
+        get the rest of it."""
+        assert self._host is not None
+        if not self.standing.is_master:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "this broker is a slave already")
+        log.warning("broker.steps_down", extra={"reason": reason, "id": broker_id})
+        self._remember(Role.SLAVE, broker_id, self._state.marks)
+        self._host.take_role(Role.SLAVE, broker_id, self.standing.epoch)
+        self._host.durability.replicas = None
+        self._store.visible_bound = None
+        self.master.pump()
+        self._follow()
+        return self._store.log.end
+
+    def _follow(self) -> None:
+        settings = self.settings
+        self.slave = HaSlave(
+            self._store, self,
+            SlaveSettings(
+                settings.ha_secret, settings.admits_plain, settings.ha_heartbeat_ms / 1000,
+                settings.ha_silence_ms / 1000, settings.ha_retry_ms / 1000,
+            ),
+            self._clock.monotonic_s,
+        )  # fmt: skip
+        self.slave.start()
+
+    def _remember(self, role: Role, broker_id: int, marks: epochs.Marks) -> None:
+        state = GroupState(role=role.value, broker_id=broker_id, marks=marks)
+        if state != self._state:
+            self._table.save(state)
+            self._state = state
+
+    # Follower
+
+    def master_address(self) -> str:
+        return self._ha_target
+
+    def hello(self) -> Hello:
+        assert self._host is not None
+        end = self._store.log.end
+        return Hello(
+            cluster=self._config.cluster, name=self._config.name, id=self.standing.broker_id,
+            end=end if end > self._store.log.min_offset else 0,
+            marks=epochs.known_at(self._state.marks, end), probe=probe_of(self._store),
+            nonce=secrets.token_hex(16), address=self._host.address,
+        )  # fmt: skip
+
+    def agree(self, welcome: Welcome) -> None:
+        """Make our log a beginning of the master's, and remember whose it is."""
+        if welcome.file_bytes != self._store.log.file_bytes:
+            raise PeerRefused(
+                f"the master's log has files of {welcome.file_bytes} bytes, ours of "
+                f"{self._store.log.file_bytes}; set commit_log_file_bytes alike"
+            )
+        if epochs.is_later(self._state.marks, welcome.marks):
+            raise PeerRefused(
+                f"the master is of epoch {epochs.epoch_of(welcome.marks)}; this broker followed "
+                f"one of epoch {epochs.epoch_of(self._state.marks)}"
+            )
+        self.master.drop_all()
+        self._settle_log(welcome)
+        self._remember(Role.SLAVE, self.standing.broker_id, welcome.marks)
+        self.standing.epoch = epochs.epoch_of(welcome.marks)
+        self._store.flush()
+        log.info(
+            "master.agreed", extra={"epoch": self.standing.epoch, "end": int(self._store.log.end)}
+        )
+
+    def _settle_log(self, welcome: Welcome) -> None:
+        store, held = self._store, self._store.log
+        if held.end > held.min_offset:
+            parting = epochs.parting(self._state.marks, held.end, welcome.marks)
+            self._cut(held.end if parting is None else parting)
+        if held.end > welcome.end:
+            raise PeerRefused(
+                f"the master's log ends at {welcome.end}, ours at {held.end}, and its history does "
+                "not say why; see docs/replication.md"
+            )
+        if held.end > held.min_offset and held.end >= welcome.min:
+            return
+        start = welcome.min
+        if self.settings.sync_from_last_file and held.end == held.min_offset:
+            start = max(start, welcome.end // welcome.file_bytes * welcome.file_bytes)
+        if start != held.end:
+            log.warning("log.begins_again", extra={"ours": int(held.end), "start": start})
+            store.begin_again(PhysicalOffset(start))
+
+    def _cut(self, parting: PhysicalOffset) -> None:
+        """What we hold and the master does not was never confirmed."""
+        store, held = self._store, self._store.log
+        if parting >= held.end:
+            return
+        start = max(parting, held.min_offset)
+        path = set_aside(store, start)
+        log.error(
+            "log.set_aside",
+            extra={
+                "start": int(start), "end": int(held.end), "messages": path,
+                "remedy": "these messages were never confirmed; send again what is still wanted",
+            },
+        )  # fmt: skip
+        store.truncate(start)
+        assert self._host is not None
+        self._host.parts.offsets.clamp(store.max_offset)
+
+    def appended(self) -> None:
+        assert self._host is not None
+        self._host.parts.writer.settle()
+
+    def _facts(self) -> MasterFacts | None:
+        if not self.standing.is_master or self._host is None:
+            return None
+        config, settings = self._config, self.settings
+        return MasterFacts(
+            config.cluster, config.name, self._state.marks, self._store.log.file_bytes,
+            confirm_flushed=self._host.durability.flush_waits and settings.waits_for_slaves,
+            secret=settings.ha_secret,
+            admits_plain=settings.admits_plain, plain_frame_bytes=settings.ha_frame_bytes,
+            frame_bytes=FRAME_BYTES, heartbeat_s=settings.ha_heartbeat_ms / 1000,
+            silence_s=settings.ha_silence_ms / 1000,
+        )  # fmt: skip

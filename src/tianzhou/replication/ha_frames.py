@@ -1,0 +1,134 @@
+"""The bytes between master and slave.
+
+RocketMQ's, which every peer understands:
+
+    slave → master   i64 end of the slave's log: where to go on, and what it confirms
+    master → slave   i64 offset | i32 size | size bytes of the log; without bytes: a sign of life
+
+Ours, before these, so that both know whom they talk to. A slave sends words of eight bytes, each of
+which begins with FF: whoever knows only RocketMQ's reports reads them as negative offsets, which it
+ignores. The master answers in a frame whose offset is negative, which nobody else ever sends.
+
+    slave → master   FF "TZHA" version 1 | count 2, then `count` words FF | 7 bytes of text
+    master → slave   i64 -1 | i32 size | size bytes of text
+"""
+
+import struct
+from typing import Final, TypeVar
+
+import msgspec
+
+from tianzhou.replication.errors import PeerRefused
+from tianzhou.replication.ha_epochs import Mark
+
+REPORT: Final = struct.Struct(">q")
+FRAME: Final = struct.Struct(">qi")
+SPOKEN: Final = -1
+"""Offset of a frame that holds words and no log."""
+WORD: Final = 8
+_MARK: Final = 0xFF
+_HEAD: Final = struct.Struct(">B4sBH")
+_NAME: Final = b"TZHA"
+_VERSION: Final = 1
+WORDS_MAX: Final = 8_192
+"""56 KiB of text: thousands of masters, one after the other."""
+SPOKEN_BYTES_MAX: Final = 64 * 1024
+FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
+"""RocketMQ's slaves have a buffer of this size."""
+
+assert _HEAD.size == WORD
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """The last bytes of a log: who has others at this place has another log."""
+
+    start: int
+    size: int
+    crc: int
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a slave says first."""
+
+    cluster: str
+    name: str
+    id: int
+    end: int
+    marks: tuple[Mark, ...] = ()
+    probe: Probe | None = None
+    nonce: str = ""
+    address: str = ""
+    """Where it serves clients."""
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a master answers."""
+
+    cluster: str = ""
+    name: str = ""
+    marks: tuple[Mark, ...] = ()
+    min: int = 0
+    end: int = 0
+    file_bytes: int = 0
+    confirm_flushed: bool = False
+    """Report only what is on the medium."""
+    nonce: str = ""
+    proof: str = ""
+    refusal: str = ""
+    """Why there will be no log; the connection closes."""
+    superseded_by: int = 0
+    """Epoch of a later master that the refused side should follow instead."""
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """What a slave says after the welcome, if a secret is shared."""
+
+    proof: str
+
+
+T = TypeVar("T")
+
+
+def encode_words(value: msgspec.Struct) -> bytes:
+    """From slave to master."""
+    text = msgspec.json.encode(value)
+    text += b" " * (-len(text) % (WORD - 1))
+    count = len(text) // (WORD - 1)
+    assert count <= WORDS_MAX, f"{len(text)} bytes are too many to say"
+    pieces = [_HEAD.pack(_MARK, _NAME, _VERSION, count)]
+    pieces += [b"\xff" + text[at : at + WORD - 1] for at in range(0, len(text), WORD - 1)]
+    return b"".join(pieces)
+
+
+def words_size(buffer: bytes | bytearray) -> int | None:
+    """How many bytes the words at the beginning have; None: not enough has come to tell."""
+    if len(buffer) < WORD:
+        return None
+    mark, name, version, count = _HEAD.unpack_from(buffer)
+    if (mark, name) != (_MARK, _NAME) or not 0 < count <= WORDS_MAX:
+        raise PeerRefused(f"{bytes(buffer[:16]).hex(' ')} is neither an offset nor a greeting")
+    if version != _VERSION:
+        raise PeerRefused(f"the peer speaks version {version}; this broker speaks {_VERSION}")
+    return WORD * (1 + count)
+
+
+def decode_words(buffer: bytes | bytearray, size: int, kind: type[T]) -> T:
+    text = b"".join(bytes(buffer[at + 1 : at + WORD]) for at in range(WORD, size, WORD))
+    return _decode(text, kind)
+
+
+def encode_spoken(value: msgspec.Struct) -> bytes:
+    """From master to slave."""
+    text = msgspec.json.encode(value)
+    return FRAME.pack(SPOKEN, len(text)) + text
+
+
+def decode_spoken(text: bytes | bytearray) -> Welcome:
+    return _decode(bytes(text), Welcome)
+
+
+def _decode(text: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise PeerRefused(f"the greeting can't be read: {error}") from error

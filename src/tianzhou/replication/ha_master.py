@@ -1,0 +1,284 @@
+"""The master's side on sockets: slaves connect, the log flows to them, their reports come back."""
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, cast
+
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.replication.durability import Outcome
+from tianzhou.replication.errors import PeerRefused, Superseded
+from tianzhou.replication.ha_frames import Welcome, encode_spoken
+from tianzhou.replication.ha_session import MasterFacts, MasterSession
+from tianzhou.replication.ha_state import extent_of, log_bytes, matches
+from tianzhou.store.store import MessageStore
+
+log: Final = logging.getLogger("tianzhou.replication")
+
+SLAVES_MAX: Final = 64
+"""Connections at once. A group has a few slaves; more are strangers."""
+UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Log on its way to one slave, in our memory; the rest is read from the log when there is room."""
+_HISTORY: Final = 600
+"""Moments at which the end of the log is remembered, to say how late a slave is."""
+
+
+class SlaveRow(NamedTuple):
+    """A slave as others see it."""
+
+    broker_id: int | None
+    """None: one of RocketMQ's, which does not say."""
+    address: str
+    """Where it serves clients, or where its connection comes from."""
+    acked: int
+    lag_bytes: int
+    lag_ms: int
+    is_in_sync: bool
+
+
+class HaMaster:
+    """Owner: the event loop. It is a `Replicas`: what answers wait for.
+
+    Invariant: replicated never goes back while this broker is the master
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        facts: Callable[[], MasterFacts | None],
+        monotonic_s: Callable[[], float],
+        *,
+        behind_bytes_max: int,
+    ) -> None:
+        """`facts` gives None while this broker is not the master."""
+        self._store = store
+        self._facts = facts
+        self._monotonic_s = monotonic_s
+        self._behind_bytes_max = behind_bytes_max
+        self.needed = 1
+        """How many slaves must confirm."""
+        self.connections: set[_Connection] = set()
+        self.on_confirmed: Callable[[], None] = lambda: None
+        """Told when `replicated` may have moved."""
+        self.on_superseded: Callable[[int], None] = lambda _epoch: None
+        """Told when a slave knows of a later master."""
+        self.refused_count = 0
+        self._replicated = PhysicalOffset(0)
+        self._ends: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
+        self._listener: asyncio.Server | None = None
+
+    async def listen(self, bound: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(lambda: _Connection(self), sock=bound)
+
+    def begin(self) -> None:
+        """This broker is the master from now on. What its log holds was confirmed before, or is
+        declared so by whoever made it the master."""
+        self._replicated = self._store.log.end
+        self._ends.clear()
+
+    def drop_all(self) -> None:
+        for connection in tuple(self.connections):
+            connection.drop()
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        self.drop_all()
+
+    # What is known of the slaves
+
+    @property
+    def replicated(self) -> PhysicalOffset:
+        return self._replicated
+
+    def missing(self) -> Outcome | None:
+        near = sum(self._is_near(one) for one in self.connections)
+        return None if near >= self.needed else Outcome.SLAVE_NOT_AVAILABLE
+
+    @property
+    def too_late(self) -> Outcome:
+        return Outcome.FLUSH_SLAVE_TIMEOUT
+
+    def _is_near(self, one: "_Connection") -> bool:
+        session = one.session
+        if session is None or not session.is_streaming:
+            return False
+        return self._store.log.end - session.acked < self._behind_bytes_max
+
+    def rows(self) -> list[SlaveRow]:
+        end, now_s = self._store.log.end, self._monotonic_s()
+        rows: list[SlaveRow] = []
+        for one in self.connections:
+            session = one.session
+            if session is None or not session.is_streaming:
+                continue
+            hello = session.hello
+            rows.append(
+                SlaveRow(
+                    hello.id if hello else None, (hello.address if hello else "") or one.remote,
+                    session.acked, end - session.acked,
+                    self._late_ms(session.acked, end, now_s), self._is_near(one),
+                )
+            )  # fmt: skip
+        return sorted(rows, key=lambda row: (row.broker_id or 0, row.address))
+
+    def _late_ms(self, acked: int, end: int, now_s: float) -> int:
+        """How long ago the first byte that the slave lacks was written, about."""
+        if acked >= end:
+            return 0
+        since = next((at_s for at_s, then in self._ends if then > acked), now_s)
+        return round((now_s - since) * 1000)
+
+    # Work
+
+    def pump(self) -> None:
+        """Send what was appended."""
+        for connection in tuple(self.connections):
+            connection.pump()
+
+    def tick(self) -> None:
+        """About every second."""
+        now_s = self._monotonic_s()
+        if not self._ends or self._ends[-1][1] != self._store.log.end:
+            self._ends.append((now_s, self._store.log.end))
+        for connection in tuple(self.connections):
+            connection.tick(now_s)
+
+    def acked(self) -> None:
+        """A slave reported: see whether enough of them hold more now."""
+        acks = sorted(
+            (
+                one.session.acked
+                for one in self.connections
+                if one.session is not None and one.session.is_streaming
+            ),
+            reverse=True,
+        )
+        if len(acks) >= self.needed and acks[self.needed - 1] > self._replicated:
+            self._replicated = acks[self.needed - 1]
+            self.on_confirmed()
+
+    def session(self) -> MasterSession | None:
+        facts = self._facts()
+        if facts is None:
+            return None
+        store = self._store
+        return MasterSession(
+            facts, lambda: extent_of(store), lambda probe: matches(store, probe),
+            nonce=secrets.token_hex(16), now_s=self._monotonic_s(),
+        )  # fmt: skip
+
+    def read(self, offset: PhysicalOffset, size: int) -> bytes:
+        data = log_bytes(self._store, offset, size)
+        assert data is not None, f"the log does not hold {size} bytes at {offset}"
+        return data
+
+    @property
+    def now_s(self) -> float:
+        return self._monotonic_s()
+
+
+class _Connection(asyncio.Protocol):
+    """One slave, or whoever came to the port."""
+
+    def __init__(self, master: HaMaster) -> None:
+        self._master = master
+        self._transport: asyncio.Transport | None = None
+        self._is_paused = False
+        self.session: MasterSession | None = None
+        self.remote = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        made = self._transport = cast("asyncio.Transport", transport)
+        peer = made.get_extra_info("peername") or ("", 0)
+        self.remote = f"{peer[0]}:{peer[1]}"
+        self.session = self._master.session()
+        if self.session is None or len(self._master.connections) >= SLAVES_MAX:
+            made.abort()
+            return
+        made.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        sock = made.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._master.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        session, transport = self.session, self._transport
+        if session is None or transport is None or transport.is_closing():
+            return
+        was_streaming, acked = session.is_streaming, session.acked
+        try:
+            answer = session.received(data, self._master.now_s)
+            if answer:
+                transport.write(answer)
+        except PeerRefused as error:
+            self._refuse(error)
+            return
+        if session.is_streaming and not was_streaming:
+            self._note("slave.streaming", start=int(session.sent))
+        if session.is_streaming and (not was_streaming or session.acked > acked):
+            self._master.acked()
+        self.pump()
+
+    def pump(self) -> None:
+        session, transport = self.session, self._transport
+        if session is None or transport is None or self._is_paused or transport.is_closing():
+            return
+        try:
+            while not self._is_paused and (wanted := session.next_range()) is not None:
+                data = self._master.read(*wanted)
+                transport.write(session.frame(data, self._master.now_s))
+        except PeerRefused as error:
+            self._refuse(error)
+
+    def tick(self, now_s: float) -> None:
+        session, transport = self.session, self._transport
+        if session is None or transport is None or transport.is_closing():
+            return
+        try:
+            heartbeat = session.tick(now_s)
+            if heartbeat:
+                transport.write(heartbeat)
+        except PeerRefused as error:
+            self._refuse(error)
+
+    def _refuse(self, error: PeerRefused) -> None:
+        """Say why, to who understands it, and close."""
+        assert self._transport is not None
+        assert self.session is not None
+        self._master.refused_count += 1
+        log.warning("slave.refused", extra={"peer": self.remote, "reason": str(error)})
+        epoch = error.epoch if isinstance(error, Superseded) else 0
+        if self.session.hello is not None and not self.session.is_streaming:
+            told = Welcome(refusal=str(error), superseded_by=epoch)
+            self._transport.write(encode_spoken(told))
+            self._transport.close()
+        else:
+            self._transport.abort()
+        if epoch:
+            self._master.on_superseded(epoch)
+
+    def drop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self.pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._master.connections.discard(self)
+        if self.session is not None and self.session.is_streaming:
+            self._note("slave.gone", acked=int(self.session.acked))
+
+    def _note(self, event: str, **facts: object) -> None:
+        hello = self.session.hello if self.session is not None else None
+        kind = f"slave {hello.id}" if hello else "a RocketMQ slave"
+        log.info(event, extra={"peer": self.remote, "slave": kind, **facts})

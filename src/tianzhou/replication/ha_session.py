@@ -1,0 +1,262 @@
+"""The master's side of one connection, without a socket, a clock or a file.
+
+    GREETING --report--> STREAMING           a RocketMQ slave, if such are admitted
+    GREETING --hello---> PROVING | READY     one of ours; with a secret it must prove itself
+    PROVING  --proof---> READY
+    READY    --report--> STREAMING
+
+Whoever drives it passes in what was received and asks what to send. In STREAMING the log is sent
+from the first reported offset on, and every report confirms what it names: never more than was
+sent, never less than before. What is wrong raises PeerRefused, and the connection closes.
+"""
+
+import enum
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.replication.errors import PeerRefused, PeerSilent, Superseded
+from tianzhou.replication.ha_epochs import Marks, epoch_of, is_later, parting
+from tianzhou.replication.ha_frames import (
+    FRAME,
+    REPORT,
+    Hello,
+    Probe,
+    Proof,
+    Welcome,
+    decode_words,
+    encode_spoken,
+    words_size,
+)
+
+
+class State(enum.Enum):
+    GREETING = enum.auto()
+    """Nothing was heard yet."""
+    PROVING = enum.auto()
+    """Greeted and welcomed; the proof is missing."""
+    READY = enum.auto()
+    """Welcomed; the slave has yet to say where to go on."""
+    STREAMING = enum.auto()
+    """The log flows."""
+
+
+ALLOWED: Final[Mapping[State, frozenset[State]]] = {
+    State.GREETING: frozenset({State.PROVING, State.READY, State.STREAMING}),
+    State.PROVING: frozenset({State.READY}),
+    State.READY: frozenset({State.STREAMING}),
+    State.STREAMING: frozenset(),
+}
+
+
+class Extent(NamedTuple):
+    """What a log holds."""
+
+    min: PhysicalOffset
+    end: PhysicalOffset
+
+
+class MasterFacts(NamedTuple):
+    """What the master is, and how it deals with slaves."""
+
+    cluster: str
+    name: str
+    marks: Marks
+    file_bytes: int
+    confirm_flushed: bool
+    secret: str
+    admits_plain: bool
+    plain_frame_bytes: int
+    frame_bytes: int
+    heartbeat_s: float
+    silence_s: float
+
+
+class MasterSession:
+    """Owner: whoever drives the connection.
+
+    Invariant: acked <= sent <= end of the log, and neither goes back
+    """
+
+    def __init__(
+        self,
+        facts: MasterFacts,
+        extent: Callable[[], Extent],
+        matches: Callable[[Probe], bool],
+        *,
+        nonce: str,
+        now_s: float,
+    ) -> None:
+        """`matches` tells whether our log has these bytes; `nonce` is drawn by the caller."""
+        self._facts = facts
+        self._extent = extent
+        self._matches = matches
+        self._nonce = nonce
+        self._buffer = bytearray()
+        self._heard_s = self._spoke_s = now_s
+        self.state = State.GREETING
+        self.hello: Hello | None = None
+        """Who the slave is; None for one of RocketMQ's."""
+        self.sent = PhysicalOffset(0)
+        self.acked = PhysicalOffset(0)
+        """Only in STREAMING: the slave holds everything below."""
+
+    @property
+    def is_streaming(self) -> bool:
+        return self.state is State.STREAMING
+
+    # Hearing
+
+    def received(self, data: bytes, now_s: float) -> bytes:
+        """Take what came; what to send back at once."""
+        self._heard_s = now_s
+        self._buffer += data
+        answer = b""
+        while self._buffer:
+            is_words = self._buffer[0] == 0xFF and not self.is_streaming
+            size = words_size(self._buffer) if is_words else REPORT.size
+            if size is None or len(self._buffer) < size:
+                break
+            if is_words:
+                answer += self._heard_words(size)
+            else:
+                self._heard_reports()
+                size = len(self._buffer) // REPORT.size * REPORT.size
+            del self._buffer[:size]
+        if answer:
+            self._spoke_s = now_s
+        return answer
+
+    def _heard_words(self, size: int) -> bytes:
+        if self.state is State.GREETING:
+            self.hello = decode_words(self._buffer, size, Hello)
+            return self._welcome(self.hello)
+        if self.state is not State.PROVING:
+            raise PeerRefused(f"words where an offset was expected ({self.state.name.lower()})")
+        proof = decode_words(self._buffer, size, Proof)
+        if not is_proof(proof.proof, self._facts.secret, "slave", self._nonce):
+            raise PeerRefused("the slave does not know the secret of this group")
+        self._become(State.READY)
+        return b""
+
+    def _welcome(self, hello: Hello) -> bytes:
+        facts = self._facts
+        if (hello.cluster, hello.name) != (facts.cluster, facts.name):
+            raise PeerRefused(
+                f"a slave of {hello.name} in {hello.cluster} came to the master of {facts.name} "
+                f"in {facts.cluster}"
+            )
+        if hello.id <= 0:
+            raise PeerRefused(f"a slave can't have the id {hello.id}")
+        if is_later(hello.marks, facts.marks):
+            epoch = epoch_of(hello.marks)
+            raise Superseded(
+                f"slave {hello.id} followed a master of epoch {epoch}; ours is "
+                f"{epoch_of(facts.marks)}", epoch,
+            )  # fmt: skip
+        self._check_same_log(hello)
+        self._become(State.PROVING if facts.secret else State.READY)
+        extent = self._extent()
+        return encode_spoken(
+            Welcome(
+                cluster=facts.cluster, name=facts.name, marks=facts.marks, min=extent.min,
+                end=extent.end, file_bytes=facts.file_bytes,
+                confirm_flushed=facts.confirm_flushed, nonce=self._nonce,
+                proof=proof_of(facts.secret, "master", hello.nonce),
+            )
+        )  # fmt: skip
+
+    def _check_same_log(self, hello: Hello) -> None:
+        """A slave without a history that we share must at least hold our bytes."""
+        if not hello.end or parting(hello.marks, hello.end, self._facts.marks) is not None:
+            return
+        if hello.marks or hello.probe is None or not self._matches(hello.probe):
+            raise PeerRefused(
+                f"slave {hello.id} holds {hello.end} bytes of another log than this one; "
+                "give it an empty directory"
+            )
+
+    def _heard_reports(self) -> None:
+        """The last of several whole reports counts, as long as they go up."""
+        usable = len(self._buffer) // REPORT.size * REPORT.size
+        for (offset,) in REPORT.iter_unpack(bytes(self._buffer[:usable])):
+            if self.is_streaming:
+                self._confirm(offset)
+            else:
+                self._begin(offset)
+
+    def _begin(self, offset: int) -> None:
+        if self.state is State.PROVING:
+            raise PeerRefused("the slave did not prove that it knows the secret")
+        if self.state is State.GREETING and not self._facts.admits_plain:
+            raise PeerRefused("a slave that does not say who it is; see ha_plain_peers")
+        extent = self._extent()
+        start = offset
+        if offset == 0 and self.hello is None:
+            # RocketMQ's slaves expect this of their master.
+            start = max(extent.end // self._facts.file_bytes * self._facts.file_bytes, extent.min)
+        if not extent.min <= start <= extent.end:
+            raise PeerRefused(
+                f"a slave wants to go on at {start}; this log holds {extent.min} to {extent.end}"
+            )
+        self.sent = PhysicalOffset(start)
+        self.acked = PhysicalOffset(offset)
+        self._become(State.STREAMING)
+
+    def _confirm(self, offset: int) -> None:
+        # An empty slave keeps reporting 0 until it has a whole record.
+        if not self.acked <= offset <= self.sent:
+            raise PeerRefused(
+                f"the slave reports {offset}; it reported {self.acked} before, and was sent the "
+                f"log up to {self.sent}"
+            )
+        self.acked = PhysicalOffset(offset)
+
+    # Speaking
+
+    def next_range(self) -> tuple[PhysicalOffset, int] | None:
+        """Where the next frame begins, and how many bytes of the log it may have; None: nothing
+        is to be sent. A frame never crosses the end of a file."""
+        if not self.is_streaming:
+            return None
+        extent = self._extent()
+        if self.sent < extent.min:
+            raise PeerRefused(f"the log before {extent.min} expired; the slave was at {self.sent}")
+        facts = self._facts
+        most = facts.plain_frame_bytes if self.hello is None else facts.frame_bytes
+        room = facts.file_bytes - self.sent % facts.file_bytes
+        size = min(extent.end - self.sent, most, room)
+        return (self.sent, size) if size else None
+
+    def frame(self, data: bytes, now_s: float) -> bytes:
+        """These bytes of the log, ready to be sent."""
+        header = FRAME.pack(self.sent, len(data))
+        self.sent = PhysicalOffset(self.sent + len(data))
+        self._spoke_s = now_s
+        return header + data
+
+    def tick(self, now_s: float) -> bytes:
+        """A sign of life, if one is due. Raises PeerSilent."""
+        if now_s - self._heard_s > self._facts.silence_s:
+            raise PeerSilent(f"nothing was heard for {now_s - self._heard_s:.1f} s")
+        if not self.is_streaming or now_s - self._spoke_s < self._facts.heartbeat_s:
+            return b""
+        self._spoke_s = now_s
+        return FRAME.pack(self.sent, 0)
+
+    def _become(self, state: State) -> None:
+        assert state in ALLOWED[self.state], f"{self.state.name} may not become {state.name}"
+        self.state = state
+
+
+def proof_of(secret: str, who: str, nonce: str) -> str:
+    """Shows that `who` knows the secret, to whoever drew the nonce."""
+    if not secret:
+        return ""
+    return hmac.new(secret.encode(), f"{who}:{nonce}".encode(), hashlib.sha256).hexdigest()
+
+
+def is_proof(proof: str, secret: str, who: str, nonce: str) -> bool:
+    return hmac.compare_digest(proof, proof_of(secret, who, nonce))

@@ -1,0 +1,263 @@
+"""The slave's side on a socket: it goes to the master, takes its log, and says how far it is.
+
+It tries for ever, sooner at first. A master that does not answer a greeting is greeted no more the
+next time: it may be one of RocketMQ's, which waits for a report.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol, cast
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.replication.errors import PeerRefused
+from tianzhou.replication.ha_follower import Piece, SlaveSession
+from tianzhou.replication.ha_frames import Hello, Welcome
+from tianzhou.store.store import MessageStore
+
+log: Final = logging.getLogger("tianzhou.replication")
+
+CONNECT_S: Final = 3.0
+GREET_S: Final = 3.0
+"""One of our masters answers a greeting at once."""
+RETRY_S_MIN: Final = 0.2
+
+
+class SlaveSettings(NamedTuple):
+    secret: str
+    admits_plain: bool
+    heartbeat_s: float
+    silence_s: float
+    retry_s_max: float
+
+
+class Follower(Protocol):
+    """What the connection needs of the broker."""
+
+    def master_address(self) -> str:
+        """`host:port` where the master listens for slaves; empty: nobody knows."""
+        ...
+
+    def hello(self) -> Hello: ...
+
+    def agree(self, welcome: Welcome) -> None:
+        """The master said who it is: make our log a beginning of its log. Raises PeerRefused."""
+        ...
+
+    def appended(self) -> None:
+        """The log grew; let it be seen."""
+        ...
+
+
+class HaSlave:
+    """Owner: the event loop."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        follower: Follower,
+        settings: SlaveSettings,
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self.store = store
+        self.follower = follower
+        self.settings = settings
+        self.monotonic_s = monotonic_s
+        self.following: _Following | None = None
+        self._greets = True
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self.last_error = ""
+        """Why the last connection ended; for whoever looks."""
+
+    def start(self) -> None:
+        assert self._task is None, "it follows already"
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        self.abort()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def abort(self) -> None:
+        if self.following is not None:
+            self.following.drop()
+        if self._task is not None:
+            self._task.cancel()
+
+    def look_again(self) -> None:
+        """The master may be elsewhere now."""
+        self._wake.set()
+
+    @property
+    def is_streaming(self) -> bool:
+        return self.following is not None and self.following.is_streaming
+
+    @property
+    def master_end(self) -> int:
+        """How far the master's log reaches, as far as we heard."""
+        return self.following.session.master_end if self.following is not None else 0
+
+    def flushed(self) -> None:
+        """More of the log is on the medium: confirm it."""
+        if self.following is not None:
+            self.following.report()
+
+    def tick(self) -> None:
+        if self.following is not None:
+            self.following.tick()
+
+    async def _run(self) -> None:
+        pause_s = RETRY_S_MIN
+        while True:
+            target = self.follower.master_address()
+            if target:
+                was_streaming = await self._follow(target)
+                pause_s = RETRY_S_MIN if was_streaming else pause_s * 2
+            pause_s = min(pause_s, self.settings.retry_s_max)
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+
+    async def _follow(self, target: str) -> bool:
+        """One connection, from beginning to end; whether the log flowed."""
+        host, _, port = target.rpartition(":")
+        loop = asyncio.get_running_loop()
+        greets = self._greets or not self.settings.admits_plain
+        self._greets = True
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                _, following = await loop.create_connection(
+                    lambda: _Following(self, greets=greets), host.strip("[]"), int(port)
+                )
+        except (OSError, TimeoutError, ValueError) as error:
+            self._ended(target, f"can't connect: {error or 'no answer'}")
+            return False
+        self.following = following
+        try:
+            await following.ended
+        finally:
+            self.following = None
+        self._greets = not (greets and following.was_unanswered)
+        self._ended(target, following.reason)
+        return following.is_streaming
+
+    def _ended(self, target: str, reason: str) -> None:
+        if reason != self.last_error:
+            log.warning("master.lost", extra={"master": target, "reason": reason})
+        self.last_error = reason
+
+
+class _Following(asyncio.Protocol):
+    """One connection to a master."""
+
+    def __init__(self, slave: HaSlave, *, greets: bool) -> None:
+        self._slave = slave
+        self._store = slave.store
+        self._greets = greets
+        self._transport: asyncio.Transport | None = None
+        now_s, settings = slave.monotonic_s(), slave.settings
+        self._begun_s = now_s
+        self.session = SlaveSession(
+            slave.follower.hello() if greets else None,
+            secret=settings.secret, heartbeat_s=settings.heartbeat_s,
+            silence_s=settings.silence_s, now_s=now_s,
+        )  # fmt: skip
+        self._rest = b""
+        """The beginning of a record of which more must come."""
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.reason = "the master closed the connection"
+        self.was_unanswered = False
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the master knows where we are."""
+        return self.session.welcome is not None or self.session.master_end > 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        made = self._transport = cast("asyncio.Transport", transport)
+        sock = made.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._greets:
+            made.write(self.session.greeting())
+        else:
+            self.report()
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        if self._transport.is_closing():
+            return
+        session, is_agreed = self.session, self.session.welcome is not None
+        try:
+            pieces = session.received(data, self._slave.monotonic_s())
+            if session.welcome is not None and not is_agreed:
+                self._slave.follower.agree(session.welcome)
+                self._transport.write(session.agreed())
+                self.report()
+            if pieces:
+                self._append(pieces)
+        except TianzhouError as error:
+            self.fail(str(error))
+
+    def _append(self, pieces: list[Piece]) -> None:
+        """Everything of one read goes into the log together."""
+        data = b"".join([self._rest, *(piece.data for piece in pieces)])
+        start = PhysicalOffset(pieces[0].offset - len(self._rest))
+        end = self._store.append_raw(start, data)
+        self._rest = data[end - start :]
+        if end > start:
+            if self._confirms_flushed:
+                self._store.ask_flush()
+            self.report()
+            self._slave.follower.appended()
+
+    @property
+    def _confirms_flushed(self) -> bool:
+        return self.session.welcome is not None and self.session.welcome.confirm_flushed
+
+    def report(self) -> None:
+        """Tell the master how far we are, as safely as it wants to know."""
+        assert self._transport is not None
+        if self._greets and self.session.welcome is None:
+            return
+        end = self._store.log.end
+        if self._confirms_flushed:
+            end = min(end, self._store.flushed)
+        told = self.session.report(end, self._slave.monotonic_s())
+        if told and not self._transport.is_closing():
+            self._transport.write(told)
+
+    def tick(self) -> None:
+        assert self._transport is not None
+        now_s = self._slave.monotonic_s()
+        if self._greets and self.session.welcome is None and now_s - self._begun_s > GREET_S:
+            self.was_unanswered = True
+            self.fail("the master did not answer the greeting")
+            return
+        try:
+            told = self.session.tick(now_s)
+        except PeerRefused as error:
+            self.fail(str(error))
+        else:
+            if told:
+                self._transport.write(told)
+
+    def fail(self, reason: str) -> None:
+        self.reason = reason
+        self.drop()
+
+    def drop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            self.reason = f"the connection broke: {exc}"
+        if not self.ended.done():
+            self.ended.set_result(None)

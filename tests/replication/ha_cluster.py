@@ -1,0 +1,125 @@
+"""Master and slaves as real processes, and how to look at what they hold."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from tianzhou.client.sync import Admin, Producer
+from tianzhou.record.message import Message
+from tianzhou.testing.chaos.processes import HOST, Server, spare_ports
+
+GROUP: Final = "broker-a"
+TOPIC: Final = "orders"
+FILE_BYTES: Final = 256 * 1024
+WAIT_S: Final = 20.0
+
+SETTINGS: Final = {
+    "vip_port": "false",
+    "mappedFileSizeCommitLog": str(FILE_BYTES),
+    "mappedFileSizeConsumeQueue": "20000",
+    "maxHashSlotNum": "1000",
+    "maxIndexNum": "4000",
+    "reserve_bytes": str(64 * 1024),
+    "registerNameServerPeriod": "1000",
+    "metadata_ms": "300",
+    "ha_retry_ms": "500",
+    "haSendHeartbeatInterval": "500",
+}
+"""Small files, so that a test crosses the ends of several, and short times."""
+
+
+class Node:
+    """One broker of the group."""
+
+    def __init__(
+        self, directory: Path, nameserver: str, broker_id: int, settings: Mapping[str, str]
+    ) -> None:
+        self.port = spare_ports(2)
+        self.address = f"{HOST}:{self.port}"
+        self.ha_address = f"{HOST}:{self.port + 1}"
+        self.data = directory / "data"
+        directory.mkdir(parents=True)
+        conf = directory / "broker.conf"
+        lines = {
+            **SETTINGS, "brokerName": GROUP, "listenPort": str(self.port),
+            "brokerId": str(broker_id),
+            "brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER", **settings,
+        }  # fmt: skip
+        conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        arguments = ["broker", "-n", nameserver, "-c", str(conf), "--data", str(self.data)]
+        self.server = Server(f"broker-{broker_id}", arguments, directory)
+
+    def start(self) -> None:
+        self.server.start()
+        self.server.wait_ready()
+
+    def log_bytes(self) -> dict[str, bytes]:
+        """Every file of the log, by its name."""
+        return {
+            path.name: path.read_bytes() for path in sorted((self.data / "commitlog").iterdir())
+        }
+
+
+class Group:
+    """A NameServer, a master and slaves. Ends all its processes, however a test went."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        self._directory = directory
+        self._settings = settings
+        self.nodes: list[Node] = []
+        port = spare_ports(1)
+        self.nameserver = f"{HOST}:{port}"
+        self.names = Server("nameserver", ["nameserver", "-p", str(port)], directory / "names")
+        self.names.start()
+        self.names.wait_ready()
+        self.master = self.add(0)
+
+    def add(self, broker_id: int, **settings: str) -> Node:
+        """A node that is not started yet."""
+        made = Node(
+            self._directory / f"node-{len(self.nodes)}", self.nameserver, broker_id,
+            {**self._settings, **settings},
+        )  # fmt: skip
+        self.nodes.append(made)
+        return made
+
+    def create_topic(self, name: str = TOPIC, queues: int = 4) -> None:
+        with Admin(nameserver=self.nameserver) as admin:
+            admin.topics.create(name, queues=queues)
+
+    def send(self, count: int, *, size: int = 200, first: int = 0) -> list[str]:
+        """Messages whose answers came; their bodies."""
+        bodies = [f"{number} ".ljust(size, "x") for number in range(first, first + count)]
+        with Producer("producers", nameserver=self.nameserver) as producer:
+            for body in bodies:
+                producer.send(Message(TOPIC, body.encode()))
+        return bodies
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        for node in self.nodes:
+            if kind is not None:
+                said = f"--- {node.server.name} {node.address}\n{node.server.last_words()}\n"
+                sys.stderr.write(said)
+            node.server.end()
+        self.names.end()
+
+
+def until(condition: Callable[[], bool], what: str, *, wait_s: float = WAIT_S) -> None:
+    """Look until it is so."""
+    deadline = time.monotonic() + wait_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {wait_s} s: {what}"
+        time.sleep(0.02)
+
+
+def until_equal(one: Node, other: Node) -> None:
+    """Until both logs have the same bytes."""
+    until(lambda: one.log_bytes() == other.log_bytes(), "the logs are equal")

@@ -1,0 +1,26 @@
+"""Asynchronous replication between real processes: the same bytes, whoever is killed when."""
+
+from pathlib import Path
+
+from ha_cluster import FILE_BYTES, Group, until_equal
+
+
+def test_a_slave_holds_the_same_bytes_over_kills_of_both(tmp_path: Path) -> None:
+    with Group(tmp_path) as group:
+        master, slave = group.master, group.add(1)
+        master.start()
+        group.create_topic()
+        group.send(800)
+        slave.start()  # from the oldest data, over the ends of files
+        until_equal(master, slave)
+        group.send(300)
+        slave.server.kill()
+        group.send(1200)
+        slave.start()
+        until_equal(master, slave)
+        master.server.kill()
+        master.start()
+        group.send(300)
+        until_equal(master, slave)
+        assert len(master.log_bytes()) > 2
+        assert all(len(data) == FILE_BYTES for data in slave.log_bytes().values())
