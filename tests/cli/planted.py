@@ -3,7 +3,7 @@
 import socket
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.wire import registration
@@ -46,6 +46,26 @@ def stranger(words: bytes = b"HTTP/1.1 400 Bad Request\r\n\r\n") -> Generator[st
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
     thread.join()
+
+
+@contextmanager
+def firewall() -> Generator[str]:
+    """An address behind which packets vanish: nobody accepts, nobody refuses. A full backlog does
+    to a connection what a dropped packet does: the kernel answers nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, ExitStack() as stack:
+        address = server.getsockname()
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        yield f"127.0.0.1:{address[1]}"
+
+
+@contextmanager
+def mute() -> Generator[str]:
+    """Something that takes connections, and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def free_address() -> str:

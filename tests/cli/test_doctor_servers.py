@@ -1,14 +1,20 @@
 """`tianzhou doctor`: NameServers, brokers and topics with a fault each."""
 
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from cli.conftest import Run, Said, run_command
-from cli.planted import free_address, registered, stranger
+from cli.planted import firewall, free_address, mute, registered, stranger
+from tianzhou.admin.doctor import reach
 from tianzhou.admin.doctor.brokers import clock_findings, disk_findings, version_findings
-from tianzhou.client.core.admin_results import BrokerStatus
+from tianzhou.admin.doctor.findings import Level
+from tianzhou.admin.doctor.reach import broker_finding, probe_brokers
+from tianzhou.client.core.admin_results import BrokerPlace, BrokerStatus
 from tianzhou.net.blocking import BlockingPeer
+from tianzhou.store.errors import StoreFenced
+from tianzhou.store.store import MessageStore
 from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import RequestCode
 
@@ -53,6 +59,87 @@ def test_another_protocol() -> None:
     with stranger() as address:
         (found,) = problems(run_command("doctor", "-n", address, "--json"))
     assert "does not speak RocketMQ's protocol" in found["said"]
+
+
+@pytest.mark.slow
+def test_a_firewall_that_says_nothing(mq: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends within seconds, however many addresses are silent, and says what it saw."""
+    monkeypatch.setattr(reach, "WITHIN_S", 1.0)
+    with firewall() as address, registered(mq.nameserver, "broker-b", address):
+        begun_s = monotonic()
+        (found,) = problems(run_command("doctor", "-n", mq.nameserver, "--json"))
+        assert found["about"] == "broker broker-b"
+        assert "as behind a firewall" in found["said"]
+        others = [f"127.0.0.1:{port}" for port in (1, 2)]  # nobody listens there
+        said = run_command("doctor", "-n", ";".join([address, *others]), "--json")
+        assert monotonic() - begun_s < 5
+    silent, *refused = problems(said)
+    assert "no connection came about within 1 s, and nobody refused it" in silent["said"]
+    assert "accept TCP connections to port" in silent["mend"]
+    assert ["nothing listens" in row["said"] for row in refused] == [True, True]
+
+
+@pytest.mark.slow
+def test_a_server_that_hangs(mq: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "WITHIN_S", 1.0)
+    with mute() as address, registered(mq.nameserver, "broker-b", address):
+        said = run_command("doctor", "-n", f"{address};{mq.nameserver}", "--json")
+    server, broker = problems(said)
+    assert "takes connections and does not answer" in server["said"]
+    assert server["mend"].startswith("start it again: tianzhou nameserver")
+    assert "nothing is answered: it hangs" in broker["said"]
+
+
+def test_loopback_is_handed_out_to_clients_elsewhere(mq: RunningBroker) -> None:
+    """Whoever came by another address than loopback is elsewhere, or not the only client."""
+    elsewhere = "10.0.0.5:9876"
+    here = BrokerPlace("DefaultCluster", "broker-a", {0: mq.broker})
+    found = broker_finding(here, mq.broker, elsewhere, probe_brokers([here])[mq.broker])
+    assert found.level is Level.WARNING
+    assert f"hands out {mq.broker}, which answers here" in found.said
+    assert found.mend.startswith("brokerIP1=ADDRESS")
+    nowhere = free_address()
+    there = BrokerPlace("DefaultCluster", "broker-a", {0: nowhere})
+    found = broker_finding(there, nowhere, elsewhere, probe_brokers([there])[nowhere])
+    assert found.level is Level.PROBLEM
+    assert "which is this machine, not the broker's" in found.said
+    # Who came by loopback is at the right machine.
+    probes = probe_brokers([here])
+    assert broker_finding(here, mq.broker, mq.nameserver, probes[mq.broker]).level is Level.FINE
+
+
+def test_one_broker_that_is_gone_does_not_stop_the_other_checks(
+    run: Run, mq: RunningBroker
+) -> None:
+    run("topic", "create", "orders")
+    run("topic", "update", "orders", "--permission", "r")
+    run("group", "create", "billing")
+    with registered(mq.nameserver, "broker-b", free_address()):
+        gone, topic, group = problems(
+            run("doctor", "-t", "orders", "-g", "billing", "--observe", "0", "--json")
+        )
+    assert gone["about"] == "broker broker-b"
+    assert (topic["about"], topic["said"]) == ("topic orders", "nobody may write it on broker-a")
+    assert group["said"].startswith("none of its consumers is connected")
+
+
+def test_a_group_of_brokers_without_a_master(run: Run, mq: RunningBroker) -> None:
+    with registered(mq.nameserver, "broker-b", mq.broker, broker_id=1):
+        (found,) = problems(run("doctor", "--json"))
+    assert found["about"] == "broker broker-b"
+    assert "its group has no master" in found["said"]
+    assert found["mend"].startswith("start its master (brokerId 0): tianzhou broker -n")
+
+
+def test_a_broken_store(run: Run, mq: RunningBroker) -> None:
+    def fail(_broker: object, store: MessageStore) -> None:
+        store._flusher.error = StoreFenced("syncing the commit log failed: I/O error")
+
+    run("topic", "create", "orders")
+    mq._look(fail)
+    (found,) = problems(run("doctor", "--json"))
+    assert (found["about"], "its store is broken" in found["said"]) == ("broker broker-a", True)
+    assert found["mend"].startswith("tianzhou store verify")
 
 
 def test_the_port_of_a_broker(mq: RunningBroker) -> None:

@@ -7,9 +7,15 @@ from time import sleep
 from typing import Final
 
 from tianzhou.admin.doctor.brokers import broker_findings, version_findings
-from tianzhou.admin.doctor.findings import Finding, Level, problem, warning
+from tianzhou.admin.doctor.findings import Finding, Level, problem
 from tianzhou.admin.doctor.groups import Look, group_findings, look_at
-from tianzhou.admin.doctor.reach import broker_finding, nameserver_finding
+from tianzhou.admin.doctor.reach import (
+    Probe,
+    Reached,
+    broker_finding,
+    nameserver_findings,
+    probe_brokers,
+)
 from tianzhou.admin.doctor.routes import topic_findings
 from tianzhou.client.core.admin_results import BrokerPlace, BrokerStatus
 from tianzhou.client.options import parse_nameservers
@@ -34,11 +40,9 @@ class Complaint:
 def examine(
     complaint: Complaint, now_ms: Callable[[], int], is_internal: Callable[[str], bool]
 ) -> Iterator[Finding]:
-    servers = [nameserver_finding(one) for one in parse_nameservers(complaint.nameserver)]
-    yield from servers
-    answering = [
-        finding.about.partition(" ")[2] for finding in servers if finding.level is Level.FINE
-    ]
+    servers = nameserver_findings(parse_nameservers(complaint.nameserver))
+    yield from servers.values()
+    answering = [address for address, found in servers.items() if found.level is Level.FINE]
     if not answering:
         return
     with Admin(nameserver=";".join(answering)) as admin:
@@ -54,21 +58,21 @@ def _examine(
         said = "it knows no broker: none runs, or they register elsewhere"
         yield problem(f"NameServer {nameserver}", said, f"tianzhou broker -n {nameserver}")
         return
-    reached: dict[str, str] = {}
+    probes = probe_brokers(places)
     for place in places:
-        found = list(_place(place, nameserver))
-        yield from found
-        if MASTER in place.addresses and all(f.level is Level.FINE for f in found):
-            reached[place.name] = place.addresses[MASTER]
-    statuses: list[BrokerStatus] = []
+        yield from _place(place, nameserver, probes)
+    masters = {place.name: place.addresses.get(MASTER) for place in places}
+    reached = {
+        name: address
+        for name, address in masters.items()
+        if address is not None and probes[address].reached is Reached.SERVES
+    }
+    # What is asked of all brokers goes on with those that answer.
+    admin.leave_out(*(masters.keys() - reached.keys()))
+    if not reached:
+        return
     configs: dict[str, dict[str, str]] = {}
-    for name in reached:
-        statuses.append(admin.brokers.status(name))
-        configs[name] = admin.brokers.config(name)
-        yield from broker_findings(statuses[-1], configs[name], now_ms())
-    yield from version_findings(statuses)
-    if len(reached) < len(places):
-        return  # what is asked of all brokers would fail for the same reason
+    yield from _brokers(admin, reached, configs, now_ms)
     looks = _groups(admin, complaint, is_internal)
     topics = {complaint.topic} if complaint.topic else set[str]()
     topics |= {topic for look in looks for topic in look.queues}
@@ -78,12 +82,27 @@ def _examine(
         yield from _watch(admin, complaint, looks)
 
 
-def _place(place: BrokerPlace, nameserver: str) -> Iterator[Finding]:
+def _place(place: BrokerPlace, nameserver: str, probes: dict[str, Probe]) -> Iterator[Finding]:
     for _, address in sorted(place.addresses.items()):
-        yield broker_finding(place, address, nameserver)
+        yield broker_finding(place, address, nameserver, probes[address])
     if MASTER not in place.addresses:
-        said = "it has no master: what it holds can be read, but nothing written"
-        yield warning(f"broker {place.name}", said, f"tianzhou broker -n {nameserver}")
+        said = "its group has no master: what it holds can be read, but nothing written there"
+        mend = f"start its master (brokerId 0): tianzhou broker -n {nameserver} -c ITS-SETTINGS"
+        yield problem(f"broker {place.name}", said, mend)
+
+
+def _brokers(
+    admin: Admin, reached: dict[str, str], configs: dict[str, dict[str, str]],
+    now_ms: Callable[[], int],
+) -> Iterator[Finding]:  # fmt: skip
+    """What brokers say of themselves. `configs` gets their settings."""
+    statuses: list[BrokerStatus] = []
+    for name in reached:
+        status = admin.brokers.status(name)
+        statuses.append(status)
+        configs[name] = admin.brokers.config(name)
+        yield from broker_findings(status, configs[name], now_ms())
+    yield from version_findings(statuses)
 
 
 def _groups(admin: Admin, complaint: Complaint, is_internal: Callable[[str], bool]) -> list[Look]:

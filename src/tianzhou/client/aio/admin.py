@@ -43,6 +43,7 @@ class Admin:
         self._nameserver = nameserver
         self._options = client
         self._cluster: Cluster | None = None
+        self._calls: AdminCalls | None = None
 
     def __getattr__(self, name: str) -> object:
         # Only asked for what is not there.
@@ -52,7 +53,7 @@ class Admin:
 
     async def start(self) -> Self:
         cluster = self._cluster = Cluster.join(self._nameserver, self._options)
-        calls = AdminCalls(cluster)
+        calls = self._calls = AdminCalls(cluster)
         self.brokers = Brokers(calls)
         self.topics = Topics(calls)
         self.groups = Groups(calls, self.topics)
@@ -62,6 +63,12 @@ class Admin:
         self.transactions = Transactions(calls)
         self.timers = Timers(calls)
         return self
+
+    def leave_out(self, *brokers: str) -> None:
+        """Do without these brokers where all are asked: they do not answer, and the others do."""
+        if self._calls is None:
+            raise ClientClosed("this admin client was not started; use it in an async with block")
+        self._calls.left_out |= set(brokers)
 
     async def close(self) -> None:
         """A second time changes nothing."""

@@ -141,6 +141,7 @@ class Admin:
         self.dead_letters = DeadLetterBox(inner.dead_letters)
         self.transactions = Transactions(inner.transactions)
         self.timers = Timers(inner.timers)
+        self.leave_out = inner.leave_out
         return self
 
     def close(self) -> None:
