@@ -34,6 +34,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "transaction": (f"{_ADMIN}.transaction:transaction", "Pending transactions: decide by hand."),
     "timer": (f"{_ADMIN}.timer:timer", "Messages that wait for their moment."),
     "cluster": (f"{_ADMIN}.cluster:cluster", "All brokers at a glance."),
+    "raft": (f"{_ADMIN}.raft:raft", "Groups that elect their own master: look, change."),
     "bench": (f"{_ADMIN}.bench:bench", "Measure a running broker from here."),
     "doctor": (f"{_ADMIN}.doctor:doctor", "Why a send or a consumer does not work."),
     "metrics": (f"{_ADMIN}.metrics:metrics", "A board for Grafana."),

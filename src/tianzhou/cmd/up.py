@@ -33,6 +33,8 @@ from tianzhou.store.store import MessageStore
     help="Written once everything serves: JSON with the addresses.",
 )  # fmt: skip
 @click.option("--sync-flush", is_flag=True, help="Acknowledge only what is on the medium.")
+@click.option("--replicas", type=click.IntRange(1, 9), default=1, show_default=True,
+              help="More than 1: a Raft group of so many brokers, each a process.")  # fmt: skip
 @logs.options
 def up(
     host: str,
@@ -42,10 +44,11 @@ def up(
     ephemeral: bool,
     ready_file: Path | None,
     sync_flush: bool,
+    replicas: int,
     log_json: bool,
     log_file: Path | None,
 ) -> None:
-    """Start a NameServer and a Broker in one process."""
+    """Start a NameServer and a Broker in one process, or a group of brokers beside it."""
     serve.prepare(as_json=log_json, log_file=log_file)
     serve.warn_if_exposed(host, "NameServer and Broker")
     directory = Path(tempfile.mkdtemp(prefix="tianzhou-")) if ephemeral else data.resolve()
@@ -55,6 +58,11 @@ def up(
     broker_config = BrokerConfig(host=host, port=broker_port)
 
     async def start() -> list[serve.Running]:
+        if replicas > 1:
+            from tianzhou.cmd import raft_up
+
+            wanted = (host, nameserver_port, broker_port, directory, replicas, ready_file)
+            return await raft_up.start(raft_up.Wanted(*wanted), clock)
         names = NameServer(NameServerConfig(bind_address=host, listen_port=nameserver_port), clock)
         port = await names.start()
         store = MessageStore(RealFiles(), str(directory), StoreConfig(flush_mode=flush_mode), clock)

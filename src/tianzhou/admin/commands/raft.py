@@ -1,0 +1,217 @@
+"""`tianzhou raft`: groups of brokers that elect their own master."""
+
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tianzhou.admin.commands import output
+from tianzhou.admin.commands.failures import not_found
+from tianzhou.admin.commands.session import Session, asking, force, watched
+from tianzhou.base.errors import TianzhouError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import RenderableType
+
+    from tianzhou.wire.raft_bodies import RaftLook
+
+ASK_S: Final = 2.0
+CATCH_UP_S: Final = 600.0
+SETTLE_S: Final = 15.0
+NEAR: Final = 100
+"""A learner that lacks no more entries than this becomes a voter: it has the rest in a moment."""
+_PAUSE_S: Final = 0.1
+_COLUMNS: Final = {
+    "member": "member", "role": "role", "term": "term", "leader": "leader", "broker": "broker",
+    "commit": "commit", "applied": "applied", "last": "last", "lag": "lag", "state": "state",
+}  # fmt: skip
+
+
+@click.group()
+def raft() -> None:
+    """Groups that elect their own master: look, hand over, add, remove."""
+
+
+@raft.command()
+@click.argument("group")
+@watched
+def status(session: Session, group: str) -> None:
+    """Show every member: its role and term, how much it has committed and applied."""
+    session.show(lambda: _rows(session, group), _view)
+
+
+@raft.command()
+@click.argument("group")
+@click.argument("member")
+@asking
+def transfer(session: Session, group: str, member: str) -> None:
+    """Make MEMBER the leader of GROUP."""
+    leader = _leader(session, group)
+    if leader.member != member:
+        _ask(leader.leader_broker, "transfer", member)
+        _wait(session, group, f"{member} leads", lambda look: look.member == member)
+    session.done({"group": group, "leader": member}, f"{member} leads {group}")
+
+
+@raft.command()
+@click.argument("group")
+@click.argument("member", metavar="MEMBER=HOST:PORT")
+@click.option("--learner", is_flag=True, help="Let it follow, but not vote.")
+@asking
+def add(session: Session, group: str, member: str, learner: bool) -> None:
+    """Add a member to GROUP: first as a learner, and with a vote once it has caught up.
+
+    Start it first, with all members and itself in --raft-peers, an empty directory and without
+    --raft-new.
+    """
+    name, sign, address = member.partition("=")
+    if not sign:
+        raise UsageError(f"{member!r} says no address; say {member}=host:port")
+    _ask(_leader(session, group).leader_broker, "learner", name, address)
+    _wait(session, group, "the change is finished", lambda look: not look.is_changing)
+    if not learner:
+        _wait(session, group, f"{name} has caught up", lambda look: _is_near(look, name),
+              CATCH_UP_S)  # fmt: skip
+        _ask(_leader(session, group).leader_broker, "voter", name)
+        _wait(session, group, "the change is finished", lambda look: not look.is_changing)
+    kind = "learner" if learner else "voter"
+    session.done({"group": group, "member": name, "kind": kind}, f"{name} is a {kind} of {group}")
+
+
+@raft.command()
+@click.argument("group")
+@click.argument("member")
+@force
+@asking
+def remove(session: Session, group: str, member: str, yes: bool) -> None:
+    """Remove MEMBER from GROUP; then it can be stopped."""
+    leader = _leader(session, group)
+    voters = [peer.name for peer in leader.peers if peer.is_voter and peer.name != member]
+    session.confirm(f"remove {member} from {group}, leaving {', '.join(voters)}?", yes=yes)
+    _ask(leader.leader_broker, "remove", member)
+    _wait(
+        session, group, f"{member} is gone",
+        lambda look: not look.is_changing and member not in {peer.name for peer in look.peers},
+    )  # fmt: skip
+    session.done({"group": group, "removed": member}, f"{member} is no member of {group} any more")
+
+
+# What there is
+
+
+def look_at(address: str) -> "RaftLook | None":
+    """What the broker there says of its group; None if it is in none, or does not answer."""
+    from tianzhou.net.blocking import BlockingPeer, Unreachable
+    from tianzhou.wire._generated_codes import RequestCode
+    from tianzhou.wire.raft_bodies import decode_raft_look
+
+    try:
+        with BlockingPeer(address, timeout_s=ASK_S) as peer:
+            answer, body = peer.call(RequestCode.LOOK_AT_RAFT)
+    except Unreachable:
+        return None
+    return decode_raft_look(body) if answer.code == 0 else None
+
+
+def facts(address: str) -> dict[str, Any]:
+    """What `tianzhou cluster` shows of a member, or nothing for a broker by itself."""
+    look = look_at(address)
+    if look is None:
+        return {}
+    return {
+        "member": look.member, "raft_role": look.role, "term": look.term, "leader": look.leader,
+        "commit": look.commit, "applied": look.applied, "last": look.last,
+        "in_doubt": look.is_in_doubt,
+    }  # fmt: skip
+
+
+def _looks(session: Session, group: str) -> "list[tuple[str, RaftLook]]":
+    places = [place for place in session.admin.brokers.all() if place.name == group]
+    addresses = [address for place in places for address in place.addresses.values()]
+    found = [(address, look_at(address)) for address in addresses]
+    return [(address, look) for address, look in found if look is not None]
+
+
+def _rows(session: Session, group: str) -> list[dict[str, Any]]:
+    looks = {look.member: (address, look) for address, look in _looks(session, group)}
+    if not looks:
+        raise not_found(f"no broker of {group} says that it is a member of a Raft group")
+    newest = max((look for _, look in looks.values()), key=lambda look: look.term)
+    leads = next((look for _, look in looks.values() if look.is_leading), newest)
+    rows = [_row(*looks[name], leads) for name in sorted(looks)]
+    gone = [peer.name for peer in leads.peers if peer.name not in looks]
+    return rows + [dict.fromkeys(_COLUMNS) | {"member": name, "state": "away"} for name in gone]
+
+
+def _row(address: str, look: "RaftLook", leads: "RaftLook") -> dict[str, Any]:
+    match = {peer.name: peer.match for peer in leads.peers}.get(look.member, -1)
+    states = [
+        text
+        for text, is_so in (
+            ("takes messages", look.is_leading),
+            ("in doubt: it is being repaired", look.is_in_doubt),
+            ("members are changing", look.is_changing and look.is_leading),
+        )
+        if is_so
+    ]
+    return {
+        "member": look.member, "role": look.role, "term": look.term, "leader": look.leader,
+        "broker": address, "commit": look.commit, "applied": look.applied, "last": look.last,
+        "lag": leads.last - match if match >= 0 else None, "state": "; ".join(states),
+    }  # fmt: skip
+
+
+def _view(rows: list[dict[str, Any]]) -> "RenderableType":
+    return output.listing(rows, _COLUMNS, "no member answers")
+
+
+# Changing it
+
+
+def _leader(session: Session, group: str) -> "RaftLook":
+    looks = [look for _, look in _looks(session, group)]
+    for look in looks:
+        if look.is_leading:
+            return look
+    terms = ", ".join(f"{look.member} is {look.role} in term {look.term}" for look in looks)
+    said = terms or "no member answers"
+    raise TianzhouError(f"nobody leads {group} now: {said}; wait for an election, or look why")
+
+
+def _ask(address: str, action: str, member: str, where: str = "") -> None:
+    from tianzhou.net.blocking import BlockingPeer
+    from tianzhou.wire._generated_codes import RequestCode
+
+    ext = {"action": action, "member": member, "address": where}
+    with BlockingPeer(address, timeout_s=ASK_S) as peer:
+        answer, _ = peer.call(RequestCode.CHANGE_RAFT, ext)
+    if answer.code != 0:
+        raise TianzhouError(f"{address} refuses: {answer.remark}")
+
+
+def _is_near(look: "RaftLook", name: str) -> bool:
+    return any(
+        peer.name == name and peer.match >= look.last - NEAR and not peer.is_in_doubt
+        for peer in look.peers
+    )
+
+
+def _wait(
+    session: Session,
+    group: str,
+    what: str,
+    is_so: "Callable[[RaftLook], bool]",
+    timeout_s: float = SETTLE_S,
+) -> None:
+    """Until the leader says so."""
+    deadline = monotonic() + timeout_s
+    while monotonic() < deadline:
+        try:
+            if is_so(_leader(session, group)):
+                return
+        except TianzhouError:
+            pass  # between two leaders
+        sleep(_PAUSE_S)
+    raise TianzhouError(f"{what}: not within {timeout_s:.0f} s; look with tianzhou raft status")

@@ -1,0 +1,153 @@
+"""`tianzhou up --replicas 3`: a whole Raft group on this machine, for trying it out.
+
+The NameServer runs in this process, every member in one of its own: kill one with -9, and see what
+happens. Each has its directory below the data directory, `n0`, `n1` and so on.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.errors import TianzhouError
+from tianzhou.cmd import serve
+from tianzhou.nameserver.config import NameServerConfig
+from tianzhou.nameserver.server import NameServer
+from tianzhou.raft.messages import NodeId
+
+GROUP: Final = "broker-a"
+PORTS_APART: Final = 10
+"""Two below each port old clients look for a broker, and next to it its members talk."""
+READY_S: Final = 30.0
+STOP_S: Final = 4.0
+_PAUSE_S: Final = 0.05
+
+
+class Wanted(NamedTuple):
+    """What was asked for."""
+
+    host: str
+    nameserver_port: int
+    broker_port: int
+    directory: Path
+    replicas: int
+    ready_file: Path | None
+
+
+class Child:
+    """The process of one member."""
+
+    def __init__(self, name: NodeId, process: asyncio.subprocess.Process, ready: Path) -> None:
+        self.name = name
+        self.process = process
+        self._ready = ready
+
+    async def wait_ready(self) -> Mapping[str, object]:
+        for _ in range(round(READY_S / _PAUSE_S)):
+            if self._ready.exists():
+                return json.loads(self._ready.read_text())
+            if self.process.returncode is not None:
+                raise TianzhouError(
+                    f"member {self.name} ended with {self.process.returncode}; "
+                    f"look into {self._ready.with_name('server.log')}"
+                )
+            await asyncio.sleep(_PAUSE_S)
+        raise TianzhouError(f"member {self.name} does not serve after {READY_S:.0f} s")
+
+
+class Group:
+    """All members. Owner: the event loop."""
+
+    def __init__(self, children: list[Child]) -> None:
+        self._children = children
+
+    async def close(self) -> None:
+        """One after the other, as in a rolling restart, and then all that are left."""
+        for child in self._children:
+            if child.process.returncode is None:
+                child.process.send_signal(signal.SIGTERM)
+        await asyncio.gather(*(self._end(child) for child in self._children))
+
+    async def _end(self, child: Child) -> None:
+        try:
+            async with asyncio.timeout(STOP_S):
+                await child.process.wait()
+        except TimeoutError:
+            child.process.kill()
+            await child.process.wait()
+
+
+async def start(wanted: Wanted, clock: Clock) -> list[serve.Running]:
+    names = NameServer(
+        NameServerConfig(bind_address=wanted.host, listen_port=wanted.nameserver_port), clock
+    )
+    nameserver = f"{wanted.host}:{await names.start()}"
+    ports = _ports(wanted)
+    peers = ";".join(f"n{rank}={wanted.host}:{port + 1}" for rank, port in enumerate(ports))
+    is_new = not (wanted.directory / "n0").exists()
+    children = [
+        await _start(wanted, f"n{rank}", port, [
+            "-n", nameserver, "--raft-group", GROUP, "--raft-peers", peers,
+            *(["--raft-new"] if is_new else []),
+        ])
+        for rank, port in enumerate(ports)
+    ]  # fmt: skip
+    group = Group(children)
+    try:
+        found = [await child.wait_ready() for child in children]
+    except BaseException:
+        await group.close()
+        raise
+    members = {child.name: facts["broker"] for child, facts in zip(children, found, strict=True)}
+    facts: dict[str, object] = {
+        "nameserver": nameserver, "brokerName": GROUP, "members": members, "pid": os.getpid(),
+        "pids": {child.name: child.process.pid for child in children},
+        "data": str(wanted.directory),
+    }  # fmt: skip
+    text = ", ".join(f"{name} {address}" for name, address in members.items())
+    said = f"NameServer {nameserver}, group {GROUP}: {text}; look: tianzhou raft status {GROUP}"
+    serve.announce(said, wanted.ready_file, facts)
+    return [names, group]
+
+
+async def _start(wanted: Wanted, name: NodeId, port: int, arguments: list[str]) -> Child:
+    home = wanted.directory / name
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    conf, ready = home / "broker.conf", home / "ready.json"
+    conf.write_text(f"listenPort={port}\nbindAddress={wanted.host}\n")
+    ready.unlink(missing_ok=True)
+    with (home / "server.log").open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", "from tianzhou.cmd.main import main; main()", "broker",
+            "-c", str(conf), "--data", str(home / "store"), "--raft-id", name,
+            "--ready-file", str(ready), *arguments,
+            stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
+    return Child(name, process, ready)
+
+
+def _ports(wanted: Wanted) -> list[int]:
+    """Where the brokers listen; each has the next port for the other members."""
+    if wanted.broker_port:
+        return [wanted.broker_port + PORTS_APART * rank for rank in range(wanted.replicas)]
+    return [_free_pair(wanted.host) for _ in range(wanted.replicas)]
+
+
+def _free_pair(host: str) -> int:
+    """Two neighbouring ports that nobody has."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind((host, 0))
+            port: int = first.getsockname()[1]
+            try:
+                second.bind((host, port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port
