@@ -28,9 +28,9 @@ THIRD_PARTY = {
     "client": {"msgspec"},
     "spark": {"msgspec", "numpy", "pyarrow", "pyspark"},
     "proxy": {"google", "grpc", "msgspec"},
-    "dashboard": {"msgspec", "nicegui"},
+    "dashboard": {"jinja2", "msgspec", "starlette"},
     "admin": {"click", "msgspec", "rich"},
-    "cmd": {"click", "msgspec", "pyspark", "rich", "uvloop"},
+    "cmd": {"click", "msgspec", "pyspark", "rich", "starlette", "uvicorn", "uvloop"},
     "testing": {"pytest"},
 }
 

@@ -10,6 +10,7 @@ import click
 from tianzhou.admin.commands.broker_config import config as config_command
 from tianzhou.admin.commands.broker_status import status
 from tianzhou.admin.commands.drain import drain
+from tianzhou.cmd import http as http_server
 from tianzhou.cmd import logs, raft_options
 
 _NOT_OURS = ("storePathRootDir", "storePathCommitLog")
@@ -31,6 +32,7 @@ _NOT_OURS = ("storePathRootDir", "storePathCommitLog")
     help="Written once it serves: JSON with the address.",
 )  # fmt: skip
 @raft_options.options
+@http_server.options
 @logs.options
 @click.pass_context
 def broker(
@@ -40,6 +42,7 @@ def broker(
     data: Path | None,
     port: int | None,
     ready_file: Path | None,
+    http: http_server.HttpOptions,
     log_json: bool,
     log_file: Path | None,
     **raft: Any,
@@ -93,8 +96,17 @@ def broker(
             "pid": os.getpid(),
             "data": str(directory),
         }
-        serve.announce(f"Broker {running.address}, data in {directory}", ready_file, facts)
-        return [running]
+        text, started = f"Broker {running.address}, data in {directory}", list[serve.Running]()
+        started.append(running)
+        pages = http_server.serve(
+            http, running, clock, nameserver=config.nameservers, data=directory
+        )
+        if pages is not None:
+            facts["http"] = pages.url
+            text += f", dashboard {pages.url}"
+            started.append(pages)
+        serve.announce(text, ready_file, facts)
+        return started
 
     serve.run(start)
 

@@ -10,6 +10,7 @@ import click
 
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.server import Broker
+from tianzhou.cmd import http as http_server
 from tianzhou.cmd import logs, serve
 from tianzhou.cmd.clock import SystemClock
 from tianzhou.nameserver.config import NameServerConfig
@@ -35,6 +36,7 @@ from tianzhou.store.store import MessageStore
 @click.option("--sync-flush", is_flag=True, help="Acknowledge only what is on the medium.")
 @click.option("--replicas", type=click.IntRange(1, 9), default=1, show_default=True,
               help="More than 1: a Raft group of so many brokers, each a process.")  # fmt: skip
+@http_server.options
 @logs.options
 def up(
     host: str,
@@ -45,6 +47,7 @@ def up(
     ready_file: Path | None,
     sync_flush: bool,
     replicas: int,
+    http: http_server.HttpOptions,
     log_json: bool,
     log_file: Path | None,
 ) -> None:
@@ -77,8 +80,15 @@ def up(
             "data": str(directory),
         }
         text = f"NameServer {host}:{port}, broker {broker.address}, data in {directory}"
+        near = f"127.0.0.1:{port}" if host in ("", "0.0.0.0") else f"{host}:{port}"
+        pages = http_server.serve(http, broker, clock, nameserver=near, data=directory)
+        running: list[serve.Running] = [names, broker]
+        if pages is not None:
+            facts["http"] = pages.url
+            text += f", dashboard {pages.url}"
+            running.append(pages)
         serve.announce(text, ready_file, facts)
-        return [names, broker]
+        return running
 
     try:
         serve.run(start)

@@ -5,7 +5,8 @@
         progress = await admin.offsets.progress("billing")
         print(progress.lag, progress.behind_s)
 
-The requests are RocketMQ's, except for the lists of pending transactions and of timers.
+The requests are RocketMQ's, except for the lists of pending transactions and of timers, and for
+`looks`, which tell in one answer what a page of the dashboard shows.
 """
 
 from types import TracebackType
@@ -15,6 +16,7 @@ from tianzhou.client.aio.admin_brokers import Brokers
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.aio.admin_dead_letters import DeadLetterBox
 from tianzhou.client.aio.admin_groups import Groups
+from tianzhou.client.aio.admin_looks import Looks
 from tianzhou.client.aio.admin_messages import Messages
 from tianzhou.client.aio.admin_offsets import Offsets
 from tianzhou.client.aio.admin_timers import Timers
@@ -36,6 +38,7 @@ class Admin:
     offsets: Offsets
     messages: Messages
     dead_letters: DeadLetterBox
+    looks: Looks
     transactions: Transactions
     timers: Timers
 
@@ -60,6 +63,7 @@ class Admin:
         self.offsets = Offsets(calls)
         self.messages = Messages(calls, self.offsets)
         self.dead_letters = DeadLetterBox(calls, self.offsets)
+        self.looks = Looks(calls)
         self.transactions = Transactions(calls)
         self.timers = Timers(calls)
         return self

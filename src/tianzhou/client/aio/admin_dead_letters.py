@@ -1,8 +1,10 @@
 """Dead letters: what groups have given up, to be looked at and sent again."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 
+from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.aio.admin_offsets import Offsets
 from tianzhou.client.core.admin_results import DeadLetters, Replay
@@ -99,6 +101,25 @@ class DeadLetterBox:
         where = "the topics they came from" if to_topic else RETRY_PREFIX + group
         return Replay(group, where, sent, left)
 
+    async def send_again(
+        self, group: str, letters: Iterable[MessageView], *, to_topic: bool = False
+    ) -> Replay:
+        """Send these dead letters again, whichever they are. `replay` passes over those that come
+        next after what it has replayed; others it sends once more."""
+        topic, count = DEAD_LETTER_PREFIX + group, 0
+        places = await self._queues(topic)
+        for letter in sorted(letters, key=lambda one: (one.queue_id, one.queue_offset)):
+            if letter.topic != topic:
+                raise UsageError(f"{letter!r} is no dead letter of group {group}")
+            queue, address = _place_of(letter, places)
+            await self._send(address, group, letter, to_topic=to_topic)
+            count += 1
+            low, _ = await self._offsets.bounds(queue)
+            if letter.queue_offset == max(low, await self._offsets.committed(group, queue) or 0):
+                await self._commit(address, group, queue, letter.queue_offset + 1)
+        where = "the topics they came from" if to_topic else RETRY_PREFIX + group
+        return Replay(group, where, count, (await self.show(group)).not_replayed)
+
     async def _send(self, address: str, group: str, letter: MessageView, *, to_topic: bool) -> None:
         text = letter.stored_properties
         for name in _GONE:
@@ -139,3 +160,16 @@ class DeadLetterBox:
             return await self._calls.masters_of(topic)
         except TopicNotFound:
             return {}
+
+
+def _place_of(
+    letter: MessageView, places: list[tuple[MessageQueue, str]]
+) -> tuple[MessageQueue, str]:
+    """Queues of several brokers have the same numbers; then it is the broker that stored it."""
+    found = [place for place in places if place[0].queue_id == letter.queue_id]
+    if len(found) > 1:
+        host = letter.store_host
+        found = [place for place in found if place[1] == f"{host.address}:{host.port}"]
+    if not found:
+        raise UsageError(f"no broker of the route has {letter!r}")
+    return found[0]

@@ -17,6 +17,7 @@ from tianzhou.client.aio import (
     admin_brokers,
     admin_dead_letters,
     admin_groups,
+    admin_looks,
     admin_messages,
     admin_offsets,
     admin_timers,
@@ -106,6 +107,16 @@ class DeadLetterBox:
         self.show = blocking(inner.show)
         self.peek = blocking(inner.peek)
         self.replay = blocking(inner.replay)
+        self.send_again = blocking(inner.send_again)
+
+
+class Looks:
+    def __init__(self, inner: admin_looks.Looks) -> None:
+        self.brokers = blocking(inner.brokers)
+        self.topics = blocking(inner.topics)
+        self.groups = blocking(inner.groups)
+        self.topic = blocking(inner.topic)
+        self.group = blocking(inner.group)
 
 
 class Transactions:
@@ -139,6 +150,7 @@ class Admin:
         self.offsets = Offsets(inner.offsets)
         self.messages = Messages(inner.messages)
         self.dead_letters = DeadLetterBox(inner.dead_letters)
+        self.looks = Looks(inner.looks)
         self.transactions = Transactions(inner.transactions)
         self.timers = Timers(inner.timers)
         self.leave_out = inner.leave_out

@@ -1,0 +1,195 @@
+"""HTTP in a broker's process: the dashboard, metrics and health, on the loop that is there.
+
+The port is taken at once, so that it stands in the ready file. What answers is loaded only when the
+broker serves: nobody who sends messages waits for it, and a browser that comes early waits in line.
+"""
+
+import asyncio
+import functools
+import ipaddress
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import click
+from click.core import ParameterSource
+
+import tianzhou
+from tianzhou.base.clock import Clock
+from tianzhou.base.errors import UsageError
+from tianzhou.cmd import logs
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.types import ASGIApp
+
+    from tianzhou.dashboard.here import Here
+
+PORT: Final = 8080
+PASSWORD_FILE: Final = "dashboard-password"
+CONNECTIONS_MAX: Final = 200
+"""Browsers keep six each. A broker has other things to do than to serve more."""
+BACKLOG: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """What the command line says about it."""
+
+    host: str = "127.0.0.1"
+    port: int | None = PORT
+    """None: no HTTP."""
+    is_chosen: bool = False
+    """Whether somebody asked for this very port."""
+    names: tuple[str, ...] = ()
+
+    @property
+    def is_loopback(self) -> bool:
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+class Answers(Protocol):
+    """What a broker tells programs."""
+
+    def metrics(self) -> bytes: ...
+    def health(self) -> tuple[int, bytes]: ...
+    def readiness(self) -> tuple[int, bytes]: ...
+
+
+def options(command: Callable[..., None]) -> Callable[..., None]:
+    """The same for every server; the command gets one argument, `http`."""
+
+    @functools.wraps(command)
+    def called(
+        *args: object, http_port: int, http_host: str, http_name: tuple[str, ...], no_http: bool,
+        **kwargs: object,
+    ) -> None:  # fmt: skip
+        source = click.get_current_context().get_parameter_source("http_port")
+        chosen = HttpOptions(
+            host=http_host,
+            port=None if no_http else http_port,
+            is_chosen=source is not ParameterSource.DEFAULT,
+            names=http_name,
+        )
+        command(*args, http=chosen, **kwargs)
+
+    added = (
+        click.option("--no-http", is_flag=True, help="No dashboard, no metrics, no health."),
+        click.option(
+            "--http-name", multiple=True, metavar="NAME",
+            help="A name by which browsers call this machine, beside its address and its own name.",
+        ),
+        click.option(
+            "--http-host", default="127.0.0.1", show_default=True,
+            help="Where dashboard and metrics are served; elsewhere than here they need a login.",
+        ),
+        click.option(
+            "--http-port", default=PORT, show_default=True, type=click.IntRange(0, 65535),
+            help="Port of dashboard and metrics; 0 takes a free one.",
+        ),
+    )  # fmt: skip
+    found: Callable[..., None] = called
+    for option in added:
+        found = option(found)
+    return found
+
+
+class HttpServer:
+    """Owner: the event loop."""
+
+    def __init__(
+        self, chosen: HttpOptions, bound: socket.socket, load: "Callable[[], tuple[ASGIApp, Here]]"
+    ) -> None:
+        self._bound = bound
+        self._load = load
+        self._here: Here | None = None
+        self._server: uvicorn.Server | None = None
+        host = chosen.host if chosen.host not in ("", "0.0.0.0") else "127.0.0.1"
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{bound.getsockname()[1]}"
+        self._loading = asyncio.get_running_loop().create_task(self._start())
+
+    async def _start(self) -> None:
+        app, self._here = await asyncio.to_thread(self._load)
+        from tianzhou.cmd.http_protocol import server_of
+
+        self._server = server_of(app, connections_max=CONNECTIONS_MAX)
+        await self._server.startup(sockets=[self._bound])
+
+    async def close(self) -> None:
+        if not self._loading.done():
+            self._loading.cancel()
+        await asyncio.gather(self._loading, return_exceptions=True)
+        if self._here is not None:
+            await self._here.close()
+        if self._server is not None:
+            await self._server.shutdown(sockets=[self._bound])
+        self._bound.close()
+
+
+def serve(
+    chosen: HttpOptions, answers: Answers, clock: Clock, *, nameserver: str, data: Path
+) -> HttpServer | None:
+    """Call it when the broker serves. None: it was not wanted, or the usual port is taken."""
+    bound = _bind(chosen)
+    if bound is None:
+        return None
+    password = None if chosen.is_loopback else password_hash(data)
+
+    def load() -> "tuple[ASGIApp, Here]":
+        from tianzhou.dashboard.access import Access
+        from tianzhou.dashboard.app import create
+        from tianzhou.dashboard.here import Here
+
+        here = Here(
+            nameserver=nameserver, clock=clock, access=Access(password),
+            version=tianzhou.__version__, metrics=answers.metrics, health=answers.health,
+            readiness=answers.readiness,
+        )  # fmt: skip
+        own = ("localhost", socket.gethostname(), chosen.host, *chosen.names)
+        return create(here, own), here
+
+    return HttpServer(chosen, bound, load)
+
+
+def _bind(chosen: HttpOptions) -> socket.socket | None:
+    if chosen.port is None:
+        return None
+    family = socket.AF_INET6 if ":" in chosen.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((chosen.host, chosen.port))
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        said = f"port {chosen.port} on {chosen.host} can't be had ({error.strerror})"
+        if chosen.is_chosen:
+            raise UsageError(f"{said}; give another --http-port, 0 for any, or --no-http") from None
+        logs.say(f"tianzhou: {said}: no dashboard; --http-port 0 takes a free port", "http.busy")
+        return None
+    bound.setblocking(False)
+    return bound
+
+
+def password_hash(data: Path) -> str:
+    """What is kept of the password; made and shown at the first start."""
+    path = data / PASSWORD_FILE
+    if path.exists():
+        return path.read_text(encoding="ascii").strip()
+    from tianzhou.dashboard.access import hash_of, new_password
+
+    password = new_password()
+    kept = hash_of(password)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(kept + "\n")
+    # To whoever started this, and never into a log that is kept.
+    click.echo(f"tianzhou: the password of the dashboard, shown only now: {password}", err=True)
+    return kept

@@ -1,0 +1,209 @@
+"""The application: which page is where, and what becomes of errors."""
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Iterable
+from importlib.resources import files
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from tianzhou.base.errors import TianzhouError, UsageError
+from tianzhou.client.errors import GroupNotExist, TopicNotExist, TopicNotFound
+from tianzhou.dashboard.access import SESSION_S, Login
+from tianzhou.dashboard.guard import COOKIE, Guard
+from tianzhou.dashboard.here import Here, field_of
+from tianzhou.dashboard.pages import (
+    brokers,
+    dead_letters,
+    groups,
+    messages,
+    overview,
+    pipelines,
+    timers,
+    topics,
+    transactions,
+)
+
+Page = Callable[[Here, Request], Awaitable[Response]]
+
+PAGES: Final[tuple[tuple[str, Page], ...]] = (
+    ("/", overview.show),
+    ("/topics", topics.listed),
+    ("/topics.csv", topics.exported),
+    ("/topics/{name}", topics.show),
+    ("/groups", groups.listed),
+    ("/groups.csv", groups.exported),
+    ("/groups/{name}", groups.show),
+    ("/messages", messages.search),
+    ("/messages.csv", messages.exported),
+    ("/messages/{topic}/{id}", messages.show),
+    ("/messages/{topic}/{id}/body", messages.body),
+    ("/trace", messages.trace),
+    ("/dead-letters", dead_letters.listed),
+    ("/dead-letters/{group}", dead_letters.show),
+    ("/transactions", transactions.listed),
+    ("/timers", timers.listed),
+    ("/pipelines", pipelines.listed),
+    ("/brokers/{name}", brokers.show),
+    # Forms, which say what will happen before it does.
+    ("/new-topic", topics.ask_create),
+    ("/topics/{name}/change", topics.ask_change),
+    ("/topics/{name}/delete", topics.ask_delete),
+    ("/groups/{name}/reset", groups.ask_reset),
+    ("/groups/{name}/switch", groups.ask_switch),
+    ("/brokers/{name}/drain", brokers.ask_drain),
+)
+CHANGES: Final[tuple[tuple[str, Page], ...]] = (
+    ("/new-topic", topics.create),
+    ("/topics/{name}/change", topics.change),
+    ("/topics/{name}/delete", topics.delete),
+    ("/groups/{name}/reset", groups.reset),
+    ("/groups/{name}/switch", groups.switch),
+    ("/brokers/{name}/drain", brokers.drain),
+    ("/dead-letters/{group}/confirm", dead_letters.ask_replay),
+    ("/dead-letters/{group}/replay", dead_letters.replay),
+    ("/transactions/decide", transactions.decide),
+    ("/timers/cancel", timers.cancel),
+)
+STATIC: Final = {
+    "dashboard.css": "text/css; charset=utf-8",
+    "dashboard.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+def create(here: Here, names: Iterable[str]) -> ASGIApp:
+    """`names` are those by which browsers may call this machine."""
+    routes = [
+        *(Route(path, _endpoint(here, page), methods=["GET"]) for path, page in PAGES),
+        *(Route(path, _endpoint(here, page), methods=["POST"]) for path, page in CHANGES),
+        *(Route(f"/static/{name}", _static(name, kind)) for name, kind in STATIC.items()),
+        Route("/login", _endpoint(here, _ask_login), methods=["GET"]),
+        Route("/login", _endpoint(here, _login), methods=["POST"]),
+        Route("/logout", _endpoint(here, _logout), methods=["POST"]),
+        Route("/metrics", _endpoint(here, _metrics), methods=["GET"]),
+        Route("/healthz", _endpoint(here, _health), methods=["GET"]),
+        Route("/readyz", _endpoint(here, _readiness), methods=["GET"]),
+    ]
+
+    async def lost(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        said = f"there is no page {request.url.path}" if error.status_code == 404 else error.detail
+        return here.show(
+            request, "error.html", status=error.status_code, nav="", title="Not found", why=said
+        )
+
+    app = Starlette(routes=routes, exception_handlers={HTTPException: lost})
+    return Guard(app, here.access, names, here.clock.monotonic_s)
+
+
+def _endpoint(here: Here, page: Page) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await page(here, request)
+        except TianzhouError as error:
+            return _failed(here, request, error)
+
+    return endpoint
+
+
+def _failed(here: Here, request: Request, error: TianzhouError) -> Response:
+    """In the words of whoever refused; a broker's words name what to do."""
+    status, title = 502, "The cluster does not answer"
+    if isinstance(error, TopicNotFound | TopicNotExist | GroupNotExist):
+        status, title = 404, "Not found"
+    elif isinstance(error, UsageError):
+        status, title = 400, "That can't be done"
+    return here.show(request, "error.html", status=status, nav="", title=title, why=str(error))
+
+
+def _static(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    """Files are named one by one: a path never reaches the disk."""
+    data = (files("tianzhou.dashboard") / "static" / name).read_bytes()
+
+    async def endpoint(_request: Request) -> Response:
+        headers = {"Cache-Control": "no-cache"}
+        return Response(data, media_type=kind, headers=headers)
+
+    return endpoint
+
+
+# Login
+
+
+async def _ask_login(here: Here, request: Request) -> Response:
+    if request.scope["state"]["is_known"]:
+        return RedirectResponse("/", 303)
+    return here.show(request, "login.html", nav="", title="Log in", why="")
+
+
+async def _login(here: Here, request: Request) -> Response:
+    address = request.client.host if request.client else ""
+    password = field_of(request, "password")
+    found = here.access.login(password, address, here.clock.monotonic_s())
+    if isinstance(found, Login):
+        why, status = "That is not the password.", 403
+        if found is Login.TOO_OFTEN:
+            why, status = "Too many wrong passwords; wait a minute.", 429
+        return here.show(request, "login.html", status=status, nav="", title="Log in", why=why)
+    response = RedirectResponse("/", 303)
+    response.set_cookie(COOKIE, found, max_age=int(SESSION_S), httponly=True, samesite="strict")
+    return response
+
+
+async def _logout(here: Here, request: Request) -> Response:
+    here.access.logout(request.scope["state"]["session"])
+    response = RedirectResponse("/login", 303)
+    response.delete_cookie(COOKIE)
+    return response
+
+
+# What programs ask
+
+
+async def _metrics(here: Here, request: Request) -> Response:
+    if not request.scope["state"]["is_known"] and not _has_password(here, request):
+        return PlainTextResponse(
+            "the password of the dashboard, as basic authentication\n",
+            401,
+            {"WWW-Authenticate": 'Basic realm="tianzhou"'},
+        )
+    if here.metrics is None:
+        raise HTTPException(404)
+    return Response(here.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _has_password(here: Here, request: Request) -> bool:
+    kind, _, text = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "basic":
+        return False
+    try:
+        password = base64.b64decode(text).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return False
+    address = request.client.host if request.client else ""
+    found = here.access.login(password, address, here.clock.monotonic_s())
+    if isinstance(found, Login):
+        return False
+    here.access.logout(found)
+    return True
+
+
+async def _health(here: Here, _request: Request) -> Response:
+    if here.health is None:
+        raise HTTPException(404)
+    status, body = here.health()
+    return Response(body, status, media_type="application/json")
+
+
+async def _readiness(here: Here, _request: Request) -> Response:
+    if here.readiness is None:
+        raise HTTPException(404)
+    status, body = here.readiness()
+    return Response(body, status, media_type="application/json")

@@ -1,0 +1,74 @@
+"""What every page uses: the admin client, the clock, templates; and the way to show one."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from tianzhou.base.clock import Clock
+from tianzhou.client.aio.admin import Admin
+from tianzhou.dashboard.access import Access
+from tianzhou.dashboard.render import environment
+
+
+@dataclass(slots=True)
+class Here:
+    """Owner: the event loop. The client begins with the first page that is looked at."""
+
+    nameserver: str
+    clock: Clock
+    access: Access
+    version: str
+    metrics: Callable[[], bytes] | None = None
+    health: Callable[[], tuple[int, bytes]] | None = None
+    readiness: Callable[[], tuple[int, bytes]] | None = None
+    templates: jinja2.Environment = field(default_factory=environment)
+    _admin: Admin | None = None
+    _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def admin(self) -> Admin:
+        async with self._starting:
+            if self._admin is None:
+                self._admin = await Admin(nameserver=self.nameserver).start()
+        return self._admin
+
+    async def close(self) -> None:
+        if self._admin is not None:
+            await self._admin.close()
+
+    def show(
+        self, request: Request, template: str, *, status: int = 200, **values: Any
+    ) -> Response:
+        """A page; `title` and `nav` are of its frame."""
+        state = request.scope["state"]
+        text = self.templates.get_template(template).render(
+            now_ms=self.clock.now_ms(),
+            version=self.version,
+            token=state["token"],
+            has_login=not self.access.is_open,
+            said=request.query_params.get("said", ""),
+            path=request.url.path,
+            query=dict(request.query_params),
+            **values,
+        )
+        return HTMLResponse(text, status)
+
+
+def form_of(request: Request) -> dict[str, list[str]]:
+    """The form that the guard has read."""
+    return request.scope["state"]["form"]
+
+
+def field_of(request: Request, name: str, default: str = "") -> str:
+    return form_of(request).get(name, [default])[0].strip()
+
+
+def done(path: str, said: str) -> Response:
+    """After a change: another page, which says what was done. Loading it again changes nothing."""
+    from urllib.parse import urlencode
+
+    return RedirectResponse(f"{path}?{urlencode({'said': said})}", 303)

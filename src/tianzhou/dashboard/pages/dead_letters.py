@@ -1,0 +1,73 @@
+"""Dead letters: which groups have some, what they are, and sending them again."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tianzhou.base.errors import UsageError
+from tianzhou.dashboard.here import Here, done, field_of, form_of
+from tianzhou.dashboard.payload import preview
+from tianzhou.dashboard.render import segment
+
+COUNT = 100
+
+
+async def listed(here: Here, request: Request) -> Response:
+    rows, looked = await (await here.admin()).looks.groups()
+    dead = sorted((row for row in rows if row.dead), key=lambda row: -row.dead_not_replayed)
+    return here.show(
+        request, "dead_letters.html", nav="dead", title="Dead letters", rows=dead,
+        missing=looked.missing,
+    )  # fmt: skip
+
+
+async def show(here: Here, request: Request) -> Response:
+    group = request.path_params["group"]
+    letters = await (await here.admin()).dead_letters.peek(group, count=COUNT)
+    newest = [(letter, preview(letter.body)) for letter in reversed(letters)]
+    return here.show(
+        request, "dead_letter_box.html", nav="dead", title=f"Dead letters of {group}",
+        group=group, letters=newest, count=COUNT,
+    )  # fmt: skip
+
+
+async def ask_replay(here: Here, request: Request) -> Response:
+    """Says what will happen to those that were chosen. Changes nothing."""
+    group = request.path_params["group"]
+    chosen = form_of(request).get("letter", [])
+    to_topic = field_of(request, "to") == "topic"
+    if not chosen:
+        raise UsageError("choose at least one dead letter")
+    where = (
+        "the topics they came from, so every group that reads those gets them once more"
+        if to_topic
+        else f"group {group} alone"
+    )
+    facts = [
+        f"{len(chosen)} dead letters are sent again, to {where}.",
+        "They stay among the dead letters; one that fails again comes back as a new one.",
+    ]
+    return here.show(
+        request, "confirm.html", nav="dead", title=f"Replay {len(chosen)} of {group}",
+        facts=facts, danger=False, typed="", button=f"Replay {len(chosen)}",
+        action=f"/dead-letters/{segment(group)}/replay", back=f"/dead-letters/{segment(group)}",
+        fields={"letter": chosen, "to": "topic" if to_topic else "group"},
+    )  # fmt: skip
+
+
+async def replay(here: Here, request: Request) -> Response:
+    group = request.path_params["group"]
+    chosen = set(form_of(request).get("letter", []))
+    box = (await here.admin()).dead_letters
+    letters = [
+        letter for letter in await box.peek(group, count=COUNT) if letter.offset_id in chosen
+    ]
+    if len(letters) < len(chosen):
+        raise UsageError(
+            f"{len(chosen) - len(letters)} of {len(chosen)} dead letters are not among the newest "
+            f"{COUNT} any more; nothing was sent"
+        )
+    to_topic = field_of(request, "to") == "topic"
+    sent = await box.send_again(group, letters, to_topic=to_topic)
+    return done(
+        f"/dead-letters/{segment(group)}", f"{sent.count} were sent again, to {sent.topic}."
+    )

@@ -1,0 +1,193 @@
+"""Consumer groups: who is behind, why, and moving one."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tianzhou.base.errors import UsageError
+from tianzhou.client.core.admin_results import LATEST, OffsetMove
+from tianzhou.client.core.looks import groups_together
+from tianzhou.dashboard.exports import csv_response
+from tianzhou.dashboard.here import Here, done, field_of
+from tianzhou.dashboard.listing import listing
+from tianzhou.dashboard.render import segment
+from tianzhou.wire.look_bodies import GroupRow, HeldQueue
+
+_SORTS: Final[Mapping[str, Callable[[GroupRow], Any]]] = {
+    "lag": lambda row: (row.stuck, row.lag),
+    "behind": lambda row: -(row.oldest_ms or 1 << 62),
+    "out": lambda row: row.get_per_second,
+    "members": lambda row: row.members,
+    "dead": lambda row: row.dead,
+}
+
+
+class Held(NamedTuple):
+    """A queue of a group, on one broker."""
+
+    broker: str
+    queue: HeldQueue
+    lag: int
+
+
+WHERES: Final = {
+    "first": "the oldest message that is still there",
+    "last": "behind the last message: skip everything",
+    "time": "the first message stored at a moment",
+}
+
+
+async def listed(here: Here, request: Request) -> Response:
+    rows, looked = await (await here.admin()).looks.groups()
+    with_system = request.query_params.get("internal") == "1"
+    shown = [row for row in rows if with_system or not row.is_system]
+    page = listing(request, shown, name=lambda row: row.name, sorts=_SORTS, sort="lag")
+    return here.show(
+        request, "groups.html", nav="groups", title="Groups", list=page, missing=looked.missing,
+        internal=with_system,
+    )  # fmt: skip
+
+
+async def exported(here: Here, _request: Request) -> Response:
+    rows, _ = await (await here.admin()).looks.groups()
+    titles = ("group", "members", "lag", "out_per_second", "dead_letters", "stuck", "topics")
+    return csv_response(
+        "groups",
+        titles,
+        (
+            (r.name, r.members, r.lag, r.get_per_second, r.dead, r.stuck, " ".join(r.topics))
+            for r in rows
+        ),
+    )
+
+
+async def show(here: Here, request: Request) -> Response:
+    name = request.path_params["name"]
+    looked = await (await here.admin()).looks.group(name)
+    looks = looked.found
+    (row,) = groups_together(look.row for look in looks.values()) or (None,)
+    members = {member.client_id: member for look in looks.values() for member in look.members}
+    queues = [
+        Held(broker, queue, max(queue.end - max(queue.committed, queue.first), 0))
+        for broker, look in looks.items()
+        for queue in look.queues
+    ]
+    events = [event for look in looks.values() for event in look.events]
+    return here.show(
+        request,
+        "group.html",
+        nav="groups",
+        title=name,
+        name=name,
+        row=row,
+        looks=looks,
+        missing=looked.missing,
+        members=[members[key] for key in sorted(members)],
+        owned=Counter(held.queue.owner for held in queues),
+        queues=queues,
+        events=events,
+        stuck={(event.topic, event.queue_id): event for event in events},
+        now_look_ms=max((look.now_ms for look in looks.values()), default=0),
+        topics=row.topics if row else (),
+        longest=max((held.lag for held in queues), default=0),
+    )
+
+
+# Moving
+
+
+async def ask_reset(here: Here, request: Request) -> Response:
+    """First where to; with that, what would happen."""
+    name, asked = request.path_params["name"], request.query_params
+    admin = await here.admin()
+    topic, where = asked.get("topic", ""), asked.get("where", "")
+    values: dict[str, Any] = {"moves": None, "topic": topic, "where": where or "time"}
+    if topic and where:
+        time_ms = _time_ms(where, asked.get("time", ""))
+        moves = await admin.offsets.reset_to_time(name, topic, time_ms=time_ms, dry_run=True)
+        values |= {"moves": moves, "facts": facts_of(name, topic, moves)}
+    looks = (await admin.looks.group(name)).found
+    members = {m.client_id for look in looks.values() for m in look.members}
+    return here.show(
+        request,
+        "reset.html",
+        nav="groups",
+        title=f"Move {name}",
+        name=name,
+        wheres=WHERES,
+        topics=sorted({t for look in looks.values() for t in look.row.topics}),
+        members=len(members),
+        time=asked.get("time", ""),
+        **values,
+    )
+
+
+def facts_of(group: str, topic: str, moves: list[OffsetMove]) -> list[str]:
+    """What a move means, in sentences."""
+    skipped = sum(move.skipped for move in moves if move.skipped > 0)
+    again = -sum(move.skipped for move in moves if move.skipped < 0)
+    facts = [f"Group {group} moves in {len(moves)} queues of {topic}."]
+    if skipped:
+        facts.append(f"It will never see {skipped:,} messages.")
+    if again:
+        facts.append(f"It will see {again:,} messages again.")
+    if not skipped and not again:
+        facts.append("It is there already; nothing changes.")
+    return facts
+
+
+async def reset(here: Here, request: Request) -> Response:
+    name, topic = request.path_params["name"], field_of(request, "topic")
+    time_ms = _time_ms(field_of(request, "where"), field_of(request, "time"))
+    moves = await (await here.admin()).offsets.reset_to_time(name, topic, time_ms=time_ms)
+    _, *facts = facts_of(name, topic, moves)
+    return done(f"/groups/{segment(name)}", f"Moved in {topic}. {' '.join(facts)}")
+
+
+def _time_ms(where: str, time: str) -> int:
+    if where not in WHERES:
+        raise UsageError(f"{where!r} is none of {', '.join(WHERES)}")
+    if where != "time":
+        return 0 if where == "first" else LATEST
+    try:
+        # Browsers send the moment of a field without its zone; the script adds milliseconds.
+        return int(time) if time.isdecimal() else _moment_ms(time)
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"{time!r} is no moment; write 2026-11-16T08:30") from None
+
+
+def _moment_ms(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+# Switching off and on
+
+
+async def ask_switch(here: Here, request: Request) -> Response:
+    name = request.path_params["name"]
+    looks = (await (await here.admin()).looks.group(name)).found
+    (row,) = groups_together(look.row for look in looks.values())
+    if row.enabled:
+        facts = [
+            f"Brokers give group {name} no more messages; {row.members} members stay connected.",
+            f"Its lag, {row.lag:,} messages now, grows until you switch it on again.",
+        ]
+    else:
+        facts = [f"Brokers give group {name} messages again; {row.lag:,} wait."]
+    return here.show(
+        request, "confirm.html", nav="groups", facts=facts, danger=row.enabled, typed="",
+        title=f"Switch {name} {'off' if row.enabled else 'on'}",
+        action=f"/groups/{segment(name)}/switch", back=f"/groups/{segment(name)}",
+        button="Switch off" if row.enabled else "Switch on",
+        fields={"on": "0" if row.enabled else "1"},
+    )  # fmt: skip
+
+
+async def switch(here: Here, request: Request) -> Response:
+    name, is_on = request.path_params["name"], field_of(request, "on") == "1"
+    await (await here.admin()).groups.update(name, consume_enabled=is_on)
+    return done(f"/groups/{segment(name)}", f"It is switched {'on' if is_on else 'off'}.")

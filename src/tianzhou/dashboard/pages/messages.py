@@ -1,0 +1,180 @@
+"""Messages: found by id, key or time; one of them with its payload; and its trace."""
+
+from datetime import datetime
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tianzhou.base.errors import UsageError
+from tianzhou.client.aio.admin import Admin
+from tianzhou.client.core.trace import ConsumeBegun, ConsumeEnded, Published, TraceRecord
+from tianzhou.client.errors import TopicNotFound
+from tianzhou.dashboard.exports import csv_response
+from tianzhou.dashboard.here import Here
+from tianzhou.dashboard.payload import payload_of, preview
+from tianzhou.record.message import MessageView
+from tianzhou.record.names import is_reserved
+from tianzhou.wire.queues import MessageQueue
+
+KINDS: Final = {"id": "message id", "key": "key", "time": "time", "place": "queue and offset"}
+COUNT: Final = 64
+SPAN_MS_DEFAULT: Final = 3_600_000
+
+
+async def search(here: Here, request: Request) -> Response:
+    asked = request.query_params
+    kind, topic = asked.get("by", "key"), asked.get("topic", "").strip()
+    admin = await here.admin()
+    found = await _found(admin, request, here.clock.now_ms()) if topic else None
+    topics = [row.name for row in (await admin.looks.topics())[0] if not row.is_system]
+    return here.show(
+        request, "messages.html", nav="messages", title="Messages", by=kind, kinds=KINDS,
+        topic=topic, topics=topics, asked=dict(asked), count=COUNT,
+        messages=None if found is None else [(message, preview(message.body)) for message in found],
+    )  # fmt: skip
+
+
+async def exported(here: Here, request: Request) -> Response:
+    found = await _found(await here.admin(), request, here.clock.now_ms())
+    titles = ("topic", "queue", "offset", "message_id", "stored_ms", "tag", "keys", "body")
+    return csv_response(
+        "messages",
+        titles,
+        (
+            (m.topic, m.queue_id, m.queue_offset, m.message_id, m.store_timestamp, m.tags or "",
+             " ".join(m.keys), preview(m.body))
+            for m in found
+        ),
+    )  # fmt: skip
+
+
+async def _found(admin: Admin, request: Request, now_ms: int) -> list[MessageView]:
+    """Never an address that stands in an id: brokers of the topic's route are asked."""
+    asked = request.query_params
+    kind, topic = asked.get("by", "key"), asked.get("topic", "").strip()
+    word = asked.get("word", "").strip()
+    if kind == "time":
+        end_ms = _moment_ms(asked.get("to", ""), now_ms)
+        begin_ms = _moment_ms(asked.get("from", ""), end_ms - SPAN_MS_DEFAULT)
+        return await admin.messages.between(
+            topic, begin_ms=begin_ms, end_ms=end_ms + 1, count=COUNT
+        )
+    if kind == "place":
+        broker, queue, offset = (asked.get(name, "").strip() for name in ("broker", "queue", "at"))
+        if not queue.isdecimal() or not offset.isdecimal():
+            raise UsageError(f"queue {queue!r} and offset {offset!r} must be numbers")
+        if not broker:
+            broker = next(iter((await admin.looks.topic(topic)).found))
+        place = MessageQueue(topic=topic, broker_name=broker, queue_id=int(queue))
+        return await admin.messages.at(place, int(offset), count=1)
+    if not word:
+        return []
+    if kind == "id":
+        one = await admin.messages.by_id(topic, word)
+        return [one] if one else []
+    return await admin.messages.by_key(topic, word, count=COUNT)
+
+
+def _moment_ms(text: str, default_ms: int) -> int:
+    if not text:
+        return default_ms
+    try:
+        return (
+            int(text)
+            if text.isdecimal()
+            else round(datetime.fromisoformat(text).timestamp() * 1000)
+        )
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"{text!r} is no moment; write 2026-11-16T08:30") from None
+
+
+async def _one(here: Here, request: Request) -> MessageView:
+    topic, message_id = request.path_params["topic"], request.path_params["id"]
+    found = await (await here.admin()).messages.by_id(topic, message_id)
+    if found is None:
+        raise UsageError(f"topic {topic} has no message {message_id}; it may have expired")
+    return found
+
+
+async def show(here: Here, request: Request) -> Response:
+    message = await _one(here, request)
+    given = message.properties
+    return here.show(
+        request,
+        "message.html",
+        nav="messages",
+        title="Message",
+        message=message,
+        payload=payload_of(message.body),
+        own={name: value for name, value in given.items() if not is_reserved(name)},
+        system={name: value for name, value in given.items() if is_reserved(name)},
+        view=request.query_params.get("view", ""),
+    )
+
+
+async def body(here: Here, request: Request) -> Response:
+    """As a file, never as a page: whoever sent it is a stranger."""
+    message = await _one(here, request)
+    name = "".join(char for char in message.message_id if char.isalnum())
+    headers = {"Content-Disposition": f'attachment; filename="{name}.bin"'}
+    return Response(message.body, media_type="application/octet-stream", headers=headers)
+
+
+# Trace
+
+
+async def trace(here: Here, request: Request) -> Response:
+    message_id = request.query_params.get("id", "").strip()
+    records: list[TraceRecord] = []
+    if message_id:
+        try:
+            records = await (await here.admin()).messages.trace(message_id)
+        except TopicNotFound:
+            records = []  # nobody has traced anything yet
+    return here.show(
+        request, "trace.html", nav="messages", title="Trace", id=message_id,
+        lanes=lanes(records), records=len(records),
+    )  # fmt: skip
+
+
+def lanes(records: list[TraceRecord]) -> list[dict[str, Any]]:
+    """A bar for each thing that was done, on a line from the first to the last moment; in parts of
+    a thousand, because a page has no styles of its own."""
+    bars = [bar for record in records if (bar := _bar(record, records)) is not None]
+    if not bars:
+        return []
+    start = min(bar["at_ms"] for bar in bars)
+    span = max(max(bar["at_ms"] + bar["cost_ms"] for bar in bars) - start, 1)
+    for bar in bars:
+        bar["x"] = round((bar["at_ms"] - start) * 1000 / span)
+        bar["width"] = max(round(bar["cost_ms"] * 1000 / span), 4)
+        bar["after_ms"] = bar["at_ms"] - start
+    return sorted(bars, key=lambda bar: (bar["at_ms"], bar["what"] != "sent"))
+
+
+def _bar(record: TraceRecord, records: list[TraceRecord]) -> dict[str, Any] | None:
+    made: dict[str, Any] = {"group": record.group, "cost_ms": 0, "is_success": True, "note": ""}
+    match record:
+        case Published():
+            made |= {"what": "sent", "at_ms": record.timestamp_ms, "cost_ms": record.cost_ms}
+            made |= {"is_success": record.is_success, "note": f"to {record.topic}"}
+        case ConsumeBegun():
+            ends = (
+                r for r in records
+                if isinstance(r, ConsumeEnded) and r.request_id == record.request_id
+            )  # fmt: skip
+            end = next(ends, None)
+            again = f"try {record.retry_times + 1}" if record.retry_times else ""
+            made |= {"what": "consumed", "at_ms": record.timestamp_ms, "note": again}
+            if end is None:
+                made |= {"note": "no end was told", "is_success": False}
+            else:
+                made |= {"cost_ms": end.cost_ms, "is_success": end.is_success}
+        case ConsumeEnded():
+            return None  # it is the end of a bar
+        case _:
+            what = "transaction" if hasattr(record, "state") else "recalled"
+            made |= {"what": what, "at_ms": record.timestamp_ms}
+            made |= {"note": str(getattr(record, "state", "")).lower().replace("_message", "")}
+    return made

@@ -1,0 +1,26 @@
+"""Pipelines: jobs of Spark and other programs that read without being members of a group.
+
+They confirm how far they are under the name of a group, and no heartbeat of theirs is ever heard.
+"""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tianzhou.dashboard.here import Here
+
+FRESH_MS = 10 * 60_000
+"""A job that has confirmed something within this time is taken to run."""
+
+
+async def listed(here: Here, request: Request) -> Response:
+    rows, looked = await (await here.admin()).looks.groups()
+    jobs = [
+        row
+        for row in rows
+        if not row.is_system and not row.members and row.topics and (row.moved_ms or row.lag)
+    ]
+    jobs.sort(key=lambda row: -row.moved_ms)
+    return here.show(
+        request, "pipelines.html", nav="pipelines", title="Pipelines", jobs=jobs,
+        missing=looked.missing, fresh_ms=FRESH_MS,
+    )  # fmt: skip

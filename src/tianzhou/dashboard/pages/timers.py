@@ -1,0 +1,29 @@
+"""Messages that wait for their moment."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tianzhou.base.errors import UsageError
+from tianzhou.dashboard.here import Here, done, field_of
+
+COUNT = 200
+
+
+async def listed(here: Here, request: Request) -> Response:
+    waiting = await (await here.admin()).timers.all(count=COUNT)
+    chosen = request.query_params.get("id", "")
+    one = next((row for row in waiting if row.message.offset_msg_id == chosen), None)
+    return here.show(
+        request, "timers.html", nav="timers", title="Timers", waiting=waiting, count=COUNT, one=one
+    )
+
+
+async def cancel(here: Here, request: Request) -> Response:
+    timers, chosen = (await here.admin()).timers, field_of(request, "id")
+    one = next(
+        (row for row in await timers.all(count=COUNT) if row.message.offset_msg_id == chosen), None
+    )
+    if one is None:
+        raise UsageError("this message does not wait any more: it was delivered or taken back")
+    await timers.cancel(one)
+    return done("/timers", f"{one.message.msg_id} will not be delivered.")

@@ -1,0 +1,187 @@
+"""Topics: all of them, one of them, and making, changing and deleting one."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tianzhou.base.errors import UsageError
+from tianzhou.dashboard.exports import csv_response
+from tianzhou.dashboard.here import Here, done, field_of
+from tianzhou.dashboard.listing import listing
+from tianzhou.dashboard.render import segment
+from tianzhou.wire.look_bodies import ReaderLook, TopicRow
+
+QUEUES_MAX: Final = 1024
+PERMISSIONS: Final = {6: "read and write", 4: "read only", 2: "write only"}
+_SORTS: Final[Mapping[str, Callable[[TopicRow], Any]]] = {
+    "in": lambda row: row.put_per_second,
+    "out": lambda row: row.get_per_second,
+    "messages": lambda row: row.count,
+    "queues": lambda row: row.read_queues,
+    "groups": lambda row: row.groups,
+}
+
+
+async def listed(here: Here, request: Request) -> Response:
+    rows, looked = await (await here.admin()).looks.topics()
+    with_system = request.query_params.get("internal") == "1"
+    shown = [row for row in rows if with_system or not row.is_system]
+    page = listing(request, shown, name=lambda row: row.name, sorts=_SORTS)
+    return here.show(
+        request, "topics.html", nav="topics", title="Topics", list=page, missing=looked.missing,
+        internal=with_system,
+    )  # fmt: skip
+
+
+async def exported(here: Here, _request: Request) -> Response:
+    rows, _ = await (await here.admin()).looks.topics()
+    titles = ("topic", "messages", "in_per_second", "out_per_second", "queues", "groups", "perm")
+    return csv_response(
+        "topics",
+        titles,
+        (
+            (r.name, r.count, r.put_per_second, r.get_per_second, r.read_queues, r.groups, r.perm)
+            for r in rows
+        ),
+    )
+
+
+async def show(here: Here, request: Request) -> Response:
+    name = request.path_params["name"]
+    looked = await (await here.admin()).looks.topic(name)
+    looks = looked.found
+    hours = [sum(column) for column in zip(*(look.hours for look in looks.values()), strict=False)]
+    return here.show(
+        request,
+        "topic.html",
+        nav="topics",
+        title=name,
+        name=name,
+        looks=looks,
+        missing=looked.missing,
+        is_system=any(look.is_system for look in looks.values()),
+        put_per_second=sum(look.put_per_second for look in looks.values()),
+        put_size_per_second=sum(look.put_size_per_second for look in looks.values()),
+        count=sum(q.max_offset - q.min_offset for look in looks.values() for q in look.queues),
+        readers=_readers(r for look in looks.values() for r in look.readers),
+        producers=sorted(
+            {p.address: p for look in looks.values() for p in look.producers}.values(),
+            key=lambda seen: -seen.last_ms,
+        ),
+        hours=json.dumps(hours),
+        longest=max(
+            (q.max_offset - q.min_offset for look in looks.values() for q in look.queues),
+            default=0,
+        ),
+    )
+
+
+def _readers(rows: Any) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        assert isinstance(row, ReaderLook)
+        known = found.setdefault(
+            row.group, {"group": row.group, "lag": 0, "members": 0, "rate": 0.0, "oldest_ms": 0}
+        )
+        known["lag"] += row.lag
+        known["members"] = max(known["members"], row.members)
+        known["rate"] += row.get_per_second
+        oldest = [at for at in (known["oldest_ms"], row.oldest_ms) if at]
+        known["oldest_ms"] = min(oldest, default=0)
+    return sorted(found.values(), key=lambda row: -row["lag"])
+
+
+# Making and changing
+
+
+async def ask_create(here: Here, request: Request) -> Response:
+    brokers = await (await here.admin()).brokers.all()
+    return here.show(
+        request, "topic_form.html", nav="topics", title="New topic", name=None, brokers=brokers,
+        queues=8, permission=6, permissions=PERMISSIONS, readers=0, count=0,
+    )  # fmt: skip
+
+
+async def create(here: Here, request: Request) -> Response:
+    admin = await here.admin()
+    name, queues = field_of(request, "name"), _queues(request, "queues")
+    known = {row.name for row in (await admin.looks.topics())[0]}
+    if name in known:
+        raise UsageError(f"there is a topic {name} already; open it to change it")
+    await admin.topics.create(name, queues=queues, order=field_of(request, "order") == "1")
+    return done(f"/topics/{segment(name)}", f"Topic {name} exists, with {queues} queues.")
+
+
+async def ask_change(here: Here, request: Request) -> Response:
+    name = request.path_params["name"]
+    looked = await (await here.admin()).looks.topic(name)
+    look = next(iter(looked.found.values()))
+    return here.show(
+        request, "topic_form.html", nav="topics", title=f"Change {name}", name=name,
+        brokers=list(looked.found), queues=look.config.write_queue_nums,
+        permission=look.config.perm & 6, permissions=PERMISSIONS,
+        readers=sum(1 for one in looked.found.values() for _ in one.readers), count=0,
+    )  # fmt: skip
+
+
+async def change(here: Here, request: Request) -> Response:
+    name, queues = request.path_params["name"], _queues(request, "queues")
+    permission = field_of(request, "permission", "6")
+    if permission not in {str(bits) for bits in PERMISSIONS}:
+        raise UsageError(f"permission {permission!r} is none of {', '.join(PERMISSIONS.values())}")
+    admin = await here.admin()
+    look = next(iter((await admin.looks.topic(name)).found.values()))
+    before = look.config.write_queue_nums
+    said = f"Topic {name} is changed."
+    if queues < before:
+        shrinking = await admin.topics.shrink(name, queues=queues)
+        if not shrinking.is_done:
+            left = ", ".join(f"{group}: {count:,}" for group, count in shrinking.unread.items())
+            said = (
+                f"Nothing is written to the last queues any more. They stay readable until all "
+                f"groups have read them ({left}); then change it once more."
+            )
+    elif queues > before:
+        await admin.topics.update(name, read_queues=queues, write_queues=queues)
+    if int(permission) != look.config.perm & 6:
+        await admin.topics.update(name, permission=int(permission))
+    return done(f"/topics/{segment(name)}", said)
+
+
+async def ask_delete(here: Here, request: Request) -> Response:
+    name = request.path_params["name"]
+    looks = (await (await here.admin()).looks.topic(name)).found.values()
+    count = sum(q.max_offset - q.min_offset for look in looks for q in look.queues)
+    readers = sorted({reader.group for look in looks for reader in look.readers})
+    rate = sum(look.put_per_second for look in looks)
+    facts = [f"{count:,} messages can't be read any more; nothing brings them back."]
+    if readers:
+        facts.append(f"{len(readers)} groups lose their offsets in it: {', '.join(readers[:10])}.")
+    if rate:
+        facts.append(f"Somebody sends {rate:.1f} messages a second to it at the moment.")
+    return here.show(
+        request, "confirm.html", nav="topics", title=f"Delete {name}", facts=facts,
+        action=f"/topics/{segment(name)}/delete", back=f"/topics/{segment(name)}",
+        button=f"Delete {name}", danger=True, typed=name, fields={},
+    )  # fmt: skip
+
+
+async def delete(here: Here, request: Request) -> Response:
+    name = request.path_params["name"]
+    if field_of(request, "typed") != name:
+        raise UsageError(f"type {name} to delete it")
+    admin = await here.admin()
+    if any(look.is_system for look in (await admin.looks.topic(name)).found.values()):
+        raise UsageError(f"topic {name} is the brokers' own; it can't be deleted here")
+    await admin.topics.delete(name)
+    return done("/topics", f"Topic {name} is deleted.")
+
+
+def _queues(request: Request, name: str) -> int:
+    text = field_of(request, name)
+    if not text.isdecimal() or not 1 <= int(text) <= QUEUES_MAX:
+        raise UsageError(f"{text!r} is no number of queues; from 1 to {QUEUES_MAX}")
+    return int(text)

@@ -1,0 +1,65 @@
+"""Templates, with everything escaped, and numbers as people read them."""
+
+import time
+from importlib.resources import files
+from typing import Any, Final
+from urllib.parse import quote
+
+import jinja2
+
+from tianzhou.client.core.looks import size_text, span_text
+
+_STATES: Final = {2: "write only", 4: "read only", 6: "read and write", 0: "closed"}
+
+
+def environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_source),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        count=count_text, rate=rate_text, size=size_text, span=span_text, moment=moment_text,
+        seg=segment, percent=percent_text, perm=perm_text,
+    )  # fmt: skip
+    return made
+
+
+def _source(name: str) -> str:
+    return (files("tianzhou.dashboard") / "templates" / name).read_text(encoding="utf-8")
+
+
+def count_text(number: float) -> str:
+    return f"{number:,.0f}"
+
+
+def rate_text(rate: float) -> str:
+    """Per second."""
+    if not rate:
+        return "0"
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}" if rate >= 0.1 else f"{rate:.2g}"
+
+
+def percent_text(part: float) -> str:
+    return f"{part:.0%}" if part >= 0.01 or not part else f"{part:.1%}"
+
+
+def moment_text(at_ms: int) -> str:
+    """In UTC; the script of the page puts the reader's own time in its place."""
+    if at_ms <= 0:
+        return "never"
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_ms / 1000))
+
+
+def perm_text(perm: int) -> str:
+    return _STATES.get(perm & 6, str(perm))
+
+
+def segment(name: str) -> str:
+    """A name as one part of a path."""
+    return quote(name, safe="")
+
+
+Values = dict[str, Any]
