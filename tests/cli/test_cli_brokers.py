@@ -1,5 +1,7 @@
 """`tianzhou cluster`, `broker status`, `broker config` and `bench`."""
 
+import json
+
 from cli.conftest import Run, run_command
 from tianzhou.testing import RunningBroker
 
@@ -41,6 +43,20 @@ def test_settings_are_shown_and_changed(run: Run) -> None:
     refused = run("broker", "config", "--set", "listenPort=1")
     assert refused.code == 5
     assert "can't be changed while the broker runs" in refused.err
+
+
+def test_a_broker_is_drained_for_programs(run: Run, mq: RunningBroker) -> None:
+    run("topic", "create", "orders", "-q", "1")
+    run("produce", "orders", stdin="x\n")
+    done = run("broker", "drain", "--json").json
+    assert (done["broker"], done["drained"], done["takes_messages"]) == ("broker-a", True, False)
+    back = run("broker", "drain", "--undo", "--json").json
+    assert back == {"broker": "broker-a", "address": mq.broker, "takes_messages": True}
+    run("group", "create", "billing")
+    assert run("group", "reset", "billing", "orders", "--to-first", "-y").code == 0
+    late = run("broker", "drain", "--timeout", "0", "--json")
+    assert (late.code, json.loads(late.out)["unread"]) == (1, {"billing": 1})
+    assert "--undo allows them again" in late.err
 
 
 def test_bench_measures_and_cleans_up(run: Run) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from cli.conftest import Run
+from e2e.admin_world import commit, give_up
 from tianzhou.testing import RunningBroker
 
 pytestmark = pytest.mark.slow
@@ -50,8 +51,21 @@ def test_start_up_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
 def test_a_question_loads_no_server_and_no_spark(mq: RunningBroker) -> None:
     for arguments in (("topic", "list"), ("broker", "status")):
         found = loaded_by(*arguments, "-n", mq.nameserver)
-        assert not [name for name in found if name.startswith(("pyspark", "pyarrow", "uvloop"))]
+        heavy = ("pyspark", "pyarrow", "pandas", "numpy", "uvloop", "prometheus_client")
+        assert not [name for name in found if name.startswith(heavy)]
         assert not found & {"tianzhou.broker.server", "tianzhou.store.store", "tianzhou.spark"}
+
+
+@pytest.mark.parametrize(("module", "most_ms"), [("cmd.main", 150), ("client.sync.admin", 300)])
+def test_what_a_command_imports_is_imported_soon(module: str, most_ms: int) -> None:
+    """Processor time, because others use the machine too; the best of three. A question takes
+    less than 150 ms on a machine that is not busy, and may take twice that where tests run."""
+    code = f"import time, tianzhou.{module}; print(time.process_time())"
+    times = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+        for _ in range(3)
+    ]
+    assert min(times) * 1000 < most_ms
 
 
 def test_the_time_of_a_start_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,6 +89,24 @@ def test_watching_goes_on_until_it_is_interrupted(run: Run, mq: RunningBroker) -
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
     assert [rows[0]["topic"] for rows in first] == ["orders"] * 3
+
+
+def test_dead_letters_are_replayed_under_a_bar(run: Run, mq: RunningBroker) -> None:
+    """In a terminal, where it takes longer than a moment."""
+    run("group", "create", "billing")
+    run("produce", "orders", "--count", "60", "--size", "10")
+    commit(mq, "billing", "orders", offset=0)
+    give_up(mq, "billing", "orders")
+    ours, its = os.openpty()
+    arguments = [TIANZHOU, "dlq", "replay", "billing", "-n", mq.nameserver, "-y"]
+    with mq.faults.slow(seconds=0.015), os.fdopen(ours, "rb", buffering=0) as terminal:
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=its, text=True) as process:
+            os.close(its)
+            out, _ = process.communicate(timeout=60)
+        drawn = terminal.read(65536)
+    assert "60 sent to %RETRY%billing, 0 left" in out
+    assert b"60/60" in drawn
+    assert len(mq.stored("%RETRY%billing")) == 60
 
 
 def test_a_tail_shows_what_comes_and_ends_quietly(run: Run, mq: RunningBroker) -> None:

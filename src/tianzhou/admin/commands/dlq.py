@@ -3,12 +3,16 @@
 Dead letters that need a repair first, or a choice by SQL: `tianzhou dead-letters`, on Spark.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from tianzhou.admin.commands import message_facts, output
+from tianzhou.admin.commands.bars import progress_bar
 from tianzhou.admin.commands.session import Session, asking, force, group_name, watched
+
+STEP: Final = 20
+"""Dead letters that are sent between two looks at the bar."""
 
 
 @click.group()
@@ -74,6 +78,14 @@ def replay(session: Session, group: str, count: int | None, to_topic: bool, yes:
     wanted = min(box.not_replayed, count or box.not_replayed)
     if wanted:
         session.confirm(f"Send {wanted} dead letters of group {group} again?", yes=yes)
-    done = session.admin.dead_letters.replay(group, count=count or 1 << 62, to_topic=to_topic)
-    facts = {"group": group, "topic": done.topic, "sent": done.count, "left": done.left}
-    session.done(facts, f"{done.count:,} sent to {done.topic}, {done.left:,} left")
+    sent, done = 0, session.admin.dead_letters.replay(group, count=0, to_topic=to_topic)
+    with progress_bar(wanted, "sent") as tell:
+        while sent < wanted:
+            step = min(STEP, wanted - sent)
+            done = session.admin.dead_letters.replay(group, count=step, to_topic=to_topic)
+            if not done.count:
+                break  # somebody else replayed the rest
+            sent += done.count
+            tell(sent)
+    facts = {"group": group, "topic": done.topic, "sent": sent, "left": done.left}
+    session.done(facts, f"{sent:,} sent to {done.topic}, {done.left:,} left")

@@ -4,60 +4,70 @@ Write permission goes first, so that producers send elsewhere; then one watches 
 and every group has read everything.
 """
 
+from contextlib import nullcontext
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
-from tianzhou.admin.commands.session import nameserver
+from tianzhou.admin.commands import output
+from tianzhou.admin.commands.session import Session, asking
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from tianzhou.client.core.admin_results import Traffic
-    from tianzhou.client.sync.admin import Admin
 
 LOOK_S: Final = 1.0
 
 
 @click.command()
 @click.argument("name", default="broker-a")
-@nameserver
 @click.option("--timeout", default=300.0, show_default=True, help="Seconds to wait at most.")
 @click.option("--undo", is_flag=True, help="Allow writing again.")
-def drain(name: str, nameserver: str, timeout: float, undo: bool) -> None:
-    """Stop writes to the broker NAME and show what remains until it is safe to stop it."""
-    # Not above: this module is loaded whenever a broker starts, which needs no client.
-    from tianzhou.client.sync.admin import Admin
+@asking
+def drain(session: Session, name: str, timeout: float, undo: bool) -> None:
+    """Stop writes to the broker NAME and show what remains until it is safe to stop it.
 
-    with Admin(nameserver=nameserver) as admin:
-        if undo:
-            address = admin.brokers.allow_writes(name)
-            click.echo(f"{name} at {address} takes messages again")
-            return
-        address = admin.brokers.stop_writes(name)
+    Exit code 1: not everything was read in time.
+    """
+    if undo:
+        address = session.admin.brokers.allow_writes(name)
+        facts: dict[str, Any] = {"broker": name, "address": address, "takes_messages": True}
+        session.done(facts, f"{name} at {address} takes messages again")
+        return
+    address = session.admin.brokers.stop_writes(name)
+    if not session.as_json:
         click.echo(f"{name} at {address} takes no more messages; waiting until all are read")
-        if not _watch(admin, name, timeout):
-            click.echo("not drained in time; writes stay off: --undo allows them again", err=True)
-            raise SystemExit(1)
-    click.echo(f"safe to stop {name}")
+    traffic = _watch(session, name, timeout)
+    facts = {"broker": name, "address": address, "takes_messages": False,
+             "drained": traffic.is_safe, "unread": dict(traffic.lags)}  # fmt: skip
+    if traffic.is_safe:
+        session.done(facts, f"safe to stop {name}")
+        return
+    if session.as_json:
+        output.echo_json(facts)
+    click.echo("not drained in time; writes stay off: --undo allows them again", err=True)
+    raise SystemExit(1)
 
 
-def _watch(admin: "Admin", name: str, timeout_s: float) -> bool:
+def _watch(session: Session, name: str, timeout_s: float) -> "Traffic":
+    """What is left when nothing is, or the time is up."""
+    from rich.live import Live
+
     deadline = monotonic() + timeout_s
-    with Live(console=Console(stderr=True), transient=True) as live:
+    live = Live(console=output.console(err=True), transient=True)
+    with nullcontext() if session.as_json else live:
         while True:
-            traffic = admin.brokers.traffic(name)
-            live.update(_table(traffic))
+            traffic = session.admin.brokers.traffic(name)
+            if not session.as_json:
+                live.update(_table(traffic))
             if traffic.is_safe or monotonic() > deadline:
-                return traffic.is_safe
+                return traffic
             sleep(LOOK_S)
 
 
-def _table(traffic: "Traffic") -> Table:
-    table = Table("what", "remaining")
-    table.add_row("messages written per second", f"{traffic.put_per_second:.1f}")
-    for group, lag in sorted(traffic.lags.items()):
-        table.add_row(f"unread by group {group}", str(lag))
-    return table
+def _table(traffic: "Traffic") -> "Table":
+    rows: list[tuple[str, object]] = [("messages written per second", traffic.put_per_second)]
+    rows += [(f"unread by group {group}", lag) for group, lag in sorted(traffic.lags.items())]
+    return output.table(("what", "remaining"), rows)
