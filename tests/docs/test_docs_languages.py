@@ -1,0 +1,22 @@
+"""Pages in two languages show the same: code, shape, links, names in tables."""
+
+import pytest
+
+from docs.pages import Page, all_pages
+
+TRANSLATED = [page.twin for page in all_pages() if page.is_translation]
+
+
+@pytest.mark.parametrize("page", TRANSLATED, ids=lambda page: page.name)
+def test_both_languages_show_the_same(page: Page) -> None:
+    chinese = page.twin
+    assert page.blocks() == chinese.blocks()
+    levels = [[level for level, _ in each.headings] for each in (page, chinese)]
+    assert levels[0] == levels[1]
+    assert page.first_cells == chinese.first_cells
+
+
+@pytest.mark.parametrize("page", TRANSLATED, ids=lambda page: page.name)
+def test_each_language_leads_to_the_other(page: Page) -> None:
+    assert page.links[0] == page.twin.path.name
+    assert page.twin.links[0] == page.path.name

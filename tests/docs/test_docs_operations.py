@@ -1,0 +1,87 @@
+"""The pages of operators: their commands work, and do what the pages say."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from docs.pages import Page
+from docs.terminal import Terminal
+
+SEND = "tianzhou produce orders --count 20 --size 100"
+READ = "tianzhou consume orders --from first --until-end --json"
+
+
+def page(name: str) -> Page:
+    return Page(f"docs/operations/{name}.md")
+
+
+@pytest.mark.slow
+def test_deploying(tmp_path: Path) -> None:
+    by_hand, second = page("deploy").blocks("sh")
+    (settings,) = page("deploy").blocks("toml")
+    with Terminal(tmp_path) as terminal:
+        terminal.play(by_hand)
+        terminal.save("broker-b.toml", settings)
+        said = terminal.play(second)
+        assert "broker-a" in said
+        assert "broker-b" in said
+        assert (tmp_path / "data-b" / "commitlog").is_dir()
+
+
+@pytest.mark.slow
+def test_backing_up_and_getting_it_back(tmp_path: Path) -> None:
+    cold, hot, back = page("backup").blocks("sh")
+    with Terminal(tmp_path) as terminal:
+        terminal.type("tianzhou up")
+        terminal.type(SEND)
+        terminal.play(hot)  # while it runs
+        terminal.type("tianzhou produce orders --count 5")  # not in the copy
+        terminal.stop_servers()
+        assert "25 records" in terminal.play(cold)
+        assert "orders" in terminal.play(back)
+        assert len(terminal.type(READ).splitlines()) == 20
+
+
+@pytest.mark.slow
+def test_one_broker_through_the_other_pages(tmp_path: Path) -> None:
+    """Disk, tuning and upgrading; what looks into a store comes when the broker has stopped."""
+    status, store = page("disk").blocks("sh")
+    drain, java = page("upgrade").blocks("sh")
+    bench, change = page("tuning").blocks("sh")
+    with Terminal(tmp_path) as terminal:
+        terminal.type("tianzhou up")
+        terminal.type(SEND)
+        assert "disk" in terminal.play(status).lower()
+        terminal.play(bench)
+        terminal.play(change)
+        assert "safe to stop broker-a" in terminal.play(drain)
+        terminal.stop_servers()
+        assert "orders" in terminal.play(java)
+        assert '"sound": true' in terminal.play(store)
+
+
+def test_metrics(tmp_path: Path) -> None:
+    """Its numbers are compared in tests/e2e/test_metrics.py."""
+    metrics = Page("docs/metrics.md")
+    (scrape,), (board,) = metrics.blocks("yaml"), metrics.blocks("sh")
+    assert yaml.safe_load(scrape)["scrape_configs"][0]["job_name"] == "tianzhou"
+    assert msgspec.json.decode(Terminal(tmp_path).play(board), type=dict[str, Any])["panels"]
+
+
+def test_verifying_fails_on_damage(tmp_path: Path) -> None:
+    """The pages promise an exit code."""
+    with Terminal(tmp_path) as terminal:
+        terminal.type("tianzhou up")
+        terminal.type(SEND)
+        terminal.stop_servers()
+        log = tmp_path / "tianzhou-data" / "commitlog" / f"{0:020d}"
+        with log.open("r+b") as file:
+            file.seek(100)
+            byte = file.read(1)[0]
+            file.seek(100)
+            file.write(bytes([byte ^ 1]))
+        with pytest.raises(AssertionError, match="damage"):
+            terminal.type("tianzhou store verify tianzhou-data")
