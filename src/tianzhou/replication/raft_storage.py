@@ -97,6 +97,13 @@ class RaftStorage:
         found = self._find(index)
         return PhysicalOffset(found.place + found.header.entry_bytes)
 
+    def _time_of(self, index: LogIndex) -> int:
+        """Its store time, which what follows may need."""
+        if index == self.terms.start.index:
+            return 0
+        found = self._find(index)
+        return store_time_of(found.view, found.at)
+
     def mark(self) -> bytes:
         """Where another log must begin to be like this one."""
         return b"%d" % self._store.log.min_offset
@@ -284,6 +291,7 @@ class RaftStorage:
     def cut(self, first: LogIndex) -> None:
         """Entries from `first` on were never committed, and go."""
         self._end = self.end_of(LogIndex(first - 1))
+        self._time_ms = self._time_of(LogIndex(first - 1))
         self._store.truncate(self._end)
         self._places.cut(first)
         self.terms.cut(first)
