@@ -39,10 +39,11 @@ class SendAnswers:
         self._single = self._several.replace(b'"%s"', b'"' + self._id + b'"')
 
     def singles(
-        self, asked: Iterable[Asked], places: Sequence[int], offsets: Sequence[int], code: int
-    ) -> bytes:
+        self, asked: Iterable[Asked], places: Sequence[int], offsets: Sequence[int], code: int,
+        remark: str = "",
+    ) -> bytes:  # fmt: skip
         """The answers to a row of single messages, those that want one."""
-        template, pack = self._single, PREFIX.pack
+        template, pack = _remarked(self._single, remark), PREFIX.pack
         pieces: list[bytes] = []
         for (opaque, queue_id, flag), place, offset in zip(asked, places, offsets, strict=True):
             if not flag & ONEWAY_FLAG:
@@ -51,17 +52,19 @@ class SendAnswers:
                 pieces.append(pack(size + 4, size) + text)
         return b"".join(pieces)
 
-    def batch(self, asked: Asked, places: Sequence[int], offset: int, code: int) -> bytes:
+    def batch(
+        self, asked: Asked, places: Sequence[int], offset: int, code: int, remark: str = ""
+    ) -> bytes:
         """The answer to one batch, whose first message got this offset."""
         opaque, queue_id, _ = asked
         template = self._id
         ids = b",".join([template % place for place in places[:IDS_MAX]])
-        text = self._several % (code, ids, queue_id, offset, opaque)
+        text = _remarked(self._several, remark) % (code, ids, queue_id, offset, opaque)
         return PREFIX.pack(len(text) + 4, len(text)) + text
 
     def full(
         self, header: Header, first: Entry, places: Sequence[int], offset: int, code: int,
-        *, is_batch: bool,
+        *, is_batch: bool, remark: str | None = None,
     ) -> bytes:  # fmt: skip
         """The answer with everything that can be in one, in the form of the request."""
         ext = {
@@ -74,7 +77,12 @@ class SendAnswers:
             ext["transactionId"] = unique.decode("utf-8", "replace")
         if first.queue.topic == TIMER_TOPIC and not is_batch:
             ext["recallHandle"] = handle_of(first.properties, self._broker) or ""
-        return encode_reply(header, Reply(code, ext))
+        return encode_reply(header, Reply(code, ext, remark=remark))
+
+
+def _remarked(template: bytes, remark: str) -> bytes:
+    """The same with a remark: what is not SEND_OK says why, and whether the message may exist."""
+    return template[:-1] + b',"remark":"%s"}' % remark.encode() if remark else template
 
 
 def refusal(header: Header, refused: Refused) -> bytes:

@@ -172,6 +172,8 @@ def test_a_disk_that_takes_too_long_is_told_with_the_place_of_the_message() -> N
     answers = peer.answers()
     assert [answer.code for answer in answers] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 2
     assert [answer.ext["queueOffset"] for answer in answers] == ["1", "2"]
+    # Who gets anything but SEND_OK learns whether its message may exist.
+    assert all("is unknown" in (answer.remark or "") for answer in answers)
 
 
 def test_a_topic_that_lost_its_permission_is_not_written_by_the_short_way(

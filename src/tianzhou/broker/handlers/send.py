@@ -17,7 +17,7 @@ from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.broker.admission import INDEX_KEYS_MAX, MANY_KEYS_BYTES, Admission, SendHeader
 from tianzhou.broker.batches import new_entry, split
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.durable_reply import CODES
+from tianzhou.broker.durable_reply import CODES, REMARKS
 from tianzhou.broker.incoming import Incoming, undecided
 from tianzhou.broker.send_answers import Asked, SendAnswers, refusal
 from tianzhou.broker.topics import Topics
@@ -136,7 +136,8 @@ class Send:
 
         def answer(stored: Stored) -> None:
             places, offsets, outcome = stored
-            link.send(self._answers.singles(asked, places, offsets, CODES[outcome]))
+            code, remark = CODES[outcome], REMARKS.get(outcome, "")
+            link.send(self._answers.singles(asked, places, offsets, code, remark))
 
         self._store_row(link, entries, asked, answer)
 
@@ -230,11 +231,11 @@ class Send:
             return
 
         def answer(stored: Stored) -> None:
-            code, first = CODES[stored.outcome], 0
+            code, remark, first = CODES[stored.outcome], REMARKS.get(stored.outcome, ""), 0
             for one, end in zip(asked, ends, strict=True):
                 if not one[2] & ONEWAY_FLAG:
                     places, offset = stored.places[first:end], stored.offsets[first]
-                    link.send(self._answers.batch(one, places, offset, code))
+                    link.send(self._answers.batch(one, places, offset, code, remark))
                 first = end
 
         self._store_row(link, entries, asked, answer)
@@ -288,8 +289,11 @@ class Send:
 
         def answer(outcome: Outcome) -> None:
             places, offset = appended.physical_offsets(), appended.queue_offsets[0]
-            code = CODES[outcome]
-            link.send(self._answers.full(header, first, places, offset, code, is_batch=is_batch))
+            told = self._answers.full(
+                header, first, places, offset, CODES[outcome], is_batch=is_batch,
+                remark=REMARKS.get(outcome),
+            )  # fmt: skip
+            link.send(told)
             link.waited(1, size)
 
         self._writer.when_durable(appended.end, answer, wait=wait)
