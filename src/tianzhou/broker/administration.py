@@ -22,6 +22,7 @@ from tianzhou.broker.runtime import Runtime
 from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.settable import Settable
 from tianzhou.broker.stats import Stats
+from tianzhou.broker.timer import Timers
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.writer import Writer
 from tianzhou.net.exchange import Handler
@@ -45,6 +46,7 @@ class Administration:
     pull: Pull
     writer: Writer
     delays: Delays
+    timers: Timers
     stats: Stats
 
     def handlers(self) -> dict[int, Handler]:
@@ -58,7 +60,9 @@ class Administration:
             AdminOffsets(config, address, store, topics, groups, offsets, sessions, stats, clock),
             AdminReset(config, store, topics, groups, offsets, sessions),
             AdminClients(config, store, sessions, clock),
-            AdminBroker(self._settable(), self._runtime(), stats, store, clock),
+            AdminBroker(
+                self._settable(), self._runtime(), stats, store, clock, self.timers.progress
+            ),
             Query(store, sessions),
             Refusals(),
         )

@@ -19,6 +19,8 @@ class ConsumerOffsets:
         self._version = stored.data_version
         self._moved_ms: dict[str, dict[int, int]] = {}
         self._is_dirty = False
+        self.accepted: dict[tuple[str, int], int] | None = None
+        """A slave: what consumers left here, and the master perhaps does not know."""
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         row = self._offsets.get(f"{topic}@{group}")
@@ -32,6 +34,28 @@ class ConsumerOffsets:
             row[queue_id] = offset
             self._moved_ms.setdefault(key, {})[queue_id] = self._clock.now_ms()
         self._is_dirty = True
+        if self.accepted is not None:
+            self.accepted[key, queue_id] = offset
+
+    def follow(self, master: ConsumerOffsetTable) -> None:
+        """A slave takes over what its master knows, except where it knows of more."""
+        accepted = self.accepted or {}
+        for key, row in master.offset_table.items():
+            mine = self._offsets.setdefault(key, {})
+            for queue_id, offset in row.items():
+                mine[queue_id] = max(offset, accepted.get((key, queue_id), 0))
+        self._is_dirty = True
+
+    def accepted_ahead(self, master: ConsumerOffsetTable) -> list[tuple[str, int, int]]:
+        """What a slave accepted and the master does not know, as key, queue and offset. What the
+        master knows too is forgotten here."""
+        known = master.offset_table
+        self.accepted = {
+            (key, queue_id): offset
+            for (key, queue_id), offset in (self.accepted or {}).items()
+            if offset > known.get(key, {}).get(queue_id, -1)
+        }
+        return [(key, queue_id, offset) for (key, queue_id), offset in self.accepted.items()]
 
     def moved_ms(self, group: str, topic: str) -> dict[int, int]:
         """By queue: when the group last came to another offset; queues where it has not moved since

@@ -29,7 +29,7 @@ class Groups:
         stored = table.load()
         self._groups = dict(stored.subscription_group_table)
         self._forbidden = dict(stored.forbidden_table)
-        self.version = stored.data_version
+        self.version: DataVersion = stored.data_version
         self.deleted: list[Callable[[str], None]] = []
         """Called after a group was removed: what others know of it is worth nothing now."""
         for name in names.SYSTEM_GROUPS:
@@ -86,6 +86,15 @@ class Groups:
             except StoreError:
                 self._groups = before
                 raise
+
+    def follow(self, master: SubscriptionGroupTable) -> None:
+        """A slave takes over the master's table."""
+        if master.data_version == self.version:
+            return
+        self._groups = dict(master.subscription_group_table)
+        self._forbidden = dict(master.forbidden_table)
+        self.version = master.data_version
+        self._table.save(self.table())
 
     def remove(self, name: str) -> bool:
         was_there = self._groups.pop(name, None) is not None

@@ -10,12 +10,15 @@ import socket
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+import msgspec
+
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.base.settings import SettingsError
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.parts import Parts
 from tianzhou.broker.role import MASTER_ID, Role, Standing
+from tianzhou.broker.slave_sync import SlaveSync, Tables
 from tianzhou.net.exchange import Refused
 from tianzhou.net.server import bind
 from tianzhou.replication import ha_epochs as epochs
@@ -30,11 +33,17 @@ from tianzhou.replication.ha_slave import HaSlave, SlaveSettings
 from tianzhou.replication.ha_state import GroupState, probe_of, state_table
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire.replication_bodies import ReplicationLook, SlaveLook
 
 log: Final = logging.getLogger("tianzhou.replication")
 
 FRAME_BYTES: Final = 1024 * 1024
 """Log in one frame to a slave of ours: as much as is worth a chunk."""
+
+
+BACK_RATIO: Final = 0.1
+"""A slave sends consumers back when so much less is unread than what made the master send them, so
+that they do not go to and fro."""
 
 
 class Host(NamedTuple):
@@ -67,6 +76,10 @@ class MasterSlave:
         )  # fmt: skip
         self.master.needed = max(1, settings.in_sync_replicas - 1)
         self.slave: HaSlave | None = None
+        self._sync: SlaveSync | None = None
+        memory = store.files.memory_bytes()
+        self._away_bytes = int(memory * settings.memory_ratio)
+        self._back_bytes = int(memory * (settings.memory_ratio - BACK_RATIO))
         self._ha_target = settings.ha_master_address
         self.ha_address = ""
         self.on_superseded: Callable[[], None] = lambda: None
@@ -95,6 +108,9 @@ class MasterSlave:
         self.master.on_confirmed = host.parts.writer.settle
         self.master.on_superseded = self._superseded
         host.parts.writer.written.append(self._written)
+        host.parts.pull.group = self
+        host.parts.replication.group = self
+        self.standing.reads_refused = not self.settings.slave_read
         if self.standing.is_master:
             self._begin_as_master()
 
@@ -140,20 +156,30 @@ class MasterSlave:
             self._follow()
 
     async def close(self) -> None:
+        if self._sync is not None:
+            self._sync.stop()
         if self.slave is not None:
             await self.slave.stop()
         self.master.close()
 
     def abort(self) -> None:
+        self._stop_following()
+        self.master.close()
+
+    def _stop_following(self) -> None:
+        if self._sync is not None:
+            self._sync.stop()
         if self.slave is not None:
             self.slave.abort()
-        self.master.close()
+        self.slave = self._sync = None
 
     def tick(self) -> None:
         """About every second."""
         self.master.tick()
         if self.slave is not None:
             self.slave.tick()
+        if self._sync is not None:
+            self._sync.tick()
 
     def _written(self) -> None:
         """The log grew, or is flushed further."""
@@ -192,9 +218,8 @@ class MasterSlave:
         assert self._host is not None
         if self.standing.is_master:
             raise Refused(ResponseCode.SYSTEM_ERROR, "this broker is the master already")
-        if self.slave is not None:
-            self.slave.abort()
-            self.slave = None
+        self._stop_following()
+        self._host.parts.offsets.accepted = None
         self._store.flush()
         end = self._store.log.end
         marks = epochs.appointed(self._state.marks, end, token=secrets.token_hex(4), above=above)
@@ -230,12 +255,53 @@ class MasterSlave:
             self._clock.monotonic_s,
         )  # fmt: skip
         self.slave.start()
+        assert self._host is not None
+        parts = self._host.parts
+        parts.offsets.accepted = {}
+        tables = Tables(self._store, parts.topics, parts.groups, parts.offsets)
+        self._sync = SlaveSync(tables, every_s=settings.metadata_ms / 1000)
+        self._sync.start(self.standing)
 
     def _remember(self, role: Role, broker_id: int, marks: epochs.Marks) -> None:
         state = GroupState(role=role.value, broker_id=broker_id, marks=marks)
         if state != self._state:
             self._table.save(state)
             self._state = state
+
+    # What readers and operators are told
+
+    def where_next(self, unread_bytes: int) -> int:
+        if not self.standing.is_master:
+            is_far = unread_bytes > self._back_bytes or not self.lacks_messages
+            return self.standing.broker_id if is_far else MASTER_ID
+        if unread_bytes <= self._away_bytes or not self.settings.slave_read:
+            return MASTER_ID
+        known = [row.broker_id for row in self.master.rows() if row.broker_id and row.is_in_sync]
+        return min(known, default=MASTER_ID)
+
+    @property
+    def lacks_messages(self) -> bool:
+        return self.slave is not None and self.slave.is_streaming
+
+    def look(self, alone: ReplicationLook) -> ReplicationLook:
+        marks, slave = self._state.marks, self.slave
+        rows = self.master.rows() if self.standing.is_master else []
+        return msgspec.structs.replace(
+            alone,
+            run=marks[-1].run if marks else 0,
+            copies_needed=self.settings.in_sync_replicas if self.settings.waits_for_slaves else 1,
+            is_connected=slave is not None and slave.is_streaming,
+            last_error=slave.last_error if slave is not None else "",
+            master_end=slave.master_end if slave is not None else 0,
+            slaves=tuple(
+                SlaveLook(
+                    acked=row.acked, address=row.address,
+                    broker_id=-1 if row.broker_id is None else row.broker_id,
+                    is_in_sync=row.is_in_sync, lag_bytes=row.lag_bytes, lag_ms=row.lag_ms,
+                )
+                for row in rows
+            ),
+        )  # fmt: skip
 
     # Follower
 

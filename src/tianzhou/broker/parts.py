@@ -17,6 +17,7 @@ from tianzhou.broker.groups import Groups
 from tianzhou.broker.half_queue import HalfQueue
 from tianzhou.broker.handlers.admin_looks import AdminLooks, Waiting
 from tianzhou.broker.handlers.admin_raft import AdminRaft
+from tianzhou.broker.handlers.admin_replication import AdminReplication
 from tianzhou.broker.handlers.admin_waiting import AdminWaiting
 from tianzhou.broker.handlers.clients import Clients
 from tianzhou.broker.handlers.offsets import Offsets
@@ -69,6 +70,8 @@ class Parts:
     watchdog: Watchdog
     measured: Measured
     raft: AdminRaft
+    replication: AdminReplication
+    groups: Groups
     codes: frozenset[int]
     """Requests that have a handler besides sends and pulls, refused ones included."""
 
@@ -110,12 +113,12 @@ def assemble(
     writer.took = stats.put_took
     clients = Clients(config, topics, groups, sessions, locks, filters, clock)
     delays = Delays(store, writer, clock, save_every_ms=config.delay_save_ms)
+    timers = Timers(store, writer, clock, save_every_ms=config.delay_save_ms)
     administration = Administration(
         config=config, store=store, clock=clock, topics=topics, groups=groups, offsets=offsets,
         sessions=sessions, permission=permission, clients=clients, pull=pull, writer=writer,
-        delays=delays, stats=stats,
+        delays=delays, timers=timers, stats=stats,
     )  # fmt: skip
-    timers = Timers(store, writer, clock, save_every_ms=config.delay_save_ms)
     halves = HalfQueue(store, offsets)
     admission.timers_are_full, admission.halves_are_full = timers.is_full, halves.is_full
     transactions = Transactions(store, writer, admission, halves, clock)
@@ -146,6 +149,7 @@ def assemble(
         AdminLooks(config, store, topics, sessions, permission, stats, rows, waiting, clock),
         Replies(config, admission, sessions, writer, clock),
         raft := AdminRaft(),
+        replication := AdminReplication(config.name, store, standing, durability),
     ):
         added = part.handlers()
         assert not handlers.keys() & added.keys(), "a code is served twice, or refused and served"
@@ -168,5 +172,5 @@ def assemble(
     services, watches = (delays, timers, checks), (StatsTicks(stats, clock), watchdog)
     return Parts(
         requests, clients, pull, writer, topics, offsets, permission, services, watches, stats,
-        readers, watchdog, measured, raft, codes=frozenset(handlers),
+        readers, watchdog, measured, raft, replication, groups, codes=frozenset(handlers),
     )  # fmt: skip

@@ -34,5 +34,6 @@ class Permission:
             )
 
     def check_read(self) -> None:
+        self._standing.check_read()
         if not self.bits & PERM_READ:
             raise Refused(ResponseCode.NO_PERMISSION, f"broker {self._name} gives no messages now")

@@ -35,6 +35,8 @@ class Standing:
         """Counts the masters of a group; who has the highest is right."""
         self.master_address = ""
         """Where the master serves clients, as far as a slave knows."""
+        self.reads_refused = False
+        """A slave that is only there to hold copies."""
         self.changed: list[Callable[[], None]] = []
         """Called after every change."""
 
@@ -50,6 +52,13 @@ class Standing:
             self.master_address = ""
         for tell in self.changed:
             tell()
+
+    def check_read(self) -> None:
+        if self.reads_refused and not self.is_master:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"broker {self._name} with id {self.broker_id} is a slave and slave_read is off",
+            )
 
     def check_write(self) -> None:
         if not self.is_master:

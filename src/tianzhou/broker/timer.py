@@ -222,6 +222,10 @@ class Timers:
 
     # Progress
 
+    def progress(self) -> TimerProgress:
+        """As it would be saved now."""
+        return self._progress() if self._scanned >= self._scanned_before else self._before
+
     def _progress(self) -> TimerProgress:
         if not self._heap:
             return TimerProgress(low=self._scanned, scanned=self._scanned, roll_ms=self._roll_ms)

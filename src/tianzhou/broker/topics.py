@@ -38,7 +38,7 @@ class Topics:
         self._clock = clock
         stored = table.load()
         self._topics = dict(stored.topic_config_table)
-        self.version = stored.data_version
+        self.version: DataVersion = stored.data_version
         self.changed: list[Callable[[], None]] = []
         """Called after every change: routes must be registered anew, caches dropped."""
         for topic in _built_in(config, delay_levels):
@@ -93,6 +93,18 @@ class Topics:
                 f"{self._config.topics_max}",
             )
 
+    def follow(self, master: TopicConfigTable) -> list[str]:
+        """A slave takes over the master's table; the topics that are gone with it."""
+        if master.data_version == self.version:
+            return []
+        gone = [name for name in self._topics if name not in master.topic_config_table]
+        gone = [name for name in gone if not self.is_system(name)]
+        kept = {name: topic for name, topic in self._topics.items() if self.is_system(name)}
+        self._topics = kept | dict(master.topic_config_table)
+        self.version = master.data_version
+        self._tell()
+        return gone
+
     def touch(self) -> None:
         """What others see of the topics changed, though no topic did."""
         self._save()
@@ -142,6 +154,9 @@ class Topics:
             state_version=self.version.state_version,
             timestamp=self._clock.now_ms(),
         )
+        self._tell()
+
+    def _tell(self) -> None:
         self._table.save(self.table())
         for tell in self.changed:
             tell()

@@ -166,6 +166,9 @@ class RequestCode(enum.IntEnum):
     LOOK_AT_GROUP = 90014
     LOOK_AT_RAFT = 90020
     CHANGE_RAFT = 90021
+    LOOK_AT_REPLICATION = 90030
+    PROMOTE_BROKER = 90031
+    STEP_DOWN_BROKER = 90032
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -384,6 +387,9 @@ SERVED_BY_BROKER: Final = frozenset(
         RequestCode.LOOK_AT_GROUP,
         RequestCode.LOOK_AT_RAFT,
         RequestCode.CHANGE_RAFT,
+        RequestCode.LOOK_AT_REPLICATION,
+        RequestCode.PROMOTE_BROKER,
+        RequestCode.STEP_DOWN_BROKER,
         RequestCode.POP_MESSAGE,
         RequestCode.ACK_MESSAGE,
         RequestCode.PEEK_MESSAGE,

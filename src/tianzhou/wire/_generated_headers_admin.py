@@ -159,6 +159,18 @@ class ListWaitingRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     topic: str | None = None
 
 
+class PromoteBrokerRequest(ExtFields, frozen=True, kw_only=True, gc=False):
+    """Makes a slave the master of its group."""
+
+    above_epoch: Int64 = field(name="aboveEpoch")
+
+
+class StepDownBrokerRequest(ExtFields, frozen=True, kw_only=True, gc=False):
+    """Makes a master a slave that waits for the next master."""
+
+    broker_id: Int64 = field(name="brokerId")
+
+
 class ResetOffsetRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     """Moves a group to another time or offset."""
 

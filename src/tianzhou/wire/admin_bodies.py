@@ -182,11 +182,22 @@ class TimedMessages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Of all topics; what was recalled may still count."""
 
 
+class HaConnection(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A slave, as RocketMQ's tools show it."""
+
+    addr: str
+    diff: int
+    in_sync: bool
+    slave_ack_offset: int
+    transfer_from_where: int = 0
+    transferred_byte_in_second: int = 0
+
+
 class HaStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to GET_BROKER_HA_STATUS of a master without slaves."""
+    """Answer to GET_BROKER_HA_STATUS."""
 
     ha_client_runtime_info: dict[str, int] = {}
-    ha_connection_info: tuple[str, ...] = ()
+    ha_connection_info: tuple[HaConnection, ...] = ()
     in_sync_slave_nums: int = 0
     master: bool = True
     master_commit_log_max_offset: int

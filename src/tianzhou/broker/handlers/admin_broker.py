@@ -5,16 +5,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
+
 from tianzhou.base.clock import Clock
 from tianzhou.broker.runtime import Runtime
 from tianzhou.broker.settable import Settable
+from tianzhou.broker.slave_sync import LOG_END, TIMERS
 from tianzhou.broker.stats import DAY, HOUR, MINUTE, Flow, Stats, Window
+from tianzhou.broker.timer_progress import TimerProgress
 from tianzhou.net.exchange import Handler, Refused, Reply, Request
 from tianzhou.store.store import MessageStore
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import GetBrokerConfigResponse, ViewStatsRequest
-from tianzhou.wire.admin_bodies import BrokerStats, HaStatus, StatsWindow
+from tianzhou.wire.admin_bodies import BrokerStats, StatsWindow
 from tianzhou.wire.tables import KVTable
 
 log: Final = logging.getLogger("tianzhou.broker")
@@ -66,6 +70,8 @@ class AdminBroker:
     stats: Stats
     store: MessageStore
     clock: Clock
+    timers: Callable[[], TimerProgress]
+    """How far timers came."""
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -77,7 +83,6 @@ class AdminBroker:
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.clean_by_hand,
             RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
-            RequestCode.GET_BROKER_HA_STATUS: self.ha_status,
         }
 
     def change_settings(self, request: Request) -> Reply:
@@ -133,12 +138,11 @@ class AdminBroker:
     # Tables for slaves and tools
 
     def delay_offsets(self, _request: Request) -> Reply:
-        return Reply(body=fastjson.encode(self.runtime.delay_table()))
+        """How far delays came, and for our own slaves how far timers did, and the log is."""
+        timers = msgspec.json.encode(self.timers()).decode()
+        ext = {LOG_END: str(self.store.log.end), TIMERS: timers}
+        return Reply(ext=ext, body=fastjson.encode(self.runtime.delay_table()))
 
     def request_modes(self, _request: Request) -> Reply:
         """Every group pulls here."""
         return Reply(body=fastjson.encode({"messageRequestModeMap": {}}))
-
-    def ha_status(self, _request: Request) -> Reply:
-        status = HaStatus(master_commit_log_max_offset=self.store.watermarks.appended)
-        return Reply(body=fastjson.encode(status))

@@ -1,7 +1,7 @@
 """Pulling: find the stored bytes of a queue and send them as they are, now or when they come."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -13,6 +13,7 @@ from tianzhou.broker.groups import Groups
 from tianzhou.broker.holds import Hold, Holds
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.readers import Readers
+from tianzhou.broker.role import MASTER_ID
 from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.subscriptions import Filter, Filters
@@ -21,6 +22,7 @@ from tianzhou.filter.sql92 import Expression
 from tianzhou.net.desk import REMARK_CHARS_MAX, encode_reply
 from tianzhou.net.exchange import Peer, Refused, Reply
 from tianzhou.net.link import Link
+from tianzhou.record.layout import AT_PHYSICAL_OFFSET, INT64
 from tianzhou.record.message import decode_all
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.facts import Run
@@ -55,6 +57,7 @@ SUSPEND_MS_MAX: Final = 60_000
 _READER: Final = HeaderReader(PullMessageRequest)
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 
+_EMPTY: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
 _CODES: Final = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
     ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -65,9 +68,22 @@ _CODES: Final = {
 }
 _ANSWER: Final = (
     b'{"code":%%d,"extFields":{"maxOffset":"%%d","minOffset":"%%d","nextBeginOffset":"%%d",'
-    b'"suggestWhichBrokerId":"0"},"flag":1,"language":"PYTHON","opaque":%%d,"remark":"%%s",'
+    b'"suggestWhichBrokerId":"%%d"},"flag":1,"language":"PYTHON","opaque":%%d,"remark":"%%s",'
     b'"serializeTypeCurrentRPC":"JSON","version":%d}'
 ) % VERSION
+
+
+class ReadGroup(Protocol):
+    """Master and slaves, as readers need to know them."""
+
+    def where_next(self, unread_bytes: int) -> int:
+        """Which broker to read from next, when so much of the log lies behind what was read."""
+        ...
+
+    @property
+    def lacks_messages(self) -> bool:
+        """A slave that follows its master: what it does not have may be there, or come."""
+        ...
 
 
 class Pull:
@@ -101,6 +117,8 @@ class Pull:
         self._catch_up = catch_up
         self._monotonic_s = monotonic_s
         self.holds = Holds(config.held_pulls_max)
+        self.group: ReadGroup | None = None
+        """The other brokers with the same messages; None: there are none."""
 
     def one(self, link: Link, batch: FrameBatch, index: int) -> None:
         """Answer a pull, or hold it. HeaderError: the header is unreadable."""
@@ -247,7 +265,7 @@ class Pull:
                 if expression is None
                 else _matching(result, expression, self._monotonic_s)
             )
-            status = result.status
+            status = self._status(result, offset)
             if status is ReadStatus.FOUND and not pieces:
                 status = ReadStatus.NO_MATCHED_MESSAGE
             nothing = status in (
@@ -269,6 +287,28 @@ class Pull:
                     self._park(key, hold)
                 return
             self._reply(hold, status, result, pieces)
+
+    def _status(self, result: ReadResult, offset: QueueOffset) -> ReadStatus:
+        """A slave must not correct a consumer that knows the master's offsets."""
+        status = result.status
+        if self.group is None or status is ReadStatus.FOUND or not self.group.lacks_messages:
+            return status
+        if offset > result.max_offset or status in _EMPTY:
+            result.next_offset = offset
+            return ReadStatus.OFFSET_OVERFLOW_ONE
+        if status is ReadStatus.OFFSET_TOO_SMALL:
+            result.next_offset = offset
+            return ReadStatus.MESSAGE_WAS_REMOVING  # tried again, at the master
+        return status
+
+    def _where_next(self, pieces: list[memoryview]) -> int:
+        if self.group is None:
+            return MASTER_ID
+        unread = 0
+        if pieces:
+            (place,) = INT64.unpack_from(pieces[-1], AT_PHYSICAL_OFFSET)
+            unread = self._store.log.end - place
+        return self.group.where_next(unread)
 
     def _park(self, key: QueueKey, hold: Hold) -> None:
         if self.holds.of_peer(hold.peer) >= HELD_PER_PEER_MAX:
@@ -297,12 +337,12 @@ class Pull:
             self._stats.missed()
         if hold.serialise_type is SerialiseType.JSON:
             text = _ANSWER % (
-                code, result.max_offset, result.min_offset, result.next_offset, hold.opaque,
-                status.name.encode(),
+                code, result.max_offset, result.min_offset, result.next_offset,
+                self._where_next(pieces), hold.opaque, status.name.encode(),
             )  # fmt: skip
             head = frame_prefix(serialise_type=0, header_size=len(text), body_size=size) + text
         else:
-            head = _binary_head(hold, code, status, result, size)
+            head = _binary_head(hold, code, status, result, size, self._where_next(pieces))
         # One copy: the bytes must leave the mapped file before the lease ends.
         hold.peer.send(b"".join((head, *pieces)))
 
@@ -339,9 +379,11 @@ def _matching(
     return pieces
 
 
-def _binary_head(hold: Hold, code: int, status: ReadStatus, result: ReadResult, size: int) -> bytes:
+def _binary_head(
+    hold: Hold, code: int, status: ReadStatus, result: ReadResult, size: int, where_next: int
+) -> bytes:
     ext = {
-        "suggestWhichBrokerId": "0",
+        "suggestWhichBrokerId": str(where_next),
         "nextBeginOffset": str(result.next_offset),
         "minOffset": str(result.min_offset),
         "maxOffset": str(result.max_offset),

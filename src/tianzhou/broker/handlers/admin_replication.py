@@ -1,0 +1,94 @@
+"""Looking at master and slaves, and changing by hand who is the master."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tianzhou.broker.role import Standing
+from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.replication.durability import Durability
+from tianzhou.store.store import MessageStore
+from tianzhou.wire import fastjson
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire._generated_headers_admin import PromoteBrokerRequest, StepDownBrokerRequest
+from tianzhou.wire.admin_bodies import HaConnection, HaStatus
+from tianzhou.wire.replication_bodies import ReplicationLook, SlaveLook
+
+
+class Group(Protocol):
+    """Who manages master and slaves."""
+
+    def look(self, alone: ReplicationLook) -> ReplicationLook:
+        """What a broker by itself would say, and what is known of the others."""
+        ...
+
+    def promote(self, *, above: int = 0) -> int: ...
+    def step_down(self, broker_id: int, *, reason: str) -> int: ...
+
+
+@dataclass(slots=True)
+class AdminReplication:
+    """Owner: the broker loop."""
+
+    name: str
+    store: MessageStore
+    standing: Standing
+    durability: Durability
+    group: Group | None = None
+    """Set by whoever makes this broker a master or slave of one."""
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.LOOK_AT_REPLICATION: lambda _: Reply(body=fastjson.encode(self.look())),
+            RequestCode.PROMOTE_BROKER: self.promote,
+            RequestCode.STEP_DOWN_BROKER: self.step_down,
+            RequestCode.GET_BROKER_HA_STATUS: self.ha_status,
+        }
+
+    def look(self) -> ReplicationLook:
+        marks, standing = self.store.watermarks, self.standing
+        confirmed = self.durability.confirmed() if self.durability.waits else marks.appended
+        alone = ReplicationLook(
+            broker_id=standing.broker_id, broker_name=self.name, confirmed=confirmed,
+            end=marks.appended, epoch=standing.epoch, flushed=marks.flushed,
+            master_address=standing.master_address, min=marks.minimum, role=standing.role.value,
+        )  # fmt: skip
+        return alone if self.group is None else self.group.look(alone)
+
+    def promote(self, request: Request) -> Reply:
+        asked = PromoteBrokerRequest.from_ext(request.header.ext)
+        epoch = self._group().promote(above=asked.above_epoch)
+        return Reply(ext={"epoch": str(epoch)})
+
+    def step_down(self, request: Request) -> Reply:
+        asked = StepDownBrokerRequest.from_ext(request.header.ext)
+        if asked.broker_id <= 0:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"a slave can't have the id {asked.broker_id}"
+            )
+        end = self._group().step_down(asked.broker_id, reason="an operator wants it")
+        return Reply(ext={"end": str(end)})
+
+    def _group(self) -> Group:
+        if self.group is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, "this broker is not in a group of master and slaves"
+            )
+        return self.group
+
+    def ha_status(self, _request: Request) -> Reply:
+        """As RocketMQ's tools know it."""
+        look = self.look()
+        status = HaStatus(
+            master=self.standing.is_master,
+            master_commit_log_max_offset=look.end,
+            in_sync_slave_nums=sum(slave.is_in_sync for slave in look.slaves),
+            ha_connection_info=tuple(map(_connection, look.slaves)),
+        )
+        return Reply(body=fastjson.encode(status))
+
+
+def _connection(slave: SlaveLook) -> HaConnection:
+    return HaConnection(
+        addr=slave.address, diff=slave.lag_bytes, in_sync=slave.is_in_sync,
+        slave_ack_offset=slave.acked,
+    )  # fmt: skip

@@ -1,0 +1,185 @@
+"""What a slave takes from its master besides the log: topics, groups, offsets, progress.
+
+Every so often everything is asked for, with RocketMQ's requests. Progress of delays, timers and
+transactions speaks of messages in the master's log: it is taken over when our log has come as far
+as the master's was, or a promotion would skip what only the master had done. Offsets that consumers
+left here while the master was away go back to it, if it does not know better.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.broker import names
+from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.groups import Groups
+from tianzhou.broker.role import Standing
+from tianzhou.broker.timer_progress import TimerProgress, progress_table
+from tianzhou.broker.topics import Topics
+from tianzhou.net.dial import dial
+from tianzhou.net.link import Link
+from tianzhou.store.store import MessageStore
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_headers_pull import UpdateConsumerOffsetRequest
+from tianzhou.wire.header import Header
+from tianzhou.wire.tables import (
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    decode_consumer_offsets,
+    decode_delay_offsets,
+    decode_group_table,
+    decode_topic_table,
+)
+
+log: Final = logging.getLogger("tianzhou.replication")
+
+ANSWER_S: Final = 5.0
+LOG_END: Final = "tzLogEnd"
+TIMERS: Final = "tzTimerProgress"
+"""Fields of our masters' answer to GET_ALL_DELAY_OFFSET; RocketMQ's slaves ignore them."""
+
+
+class MasterSilent(TianzhouError):
+    """The master did not answer, or refused."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """What may be taken over when our log reaches `log_end`."""
+
+    log_end: int
+    offsets: ConsumerOffsetTable
+    delays: DelayOffsetTable
+    timers: TimerProgress | None
+
+
+@dataclass(slots=True)
+class Tables:
+    """What is kept up with the master's."""
+
+    store: MessageStore
+    topics: Topics
+    groups: Groups
+    offsets: ConsumerOffsets
+
+
+class SlaveSync:
+    """Owner: the broker loop. Lives while this broker follows a master."""
+
+    def __init__(self, tables: Tables, *, every_s: float) -> None:
+        self._tables = tables
+        self._every_s = every_s
+        self._link: Link | None = None
+        self._address = ""
+        self._waiting: Progress | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.rounds = 0
+        """Times that everything was asked for and answered."""
+
+    def start(self, standing: Standing) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(standing))
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        if self._link is not None:
+            self._link.close()
+
+    async def _run(self, standing: Standing) -> None:
+        last = ""
+        while True:
+            master = standing.master_address
+            if master:
+                try:
+                    await self._round(master)
+                    self.rounds += 1
+                    last = ""
+                except (TianzhouError, OSError, TimeoutError) as error:
+                    if str(error) != last:
+                        log.warning(
+                            "metadata.not_taken", extra={"master": master, "reason": str(error)}
+                        )
+                    last = str(error)
+            await asyncio.sleep(self._every_s)
+
+    def tick(self) -> None:
+        """Take over what waited for the log."""
+        waiting = self._waiting
+        if waiting is not None and self._tables.store.log.end >= waiting.log_end:
+            self._waiting = None
+            self._take(waiting)
+
+    async def _round(self, address: str) -> None:
+        tables = self._tables
+        _, body = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        self._take_topics(body)
+        _, body = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        tables.groups.follow(decode_group_table(body))
+        _, body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        offsets = decode_consumer_offsets(body)
+        # Last, because the end of the log that it tells covers all that came before.
+        ext, body = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
+        self._waiting = Progress(
+            int(ext.get(LOG_END, "0")), offsets, decode_delay_offsets(body), _timers(ext)
+        )
+        self.tick()
+        await self._give_back(address, offsets)
+
+    def _take_topics(self, body: bytes) -> None:
+        tables = self._tables
+        for topic in tables.topics.follow(decode_topic_table(body)):
+            tables.store.delete_topic(topic)
+
+    def _take(self, progress: Progress) -> None:
+        store = self._tables.store
+        self._tables.offsets.follow(progress.offsets)
+        if store.tables.delay_offsets.load() != progress.delays:
+            store.tables.delay_offsets.save(progress.delays)
+        timers = progress_table(store)
+        if progress.timers is not None and timers.load() != progress.timers:
+            timers.save(progress.timers)
+
+    async def _give_back(self, address: str, known: ConsumerOffsetTable) -> None:
+        """Tell the master of offsets that only we know."""
+        for key, queue_id, offset in self._tables.offsets.accepted_ahead(known):
+            topic, _, group = key.partition("@")
+            fields = UpdateConsumerOffsetRequest(
+                consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
+            )
+            if group != names.TRANSACTION_GROUP:
+                await self._ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields.to_ext())
+
+    async def _ask(
+        self, address: str, code: RequestCode, ext: dict[str, str] | None = None
+    ) -> tuple[Mapping[str, str], bytes]:
+        link = self._link
+        if link is None or not link.is_open or address != self._address:
+            host, _, port = address.rpartition(":")
+            link = self._link = await dial(host.strip("[]"), int(port))
+            self._address = address
+        answered: asyncio.Future[tuple[Header | None, bytes]] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+        def on_answer(header: Header | None, body: bytes) -> None:
+            with contextlib.suppress(asyncio.InvalidStateError):
+                answered.set_result((header, body))
+
+        link.ask(code, ext or {}, b"", on_answer, ANSWER_S)
+        async with asyncio.timeout(ANSWER_S):
+            header, body = await answered
+        if header is None or header.code != 0:
+            reason = header.remark if header is not None else "no answer"
+            raise MasterSilent(f"{code.name} at {address}: {reason}")
+        return header.ext, body
+
+
+def _timers(ext: Mapping[str, str]) -> TimerProgress | None:
+    text = ext.get(TIMERS)
+    return None if text is None else msgspec.json.decode(text, type=TimerProgress)

@@ -1,0 +1,46 @@
+"""What a broker says of its group: its role, its log, and who follows it. Of our own."""
+
+import msgspec
+
+from tianzhou.wire.fastjson import BodyReader
+
+
+class SlaveLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A slave as its master sees it."""
+
+    acked: int
+    address: str
+    broker_id: int = -1
+    """-1: one of RocketMQ's, which does not say."""
+    is_in_sync: bool
+    lag_bytes: int
+    lag_ms: int
+
+
+class ReplicationLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to LOOK_AT_REPLICATION."""
+
+    broker_id: int
+    broker_name: str
+    confirmed: int
+    """Everything below is as safe as this broker promises."""
+    copies_needed: int = 1
+    """How many must hold a message before its sender is answered."""
+    end: int
+    epoch: int = 0
+    flushed: int
+    is_connected: bool = False
+    """A slave: its master sends it the log."""
+    last_error: str = ""
+    """A slave: why it is not, or was not."""
+    master_address: str = ""
+    master_end: int = 0
+    """A slave: how far the master's log reaches, as it heard."""
+    min: int
+    role: str
+    run: int = 0
+    """Which start of that master, of those after which the end of its log was uncertain."""
+    slaves: tuple[SlaveLook, ...] = ()
+
+
+decode_replication_look = BodyReader(ReplicationLook).read
