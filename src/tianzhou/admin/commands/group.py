@@ -35,8 +35,10 @@ def list_(session: Session, internal: bool) -> None:
     """Show all groups with their members and lag."""
 
     def look() -> list[dict[str, Any]]:
-        names = session.admin.groups.all()
-        return [_summary(session, name) for name in names if internal or not is_internal(name)]
+        from tianzhou.admin.commands.lists import group_rows
+
+        rows = group_rows(session.admin, click.get_current_context().find_root().obj.now_ms())
+        return [row for row in rows if internal or not is_internal(row["group"])]
 
     columns = {
         "group": "group", "members": "members", "topics": "topics", "lag": "lag",
@@ -48,19 +50,6 @@ def list_(session: Session, internal: bool) -> None:
         return output.listing(shown, columns, "no groups; the first consumer of a group makes it")
 
     session.show(look, view)
-
-
-def _summary(session: Session, name: str) -> dict[str, Any]:
-    connected = session.admin.groups.consumers(name)
-    progress = session.admin.offsets.progress(name)
-    return {
-        "group": name,
-        "members": len(connected.connection_set) if connected else 0,
-        "topics": sorted({row.queue.topic for row in progress.queues}),
-        "lag": progress.lag,
-        "behind_s": progress.behind_s,
-        "read_per_second": progress.get_per_second,
-    }
 
 
 @group.command()

@@ -32,18 +32,9 @@ def list_(session: Session, internal: bool) -> None:
     """Show all topics with their messages."""
 
     def look() -> list[dict[str, Any]]:
-        states = map(session.admin.topics.show, session.admin.topics.all(internal=internal))
-        return [
-            {
-                "topic": state.name,
-                "brokers": len(state.configs),
-                "queues": len(state.queues),
-                "messages": state.count,
-                "sent_per_second": state.put_per_second,
-                "groups": list(state.groups),
-            }
-            for state in states
-        ]
+        from tianzhou.admin.commands.lists import topic_rows
+
+        return topic_rows(session.admin, internal=internal)
 
     def view(rows: list[dict[str, Any]]) -> "RenderableType":
         shown = [{**row, "groups": ", ".join(row["groups"])} for row in rows]

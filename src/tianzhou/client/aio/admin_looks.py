@@ -16,8 +16,10 @@ from tianzhou.wire.look_bodies import (
     BrokerLook,
     GroupLook,
     GroupRow,
+    GroupsLook,
     TopicLook,
     TopicRow,
+    TopicsLook,
     decode_broker_look,
     decode_group_look,
     decode_groups_look,
@@ -38,17 +40,17 @@ class Looks:
         """Rates, disks, busy topics, groups in trouble, what watchdogs found."""
         return await self._ask(RequestCode.LOOK_AT_BROKER, decode_broker_look)
 
-    async def topics(self) -> tuple[list[TopicRow], Looked[object]]:
+    async def topics(self) -> tuple[list[TopicRow], Looked[TopicsLook]]:
         """All topics, those of the brokers included; and who was asked."""
         looked = await self._ask(RequestCode.LOOK_AT_TOPICS, decode_topics_look)
         rows = topics_together(row for look in looked.found.values() for row in look.topics)
-        return rows, Looked[object](dict(looked.found), looked.missing)
+        return rows, looked
 
-    async def groups(self) -> tuple[list[GroupRow], Looked[object]]:
+    async def groups(self) -> tuple[list[GroupRow], Looked[GroupsLook]]:
         """All groups, those of the brokers included; and who was asked."""
         looked = await self._ask(RequestCode.LOOK_AT_GROUPS, decode_groups_look)
         rows = groups_together(row for look in looked.found.values() for row in look.groups)
-        return rows, Looked[object](dict(looked.found), looked.missing)
+        return rows, looked
 
     async def topic(self, name: str) -> Looked[TopicLook]:
         """Raises TopicNotFound if no broker has it."""
