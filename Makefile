@@ -8,7 +8,7 @@ READY := .venv/.ready
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check bench torture sim chaos interop lock gen fmt clean
+.PHONY: help setup demo test quick check bench torture sim chaos interop lock gen docs fmt clean
 
 help:  ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -52,6 +52,10 @@ chaos: $(READY)  ## Clusters of processes under faults; ONLY=name and SEED=n pla
 
 interop: $(READY)  ## Proofs against Java RocketMQ (needs Maven and a JDK; skipped aloud without)
 	TIANZHOU_INTEROP=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 600 -rs tests/interop
+
+docs: $(READY)  ## Build the documents as a site in build/site; every link and anchor is checked
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "built: open build/site/index.html, or see it with search: $(BIN)/python -m http.server -d build/site"
 
 fmt: $(READY)  ## Format the code and sort imports
 	$(BIN)/ruff check --fix --select I
