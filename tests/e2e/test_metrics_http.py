@@ -1,0 +1,141 @@
+"""Metrics, health and the watchdog of a broker that runs as a process, asked over HTTP."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from clients.server_process import ServerProcess, run, up
+from clients.waiting import wait_until
+from tianzhou.client.sync import Message, Producer
+from tianzhou.net.blocking import BlockingPeer
+from tianzhou.wire._generated_codes import RequestCode
+
+pytestmark = pytest.mark.slow
+
+WITHIN_S = 10.0
+
+
+def get(server: ServerProcess, path: str) -> tuple[int, str, str]:
+    """Status, kind of content and text of an answer, whatever its status."""
+    try:
+        with urllib.request.urlopen(server.facts["http"] + path, timeout=WITHIN_S) as answer:
+            return answer.status, answer.headers["content-type"], answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers["content-type"], error.read().decode()
+
+
+def asked(server: ServerProcess, path: str) -> tuple[int, Any]:
+    status, kind, text = get(server, path)
+    assert kind == "application/json"
+    return status, json.loads(text)
+
+
+def values(server: ServerProcess) -> dict[tuple[str, str], float]:
+    """By name and the last of its labels."""
+    status, kind, text = get(server, "/metrics")
+    assert (status, kind.split(";")[0]) == (200, "text/plain")
+    return {
+        (sample.name, next(reversed([*sample.labels.values()]), "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    found = up(tmp_path_factory.mktemp("up"), "--ephemeral", "--http-port", "0")
+    yield found
+    found.end()
+
+
+def test_what_was_sent_is_counted(server: ServerProcess) -> None:
+    before = values(server)["tianzhou_messages_in_total", ""]
+    with Producer("shop", nameserver=server.nameserver) as producer:
+        for _ in range(25):
+            producer.send(Message("orders", b"two apples"))
+    wait_until(
+        lambda: values(server)["tianzhou_messages_in_total", ""] == before + 25,
+        within_s=WITHIN_S, what="25 messages are counted",
+    )  # fmt: skip
+    found = values(server)
+    assert found["tianzhou_topic_messages_in_total", "orders"] >= 25
+    assert found["tianzhou_flush_seconds_count", ""] >= 0
+    assert found["tianzhou_disk_free_bytes", ""] > 0
+    # The heartbeat of the loop: ten times a second, and seldom late.
+    assert found["tianzhou_loop_delay_seconds_count", ""] > 0
+
+
+def test_a_broker_that_is_well_says_so_until_it_is_drained(server: ServerProcess) -> None:
+    assert asked(server, "/healthz") == (200, {"status": "alive", "reasons": []})
+    assert asked(server, "/readyz") == (200, {"status": "ready", "reasons": []})
+    with BlockingPeer(server.broker) as peer:
+        for bits, status in (("4", 503), ("6", 200)):
+            change = f"brokerPermission={bits}".encode()
+            assert peer.call(RequestCode.UPDATE_BROKER_CONFIG, {}, change)[0].code == 0
+            found, told = asked(server, "/readyz")
+            assert found == status
+            assert ("drain" in " ".join(told["reasons"])) == (status == 503)
+            assert asked(server, "/healthz")[0] == 200
+
+
+def test_a_broker_that_nobody_finds_is_not_ready(tmp_path: Path) -> None:
+    alone = run(
+        ["broker", "-n", "127.0.0.1:1", "--port", "0", "--data", str(tmp_path / "data"),
+         "--http-port", "0"],
+        tmp_path,
+    )  # fmt: skip
+    try:
+        status, told = asked(alone, "/readyz")
+        assert (status, told["status"]) == (503, "not ready")
+        assert "no NameServer knows of this broker" in told["reasons"][0]
+        assert asked(alone, "/healthz")[0] == 200
+    finally:
+        alone.end()
+
+
+def test_a_consumer_that_hangs_is_an_event_in_log_and_metrics(tmp_path: Path) -> None:
+    """As an operator meets it: a group with a member that does not read one of its queues."""
+    names = run(["nameserver", "--port", "0"], tmp_path / "names")
+    settings = tmp_path / "broker.toml"
+    settings.write_text("stuck_after_ms = 1000\n")
+    broker = run(
+        ["broker", "-n", names.nameserver, "--port", "0", "-c", str(settings),
+         "--data", str(tmp_path / "data"), "--http-port", "0"],
+        tmp_path / "broker",
+    )  # fmt: skip
+    try:
+        with (
+            Producer("shop", nameserver=names.nameserver) as producer,
+            BlockingPeer(broker.broker) as member,
+        ):
+            for _ in range(8):
+                producer.send(Message("orders", b"two apples"))
+            told = {
+                "clientID": "hangs@1",
+                "consumerDataSet": [
+                    {
+                        "groupName": "billing", "messageModel": "CLUSTERING",
+                        "subscriptionDataSet": [{"topic": "orders", "subString": "*"}],
+                    }
+                ],
+            }  # fmt: skip
+            body = json.dumps(told).encode()
+            assert member.call(RequestCode.HEART_BEAT, {}, body)[0].code == 0
+            found = ("tianzhou_watchdog_findings", "unowned")
+            wait_until(lambda: values(broker)[found] > 0, within_s=20, what="it is found")
+        assert "group.unowned" in broker.log()
+        assert "nobody has read queue" in broker.log()
+        assert "tianzhou group show billing" in broker.log()
+        # Its connection is closed: a group without members is nobody's alarm.
+        wait_until(lambda: values(broker)[found] == 0, within_s=20, what="it is over")
+        assert "group.goes_on" in broker.log()
+    finally:
+        broker.end()
+        names.end()
