@@ -10,6 +10,7 @@ import click
 from tianzhou.admin.commands.broker_config import config as config_command
 from tianzhou.admin.commands.broker_status import status
 from tianzhou.admin.commands.drain import drain
+from tianzhou.admin.commands.replication import promote
 from tianzhou.cmd import http as http_server
 from tianzhou.cmd import logs, raft_options
 
@@ -111,5 +112,5 @@ def broker(
     serve.run(start)
 
 
-for command in (drain, status, config_command):
+for command in (drain, promote, status, config_command):
     broker.add_command(command)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tianzhou.admin.commands import output
+from tianzhou.admin.commands import output, replication
 from tianzhou.admin.commands.session import Session, watched
 from tianzhou.base.errors import TianzhouError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @watched
 def cluster(session: Session) -> None:
     """Show every broker: where it is, what it does, whether it takes messages."""
-    session.show(lambda: [_row(session, *place) for place in _places(session)], _view)
+    session.show(lambda: _rows(session), _view)
 
 
 def _places(session: Session) -> list[tuple[str, str, int, str]]:
@@ -27,11 +27,21 @@ def _places(session: Session) -> list[tuple[str, str, int, str]]:
     ]
 
 
+def _rows(session: Session) -> list[dict[str, Any]]:
+    places = _places(session)
+    looks = {address: replication.look_at(address) for *_, address in places}
+    masters = {name: looks[address] for _, name, broker_id, address in places if not broker_id}
+    return [
+        _row(session, *place) | replication.facts(looks[place[3]], masters.get(place[1]))
+        for place in places
+    ]
+
+
 def _row(session: Session, cluster: str, name: str, broker_id: int, address: str) -> dict[str, Any]:
     row: dict[str, Any] = {
         "cluster": cluster, "broker": name, "id": broker_id, "address": address, "version": None,
         "sent_per_second": None, "read_per_second": None, "disk_used_ratio": None,
-        "refusal": "", "error": "",
+        "refusal": "", "error": "", **replication.UNKNOWN,
     }  # fmt: skip
     if broker_id != 0:
         return row  # only masters are asked
@@ -50,14 +60,19 @@ def _row(session: Session, cluster: str, name: str, broker_id: int, address: str
 
 def _view(rows: list[dict[str, Any]]) -> "RenderableType":
     shown = [
-        row | {"disk": _disk(row["disk_used_ratio"]), "state": _state(row), "role": _role(row)}
+        row
+        | {"disk": _disk(row["disk_used_ratio"]), "state": _state(row), "role": _role(row)}
+        | {"lag": replication.lag_text(row), "copies": replication.copies_text(row)}
         for row in rows
     ]
     columns = {
         "cluster": "cluster", "broker": "broker", "role": "role", "address": "address",
         "version": "version", "sent_per_second": "sent/s", "read_per_second": "read/s",
-        "disk": "disk", "state": "state",
+        "disk": "disk",
     }  # fmt: skip
+    if any(row["id"] for row in rows):  # without slaves these say nothing
+        columns |= {"epoch": "epoch", "end": "log end", "lag": "lag", "copies": "in sync"}
+    columns |= {"state": "state"}
     none = "the NameServer knows no broker; `tianzhou broker -n HOST:PORT` starts one"
     return output.listing(shown, columns, none)
 
@@ -71,6 +86,8 @@ def _state(row: dict[str, Any]) -> str:
         return f"does not answer: {row['error']}"
     if row["refusal"]:
         return f"takes no messages: {row['refusal']}"
+    if row["following"]:
+        return str(row["following"])
     return "" if row["version"] is None else "serves"
 
 

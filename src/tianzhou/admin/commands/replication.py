@@ -1,0 +1,159 @@
+"""Master and slaves: what `tianzhou cluster` shows of them, and `tianzhou broker promote`."""
+
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tianzhou.admin.commands.failures import not_found
+from tianzhou.admin.commands.session import Session, asking, force
+from tianzhou.base.errors import TianzhouError, UsageError
+
+if TYPE_CHECKING:
+    from tianzhou.wire.replication_bodies import ReplicationLook
+
+ASK_S: Final = 2.0
+CATCH_UP_S: Final = 60.0
+_PAUSE_S: Final = 0.05
+UNKNOWN: Final[dict[str, Any]] = {
+    "epoch": None, "end": None, "confirmed": None, "lag_bytes": None, "lag_ms": None,
+    "in_sync": None, "following": "",
+}  # fmt: skip
+"""Of a broker that does not say."""
+
+
+class PromotionFailed(TianzhouError):
+    """The brokers did not do what was asked."""
+
+
+def look_at(address: str) -> "ReplicationLook | None":
+    """What the broker there says of its group; None if it does not answer, or can't say."""
+    from tianzhou.net.blocking import BlockingPeer, Unreachable
+    from tianzhou.wire._generated_codes import RequestCode
+    from tianzhou.wire.replication_bodies import decode_replication_look
+
+    try:
+        with BlockingPeer(address, timeout_s=ASK_S) as peer:
+            answer, body = peer.call(RequestCode.LOOK_AT_REPLICATION)
+    except Unreachable:
+        return None
+    return decode_replication_look(body) if answer.code == 0 else None
+
+
+def facts(look: "ReplicationLook | None", master: "ReplicationLook | None") -> dict[str, Any]:
+    """What `tianzhou cluster` shows of a broker; `master` is that of its group."""
+    if look is None:
+        return {}
+    row = UNKNOWN | {"epoch": look.epoch, "end": look.end, "confirmed": look.confirmed}
+    if look.role == "MASTER":
+        in_sync = sorted(slave.broker_id for slave in look.slaves if slave.is_in_sync)
+        return row | {"in_sync": [0, *in_sync]}
+    seen = [slave for slave in master.slaves if slave.broker_id == look.broker_id] if master else []
+    if seen:
+        late = {"lag_bytes": seen[0].lag_bytes, "lag_ms": seen[0].lag_ms}
+        return row | late | {"following": "follows"}
+    return row | {"following": look.last_error or "follows no master"}
+
+
+def lag_text(row: dict[str, Any]) -> str:
+    if row["lag_bytes"] is None:
+        return ""
+    return f"{row['lag_bytes']} B, {row['lag_ms']} ms"
+
+
+def copies_text(row: dict[str, Any]) -> str:
+    return "" if row["in_sync"] is None else " ".join(map(str, row["in_sync"]))
+
+
+@click.command()
+@click.argument("name", default="broker-a")
+@click.option("--id", "broker_id", type=int, help="The slave to promote; else the one with most.")
+@click.option(
+    "--switch", is_flag=True,
+    help="The master is alive: let it step down first, and lose nothing.",
+)  # fmt: skip
+@force
+@asking
+def promote(session: Session, name: str, broker_id: int | None, switch: bool, yes: bool) -> None:
+    """Make a slave of the group NAME its master, with a new epoch.
+
+    The slave with the most data is taken. The old master follows when it returns; messages that
+    only it had are set aside in files there, with a list.
+    """
+    places = [place for place in session.admin.brokers.all() if place.name == name]
+    if not places:
+        raise not_found(f"the NameServer knows no broker {name}")
+    looks = {
+        address: look
+        for place in places
+        for address in place.addresses.values()
+        if (look := look_at(address)) is not None
+    }
+    old = next(((a, look) for a, look in looks.items() if look.role == "MASTER"), None)
+    if old is not None and not switch:
+        raise UsageError(
+            f"the master of {name} at {old[0]} is alive; --switch lets it step down first"
+        )
+    address, chosen = _choose(name, looks, broker_id)
+    session.confirm(
+        f"make slave {chosen.broker_id} of {name} at {address}, whose log ends at {chosen.end}, "
+        "the master?", yes=yes,
+    )  # fmt: skip
+    if old is not None:
+        taken = {number for place in places for number in place.addresses}
+        _step_down(old[0], address, next(n for n in range(1, len(taken) + 2) if n not in taken))
+    above = max(look.epoch for look in looks.values())
+    epoch = int(_ask(address, "PROMOTE_BROKER", {"aboveEpoch": str(above)})["epoch"])
+    session.done(
+        {"broker": name, "master": address, "epoch": epoch},
+        f"{address} is the master of {name} now, epoch {epoch}",
+    )
+
+
+def _choose(
+    name: str, looks: "dict[str, ReplicationLook]", broker_id: int | None
+) -> "tuple[str, ReplicationLook]":
+    slaves = {address: look for address, look in looks.items() if look.role == "SLAVE"}
+    if not slaves:
+        raise not_found(f"no slave of {name} answers")
+    best = max(slaves, key=lambda address: _rank(slaves[address]))
+    if broker_id is None:
+        return best, slaves[best]
+    wanted = [address for address, look in slaves.items() if look.broker_id == broker_id]
+    if not wanted:
+        raise not_found(f"no slave {broker_id} of {name} answers")
+    if _rank(slaves[wanted[0]]) < _rank(slaves[best]):
+        raise UsageError(
+            f"slave {broker_id} ends at {slaves[wanted[0]].end}; slave {slaves[best].broker_id} "
+            f"has more, up to {slaves[best].end}: promote that one"
+        )
+    return wanted[0], slaves[wanted[0]]
+
+
+def _rank(look: "ReplicationLook") -> tuple[int, int, int]:
+    """Whose log is the newest: by its last master first, then by its end."""
+    return look.epoch, look.run, look.end
+
+
+def _step_down(master: str, slave: str, broker_id: int) -> None:
+    """The master takes no more messages; then the slave gets the rest of its log."""
+    end = int(_ask(master, "STEP_DOWN_BROKER", {"brokerId": str(broker_id)})["end"])
+    deadline = monotonic() + CATCH_UP_S
+    while (look := look_at(slave)) is None or look.end < end:
+        if monotonic() > deadline:
+            raise PromotionFailed(
+                f"{slave} did not get the log up to {end} within {CATCH_UP_S:.0f} s; {master} is a "
+                "slave now: run this again"
+            )
+        sleep(_PAUSE_S)
+
+
+def _ask(address: str, code: str, ext: dict[str, str]) -> dict[str, str]:
+    from tianzhou.net.blocking import BlockingPeer
+    from tianzhou.wire._generated_codes import RequestCode
+
+    with BlockingPeer(address) as peer:
+        answer, _ = peer.call(RequestCode[code], ext)
+    if answer.code != 0:
+        raise PromotionFailed(f"{address} refuses: {answer.remark}")
+    return dict(answer.ext)

@@ -1,0 +1,126 @@
+"""Moving to a slave by hand, and what becomes of the old master."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from ha_cluster import GROUP, TOPIC, Group, Node, until, until_equal
+
+from tianzhou.admin.commands.replication import look_at
+from tianzhou.client.errors import ClientError
+from tianzhou.client.sync import Producer, PullConsumer
+from tianzhou.record.message import Message
+from tianzhou.testing.chaos.processes import TIANZHOU
+
+
+def promote(group: Group, *arguments: str) -> dict[str, object]:
+    """The command, as an operator says it."""
+    done = subprocess.run(
+        [TIANZHOU, "broker", "promote", GROUP, "-n", group.nameserver, "--yes", "--json",
+         *arguments],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def read_all(group: Group) -> list[str]:
+    """Bodies of every message that can be seen, wherever it is read from."""
+    with PullConsumer("readers", nameserver=group.nameserver) as consumer:
+        bodies: list[str] = []
+        for queue in consumer.queues(TOPIC):
+            start, end = consumer.first(queue), consumer.end(queue)
+            while start < end:
+                found = consumer.pull(queue, start)
+                bodies += [message.body.decode() for message in found.messages]
+                start = found.next_offset
+        return bodies
+
+
+def master_of(group: Group) -> str | None:
+    for node in group.nodes:
+        look = look_at(node.address)
+        if look is not None and look.role == "MASTER":
+            return node.address
+    return None
+
+
+def test_the_old_master_follows_and_sets_aside_what_nobody_confirmed(tmp_path: Path) -> None:
+    with Group(tmp_path) as group:
+        master, slave = group.master, group.add(1)
+        master.start()
+        slave.start()
+        group.create_topic()
+        sent = group.send(300)
+        until_equal(master, slave)
+        slave.server.kill()
+        alone = group.send(20, first=1000)
+        master.server.kill()
+        slave.start()
+        assert promote(group)["epoch"] == 2
+        more = group.send(50, first=2000)
+        master.start()  # as the master that it was; it hears better
+        until_equal(slave, master)
+        look = look_at(master.address)
+        assert look is not None
+        assert (look.role, look.epoch) == ("SLAVE", 2)
+        assert look.broker_id > 0
+        listed = set_aside(master)
+        assert sorted(row["bodyBytes"] for row in listed) == [200] * 20
+        assert {row["topic"] for row in listed} == {TOPIC}
+        seen = read_all(group)
+        assert sorted(seen) == sorted([*sent, *more])
+        assert not set(alone) & set(seen)
+
+
+def set_aside(node: Node) -> list[dict[str, object]]:
+    (path,) = (node.data / "set-aside").glob("*.jsonl")
+    assert path.with_suffix(".log").stat().st_size > 0
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_living_master_hands_over_and_nothing_is_set_aside(tmp_path: Path) -> None:
+    with Group(tmp_path) as group:
+        master, slave = group.master, group.add(1)
+        master.start()
+        slave.start()
+        group.create_topic()
+        sent = group.send(200)
+        refused = subprocess.run(
+            [TIANZHOU, "broker", "promote", GROUP, "-n", group.nameserver, "--yes"],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert refused.returncode != 0
+        assert "--switch" in refused.stderr
+        assert promote(group, "--switch")["master"] == slave.address
+        sent += group.send(100, first=1000)
+        until_equal(slave, master)
+        assert not (master.data / "set-aside").exists()
+        assert sorted(read_all(group)) == sorted(sent)
+        # A restart does not undo it, whatever the settings files say.
+        for node in (master, slave):
+            node.server.stop()
+        slave.start()
+        master.start()
+        assert master_of(group) == slave.address
+
+
+def test_a_slave_takes_no_messages(tmp_path: Path) -> None:
+    with Group(tmp_path) as group:
+        master, slave = group.master, group.add(1)
+        master.start()
+        group.create_topic()
+        slave.start()
+        master.server.kill()
+        until(lambda: not_in_route(group, master), "the master left the route")
+        with Producer("p", nameserver=group.nameserver) as producer, pytest.raises(ClientError):
+            producer.send(Message(TOPIC, b"x"))
+
+
+def not_in_route(group: Group, node: Node) -> bool:
+    from tianzhou.client.sync import Admin
+
+    with Admin(nameserver=group.nameserver) as admin:
+        places = admin.brokers.all()
+    return node.address not in {a for place in places for a in place.addresses.values()}
