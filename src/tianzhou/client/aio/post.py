@@ -32,8 +32,10 @@ from tianzhou.client.errors import (
     ClientClosed,
     ConnectionLost,
     GoAway,
+    NoNameServer,
     NoRoute,
     NotStoreOk,
+    RemoteError,
     TopicNotFound,
     Try,
     Unreachable,
@@ -50,6 +52,11 @@ PAUSE_S: Final = 0.1
 four times as long."""
 PAUSE_GROWTH: Final = 4
 REFRESH_S: Final = 1.0
+
+_REFUSALS: Final = (Unreachable, NoRoute, RemoteError)
+"""After these a message is nowhere."""
+_OF_NOW: Final = (TopicNotFound, NoNameServer, RemoteError)
+"""What these say of the last try says nothing of an earlier one."""
 
 OnDone = Callable[[list[SendResult], Failure | None], None]
 
@@ -321,13 +328,24 @@ class Delivery:
             self.start()
 
     def give_up(self, error: BaseException) -> None:
-        """There is no sense in another try: the error is the sender's."""
-        self._done([], Failure(self._parcel.topic, self._tries, final=error))
+        """There is no sense in another try: the error is the sender's, unless the answer to an
+        earlier try was lost. Then the message may be stored, and only `tries` tells."""
+        if isinstance(error, _OF_NOW) and self._may_be_stored():
+            if self._tries[-1].error is not error:
+                self._tries.append(Try("", "", error))
+            self._done_with_failure()
+        else:
+            self._done([], Failure(self._parcel.topic, self._tries, final=error))
+
+    def _may_be_stored(self) -> bool:
+        return any(not isinstance(tried.error, _REFUSALS) for tried in self._tries)
 
     def _done_with_failure(self, *, timed_out: bool = False) -> None:
         spent_s = self._post.loop.time() - self._began_s
         last = self._tries[-1].error if self._tries else None
         timed_out = timed_out or isinstance(last, CallTimeout)
+        # Not for this message, but for the next: somebody else may be the master by now.
+        self._post.refresh_soon(self._parcel.topic)
         failure = Failure(self._parcel.topic, self._tries, spent_s=spent_s, timed_out=timed_out)
         self._done([], failure)
 
