@@ -99,7 +99,11 @@ class AdminLooks:
         stats.tick(now_ms)
         marks = store.watermarks
         groups, topics = self._groups.get(), self._topics.get()
-        busy = [row for row in topics if row.put_per_second or row.get_per_second]
+        busy = [
+            row
+            for row in topics
+            if not row.is_system and (row.put_per_second or row.get_per_second)
+        ]
         busy.sort(key=lambda row: -(row.put_per_second + row.get_per_second))
         puts, gets = stats.history(STEP_S)
         look = BrokerLook(

@@ -11,7 +11,9 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from tianzhou.wire.look_bodies import BrokerLook, Disk, GroupRow, TopicRow
+from tianzhou.client.core.admin_results import BrokerPlace
+from tianzhou.client.core.routing import MASTER
+from tianzhou.wire.look_bodies import BrokerLook, Disk, Event, GroupRow, TopicRow
 
 T = TypeVar("T")
 
@@ -142,21 +144,27 @@ class Alarm:
     said: str
     mend: str = ""
     since_ms: int = 0
+    more: int = 0
+    """Other queues of the group of which the same is to be said."""
 
 
-def alarms(looked: Looked[BrokerLook], now_ms: int) -> list[Alarm]:
+def alarms(
+    looked: Looked[BrokerLook], now_ms: int, places: Iterable[BrokerPlace] = ()
+) -> list[Alarm]:
     """In words, the worst first; `now_ms` is the clock of whoever looks."""
     found = [
+        Alarm(Level.PROBLEM, "broker", place.name, said, "start it, or let another take over")
+        for place in places
+        if MASTER not in place.addresses
+        for said in ("it has no master: its messages can be read, and none can be sent to it",)
+    ]
+    found += [
         Alarm(Level.PROBLEM, "broker", name, f"it does not answer: {why}", "is it running?")
         for name, why in looked.missing.items()
     ]
     for look in looked.found.values():
         found += _broker_alarms(look, now_ms)
-        found += [
-            Alarm(Level.PROBLEM, "group", e.group, e.said, e.mend, e.since_ms)
-            for e in look.events
-            if not e.ended_ms
-        ]
+    found += _event_alarms(e for look in looked.found.values() for e in look.events)
     found += _group_alarms(groups_together(r for b in looked.found.values() for r in b.troubled))
     return sorted(found, key=lambda alarm: alarm.level is not Level.PROBLEM)
 
@@ -216,6 +224,19 @@ def _disk_alarms(name: str, disk: Disk) -> Iterator[Alarm]:
         yield Alarm(Level.WARNING, "broker", name, said, mend)
 
 
+def _event_alarms(events: Iterable[Event]) -> list[Alarm]:
+    """One for each thing that is the matter with a group: twenty queues that hang are one fault."""
+    alike: dict[tuple[str, str], list[Event]] = {}
+    for event in events:
+        if not event.ended_ms:
+            alike.setdefault((event.group, event.kind), []).append(event)
+    firsts = [(min(some, key=lambda e: e.since_ms), len(some) - 1) for some in alike.values()]
+    return [
+        Alarm(Level.PROBLEM, "group", e.group, e.said, e.mend, e.since_ms, more)
+        for e, more in firsts
+    ]
+
+
 def _group_alarms(rows: Iterable[GroupRow]) -> Iterator[Alarm]:
     """What the watchdog does not look at: groups whose members are all gone, or switched off."""
     for row in rows:
@@ -235,9 +256,11 @@ _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def span_text(seconds: float) -> str:
-    """The two largest units: 3 d 4 h, 12 min 5 s; below a second: 250 ms."""
-    if seconds < 1:
+    """The two largest units: 3 d 4 h, 12 min 5 s; 1.3 s, 250 ms."""
+    if seconds < 0.9995:
         return f"{max(seconds, 0) * 1000:.0f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
     left, words = round(seconds), list[str]()
     for length, unit in _SPANS:
         count, left = divmod(left, length)

@@ -15,7 +15,8 @@ ROWS = 10
 
 
 async def show(here: Here, request: Request) -> Response:
-    looked = await (await here.admin()).looks.brokers()
+    admin = await here.admin()
+    looked, places = await admin.looks.brokers(), await admin.brokers.all()
     brokers = [looked.found[name] for name in sorted(looked.found)]
     groups = groups_together(row for look in brokers for row in look.troubled)
     topics = topics_together(row for look in brokers for row in look.busiest)
@@ -26,7 +27,8 @@ async def show(here: Here, request: Request) -> Response:
         "overview.html",
         nav="overview",
         title="Overview",
-        alarms=alarms(looked, here.clock.now_ms()),
+        alarms=alarms(looked, here.clock.now_ms(), places),
+        slaves={place.name: len(place.addresses) - 1 for place in places},
         over=[e for look in brokers for e in look.events if e.ended_ms][:ROWS],
         brokers=brokers,
         forecasts={look.name: forecast(look.disk) for look in brokers},

@@ -103,7 +103,7 @@
     values.forEach((value, rank) => {
       const height = (value / top) * (area.bottom - area.top);
       const left = area.right - (values.length - rank) * width;
-      const one = draw(svg, "rect", { class: "bar", x: left + 1, width: Math.max(width - 2, 1), y: area.bottom - height, height, rx: 1 });
+      const one = draw(svg, "rect", { class: "hour", x: left + 1, width: Math.max(width - 2, 1), y: area.bottom - height, height, rx: 1 });
       draw(one, "title", {}, `${value.toLocaleString("en")} messages`);
     });
     draw(svg, "text", { class: "axis", x: area.left, y: area.bottom + 15 }, "24 h ago");

@@ -1,0 +1,207 @@
+"""What several brokers say, put together, and what it means."""
+
+import msgspec
+import pytest
+
+from tianzhou.client.core.admin_results import BrokerPlace
+from tianzhou.client.core.looks import (
+    Level,
+    Looked,
+    alarms,
+    forecast,
+    groups_together,
+    size_text,
+    span_text,
+    topics_together,
+)
+from tianzhou.wire.look_bodies import (
+    BrokerLook,
+    Disk,
+    Event,
+    GroupRow,
+    History,
+    TopicRow,
+    Totals,
+)
+
+GIB = 1 << 30
+NOW = 1_700_000_000_000
+DISK = Disk(
+    clean_ratio=0.75, free=60 * GIB, log_size=GIB, put_size_per_hour=0.0, put_size_per_minute=0.0,
+    refuse_ratio=0.90, retention_hours=72, total=100 * GIB,
+)  # fmt: skip
+GROUP = GroupRow(
+    dead=1, dead_ms=5, dead_not_replayed=1, enabled=True, get_per_second=1.0, is_consistent=True,
+    is_system=False, lag=10, members=2, moved_ms=50, name="billing", oldest_ms=100, retrying=2,
+    stuck=0, stuck_ms=0, topics=("orders",),
+)  # fmt: skip
+TOPIC = TopicRow(
+    count=5, get_per_second=1.0, groups=2, is_system=False, name="orders", order=False, perm=6,
+    put_per_second=2.0, put_size_per_second=100.0, read_queues=4, write_queues=4,
+)  # fmt: skip
+BROKER = BrokerLook(
+    busiest=(), cluster="c", damaged=0, disk=DISK, dispatch_behind=0, events=(), flush_behind=0,
+    get_per_second=0.0, history=History(step_s=5), is_broken=False, name="a", now_ms=NOW,
+    permission=6, put_longest_ms=0.0, put_p99_ms=0.0, put_per_second=0.0, put_today=0, refusal="",
+    started_ms=0,
+    totals=Totals(
+        consumers=0, dead=0, groups=0, halves=0, held_pulls=0, lag=0, producers=0, timers=0,
+        topics=0,
+    ),
+    troubled=(), version="1",
+)  # fmt: skip
+
+
+def said(look: BrokerLook, **missing: str) -> list[tuple[Level, str, str]]:
+    found = alarms(Looked({look.name: look}, missing), NOW)
+    return [(alarm.level, alarm.name, alarm.said) for alarm in found]
+
+
+# Together
+
+
+def test_messages_add_up_and_members_do_not() -> None:
+    (topic,) = topics_together([TOPIC, TOPIC])
+    assert (topic.count, topic.read_queues, topic.groups) == (10, 8, 2)
+    assert (topic.put_per_second, topic.put_size_per_second) == (4.0, 200.0)
+    other = msgspec.structs.replace(
+        GROUP, members=1, oldest_ms=40, moved_ms=70, is_consistent=False, topics=("refunds",)
+    )
+    (group,) = groups_together([GROUP, other])
+    assert (group.lag, group.members, group.dead, group.retrying) == (20, 2, 2, 4)
+    assert (group.oldest_ms, group.moved_ms, group.is_consistent) == (40, 70, False)
+    assert group.topics == ("orders", "refunds")
+
+
+@pytest.mark.parametrize(("one", "other", "first"), [(0, 7, 7), (7, 0, 7), (3, 7, 3), (-1, 7, -1)])
+def test_the_oldest_of_two_may_be_unknown(one: int, other: int, first: int) -> None:
+    rows = [msgspec.structs.replace(GROUP, oldest_ms=at) for at in (one, other)]
+    assert groups_together(rows)[0].oldest_ms == first
+
+
+def test_rows_come_by_name() -> None:
+    rows = [msgspec.structs.replace(TOPIC, name=name) for name in "cab"]
+    assert [row.name for row in topics_together(rows)] == ["a", "b", "c"]
+
+
+# The disk
+
+
+def test_a_disk_that_fills_has_a_day_of_reckoning() -> None:
+    filling = msgspec.structs.replace(DISK, put_size_per_hour=GIB / 1000, put_size_per_minute=GIB)
+    seen = forecast(filling)
+    assert seen is not None
+    assert (seen.used_ratio, seen.bytes_per_second) == (0.4, GIB)
+    assert (seen.clean_s, seen.refuse_s) == (pytest.approx(35), pytest.approx(50))
+    quiet = forecast(DISK)
+    assert quiet is not None
+    assert quiet.refuse_s is None
+    assert forecast(msgspec.structs.replace(DISK, total=0)) is None
+
+
+def test_alarm_is_given_while_there_is_time() -> None:
+    filling = msgspec.structs.replace(DISK, put_size_per_minute=GIB / 100)
+    look = msgspec.structs.replace(BROKER, disk=filling)
+    assert said(look) == [
+        (
+            Level.WARNING,
+            "a",
+            "its disk is full in 1 h 23 min if messages keep coming as now, 10.2 MiB a second",
+        )
+    ]
+    # What is kept for an hour never fills it.
+    short = msgspec.structs.replace(filling, retention_hours=1)
+    assert said(msgspec.structs.replace(BROKER, disk=short)) == []
+
+
+# Alarms
+
+
+def test_nothing_is_wrong_with_a_quiet_broker() -> None:
+    assert said(BROKER) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"is_broken": True}, "store is broken"),
+        ({"refusal": "the disk is full"}, "takes no messages: the disk is full"),
+        ({"damaged": 3}, "3 records are damaged"),
+        ({"permission": 4}, "being drained"),
+        ({"dispatch_behind": 100 << 20}, "100 MiB are stored and not visible"),
+        ({"now_ms": NOW + 90_000}, "90 s ahead of"),
+        ({"disk": msgspec.structs.replace(DISK, free=20 * GIB)}, "80% full"),
+    ],
+)
+def test_each_fault_has_its_sentence(changed: dict[str, object], words: str) -> None:
+    ((_, name, sentence),) = said(msgspec.structs.replace(BROKER, **changed))
+    assert name == "a"
+    assert words in sentence
+
+
+def test_problems_come_before_warnings_and_silence_is_one() -> None:
+    found = said(msgspec.structs.replace(BROKER, permission=4), b="it can't be reached")
+    assert [level for level, _, _ in found] == [Level.PROBLEM, Level.WARNING]
+    assert "b" in found[0][1]
+    assert "it can't be reached" in found[0][2]
+
+
+def test_a_broker_without_a_master_is_named() -> None:
+    places = [BrokerPlace("c", "a", {0: "x:1"}), BrokerPlace("c", "b", {1: "y:1"})]
+    (alarm,) = alarms(Looked({"a": BROKER}), NOW, places)
+    assert (alarm.name, "no master" in alarm.said) == ("b", True)
+
+
+def test_queues_that_hang_alike_are_one_alarm() -> None:
+    def event(queue_id: int, since_ms: int, *, ended_ms: int = 0) -> Event:
+        return Event(
+            ended_ms=ended_ms, group="billing", kind="frozen", mend="look", queue_id=queue_id,
+            said=f"queue {queue_id} stays", since_ms=since_ms, topic="orders",
+        )  # fmt: skip
+
+    look = msgspec.structs.replace(
+        BROKER, events=(event(0, 9), event(1, 5), event(2, 7), event(3, 1, ended_ms=8))
+    )
+    (alarm,) = alarms(Looked({"a": look}), NOW)
+    assert (alarm.name, alarm.said, alarm.more) == ("billing", "queue 1 stays", 2)
+    assert (alarm.since_ms, alarm.mend) == (5, "look")
+
+
+def test_a_group_that_nobody_reads_for_is_a_warning() -> None:
+    alone = msgspec.structs.replace(GROUP, members=0, get_per_second=0.0)
+    off = msgspec.structs.replace(alone, name="off", enabled=False)
+    look = msgspec.structs.replace(
+        BROKER, troubled=(alone, off, msgspec.structs.replace(GROUP, name="well"))
+    )
+    found = {name: sentence for _, name, sentence in said(look)}
+    assert set(found) == {"billing", "off"}
+    assert "10 messages wait" in found["billing"]
+    assert "switched off" in found["off"]
+
+
+# Numbers for people
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 ms"), (0.25, "250 ms"), (1.3, "1.3 s"), (42, "42 s"), (60, "1 min"),
+        (125, "2 min 5 s"), (3_600, "1 h"), (90_061, "1 d 1 h"), (86_405, "1 d"),
+    ],
+)  # fmt: skip
+def test_spans(seconds: float, text: str) -> None:
+    assert span_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KiB"),
+        (200 << 20, "200 MiB"),
+        (1 << 60, "1024.0 PiB"),
+    ],
+)
+def test_sizes(size: float, text: str) -> None:
+    assert size_text(size) == text
