@@ -10,6 +10,7 @@ import pytest
 
 from cli.conftest import Run
 from cli.test_doctor_servers import problems
+from tianzhou.broker.server import Broker
 from tianzhou.client import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.received import ReceivedMessage
@@ -153,5 +154,29 @@ def test_an_offset_that_stands_still_while_lag_grows(run: Run, mq: RunningBroker
         finally:
             over.set()
             await sending
+
+    asyncio.run(play())
+
+
+def test_what_a_broker_has_seen_stand_still(run: Run, mq: RunningBroker) -> None:
+    """The watchdog of the broker has watched for minutes, the doctor does not have to."""
+
+    async def stick(_message: ReceivedMessage) -> None:
+        await asyncio.sleep(3600)
+
+    def fast(broker: Broker, _store: object) -> None:
+        broker.parts.watchdog.stuck_after_ms = 500
+
+    async def play() -> None:
+        mq._look(fast)
+        async with consumers(mq, {"orders": "*"}, listener=stick):
+            for _ in range(8):
+                await asyncio.to_thread(run, "produce", "orders", stdin="x\n")
+                await asyncio.sleep(0.1)
+            found = await found_in(run, "has confirmed nothing beyond offset 0")
+            assert "while its lag grew to" in found["said"]
+            assert "tianzhou message show orders " in found["mend"]
+            quiet = problems(await examined(run, "--json", "--group", "other"))
+            assert not [row for row in quiet if row["about"] == "group billing"]
 
     asyncio.run(play())

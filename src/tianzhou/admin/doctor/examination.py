@@ -73,6 +73,7 @@ def _examine(
         return
     configs: dict[str, dict[str, str]] = {}
     yield from _brokers(admin, reached, configs, now_ms)
+    yield from _events(admin, complaint)
     looks = _groups(admin, complaint, is_internal)
     topics = {complaint.topic} if complaint.topic else set[str]()
     topics |= {topic for look in looks for topic in look.queues}
@@ -103,6 +104,15 @@ def _brokers(
         configs[name] = admin.brokers.config(name)
         yield from broker_findings(status, configs[name], now_ms())
     yield from version_findings(statuses)
+
+
+def _events(admin: Admin, complaint: Complaint) -> Iterator[Finding]:
+    """What brokers have seen stand still for minutes, which a doctor's short look may miss. Those
+    of RocketMQ do not watch."""
+    for look in admin.looks.brokers().found.values():
+        for event in look.events:
+            if not event.ended_ms and complaint.group in (None, event.group):
+                yield problem(f"group {event.group}", event.said, event.mend)
 
 
 def _groups(admin: Admin, complaint: Complaint, is_internal: Callable[[str], bool]) -> list[Look]:
