@@ -10,12 +10,15 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.client import Gathering, Message, Producer, ProducerOptions, QueueChoice, SendStatus
 from tianzhou.client.errors import (
     BadAnswer,
+    ConnectionLost,
     MessageIllegal,
     NoNameServer,
     Retry,
     SendFailed,
     SendTimeout,
     SystemBusy,
+    TopicNotExist,
+    TopicNotFound,
 )
 from tianzhou.testing import RunningBroker
 from tianzhou.testing.kit.faults import Fault
@@ -182,6 +185,30 @@ def test_a_lost_connection_is_made_anew(
         stored = mq.stored("cut")
         assert {m.body for m in stored} == {b"first", *(b"%d" % n for n in range(50))}
         assert len({m.unique_id for m in stored}) == 51
+
+    run(body)
+
+
+def test_a_lost_answer_is_told_of_also_when_the_topic_is_gone_meanwhile(
+    mq: RunningBroker, run: Run
+) -> None:
+    """The message may be stored: an error that says only that nobody knows the topic would lie."""
+
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            await producer.send(Message("lost", b"0"))
+            with mq.faults.slow(seconds=5):
+                sending = asyncio.ensure_future(producer.send(Message("lost", b"1")))
+                await mq.until(lambda: len(mq.stored("lost")) == 2)
+            mq.stop_nameserver()
+            mq.start_nameserver()  # it knows nothing until the broker registers again
+            with mq.faults.refuse_sends(ResponseCode.TOPIC_NOT_EXIST):
+                mq.faults.cut_connections()
+                with pytest.raises(SendFailed) as raised:
+                    await sending
+            kinds = [type(tried.error) for tried in raised.value.tries]
+            assert kinds == [ConnectionLost, TopicNotExist, TopicNotFound]
+        assert [m.body for m in mq.stored("lost")] == [b"0", b"1"]
 
     run(body)
 
