@@ -70,8 +70,7 @@ class Durability:
     @property
     def timeout_s(self) -> float:
         """How long an answer may wait. One number, so that deadlines come in order."""
-        flush_s = self.flush_timeout_s if self.flush_waits else 0.0
-        return max(flush_s, self.replicas_timeout_s if self.replicas is not None else 0.0)
+        return self.flush_timeout_s if self.replicas is None else self.replicas_timeout_s
 
     def confirmed(self) -> PhysicalOffset:
         """Everything below is as safe as was promised. Only if something is promised."""

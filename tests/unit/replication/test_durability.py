@@ -62,5 +62,5 @@ def test_the_failure_names_who_was_late() -> None:
     made = promise(100, sync=True, copies=Copies(50))
     assert made.failure(PhysicalOffset(101)) is Outcome.FLUSH_DISK_TIMEOUT
     assert made.failure(PhysicalOffset(90)) is Outcome.FLUSH_SLAVE_TIMEOUT
-    assert made.timeout_s == 5.0
-    assert promise(0, sync=False, copies=Copies(0)).timeout_s == 3.0
+    assert made.timeout_s == 3.0
+    assert promise(0, sync=True, copies=None).timeout_s == 5.0

@@ -1,0 +1,48 @@
+"""Synchronous replication between real processes: what an answer says is so."""
+
+from pathlib import Path
+
+from ha_cluster import TOPIC, Group, until, until_equal
+
+from tianzhou.admin.commands.replication import look_at
+from tianzhou.client.sync import Producer
+from tianzhou.record.message import Message
+
+SYNC = {"brokerRole": "SYNC_MASTER", "syncMasterFlushTimeout": "600"}
+
+
+def statuses(group: Group, count: int) -> list[str]:
+    """What producers are told, message by message."""
+    with Producer("producers", nameserver=group.nameserver) as producer:
+        return [producer.send(Message(TOPIC, b"x" * 300)).status.name for _ in range(count)]
+
+
+def test_answers_tell_whether_a_slave_holds_the_message(tmp_path: Path) -> None:
+    """Also in the strictest configuration: both disks hold it before the answer."""
+    with Group(tmp_path, flushDiskType="SYNC_FLUSH") as group:
+        master = group.nodes[0] = group.master = group.add(0, **SYNC)
+        slave = group.add(1)
+        master.start()
+        group.create_topic()
+        assert set(statuses(group, 3)) == {"SLAVE_NOT_AVAILABLE"}
+        slave.start()
+        until(lambda: in_sync(master.address) == 1, "the slave is in sync")
+        assert set(statuses(group, 100)) == {"SEND_OK"}
+        look, copy = look_at(master.address), look_at(slave.address)
+        assert look is not None
+        assert copy is not None
+        assert look.confirmed == look.end == copy.flushed
+        slave.server.pause()
+        assert statuses(group, 1) == ["FLUSH_SLAVE_TIMEOUT"]
+        slave.server.resume()
+        until(lambda: set(statuses(group, 1)) == {"SEND_OK"}, "the slave is back")
+        slave.server.kill()
+        until(lambda: in_sync(master.address) == 0, "the slave is gone")
+        assert set(statuses(group, 2)) == {"SLAVE_NOT_AVAILABLE"}
+        slave.start()
+        until_equal(master, slave)
+
+
+def in_sync(address: str) -> int:
+    look = look_at(address)
+    return 0 if look is None else sum(slave.is_in_sync for slave in look.slaves)
