@@ -11,25 +11,36 @@ from pathlib import Path
 from typing import Final, cast
 
 from tianzhou.base.settings import Declaration, declarations
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.replication.config import ReplicationConfig
+from tianzhou.replication.raft_settings import RaftSettings
 from tianzhou.store.config import StoreConfig
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SETTINGS: Final = ROOT / "docs" / "settings.md"
 UNITS: Final = {
     "_bytes": "bytes", "_bytes_max": "bytes", "_ms": "ms", "_at_hours": "hour of the day",
-    "_hours": "hours", "_ratio": "part of 1", "_pages_min": "pages",
+    "_hours": "hours", "_ratio": "part of 1", "_pages_min": "pages", "_s": "seconds",
+}  # fmt: skip
+
+SECTIONS: Final = {
+    "Broker": BrokerConfig, "Store": StoreConfig, "Master and slaves": ReplicationConfig,
+    "Raft group": RaftSettings,
 }  # fmt: skip
 
 HEAD: Final = """\
 # Settings
 
-Written by `tools/gen_docs.py` from `src/tianzhou/store/config.py`; do not edit.
+Written by `tools/gen_docs.py` from the declarations in the code; do not edit.
 
-A setting may be given by our name or by RocketMQ's. A value out of its bounds stops the start, and
-all such values are listed at once. The code that gives the settings to a broker from a file and
-the environment comes with the broker; until then a program passes a `StoreConfig`.
+All of these go into one file for `tianzhou broker -c FILE`: TOML, or RocketMQ's `name=value`
+lines. A setting may be given by our name or by RocketMQ's. A value out of its bounds stops the
+start, and all such values are listed at once; a name that nobody knows is named in the log. Those
+of the NameServer are on [its own page](nameserver.md#settings).
+"""
 
-## Store
+TABLE: Final = """
+## {title}
 
 | NAME | DEFAULT | UNIT | BOUNDS | ROCKETMQ | MEANING |
 | --- | --- | --- | --- | --- | --- |
@@ -64,24 +75,29 @@ def bounds_of(declared: Declaration, default: object) -> str:
 
 def row_of(name: str, declared: Declaration, default: object) -> str:
     alias = f"`{declared.alias}`" if declared.alias else ""
+    value = str(default) if name.endswith("port") else shown(default)
     cells = (
-        f"`{name}`", shown(default), unit_of(name), bounds_of(declared, default), alias,
+        f"`{name}`", value, unit_of(name), bounds_of(declared, default), alias,
         declared.help,
     )  # fmt: skip
     return "| " + " | ".join(cells) + " |"
 
 
-def settings_page(kind: type) -> str:
+def table_of(title: str, kind: type) -> str:
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     rows = [row_of(name, found, defaults[name]) for name, found in declarations(kind).items()]
-    return HEAD + "\n".join(rows) + "\n"
+    return TABLE.format(title=title) + "\n".join(rows) + "\n"
+
+
+def settings_page() -> str:
+    return HEAD + "".join(table_of(title, kind) for title, kind in SECTIONS.items())
 
 
 def main(arguments: list[str]) -> int:
     if arguments not in ([], ["--check"]):
         print("usage: gen_docs.py [--check]", file=sys.stderr)
         return 2
-    page = settings_page(StoreConfig)
+    page = settings_page()
     if SETTINGS.exists() and SETTINGS.read_text(encoding="utf-8") == page:
         return 0
     if arguments:

@@ -3,11 +3,18 @@
 import dataclasses
 import subprocess
 import sys
+from typing import Any
 
+import pytest
 from sources import ROOT
 
 from tianzhou.base.settings import check, declarations, load
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.replication.config import ReplicationConfig
+from tianzhou.replication.raft_settings import RaftSettings
 from tianzhou.store.config import StoreConfig
+
+KINDS = (BrokerConfig, StoreConfig, ReplicationConfig, RaftSettings)
 
 
 def test_the_page_is_fresh() -> None:
@@ -17,29 +24,33 @@ def test_the_page_is_fresh() -> None:
     assert asked.returncode == 0, asked.stderr
 
 
-def test_every_field_is_declared() -> None:
-    fields = {field.name for field in dataclasses.fields(StoreConfig)}
-    assert fields == declarations(StoreConfig).keys()
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_is_declared(kind: type[Any]) -> None:
+    fields = {field.name for field in dataclasses.fields(kind)}
+    assert fields == declarations(kind).keys()
 
 
-def test_every_number_has_bounds_and_every_setting_a_sentence() -> None:
-    defaults = {field.name: field.default for field in dataclasses.fields(StoreConfig)}
-    for name, declared in declarations(StoreConfig).items():
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_number_has_bounds_and_every_setting_a_sentence(kind: type[Any]) -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    for name, declared in declarations(kind).items():
         default = defaults[name]
         if isinstance(default, int | float) and not isinstance(default, bool):
             assert declared.minimum is not None, name
             assert declared.maximum is not None, name
-        assert declared.help[0].isupper(), name
+        assert declared.help[0].isupper() or declared.help[0].isdigit(), name
         assert declared.help[-1] in ".…", name
         assert "|" not in declared.help, name
 
 
 def test_names_are_not_used_twice() -> None:
-    declared = declarations(StoreConfig)
-    names = [*declared, *(found.alias for found in declared.values() if found.alias)]
+    """All of them stand in one file."""
+    declared = [found for kind in KINDS for found in declarations(kind).items()]
+    names = [name for name, _ in declared] + [found.alias for _, found in declared if found.alias]
     assert len(names) == len(set(names))
 
 
-def test_defaults_are_within_their_bounds() -> None:
-    check(StoreConfig())
-    assert load(StoreConfig, {})[0] == StoreConfig()
+@pytest.mark.parametrize("kind", KINDS)
+def test_defaults_are_within_their_bounds(kind: type[Any]) -> None:
+    check(kind())
+    assert load(kind, {})[0] == kind()
