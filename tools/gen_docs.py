@@ -75,7 +75,8 @@ def bounds_of(declared: Declaration, default: object) -> str:
 
 def row_of(name: str, declared: Declaration, default: object) -> str:
     alias = f"`{declared.alias}`" if declared.alias else ""
-    value = str(default) if name.endswith("port") else shown(default)
+    is_port = name in ("port", "ha_port", "http_port")
+    value = str(default) if is_port else shown(default)
     cells = (
         f"`{name}`", value, unit_of(name), bounds_of(declared, default), alias,
         declared.help,
