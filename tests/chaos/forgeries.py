@@ -62,7 +62,7 @@ def sound() -> Case:
         for offset in range(COUNT // 2 + 1)
     ]
     stored = {place_of(serial): f"v{serial}" for serial in range(COUNT)}
-    log = LogSum("master", 0, 4_000, {0: "a", 2_048: "b"}, {("chaos", 0): (0, 10)})
+    log = LogSum("master", 0, 4_000, {0: "a", 2_048: "b"}, {0: (0, 10)})
     found = Evidence(
         (Replica("master", stored), Replica("slave", dict(stored))), 1,
         ((log, replace(log, name="slave")),), {(GROUP, queue): COUNT // 2 for queue in QUEUES},
@@ -261,7 +261,7 @@ def logs_have_nothing_in_common(case: Case) -> None:
 
 
 def queues_of_the_slave_are_shorter(case: Case) -> None:
-    change_slave_log(case, queues={("chaos", 0): (0, 9)})
+    change_slave_log(case, queues={0: (0, 9)})
 
 
 def a_replica_is_damaged(case: Case) -> None:

@@ -65,15 +65,18 @@ def test_logs_are_summed_up_and_damage_is_seen(tmp_path: Path) -> None:
         fill(mq)
     root = tmp_path / "one" / "store"
     shutil.copytree(root, tmp_path / "two")
-    first, second = logs.sum_up("same", root), logs.sum_up("same", tmp_path / "two")
+    first, second = (
+        logs.sum_up("same", root, "chaos"),
+        logs.sum_up("same", tmp_path / "two", "chaos"),
+    )
     assert first == second
-    assert first.queues["chaos", 0] == (0, COUNT // 2)
+    assert first.queues[0] == (0, COUNT // 2)
     assert first.problems == ()
     (path,) = (tmp_path / "two" / "commitlog").iterdir()
     data = bytearray(path.read_bytes())
     data[first.end // 2] ^= 1
     path.write_bytes(data)
-    damaged = logs.sum_up("same", tmp_path / "two")
+    damaged = logs.sum_up("same", tmp_path / "two", "chaos")
     assert damaged.problems
     assert damaged.digests != first.digests
 

@@ -10,7 +10,7 @@ from typing import Final, Self
 from tianzhou.base.errors import TianzhouError
 from tianzhou.testing.chaos import looking
 from tianzhou.testing.chaos.processes import HOST, Server, spare_ports
-from tianzhou.testing.chaos.proxy import Link, Proxies
+from tianzhou.testing.chaos.proxy import Proxies
 
 TOPIC: Final = "chaos"
 QUEUES: Final = 4
@@ -28,6 +28,9 @@ SETTINGS: Final = {
     "registerNameServerPeriod": "1000",
     "flushConsumerOffsetInterval": "1000",
     "autoCreateTopicEnable": "false",
+    "metadata_ms": "500",
+    "ha_retry_ms": "500",
+    "syncMasterFlushTimeout": "1000",
 }
 
 
@@ -105,19 +108,6 @@ class Cluster:
         self.brokers.append(made)
         return made
 
-    def pair(self, group: str, mode: Mode) -> "Pair":
-        """A master and a slave that reaches it through a proxy."""
-        master = self.add(group, f"{group}-master", {
-            **mode.settings(), "brokerId": "0",
-            "brokerRole": "SYNC_MASTER" if mode.sync_replication else "ASYNC_MASTER",
-        })  # fmt: skip
-        link = self.proxies.link(f"{group}: slave to master", master.ha_address)
-        slave = self.add(group, f"{group}-slave", {
-            **mode.settings(), "brokerId": "1", "brokerRole": "SLAVE",
-            "haMasterAddress": link.address,
-        })  # fmt: skip
-        return Pair(master, slave, link)
-
     def create_topic(self, topic: str = TOPIC, queues: int = QUEUES) -> None:
         """On all masters."""
         from tianzhou.client.sync import Admin
@@ -156,13 +146,6 @@ class Cluster:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    master: Broker
-    slave: Broker
-    link: Link
 
 
 def wait_for(look: Callable[[], bool], within_s: float, describe: Callable[[], str]) -> None:

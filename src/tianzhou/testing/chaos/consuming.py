@@ -3,10 +3,12 @@
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from typing import Final
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.client import (
+    ClientOptions,
     ConsumerOptions,
     MessageQueue,
     PullConsumer,
@@ -28,6 +30,12 @@ PULL_COUNT: Final = 256
 WAIT_S: Final = 1.0
 AFTER_ERROR_S: Final = 0.1
 LOOK_S: Final = 0.5
+ROUTE_S: Final = 1.0
+
+
+def reader_options(name: str) -> ClientOptions:
+    """Looks at routes so often that a scenario need not wait for it."""
+    return replace(client_options(name), route_interval_s=ROUTE_S, heartbeat_interval_s=5.0)
 
 
 class Following:
@@ -41,7 +49,7 @@ class Following:
 
     async def run(self) -> None:
         async with PullConsumer(
-            FOLLOWERS, nameserver=self._nameserver, client=client_options("follower")
+            FOLLOWERS, nameserver=self._nameserver, client=reader_options("follower")
         ) as consumer:
             queues = await consumer.queues(self._topic)
             async with asyncio.TaskGroup() as group:
@@ -82,7 +90,7 @@ class Membership:
         )  # fmt: skip
         self._consumer = PushConsumer(
             MEMBERS, nameserver=nameserver, subscribe={topic: "*"}, options=options,
-            client=client_options("member"),
+            client=reader_options("member"),
         )  # fmt: skip
         self._consumer.listen(self._on_message)
 

@@ -24,8 +24,8 @@ class LogSum:
     end: int
     digests: Mapping[int, str]
     """Of each file, by the offset that it begins at."""
-    queues: Mapping[tuple[str, int], tuple[int, int]]
-    """First offset and end, by topic and queue."""
+    queues: Mapping[int, tuple[int, int]]
+    """First offset and end of each queue of the topic."""
     problems: tuple[str, ...] = ()
     """What `tianzhou store verify` would complain about."""
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tianzhou.testing.chaos.proxy import Toward
+from tianzhou.testing.chaos.proxy import Link, Toward
 from tianzhou.testing.chaos.stage import Stage
 
 Act = Callable[[Stage], object]
@@ -24,6 +24,8 @@ class Fault:
     """No slave can hear the master meanwhile, or none can answer."""
     stops_sends: bool = False
     """The only master is not there meanwhile."""
+    silence_s_max: float | None = None
+    """How long no send may be acknowledged, from the strike on."""
 
 
 def _nothing(_: Stage) -> None:
@@ -77,6 +79,56 @@ def _intrude(stage: Stage) -> None:
     stage.ha_link.reset()
 
 
+# Members of a Raft group
+
+
+def _cut_all(links: list[Link]) -> None:
+    for link in links:
+        link.cut()
+
+
+def _heal_all(stage: Stage) -> None:
+    stage.cluster.proxies.heal()
+
+
+def _slow_all(stage: Stage) -> None:
+    for edge in stage.edges:
+        edge.link.slow(delay_s=0.02)
+
+
+def _kill_all(stage: Stage) -> None:
+    for broker in stage.groups[0]:
+        broker.server.kill()
+
+
+def _start_all(stage: Stage) -> None:
+    stage.cluster.start(stage.groups[0])
+
+
+def _kill_majority(stage: Stage) -> None:
+    stage.slave.server.kill()
+    stage.master.server.kill()
+
+
+def _restart_each(stage: Stage) -> None:
+    """One after the other, in order; the leader last, so that it hands over once."""
+    for broker in reversed(stage.groups[0]):
+        broker.server.stop()
+        stage.cluster.start([broker])
+
+
+def _intrude_members(stage: Stage) -> None:
+    """Strangers write to the port of every member, and pretend to be the leader's peers."""
+    for edge in stage.edges:
+        host, _, port = edge.link.target.rpartition(":")
+        for size in GARBAGE_BYTES:
+            with socket.create_connection((host, int(port)), timeout=5.0) as stranger:
+                stranger.sendall(stage.dice.randbytes(size))
+    for link in stage.from_master():
+        link.pretend(stage.dice.randbytes(max(GARBAGE_BYTES)))
+        link.reset()
+
+
 FAULTS: Final = {
     "none": Fault("nothing", _nothing, _nothing, lasts_s=1.0),
     "kill-master": Fault(
@@ -123,3 +175,50 @@ FAULTS: Final = {
     ),
     "garbage": Fault("garbage on the port of replication", _intrude, _break),
 }  # fmt: skip
+"""On one broker, or on a master and a slave."""
+
+RAFT_FAULTS: Final = {
+    "kill-leader": Fault(
+        "kill -9 of the leader", lambda stage: stage.master.server.kill(), _start_master,
+        lasts_s=4.0, silence_s_max=5.0,
+    ),
+    "kill-follower": Fault(
+        "kill -9 of a follower", lambda stage: stage.slave.server.kill(), _start_slave
+    ),
+    "kill-majority": Fault(
+        "kill -9 of the leader and a follower", _kill_majority, _start_both, lasts_s=1.5,
+        stops_sends=True,
+    ),
+    "kill-all": Fault(
+        "kill -9 of all members at once", _kill_all, _start_all, lasts_s=0.5, stops_sends=True
+    ),
+    "pause-leader": Fault(
+        "SIGSTOP of the leader", lambda stage: stage.master.server.pause(),
+        lambda stage: stage.master.server.resume(), lasts_s=4.0, silence_s_max=5.0,
+    ),
+    "pause-follower": Fault(
+        "SIGSTOP of a follower", lambda stage: stage.slave.server.pause(),
+        lambda stage: stage.slave.server.resume(),
+    ),
+    "cut-leader": Fault(
+        "leader cut off", lambda stage: _cut_all(stage.around(stage.master)), _heal_all,
+        lasts_s=4.0, silence_s_max=5.0,
+    ),
+    "cut-from-leader": Fault(
+        "cut from the leader to all", lambda stage: _cut_all(stage.from_master()),
+        _heal_all, lasts_s=4.0, silence_s_max=5.0,
+    ),
+    "cut-to-leader": Fault(
+        "cut from all to the leader", lambda stage: _cut_all(stage.to_master()),
+        _heal_all, lasts_s=4.0, silence_s_max=5.0,
+    ),
+    "cut-follower": Fault(
+        "follower cut off", lambda stage: _cut_all(stage.around(stage.slave)), _heal_all
+    ),
+    "slow-members": Fault("slow links between all members", _slow_all, _heal_all),
+    "garbage-members": Fault("garbage on the ports of members", _intrude_members, _heal_all),
+    "rolling-restart": Fault(
+        "restart of each member", _restart_each, _nothing, lasts_s=0.1, silence_s_max=2.0
+    ),
+}  # fmt: skip
+"""On three members of a Raft group."""

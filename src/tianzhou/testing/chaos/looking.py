@@ -10,7 +10,9 @@ from tianzhou.record.message import decode_all
 from tianzhou.testing.chaos.history import Place, Queue
 from tianzhou.testing.chaos.values import value_in
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.routes import decode_cluster_table
 
+MASTER: Final = 0
 GROUP: Final = "chaos-auditors"
 PULL_COUNT: Final = 1024
 _NOTHING: Final = (
@@ -69,3 +71,17 @@ def committed(address: str, group: str, topic: str, queue_id: int) -> int | None
     with BlockingPeer(address) as peer:
         answer, _ = peer.call(RequestCode.QUERY_CONSUMER_OFFSET, ext)
     return int(answer.ext["offset"]) if answer.code == ResponseCode.SUCCESS else None
+
+
+def masters(nameserver: str) -> dict[str, str]:
+    """Where the master of each group is, as the NameServer knows it."""
+    with BlockingPeer(nameserver) as peer:
+        answer, body = peer.call(RequestCode.GET_BROKER_CLUSTER_INFO)
+        if answer.code != ResponseCode.SUCCESS:
+            raise Unreachable(f"{nameserver} refuses to tell its brokers: {answer.remark}")
+    table = decode_cluster_table(body).broker_addr_table
+    return {
+        name: data.broker_addrs[MASTER]
+        for name, data in table.items()
+        if MASTER in data.broker_addrs
+    }

@@ -30,7 +30,6 @@ from tianzhou.client.errors import (
 from tianzhou.testing.chaos.history import History, Outcome, Place, Queue, Send
 from tianzhou.testing.chaos.values import body_of, value_of
 
-ROUTE_S: Final = 1.0
 SEND_S: Final = 3.0
 TRIES: Final = (1, 3)
 """Producers try once or three times, in turn: of the first, no message may ever be stored twice."""
@@ -39,15 +38,14 @@ REFUSALS: Final = (
     Unreachable, NoRoute, NoNameServer, TopicNotFound, TopicNotExist, NoPermission, RouteStale,
     ServiceNotAvailable, SystemBusy,
 )  # fmt: skip
-"""After these, nothing was stored."""
+"""After these, nothing was stored, unless the broker says that it does not know."""
+NOT_KNOWN: Final = "is unknown"
 
 
 def client_options(name: str) -> ClientOptions:
-    """Each client of a load is one to the brokers, and looks at routes often."""
-    return ClientOptions(
-        instance_name=name, client_ip="127.0.0.1", route_interval_s=ROUTE_S,
-        heartbeat_interval_s=5.0, connect_timeout_s=1.0, call_timeout_s=2.0,
-    )  # fmt: skip
+    """Each client of a load is one to the brokers. Producers have the defaults otherwise: how long
+    they are without a broker is measured."""
+    return ClientOptions(instance_name=name, client_ip="127.0.0.1")
 
 
 def place_of(queue: MessageQueue, offset: int) -> Place:
@@ -115,5 +113,5 @@ class Producing:
 def is_refusal(error: TianzhouError) -> bool:
     """Whether the message is certainly nowhere."""
     if isinstance(error, SendFailed):
-        return all(isinstance(tried.error, REFUSALS) for tried in error.tries)
-    return isinstance(error, REFUSALS)
+        return all(is_refusal(tried.error) for tried in error.tries)
+    return isinstance(error, REFUSALS) and NOT_KNOWN not in str(error)

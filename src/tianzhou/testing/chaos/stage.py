@@ -3,19 +3,30 @@
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 from tianzhou.testing.chaos import logs, looking
 from tianzhou.testing.chaos.cluster import QUEUES, TOPIC, Broker, Cluster, Mode, wait_for
 from tianzhou.testing.chaos.consuming import MEMBERS
 from tianzhou.testing.chaos.evidence import Evidence, Replica
 from tianzhou.testing.chaos.history import Place, Queue
+from tianzhou.testing.chaos.processes import HOST, spare_ports
 from tianzhou.testing.chaos.proxy import Link
 
 LEVEL_S: Final = 30.0
+LEADER_S: Final = 20.0
+MEMBERS_OF_RAFT: Final = 3
+
+
+class Edge(NamedTuple):
+    """A link between brokers of one group."""
+
+    caller: Broker
+    target: Broker
+    link: Link
 
 
 @dataclass(slots=True)
@@ -26,9 +37,10 @@ class Stage:
     mode: Mode
     dice: Random
     groups: list[list[Broker]]
-    """The brokers of each group; the first is the master."""
-    link: Link | None = None
-    """Between the slave and the master of the first group."""
+    """The brokers of each group; the first is the master, or was when somebody last looked."""
+    edges: list[Edge] = field(default_factory=list[Edge])
+    _level_ends: list[int] = field(default_factory=list[int])
+    """Where the logs of each group ended when they were level."""
 
     @property
     def master(self) -> Broker:
@@ -40,26 +52,45 @@ class Stage:
 
     @property
     def ha_link(self) -> Link:
-        assert self.link is not None, "this shape has no link between brokers"
-        return self.link
+        """Between the slave and the master of the first group."""
+        ((_, _, link),) = self.edges
+        return link
+
+    def from_master(self) -> list[Link]:
+        return [edge.link for edge in self.edges if edge.caller is self.master]
+
+    def to_master(self) -> list[Link]:
+        return [edge.link for edge in self.edges if edge.target is self.master]
+
+    def around(self, broker: Broker) -> list[Link]:
+        return [edge.link for edge in self.edges if broker in (edge.caller, edge.target)]
+
+    def find_masters(self) -> None:
+        """Put whoever is the master of its group first. Waits until each group has one."""
+
+        def found() -> bool:
+            masters = looking.masters(self.cluster.nameserver)
+            for group in self.groups:
+                at = masters.get(group[0].group)
+                rank = next((n for n, broker in enumerate(group) if broker.address == at), None)
+                if rank is None or not group[rank].server.is_alive:
+                    return False
+                group.insert(0, group.pop(rank))
+            return True
+
+        wait_for(found, LEADER_S, lambda: f"{looking.masters(self.cluster.nameserver)} lead")
 
     # At the end
 
     def wait_level(self) -> float:
         """Until all replicas of a group have the same log, and show it; seconds it took."""
         began = time.monotonic()
+        self.find_masters()
         for master, *others in self.groups:
             for other in others:
-                wait_for(
-                    lambda a=master, b=other: a.log_end() == b.log_end() > 0,
-                    LEVEL_S,
-                    lambda a=master, b=other: f"{a.name} {a.log_end()}, {b.name} {b.log_end()}",
-                )
-                wait_for(
-                    lambda a=master, b=other: len(_scan(a)) == len(_scan(b)),
-                    LEVEL_S,
-                    lambda a=master, b=other: f"{len(_scan(a))} and {len(_scan(b))} messages",
-                )
+                _wait_equal(master, other, Broker.log_end)
+                _wait_equal(master, other, lambda broker: len(_scan(broker)))
+        self._level_ends = [group[0].log_end() for group in self.groups]
         return time.monotonic() - began
 
     def stored(self) -> dict[Place, str]:
@@ -79,14 +110,21 @@ class Stage:
         }
         self.cluster.stop_all()
         sums = tuple(
-            tuple(logs.sum_up(broker.name, broker.data) for broker in group)
-            for group in self.groups
+            tuple(logs.sum_up(broker.name, broker.data, TOPIC, end) for broker in group)
+            for group, end in zip(self.groups, self._level_ends, strict=True)
         )
         return Evidence(replicas, len(masters), sums, committed)
 
 
 def _scan(broker: Broker) -> dict[Place, str]:
     return looking.scan(broker.address, broker.group, TOPIC, QUEUES)
+
+
+def _wait_equal(one: Broker, other: Broker, measure: Callable[[Broker], int]) -> None:
+    wait_for(
+        lambda: measure(one) == measure(other) > 0, LEVEL_S,
+        lambda: f"{one.name} has {measure(one)}, {other.name} {measure(other)}",
+    )  # fmt: skip
 
 
 Shape = Callable[[Cluster, Mode, Random], Stage]
@@ -104,13 +142,42 @@ def two(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
 
 
 def _master(cluster: Cluster, group: str, mode: Mode) -> Broker:
-    return cluster.add(group, f"{group}-master", mode.settings())
+    role = "SYNC_MASTER" if mode.sync_replication else "ASYNC_MASTER"
+    settings = {**mode.settings(), "brokerId": "0", "brokerRole": role}
+    return cluster.add(group, f"{group}-master", settings)
 
 
 def pair(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
-    """A master and a slave."""
-    made = cluster.pair("broker-a", mode)
-    return Stage(cluster, mode, dice, [[made.master, made.slave]], made.link)
+    """A master, and a slave that reaches it through a proxy."""
+    master = _master(cluster, "broker-a", mode)
+    link = cluster.proxies.link("slave to master", master.ha_address)
+    settings = {"brokerId": "1", "brokerRole": "SLAVE", "haMasterAddress": link.address}
+    slave = cluster.add("broker-a", "broker-a-slave", {**mode.settings(), **settings})
+    return Stage(cluster, mode, dice, [[master, slave]], [Edge(slave, master, link)])
+
+
+def raft(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
+    """Three members that elect their master; each reaches each other through a proxy of its own,
+    so that every direction of every link can be cut."""
+    names = [f"n{rank}" for rank in range(MEMBERS_OF_RAFT)]
+    at = {name: f"{HOST}:{spare_ports(1)}" for name in names}
+    links = {
+        (one, other): cluster.proxies.link(f"{one} to {other}", at[other])
+        for one in names
+        for other in names
+        if one != other
+    }
+    members: dict[str, Broker] = {}
+    for name in names:
+        peers = {other: link.address for (one, other), link in links.items() if one == name}
+        peers[name] = at[name]
+        settings = {
+            "raft_enabled": "true", "raft_group": "raft-a", "raft_id": name, "raft_new": "true",
+            "raft_peers": ";".join(f"{other}={peers[other]}" for other in names),
+        }  # fmt: skip
+        members[name] = cluster.add("raft-a", f"raft-a-{name}", settings)
+    edges = [Edge(members[one], members[other], link) for (one, other), link in links.items()]
+    return Stage(cluster, mode, dice, [list(members.values())], edges)
 
 
 def set_up(directory: Path, shape: Shape, mode: Mode, dice: Random) -> Stage:
@@ -120,6 +187,7 @@ def set_up(directory: Path, shape: Shape, mode: Mode, dice: Random) -> Stage:
         failing.callback(cluster.close)
         stage = shape(cluster, mode, dice)
         cluster.start(cluster.brokers)
+        stage.find_masters()
         cluster.create_topic()
         failing.pop_all()
     return stage
