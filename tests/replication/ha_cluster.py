@@ -49,7 +49,8 @@ class Node:
             "brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER", **settings,
         }  # fmt: skip
         conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-        arguments = ["broker", "-n", nameserver, "-c", str(conf), "--data", str(self.data)]
+        arguments = ["broker", "-n", nameserver, "-c", str(conf), "--data", str(self.data),
+                     "--no-http"]  # fmt: skip
         self.server = Server(f"broker-{broker_id}", arguments, directory)
 
     def start(self) -> None:

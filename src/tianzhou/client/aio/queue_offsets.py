@@ -1,4 +1,4 @@
-"""Questions about offsets, asked of the broker that has the queue."""
+"""Questions about offsets, asked of a broker that has the queue."""
 
 from typing import Final
 
@@ -58,13 +58,19 @@ class QueueOffsets:
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id,
             commit_offset=offset,
         ).to_ext()  # fmt: skip
-        address = await self._cluster.broker_address(queue.broker_name)
+        address = await self._where(queue)
         if oneway:
             await self._cluster.send_oneway(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
         else:
             await self._cluster.call_ok(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
 
     async def _ask(self, queue: MessageQueue, code: int, fields: ExtFields) -> int:
-        address = await self._cluster.broker_address(queue.broker_name)
+        address = await self._where(queue)
         header, _ = await self._cluster.call_ok(address, code, fields.to_ext())
         return OffsetResponse.from_ext(header.ext).offset
+
+    async def _where(self, queue: MessageQueue) -> str:
+        """The master of the queue, or while there is none another broker that has copies."""
+        route = await self._cluster.route(queue.topic)
+        found = route.any_address(queue.broker_name)
+        return found or await self._cluster.broker_address(queue.broker_name)
