@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from raft_cluster import Cluster, Load
+from raft_cluster import Cluster, Load, wait_for
 
 KILLS = 3
 
@@ -41,4 +41,64 @@ def test_leaders_that_are_killed(cluster: Cluster) -> None:
             leader.start()
             leader.server.wait_ready()
     assert max(times) < 5, times
+    check(cluster, load)
+
+
+@pytest.mark.slow
+def test_a_leader_that_stands_still_is_replaced_and_comes_back(cluster: Cluster) -> None:
+    with Load(cluster) as load:
+        leader = cluster.wait_leader()
+        leader.server.pause()
+        assert load.wait_progress() < 8
+        leader.server.resume()
+        load.wait_progress()
+        # It believed to lead, and must not have acknowledged anything since.
+        wait_for("another leader", lambda: cluster.leader() not in (None, leader))
+    check(cluster, load)
+
+
+@pytest.mark.slow
+def test_a_follower_is_not_missed_and_catches_up(cluster: Cluster) -> None:
+    with Load(cluster) as load:
+        follower = cluster.followers()[0]
+        follower.server.kill()
+        assert load.wait_progress() < 2
+        follower.start()
+        follower.server.wait_ready()
+        load.wait_progress()
+    check(cluster, load)
+
+
+@pytest.mark.slow
+def test_a_rolling_restart(cluster: Cluster) -> None:
+    """Each member stops in order: a leader hands over before it goes."""
+    waits: list[float] = []
+    with Load(cluster) as load:
+        for member in cluster.members:
+            before = len(load.gaps_s)
+            member.server.stop()
+            load.wait_progress()
+            member.start()
+            member.server.wait_ready()
+            wait_for("it has caught up", lambda one=member: cluster.is_level(one))
+            waits.append(max(load.gaps_s[before:]))
+    assert max(waits) < 1.5, waits
+    check(cluster, load)
+
+
+@pytest.mark.slow
+def test_the_last_two_members_lose_their_quorum_and_find_it_again(cluster: Cluster) -> None:
+    with Load(cluster) as load:
+        followers = cluster.followers()
+        for follower in followers:
+            follower.server.kill()
+        count = len(load.acked)
+        leader = next(one for one in cluster.members if one not in followers)
+        wait_for("the leader steps down", lambda: leader.raft()["isLeading"] is False)
+        assert len(load.acked) <= count + 1, "acknowledged without a majority"
+        for follower in followers:
+            follower.start()
+        for follower in followers:
+            follower.server.wait_ready()
+        load.wait_progress()
     check(cluster, load)
