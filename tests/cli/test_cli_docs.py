@@ -7,10 +7,8 @@ import pytest
 
 from cli.command_reference import DOCS, MARKER, PAGES, table
 from cli.conftest import Run, run_command
+from docs.pages import Page
 from tianzhou.admin.commands.failures import ExitCode
-
-ENGLISH = (DOCS / "command-line.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -27,7 +25,7 @@ def test_the_exit_codes_are_those_of_the_code(name: str) -> None:
 
 
 def test_every_command_works(run: Run) -> None:
-    lines = "".join(BLOCK.findall(ENGLISH)).splitlines()
+    lines = "".join(Page("docs/command-line.md").blocks("sh")).splitlines()
     assert len(lines) > 15
     for line in lines:
         words = shlex.split(line)

@@ -7,20 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from docs.pages import Page
 from tianzhou.testing import RunningBroker
 from tianzhou.testing.kit.faults import Faults
 
-DOCS = Path(__file__).parents[2] / "docs"
-ENGLISH, CHINESE = (
-    (DOCS / name).read_text(encoding="utf-8") for name in ("testing.md", "testing.zh-CN.md")
-)
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-EXAMPLES = [code for language, code in BLOCK.findall(ENGLISH) if language == "python"]
-
-
-def first_cells(text: str) -> list[str]:
-    return [name for row in re.findall(r"^\| (`.+?`) \|", text, re.MULTILINE) for name in
-            re.findall(r"`(\w+)", row)]  # fmt: skip
+PAGE = Page("docs/testing.md")
+EXAMPLES = PAGE.blocks("python")
 
 
 def run(*arguments: str, cwd: Path) -> str:
@@ -46,20 +38,10 @@ def test_the_examples_work(tmp_path: Path) -> None:
     assert (len(tests), len(scripts)) == (9, 1)
 
 
-def test_both_languages_show_the_same() -> None:
-    assert BLOCK.findall(ENGLISH) == BLOCK.findall(CHINESE)
-    assert re.findall(r"^(#+) ", ENGLISH, re.MULTILINE) == re.findall(
-        r"^(#+) ", CHINESE, re.MULTILINE
-    )
-    assert first_cells(ENGLISH) == first_cells(CHINESE)
-    assert "](testing.zh-CN.md)" in ENGLISH
-    assert "](testing.md)" in CHINESE
-
-
 def test_the_tables_are_complete(mq: RunningBroker) -> None:
     """Said twice, so it is compared."""
     of_faults = {name for name in dir(Faults) if not name.startswith("_")}
     of_mq = {name for name in dir(mq) if not name.startswith("_")}
-    listed = first_cells(ENGLISH)
+    listed = [re.findall(r"\w+", name)[0] for cell in PAGE.first_cells for name in cell]
     assert set(listed[: len(of_faults)]) == of_faults
     assert sorted(listed[len(of_faults) :]) == sorted(of_mq)

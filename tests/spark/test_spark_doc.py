@@ -9,17 +9,14 @@ from pyspark.sql import SparkSession
 
 import tianzhou.spark
 from clients import server_process
+from docs.pages import NAMESERVER, Page
 from tianzhou.spark.option_values import Option
 from tianzhou.spark.options import READ, STORE, WRITE
 from tianzhou.spark.rows import COLUMNS
 from tianzhou.spark.schema import TOPIC
 
-DOCS = Path(__file__).parents[2] / "docs"
-ENGLISH, CHINESE = ((DOCS / name).read_text("utf-8") for name in ("spark.md", "spark.zh-CN.md"))
-
-
-def blocks(text: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+PAGE = Page("docs/spark.md")
+ENGLISH = PAGE.text
 
 
 def rows(text: str) -> list[tuple[str, str]]:
@@ -42,8 +39,8 @@ def test_the_examples_work(
     known: dict[str, object] = {}
     try:
         with contextlib.chdir(tmp_path):
-            for code in blocks(ENGLISH):
-                here = code.replace("127.0.0.1:9876", server.nameserver)
+            for code in PAGE.blocks("python"):
+                here = code.replace(NAMESERVER, server.nameserver)
                 here = re.sub(f'"({names})"', rf'"{tmp_path}/\1"', here)
                 exec(compile(here, "spark.md", "exec"), known)
         assert spark.read.parquet(str(tmp_path / "archive")).count() == 2
@@ -78,12 +75,3 @@ def test_every_name_of_an_error_is_explained() -> None:
     used = set(re.findall(r'SourceError\(\s*"([A-Z_]+)"', text))
     used |= set(re.findall(r"\[ROCKETMQ\.([A-Z_]+)\]", text))
     assert used == set(re.findall(r"`ROCKETMQ\.([A-Z_]+)`", ENGLISH))
-
-
-def test_both_languages_say_the_same() -> None:
-    assert blocks(ENGLISH) == blocks(CHINESE)
-    names = [re.findall(r"`[^`]+`", first) for first, _ in rows(ENGLISH)]
-    assert names == [re.findall(r"`[^`]+`", first) for first, _ in rows(CHINESE)]
-    assert len(re.findall(r"^#+ ", ENGLISH, re.MULTILINE)) == len(
-        re.findall(r"^#+ ", CHINESE, re.MULTILINE)
-    )

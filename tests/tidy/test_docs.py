@@ -10,37 +10,29 @@ import pytest
 from doc_tables import only_table, read, section_of, tables_of
 from sources import ROOT, SRC, documents, name_of, python_files, tree_of
 
+from docs.pages import Page
+
 ARCHITECTURE = read(ROOT / "ARCHITECTURE.md")
 PROJECT: dict[str, Any] = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+PAGES = [Page(name_of(path)) for path in documents()]
 LOUD = (
     "blazing", "cutting-edge", "effortless", "game-chang", "powerful", "revolution", "robust",
     "seamless", "state-of-the-art", "world-class", "enterprise-grade", "battle-tested",
 )  # fmt: skip
 
 
-def prose_of(path: Path) -> str:
-    """The text without code blocks."""
-    return re.sub(r"^```.*?^```$", "", read(path), flags=re.DOTALL | re.MULTILINE)
-
-
-def anchors_of(path: Path) -> set[str]:
-    """How GitHub names the headings of a page."""
-    titles = re.findall(r"^#+ (.+)$", prose_of(path), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
-@pytest.mark.parametrize("path", documents(), ids=name_of)
-def test_links_lead_somewhere(path: Path) -> None:
-    for target in LINK.findall(prose_of(path)):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Page) -> None:
+    for target in page.links:
         if target.startswith(("http://", "https://", "mailto:")):
             continue
         place, _, anchor = target.partition("#")
-        found = (path.parent / place).resolve() if place else path
+        found = (page.path.parent / place).resolve() if place else page.path
         assert found.exists(), f"{target} is not there"
         assert ROOT in found.parents, f"{target} leads out of the repository"
-        assert not anchor or anchor in anchors_of(found), f"no heading {anchor} in {place}"
+        assert not anchor or anchor in Page(name_of(found)).anchors, f"no heading {anchor}"
 
 
 @pytest.mark.parametrize("path", documents(), ids=name_of)
@@ -51,10 +43,10 @@ def test_words_are_plain(path: Path) -> None:
     assert not re.search("[\U0001f300-\U0001faff\u2600-\u27bf]", text)
 
 
-@pytest.mark.parametrize("path", documents(), ids=name_of)
-def test_lines_fit(path: Path) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lines_fit(page: Page) -> None:
     """Tables and links may be longer; a paragraph is not."""
-    for line in prose_of(path).splitlines():
+    for line in page.prose.splitlines():
         assert len(line) <= 125 or line.startswith("|") or "](" in line, line
 
 
@@ -64,7 +56,7 @@ def test_every_document_is_reachable() -> None:
     while todo:
         path = todo.pop()
         seen.add(path)
-        for target in LINK.findall(prose_of(path)):
+        for target in Page(name_of(path)).links:
             found = (path.parent / target.partition("#")[0]).resolve()
             if found.suffix == ".md" and found not in seen and found.exists():
                 todo.append(found)

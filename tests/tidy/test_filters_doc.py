@@ -6,6 +6,7 @@ import pytest
 from doc_tables import only_table, read, section_of, tables_of
 from sources import ROOT
 
+from docs.pages import Page
 from tianzhou.filter import limits
 from tianzhou.filter.errors import FilterError
 from tianzhou.filter.sql92 import compile_sql
@@ -38,7 +39,7 @@ def test_words() -> None:
 
 
 def test_the_example_compiles() -> None:
-    (example,) = re.findall(r"^```sql\n(.*?)^```$", DOC, re.DOTALL | re.MULTILINE)
+    (example,) = Page("docs/filters.md").blocks("sql")
     expression = compile_sql(example)
     assert expression.matches(b"price\x0115\x02region\x01south\x02express\x01TRUE\x02")
     assert not expression.matches(b"price\x0125\x02region\x01north\x02")
