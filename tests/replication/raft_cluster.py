@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -59,8 +59,7 @@ class Member:
         self.data = directory / "data"
         directory.mkdir(parents=True)
         conf = directory / "broker.conf"
-        lines = {**SETTINGS, "listenPort": str(port)}
-        conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        self._conf, self._settings = conf, {**SETTINGS, "listenPort": str(port)}
         self._arguments = [
             "broker", "-n", nameserver, "-c", str(conf), "--data", str(self.data),
             "--raft-group", GROUP, "--raft-peers", peers, "--raft-id", name,
@@ -68,7 +67,9 @@ class Member:
         self._always = len(self._arguments)
         self.server = Server(name, self._arguments, directory)
 
-    def start(self, *extra: str) -> None:
+    def start(self, *extra: str, settings: Mapping[str, str] = {}) -> None:
+        self._settings |= settings
+        self._conf.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
         self._arguments[self._always :] = extra
         self.server.start()
 
@@ -102,6 +103,8 @@ class Cluster:
         ports = range(first + 1, first + 2 * size + 1, 2)
         self.spare_port = first + 2 * size + 1
         self._directory = directory
+        self.settings: dict[str, str] = {}
+        """Besides those of every test."""
         self.peers = ";".join(f"n{rank}={HOST}:{port}" for rank, port in enumerate(ports))
         self.members = [
             Member(f"n{rank}", directory / f"n{rank}", self.nameserver, self.peers, port + 1)
@@ -112,7 +115,7 @@ class Cluster:
         self._names.start()
         self._names.wait_ready()
         for member in self.members:
-            member.start("--raft-new")
+            member.start("--raft-new", settings=self.settings)
         for member in self.members:
             member.server.wait_ready()
         wait_for("a leader", lambda: self.leader() is not None)
