@@ -1,0 +1,88 @@
+"""Where two logs part."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.replication.ha_epochs import (
+    Mark,
+    Marks,
+    appointed,
+    epoch_of,
+    first,
+    is_later,
+    known_at,
+    parting,
+    restarted,
+)
+
+
+def marks(*starts: int) -> Marks:
+    return tuple(Mark(epoch=1, run=n, start=s, token=f"t{n}") for n, s in enumerate(starts))
+
+
+def test_equal_histories_part_at_the_end_of_the_shorter() -> None:
+    assert parting(marks(0, 100), 250, marks(0, 100)) == 250
+    assert parting(marks(0), 80, marks(0, 100)) == 80
+    # The master began anew at 100: what we had beyond is not its own.
+    assert parting(marks(0), 130, marks(0, 100)) == 100
+
+
+def test_a_promotion_elsewhere_ends_our_branch() -> None:
+    old = first("aa")
+    new = appointed(old, PhysicalOffset(500), token="bb")
+    ours = restarted(old, PhysicalOffset(800), token="cc")
+    assert parting(ours, 900, new) == 500
+    assert is_later(new, ours)
+    assert not is_later(ours, new)
+    assert epoch_of(new) == 2
+
+
+def test_two_who_were_promoted_at_the_same_moment_are_told_apart() -> None:
+    old = first("aa")
+    one = appointed(old, PhysicalOffset(500), token="bb")
+    other = appointed(old, PhysicalOffset(500), token="cc")
+    assert parting(one, 700, other) == 500
+
+
+def test_strangers_never_were_one_log() -> None:
+    assert parting(first("aa"), 10, first("bb")) is None
+    assert parting((), 10, first("bb")) is None
+
+
+def test_marks_of_bytes_that_never_came_do_not_count() -> None:
+    assert known_at(marks(0, 100, 200), 150) == marks(0, 100)
+    assert appointed(marks(0, 100, 200), PhysicalOffset(150), token="x")[:-1] == marks(0, 100)
+    assert epoch_of(appointed(first("a"), PhysicalOffset(0), token="x", above=9)) == 10
+
+
+@given(
+    common=st.lists(st.integers(1, 20), max_size=4),
+    mine=st.lists(st.integers(1, 20), max_size=3),
+    theirs=st.lists(st.integers(1, 20), max_size=3),
+    rest=st.integers(0, 30),
+)
+def test_bytes_before_the_parting_have_the_same_author(
+    common: list[int], mine: list[int], theirs: list[int], rest: int
+) -> None:
+    """Follow any two histories with a common past: who wrote a byte is the same up to there."""
+
+    def history(sizes: list[int], branch: str, shared: int) -> Marks:
+        found, at = [Mark(epoch=1, run=0, start=0, token="root")], 0
+        for rank, size in enumerate(sizes):
+            at += size
+            token = f"c{rank}" if rank < shared else f"{branch}{rank}"
+            found.append(Mark(epoch=1, run=rank + 1, start=at, token=token))
+        return tuple(found)
+
+    ours = history(common + mine, "m", len(common))
+    other = history(common + theirs, "t", len(common))
+    end = ours[-1].start + rest
+    cut = parting(ours, end, other)
+    assert cut is not None
+    assert cut <= end
+
+    def author(history: Marks, offset: int) -> Mark:
+        return max((mark for mark in history if mark.start <= offset), key=lambda m: m.run)
+
+    assert all(author(ours, at) == author(other, at) for at in range(cut))

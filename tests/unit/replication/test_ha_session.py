@@ -1,0 +1,179 @@
+"""The master's side of a connection."""
+
+import random
+import struct
+
+import pytest
+from ha_pair import FILE_BYTES, FIRST, FakeLog, byte_at, facts, hello, slave_session, stream
+
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.replication import ha_follower
+from tianzhou.replication.errors import PeerRefused, PeerSilent, Superseded
+from tianzhou.replication.ha_epochs import Mark
+from tianzhou.replication.ha_frames import FRAME, REPORT, Probe, encode_words
+from tianzhou.replication.ha_session import ALLOWED, MasterSession, State
+
+
+def report(offset: int) -> bytes:
+    return REPORT.pack(offset)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 8, 13, 100])
+def test_a_slave_of_ours_gets_the_log_in_order_however_bytes_are_cut(cut: int) -> None:
+    log = FakeLog(end=2500)
+    master, slave = log.session(facts()), slave_session(hello())
+    answer = b"".join(_in_pieces(master, slave.greeting(), cut))
+    assert slave.received(answer, 0.0) == []
+    assert slave.welcome is not None
+    assert (slave.welcome.end, slave.welcome.file_bytes) == (2500, FILE_BYTES)
+    master.received(slave.agreed() + slave.report(PhysicalOffset(0), 0.0), 0.0)
+    assert master.is_streaming
+    sent = stream(master)
+    got: dict[int, int] = {}
+    for at in range(0, len(sent), cut):
+        for piece in slave.received(sent[at : at + cut], 0.0):
+            got |= {piece.offset + rank: byte for rank, byte in enumerate(piece.data)}
+    assert got == {offset: byte_at(offset) for offset in range(2500)}
+    assert slave.master_end == 2500
+    master.received(slave.report(PhysicalOffset(2500), 0.0), 0.0)
+    assert master.acked == 2500
+
+
+def _in_pieces(master: MasterSession, data: bytes, cut: int) -> list[bytes]:
+    return [master.received(data[at : at + cut], 0.0) for at in range(0, len(data), cut)]
+
+
+def test_frames_stay_inside_a_file_and_below_the_limit() -> None:
+    master = FakeLog(end=2500).session(facts())
+    master.received(report(900), 0.0)  # one of RocketMQ's
+    sent, at = stream(master), 0
+    frames: list[tuple[int, int]] = []
+    while at < len(sent):
+        offset, size = FRAME.unpack_from(sent, at)
+        frames.append((offset, size))
+        at += FRAME.size + size
+    assert frames[0] == (900, 100)
+    assert all(size <= 100 and offset // FILE_BYTES == (offset + size - 1) // FILE_BYTES
+               for offset, size in frames)  # fmt: skip
+    assert sum(size for _, size in frames) == 1600
+
+
+def test_an_empty_rocketmq_slave_begins_with_the_last_file() -> None:
+    master = FakeLog(end=2500).session(facts())
+    master.received(report(0), 0.0)
+    assert master.next_range() == (2000, 100)
+    assert master.acked == 0
+
+
+@pytest.mark.parametrize("wrong", [2501, 400, 1 << 62])
+def test_a_report_beyond_what_was_sent_or_going_back_ends_it(wrong: int) -> None:
+    master = FakeLog(end=2500).session(facts())
+    master.received(report(500), 0.0)
+    stream(master)
+    with pytest.raises(PeerRefused, match=str(wrong)):
+        master.received(report(wrong), 0.0)
+
+
+def test_a_report_of_what_was_not_sent_yet_ends_it() -> None:
+    master = FakeLog(end=2500).session(facts())
+    master.received(report(500), 0.0)
+    with pytest.raises(PeerRefused, match="up to 500"):
+        master.received(report(600), 0.0)
+
+
+@pytest.mark.parametrize("start", [2501, -5])
+def test_a_slave_can_begin_only_where_the_log_is(start: int) -> None:
+    master = FakeLog(min=1000, end=2500).session(facts())
+    with pytest.raises(PeerRefused):
+        master.received(struct.pack(">q", start), 0.0)
+    behind = FakeLog(min=1000, end=2500).session(facts())
+    with pytest.raises(PeerRefused, match="1000 to 2500"):
+        behind.received(report(999), 0.0)
+
+
+def test_strangers_are_refused() -> None:
+    for told, reason in (
+        (hello(name="broker-b"), "broker-b"),
+        (hello(id=0), "id 0"),
+        (hello(end=10, marks=(Mark(epoch=1, run=0, start=0, token="zz"),)), "another log"),
+        (hello(end=10), "another log"),
+    ):
+        with pytest.raises(PeerRefused, match=reason):
+            FakeLog(end=100).session(facts()).received(encode_words(told), 0.0)
+    with pytest.raises(PeerRefused, match="ha_plain_peers"):
+        FakeLog().session(facts(admits_plain=False)).received(report(0), 0.0)
+
+
+def test_a_log_without_a_history_must_end_with_our_bytes() -> None:
+    probe = Probe(start=0, size=10, crc=77)
+    log = FakeLog(end=100, known={probe})
+    log.session(facts()).received(encode_words(hello(end=10, probe=probe)), 0.0)
+
+
+def test_a_slave_that_knows_a_later_master_is_believed() -> None:
+    later = (*FIRST, Mark(epoch=2, run=0, start=50, token="bb"))
+    with pytest.raises(Superseded) as caught:
+        FakeLog(end=100).session(facts()).received(encode_words(hello(end=60, marks=later)), 0.0)
+    assert caught.value.epoch == 2
+
+
+def test_a_secret_must_be_proven_by_both() -> None:
+    log = FakeLog(end=100)
+    master, slave = log.session(facts(secret="s3")), slave_session(hello(), secret="s3")
+    slave.received(master.received(slave.greeting(), 0.0), 0.0)
+    master.received(slave.agreed(), 0.0)
+    master.received(slave.report(PhysicalOffset(0), 0.0), 0.0)
+    assert master.is_streaming
+    liar = log.session(facts(secret="s3"))
+    liar.received(encode_words(hello()), 0.0)
+    with pytest.raises(PeerRefused, match="did not prove"):
+        liar.received(report(0), 0.0)
+    wrong = slave_session(hello(), secret="other")
+    with pytest.raises(PeerRefused, match="does not know the secret"):
+        wrong.received(log.session(facts(secret="s3")).received(wrong.greeting(), 0.0), 0.0)
+
+
+def test_both_notice_silence_and_show_that_they_live() -> None:
+    master, slave = FakeLog(end=100).session(facts()), slave_session(None)
+    master.received(slave.report(PhysicalOffset(0), 0.0), 0.0)
+    assert master.tick(4.9) == b""
+    assert master.tick(5.1) == FRAME.pack(0, 0)
+    assert slave.received(FRAME.pack(0, 0), 5.1) == []
+    assert slave.tick(5.1) == REPORT.pack(0)
+    with pytest.raises(PeerSilent, match="nothing was heard"):
+        master.tick(20.5)
+    with pytest.raises(PeerSilent):
+        slave.tick(25.2)
+
+
+def test_garbage_never_does_anything_but_end_the_connection() -> None:
+    dice = random.Random(7)
+    for _ in range(3000):
+        master = FakeLog(min=1000, end=2500).session(facts())
+        data = bytes(dice.choices(range(256), k=dice.randrange(1, 60)))
+        try:
+            master.received(data, 0.0)
+        except PeerRefused:
+            continue
+        assert not master.is_streaming or 1000 <= master.acked <= 2500
+    for _ in range(3000):
+        slave = slave_session(hello() if dice.random() < 0.5 else None)
+        data = bytes(dice.choices(range(256), k=dice.randrange(1, 60)))
+        try:
+            pieces = slave.received(data, 0.0)
+        except PeerRefused:
+            continue
+        assert all(piece.offset >= 0 for piece in pieces)
+
+
+def test_a_hello_is_nothing_but_negative_offsets_to_who_does_not_know_it() -> None:
+    words = encode_words(hello(end=123_456, marks=FIRST))
+    assert len(words) % 8 == 0
+    assert all(offset < 0 for (offset,) in REPORT.iter_unpack(words))
+
+
+def test_the_states_are_those_of_the_documents() -> None:
+    assert ALLOWED[State.STREAMING] == frozenset()
+    assert {s for targets in ALLOWED.values() for s in targets} == set(State) - {State.GREETING}
+    states = ha_follower.State
+    assert ha_follower.ALLOWED[states.WAITING] == {states.AGREED, states.STREAMING}
