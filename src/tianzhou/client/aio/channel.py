@@ -70,7 +70,9 @@ class Channel(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's has no such base
         self._transport.set_write_buffer_limits(WRITE_BYTES_MAX)
-        self._remote = transport.get_extra_info("peername")[:2]
+        name = transport.get_extra_info("peername")
+        if name is not None:  # the other side may be gone already; then we hear so next
+            self._remote = name[:2]
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer.writable()

@@ -1,0 +1,42 @@
+"""A connection of a client whose other side is gone before it could begin."""
+
+import asyncio
+
+from tianzhou.client.aio.channel import Channel, Owner
+from tianzhou.net.exchange import Request
+
+
+class Keeper:
+    def __init__(self) -> None:
+        self.closings = 0
+
+    def requested(self, channel: Channel, request: Request) -> None:
+        raise AssertionError("nobody asked anything")
+
+    def closed(self, channel: Channel) -> None:
+        self.closings += 1
+
+
+class DeadTransport(asyncio.Transport):
+    """As asyncio shows a socket that was reset before the loop came to it: nobody is there."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return True
+
+
+def test_a_peer_that_is_gone_at_once_is_no_error() -> None:
+    keeper = Keeper()
+    owner: Owner = keeper
+    loop = asyncio.new_event_loop()
+    try:
+        channel = Channel("127.0.0.1:1", owner, loop, silent_s=5.0)
+        channel.connection_made(DeadTransport())
+        assert channel.remote == "unknown:0"
+        assert not channel.is_open
+        channel.connection_lost(ConnectionResetError("reset"))
+        assert keeper.closings == 1
+    finally:
+        loop.close()
