@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Final
 
 from clients.cpp_client import ClientProcess, Facts
+from tianzhou.testing.chaos import stage as shapes
 from tianzhou.testing.chaos.cluster import TOPIC, Cluster
 from tianzhou.testing.chaos.history import FOREVER, Delivery, History, Outcome, Place, Queue, Send
 from tianzhou.testing.chaos.load import Foreigners
+from tianzhou.testing.chaos.scenarios import Scenario
 from tianzhou.testing.chaos.values import value_in
 
 CLIENT: Final = "cpp0"
@@ -85,5 +87,8 @@ def _send(began: Facts, ended: Facts | None) -> Send:
     )  # fmt: skip
 
 
-def cpp_clients(python: Path, *, has_consumer: bool) -> Foreigners:
+def cpp_clients(python: Path, scenario: Scenario) -> Foreigners:
+    """A consumer only where no master goes: it then waits half a minute for an answer that does
+    not come."""
+    has_consumer = scenario.shape is shapes.pair and not scenario.kills_masters
     return lambda cluster, history: CppLoad(python, cluster, history, has_consumer=has_consumer)

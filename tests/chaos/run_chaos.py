@@ -34,9 +34,10 @@ from rich.table import Table
 
 from chaos.cpp_load import cpp_clients
 from clients.cpp_client import installed
-from tianzhou.testing.chaos import stage as shapes
+from tianzhou.testing.chaos.failovers import percentile, play_of
 from tianzhou.testing.chaos.history import Outcome
-from tianzhou.testing.chaos.scenarios import SCENARIOS, Play, Report
+from tianzhou.testing.chaos.scenarios import Report
+from tianzhou.testing.chaos.table import SCENARIOS
 
 PLACE: Final = Path("build/chaos")
 LEDGER: Final = Path("build/chaos.jsonl")
@@ -63,8 +64,7 @@ def play(name: str, seed: int, python: Path) -> Done:
     scenario = SCENARIOS[name]
     place = PLACE / f"{name.replace('/', '-')}-{seed}"
     shutil.rmtree(place, ignore_errors=True)
-    has_consumer = scenario.shape is not shapes.two and not scenario.what.stops_sends
-    playing = Play(scenario, place.resolve(), seed, cpp_clients(python, has_consumer=has_consumer))
+    playing = play_of(scenario, place.resolve(), seed, cpp_clients(python, scenario))
     playing.tell = lambda what: _news[0].put((name, what))
     try:
         report = playing.run()
@@ -131,6 +131,7 @@ def _note(done: Done, seed: int) -> None:
             "recovery_s": round(done.report.recovery_s, 3),
             "level_s": round(done.report.level_s, 3),
             "deliveries": done.report.deliveries,
+            "failovers_s": [round(seconds, 3) for seconds in done.report.failovers_s],
             **{outcome.value: count for outcome, count in done.report.counts.items()},
         }
     LEDGER.parent.mkdir(parents=True, exist_ok=True)
@@ -176,6 +177,14 @@ def main() -> None:
         console.print(done.failure, markup=False, highlight=False)
         console.print(f"replay: make chaos ONLY={done.name} SEED={options.seed}", style="bold")
     acknowledged = sum(done.report.counts[Outcome.OK] for done in found if done.report)
+    waits = [seconds for done in found if done.report for seconds in done.report.failovers_s]
+    if waits:
+        kills = sum(SCENARIOS[done.name].rounds for done in found if done.report)
+        console.print(
+            f"{kills} leaders killed; until a client's next acknowledged send: median "
+            f"{percentile(waits, 0.5):.2f} s, 99th percentile {percentile(waits, 0.99):.2f} s, "
+            f"longest {max(waits):.2f} s"
+        )
     console.print(
         f"{len(found) - len(failed)} of {len(found)} scenarios kept what was promised, "
         f"{acknowledged:,} acknowledged messages"

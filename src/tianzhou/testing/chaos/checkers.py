@@ -18,6 +18,9 @@ COMPLAINTS_MAX: Final = 10
 FORGETS_S: Final = 10.0
 """What a group confirmed in so long before a fault may come again: clients report every five
 seconds and brokers save every five."""
+PATIENCE_S: Final = 0.9
+"""A send that took so long may have been tried again: the machine was busy, and a broker answered
+that a slave did not confirm in time."""
 IN_FLIGHT_MAX: Final = 1_000
 """What a client may have in hand beyond that."""
 
@@ -209,7 +212,7 @@ def offsets_follow_deliveries(history: History, found: Evidence, _: Promise) -> 
 
 def copies_are_explained(history: History, found: Evidence, _: Promise) -> Iterator[str]:
     """7. A message is stored more than once only where its sender may have tried again: not more
-    often than its tries, and not where the first was answered in peace."""
+    often than its tries, and not where it was answered in peace and at once."""
     sends = {send.value: send for send in history.sends}
     copies = Counter(found.stored().values())
     for value, count in copies.items():
@@ -218,12 +221,14 @@ def copies_are_explained(history: History, found: Evidence, _: Promise) -> Itera
             continue
         if count > send.tries_max:
             yield f"{value} is stored {count} times; its client tries {send.tries_max} times"
-        elif not any(_touches(trouble, send) for trouble in history.troubles):
+        elif send.ended - send.began < PATIENCE_S and not _is_disturbed(send, history):
             yield f"{value} is stored {count} times, and nothing went wrong meanwhile"
 
 
-def _touches(trouble: Trouble, send: Send) -> bool:
-    return send.began <= trouble.ended and send.ended >= trouble.began
+def _is_disturbed(send: Send, history: History) -> bool:
+    return any(
+        send.began <= trouble.ended and send.ended >= trouble.began for trouble in history.troubles
+    )
 
 
 def redeliveries_are_explained(history: History, _: Evidence, promise: Promise) -> Iterator[str]:

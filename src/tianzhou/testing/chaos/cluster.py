@@ -30,7 +30,7 @@ SETTINGS: Final = {
     "autoCreateTopicEnable": "false",
     "metadata_ms": "500",
     "ha_retry_ms": "500",
-    "syncMasterFlushTimeout": "1000",
+    "slaveTimeout": "1000",
 }
 
 
@@ -76,8 +76,8 @@ class Broker:
             "haListenPort": str(port + 1), **settings,
         }  # fmt: skip
         conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-        arguments = ["broker", "-n", nameserver, "-c", str(conf), "--data", str(self.data)]
-        self.server = Server(name, arguments, directory)
+        arguments = ["-n", nameserver, "-c", str(conf), "--data", str(self.data), "--no-http"]
+        self.server = Server(name, ["broker", *arguments], directory)
 
     @property
     def name(self) -> str:

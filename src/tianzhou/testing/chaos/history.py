@@ -104,30 +104,30 @@ class History:
     commits: list[Commit] = field(default_factory=list[Commit])
     turns: list[Turn] = field(default_factory=list[Turn])
     troubles: list[Trouble] = field(default_factory=list[Trouble])
-    _adding: threading.Lock = field(default_factory=threading.Lock)
+    adding: threading.Lock = field(default_factory=threading.Lock)
 
     def sent(self, send: Send) -> None:
-        with self._adding:
+        with self.adding:
             self.sends.append(send)
 
     def delivered(self, deliveries: Iterable[Delivery]) -> None:
-        with self._adding:
+        with self.adding:
             self.deliveries.extend(deliveries)
 
     def acknowledged(self, began: float = 0.0, ended: float = FOREVER) -> int:
         """How many sends were answered with SEND_OK in this time."""
-        with self._adding:
+        with self.adding:
             return sum(
                 send.outcome is Outcome.OK and began <= send.ended < ended for send in self.sends
             )
 
     def values_of(self, group: str) -> set[str]:
-        with self._adding:
+        with self.adding:
             return {delivery.value for delivery in self.deliveries if delivery.group == group}
 
     def longest_silence(self, began: float, ended: float) -> float:
         """The longest time without an acknowledged send."""
-        with self._adding:
+        with self.adding:
             times = sorted(
                 send.ended
                 for send in self.sends

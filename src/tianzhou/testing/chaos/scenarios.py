@@ -1,4 +1,4 @@
-"""Scenarios: which fault, on which shape, in which mode. One table, and one way to play them all.
+"""One scenario: which fault, on which shape, in which mode; and how it is played.
 
 A scenario that passes because nothing was sent proves nothing, so volumes are asserted: before,
 during and after the fault.
@@ -15,7 +15,7 @@ from typing import Final
 
 from tianzhou.testing.chaos import stage as shapes
 from tianzhou.testing.chaos.checkers import Promise, complaints
-from tianzhou.testing.chaos.cluster import MODES, Mode
+from tianzhou.testing.chaos.cluster import Mode
 from tianzhou.testing.chaos.faults import FAULTS, RAFT_FAULTS, Fault
 from tianzhou.testing.chaos.history import History, Outcome, Trouble
 from tianzhou.testing.chaos.load import Foreigners, Load
@@ -46,6 +46,8 @@ class Scenario:
     mode: Mode
     shape: Shape = shapes.pair
     pace: Pace = Pace()
+    rounds: int = 0
+    """How often the leader is killed, instead of one fault."""
 
     @property
     def name(self) -> str:
@@ -56,7 +58,12 @@ class Scenario:
 
     @property
     def what(self) -> Fault:
+        """Which fault strikes; only without rounds."""
         return (RAFT_FAULTS if self.shape is shapes.raft else FAULTS)[self.fault]
+
+    @property
+    def kills_masters(self) -> bool:
+        return bool(self.rounds) or self.what.stops_sends
 
     def promise(self, groups: tuple[str, ...]) -> Promise:
         """Nothing here is a loss of power or of a disk: all modes keep everything."""
@@ -75,18 +82,10 @@ class Report:
     """The longest time without an acknowledged send."""
     recovery_s: float = 0.0
     """From the end of the fault to sends as before."""
+    failovers_s: list[float] = field(default_factory=list[float])
+    """From the death of a leader to the next acknowledged send, of each client and each kill."""
     level_s: float = 0.0
     """From the last send to replicas that are level."""
-
-
-PAIRS: Final = tuple(Scenario(fault, mode) for mode in MODES for fault in FAULTS if fault != "none")
-SINGLES: Final = tuple(
-    Scenario("kill-master", mode, shape)
-    for mode in (Mode(), Mode(sync_flush=True))
-    for shape in (shapes.alone, shapes.two)
-)
-GROUPS: Final = tuple(Scenario(fault, Mode(), shapes.raft) for fault in RAFT_FAULTS)
-SCENARIOS: Final = {scenario.name: scenario for scenario in (*SINGLES, *PAIRS, *GROUPS)}
 
 
 class Play:
