@@ -25,7 +25,7 @@ THIRD_PARTY = {
     "replication": set[str](),
     "nameserver": {"msgspec"},
     "broker": {"msgspec", "prometheus_client"},
-    "client": {"msgspec"},
+    "client": {"msgspec", "opentelemetry"},
     "spark": {"msgspec", "numpy", "pyarrow", "pyspark"},
     "proxy": {"google", "grpc", "msgspec"},
     "dashboard": {"jinja2", "msgspec", "starlette"},
@@ -47,6 +47,7 @@ ASYNC_SHELLS = (
     "broker/server.py",
     "broker/registration.py",  # asks name servers, and waits for their answers
     "client/aio/*",
+    "client/spans.py",  # runs listeners that are coroutine functions
     "client/sync/*consumer.py",  # what they hand to the loop in its thread
     "client/sync/lite_pull.py",
     "proxy/*",

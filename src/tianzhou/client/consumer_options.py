@@ -61,6 +61,9 @@ class ConsumerOptions:
     """Where broadcast offsets are kept. None: `.rocketmq_offsets` in the home directory."""
     trace: bool = False
     """Tell `RMQ_SYS_TRACE_TOPIC` what became of each message."""
+    spans: bool = False
+    """Run the listener in OpenTelemetry spans that are linked to those of the producers. Needs the
+    extra `tracing`."""
 
     def __post_init__(self) -> None:
         for name in _ABOVE_ZERO:

@@ -125,6 +125,9 @@ class ProducerOptions:
     trace: bool = False
     """Whether each send is told to `trace_topic`."""
     trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    spans: bool = False
+    """Whether each send is an OpenTelemetry span, whose context goes with the message. Needs the
+    extra `tracing`."""
 
     def __post_init__(self) -> None:
         for name in ("send_timeout_s", "try_timeout_s", "tries_max", "in_flight_count_max",

@@ -11,7 +11,7 @@ stale. A message may be stored twice when an answer is lost; both have one uniqu
 import asyncio
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
@@ -37,6 +37,9 @@ from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_send import RecallMessageRequest, RecallMessageResponse
 from tianzhou.wire.queues import MessageQueue
 
+if TYPE_CHECKING:
+    from tianzhou.client.spans import SendSpans
+
 _CLIENT: Final = ClientOptions()
 _OPTIONS: Final = ProducerOptions()
 
@@ -60,7 +63,13 @@ class Producer:
         self._client = client
         self._check = check
         self._outgoing: Outgoing | None = None
+        self._spans = self._spanned() if options.spans else None
         self._is_closing = False
+
+    def _spanned(self) -> "SendSpans":
+        from tianzhou.client.spans import SendSpans
+
+        return SendSpans(self.group)
 
     # Starting and closing
 
@@ -144,7 +153,9 @@ class Producer:
         if outgoing.flight.is_full:
             await outgoing.flight.room()
             self._running()
-        return await outgoing.send(message, queue, select, timeout_s)
+        if self._spans is None:
+            return await outgoing.send(message, queue, select, timeout_s)
+        return await self.send_async(message, queue=queue, select=select, timeout_s=timeout_s)
 
     def send_async(
         self,
@@ -155,7 +166,12 @@ class Producer:
         timeout_s: float | None = None,
     ) -> "asyncio.Future[SendResult]":
         """The same without waiting: the future of the result. Raises TooManyInFlight."""
-        return self._running().send(message, queue, select, timeout_s)
+        outgoing = self._running()
+        if self._spans is None:
+            return outgoing.send(message, queue, select, timeout_s)
+        return self._spans.around(
+            message, lambda carried: outgoing.send(carried, queue, select, timeout_s)
+        )
 
     async def send_oneway(
         self,
@@ -166,6 +182,16 @@ class Producer:
     ) -> None:
         """Write a message to a broker without an answer: nobody knows whether it is stored.
         Waits only for a connection, and while the broker does not read."""
+        if self._spans is None:
+            await self._write(message, queue, select)
+        else:
+            await self._spans.around_oneway(
+                message, lambda carried: self._write(carried, queue, select)
+            )
+
+    async def _write(
+        self, message: Message, queue: MessageQueue | None, select: Selector | None
+    ) -> None:
         outgoing = self._running()
         route = await self._cluster.route_for_sending(message.topic)
         post, pick = outgoing.post, pick_of(message, queue, select)
@@ -190,7 +216,11 @@ class Producer:
         if outgoing.flight.is_full:
             await outgoing.flight.room()
             self._running()
-        return await outgoing.send_batch(messages, queue, timeout_s)
+        if self._spans is None:
+            return await outgoing.send_batch(messages, queue, timeout_s)
+        return await self._spans.around_all(
+            messages, lambda carried: outgoing.send_batch(carried, queue, timeout_s)
+        )
 
     async def flush(self) -> None:
         """Send what is being gathered, and wait for everything in flight."""
@@ -212,7 +242,12 @@ class Producer:
 
     async def _send_half(self, message: Message) -> SendResult:
         added = {names.TRANSACTION_PREPARED: "true", names.PRODUCER_GROUP: self.group}
-        return await self._running().send_with(message, added, sys_flag=flags.TRANSACTION_PREPARED)
+        outgoing, prepared = self._running(), flags.TRANSACTION_PREPARED
+        if self._spans is None:
+            return await outgoing.send_with(message, added, sys_flag=prepared)
+        return await self._spans.around(
+            message, lambda carried: outgoing.send_with(carried, added, sys_flag=prepared)
+        )
 
     def _ended(self, message: Message, half: SendResult, state: TransactionState) -> None:
         if self._trace is not None:

@@ -18,10 +18,10 @@ Nothing dies silently: what ends a consumer is raised by `async for`, `run`, `cl
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from time import monotonic
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.cluster import Cluster
@@ -99,13 +99,21 @@ class PushConsumer:
 
     def listen(self, listener: One) -> One:
         """Call this for every message. Also as a decorator."""
-        self._set_listener(Listener(listener))
+        self._set_listener(Listener(self._spanned(listener, is_batch=False)))
         return listener
 
     def listen_batches(self, listener: Many) -> Many:
         """Call this with lists of up to `batch_size` messages, each list of one queue."""
-        self._set_listener(Listener(listener, batch_size=self.options.batch_size))
+        made = Listener(self._spanned(listener, is_batch=True), batch_size=self.options.batch_size)
+        self._set_listener(made)
         return listener
+
+    def _spanned(self, listener: Callable[..., Any], *, is_batch: bool) -> Callable[..., Any]:
+        if not self.options.spans:
+            return listener
+        from tianzhou.client.spans import listener_in_spans
+
+        return listener_in_spans(listener, self.group, is_batch=is_batch)
 
     def _set_listener(self, listener: Listener) -> None:
         if self._listener is not None or self._parts is not None:

@@ -1,0 +1,232 @@
+"""OpenTelemetry spans, recorded by the real SDK: one trace from the producer to the listener."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from consuming import asynchronous, consuming, until
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
+
+from tianzhou.client import ConsumerOptions, Message, Producer, ProducerOptions, spans, sync
+from tianzhou.client.core.outcome import ConsumeResult
+from tianzhou.client.core.received import ReceivedMessage
+from tianzhou.client.errors import RemoteError
+from tianzhou.client.spans import context_of, processing
+from tianzhou.testing import RunningBroker
+
+ALL = {"orders": "*"}
+SPANS = ProducerOptions(spans=True)
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> TracerProvider:
+    """The SDK of this test alone; the one of a process can be set only once."""
+    made = TracerProvider()
+    monkeypatch.setattr(spans, "_tracer", lambda: made.get_tracer("test"))
+    return made
+
+
+@pytest.fixture
+def ended(provider: TracerProvider) -> Iterator["Ended"]:
+    exporter = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    yield Ended(exporter)
+    provider.shutdown()
+
+
+class Ended:
+    """Spans that have ended, by what they are about."""
+
+    def __init__(self, exporter: InMemorySpanExporter) -> None:
+        self._exporter = exporter
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self._exporter.get_finished_spans() if span.name == name]
+
+    def one(self, name: str) -> ReadableSpan:
+        (span,) = self.named(name)
+        return span
+
+
+def trace_of(span: ReadableSpan) -> int:
+    assert span.context is not None
+    return span.context.trace_id
+
+
+def id_of(span: ReadableSpan) -> int:
+    assert span.context is not None
+    return span.context.span_id
+
+
+def attribute(span: ReadableSpan, name: str) -> object:
+    assert span.attributes is not None
+    return span.attributes.get(f"messaging.{name}")
+
+
+@asynchronous
+async def test_one_trace_from_the_producer_to_the_listener(
+    mq: RunningBroker, provider: TracerProvider, ended: Ended
+) -> None:
+    mq.create_topic("orders", queues=1)
+    inner: list[int] = []
+
+    async def listener(_message: ReceivedMessage) -> None:
+        inner.append(trace.get_current_span().get_span_context().span_id)
+
+    tracer = provider.get_tracer("shop")
+    async with Producer("shop", nameserver=mq.nameserver, options=SPANS) as producer:
+        with tracer.start_as_current_span("checkout"):
+            message = Message("orders", b"two apples", tags="fruit", keys=["T1"],
+                              properties={"colour": "red"})  # fmt: skip
+            result = await producer.send(message)
+    (stored,) = mq.stored("orders")
+    sent = ended.one("send orders")
+    version, trace_id, span_id, _ = stored.properties["traceparent"].split("-")
+    assert (version, trace_id) == ("00", format_trace_id(trace_of(sent)))
+    assert span_id == format_span_id(id_of(sent))
+    assert stored.properties["colour"] == "red"
+    async with consuming(mq, "billing", ALL, listener, spans=True):
+        await until(lambda: ended.named("process orders"))
+    outer, done = ended.one("checkout"), ended.one("process orders")
+    assert trace_of(outer) == trace_of(sent) == trace_of(done)
+    assert sent.parent is not None
+    assert sent.parent.span_id == id_of(outer)
+    assert done.parent is not None
+    assert done.parent.span_id == id_of(sent)
+    assert [link.context.span_id for link in done.links] == [id_of(sent)]
+    assert inner == [id_of(done)]  # what the listener does belongs to it
+    assert (sent.kind, done.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    for span in (sent, done):
+        assert attribute(span, "system") == "rocketmq"
+        assert attribute(span, "destination.name") == "orders"
+        assert attribute(span, "message.id") == result.message_id
+        assert attribute(span, "rocketmq.message.tag") == "fruit"
+        assert attribute(span, "rocketmq.message.keys") == ("T1",)
+        assert attribute(span, "destination.partition.id") == "0"
+    assert attribute(done, "consumer.group.name") == "billing"
+
+
+@asynchronous
+async def test_every_way_to_send_carries_a_context(mq: RunningBroker, ended: Ended) -> None:
+    mq.create_topic("orders", queues=1)
+    async with Producer("shop", nameserver=mq.nameserver, options=SPANS) as producer:
+        await producer.send_async(Message("orders", b"1"))
+        await producer.send_batch([Message("orders", b"2"), Message("orders", b"3")])
+        await producer.send_oneway(Message("orders", b"4"))
+        async with producer.transaction(Message("orders", b"5")):
+            pass
+    await until(lambda: len(mq.stored("orders")) == 5)
+    sent = ended.named("send orders")
+    parents = {m.properties["traceparent"].split("-")[2] for m in mq.stored("orders")}
+    assert parents == {format_span_id(id_of(span)) for span in sent}
+    assert len(parents) == 5
+    assert [attribute(span, "batch.message_count") for span in sent].count(2) == 2
+
+
+@asynchronous
+async def test_failures_are_told(mq: RunningBroker, ended: Ended) -> None:
+    mq.create_topic("orders", queues=1)
+    async with Producer("shop", nameserver=mq.nameserver, options=SPANS) as producer:
+        with mq.faults.refuse_sends(13, remark="no room for it"), pytest.raises(RemoteError):
+            await producer.send(Message("orders", b"x"))
+        with mq.faults.refuse_sends(13, remark="no room for it"), pytest.raises(RemoteError):
+            await producer.send_batch([Message("orders", b"x")] * 2)
+        await producer.send(Message("orders", b"poison"))
+    failed = ended.named("send orders")[:3]
+    assert [span.status.status_code for span in failed] == [StatusCode.ERROR] * 3
+    assert "no room for it" in str(failed[0].status.description)
+
+    async def listener(message: ReceivedMessage) -> ConsumeResult:
+        if not message.reconsume_times:
+            raise ValueError(message.body)
+        return ConsumeResult.LATER
+
+    async with consuming(mq, "billing", ALL, listener, spans=True, orderly=True, suspend_s=0.01):
+        await until(lambda: len(ended.named("process orders")) >= 2)
+    first = ended.named("process orders")[0]
+    assert first.status.status_code is StatusCode.ERROR
+    assert first.events[0].name == "exception"
+
+
+@asynchronous
+async def test_a_batch_is_linked_to_all_its_producers(mq: RunningBroker, ended: Ended) -> None:
+    mq.create_topic("orders", queues=1)
+    async with Producer("shop", nameserver=mq.nameserver, options=SPANS) as producer:
+        for number in range(3):
+            await producer.send(Message("orders", b"%d" % number))
+    async with Producer("plain", nameserver=mq.nameserver) as producer:
+        await producer.send(Message("orders", b"3"))
+    messages = mq.stored("orders")
+    with processing(*messages, group="billing") as span:
+        assert trace.get_current_span() is span
+    done = ended.one("process orders")
+    sent = ended.named("send orders")
+    assert [link.context.span_id for link in done.links] == [id_of(span) for span in sent]
+    assert done.parent is None
+    assert attribute(done, "batch.message_count") == 4
+    nothing = trace.get_current_span(context_of(messages[3])).get_span_context()
+    assert not nothing.is_valid  # its producer wrote no context
+
+
+def test_a_blocking_producer_and_a_listener_in_threads(
+    mq: RunningBroker, provider: TracerProvider, ended: Ended
+) -> None:
+    mq.create_topic("orders", queues=1)
+    tracer, done = provider.get_tracer("shop"), threading.Event()
+
+    def listener(_message: ReceivedMessage) -> None:
+        with tracer.start_as_current_span("write"):
+            done.set()
+
+    with (
+        sync.Producer("shop", nameserver=mq.nameserver, options=SPANS) as producer,
+        tracer.start_as_current_span("checkout"),
+    ):
+        producer.send(Message("orders", b"two apples"))
+    consumer = sync.PushConsumer(
+        "billing", nameserver=mq.nameserver, subscribe=ALL, options=ConsumerOptions(spans=True)
+    )
+    consumer.listen(listener)
+    with consumer:
+        assert done.wait(15)
+        mq.wait_until(lambda: ended.named("process orders"))
+    chain = [ended.one(name) for name in ("checkout", "send orders", "process orders", "write")]
+    assert len({trace_of(span) for span in chain}) == 1
+    for before, after in pairwise(chain):
+        assert after.parent is not None
+        assert after.parent.span_id == id_of(before)
+
+
+def test_without_an_sdk_nothing_is_recorded_and_messages_go_as_they_are(mq: RunningBroker) -> None:
+    mq.create_topic("orders", queues=1)
+    with sync.Producer("shop", nameserver=mq.nameserver, options=SPANS) as producer:
+        producer.send(Message("orders", b"x"))
+    assert "traceparent" not in mq.stored("orders")[0].properties
+
+
+def test_who_asks_for_no_spans_loads_nothing() -> None:
+    code = (
+        "import sys, tianzhou.client, tianzhou.client.sync\n"
+        "tianzhou.client.Producer('g', nameserver='127.0.0.1:1')\n"
+        "assert not [m for m in sys.modules if 'opentelemetry' in m], 'loaded'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_who_lacks_the_extra_is_told() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['opentelemetry'] = None\n"
+        "from tianzhou.client import Producer, ProducerOptions\n"
+        "Producer('g', nameserver='127.0.0.1:1', options=ProducerOptions(spans=True))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "pip install 'tianzhou[tracing]'" in done.stderr
