@@ -1,10 +1,14 @@
 """OpenTelemetry spans, recorded by the real SDK: one trace from the producer to the listener."""
 
+import asyncio
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 from consuming import asynchronous, consuming, until
@@ -230,3 +234,23 @@ def test_who_lacks_the_extra_is_told() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "pip install 'tianzhou[tracing]'" in done.stderr
+
+
+@asynchronous
+async def test_the_examples_of_the_page_work(mq: RunningBroker, ended: Ended) -> None:
+    page = (Path(__file__).parents[2] / "docs/metrics.md").read_text(encoding="utf-8")
+    clients, loop = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    mq.create_topic("orders", queues=1)
+    lines = [
+        "async def play():",
+        *(f"    {line}" for line in clients.replace("127.0.0.1:9876", mq.nameserver).splitlines()),
+        "    async with producer:",
+        "        await producer.send(Message('orders', b'two apples'))",
+        "    async with consumer:",
+        *(f"        {line}" for line in loop.replace("...", "break").splitlines()),
+    ]
+    names: dict[str, Any] = {"Message": Message}
+    exec("\n".join(lines), names)
+    await asyncio.wait_for(names["play"](), 20)
+    sent, done = ended.one("send orders"), ended.one("process orders")
+    assert trace_of(sent) == trace_of(done)

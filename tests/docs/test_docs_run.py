@@ -17,7 +17,7 @@ RUN_BY = {
     "docs/consumers.md": ["client/test_consumer_docs.py"],
     "docs/filters.md": ["tidy/test_filters_doc.py"],
     "docs/getting-started.md": ["docs/test_docs_getting_started.py"],
-    "docs/metrics.md": ["docs/test_docs_operations.py"],
+    "docs/metrics.md": ["docs/test_docs_operations.py", "client/test_spans.py"],
     "docs/operations/backup.md": ["docs/test_docs_operations.py"],
     "docs/operations/deploy.md": ["docs/test_docs_operations.py"],
     "docs/operations/disk.md": ["docs/test_docs_operations.py"],
