@@ -89,7 +89,7 @@ def a_place_names_one_message(history: History, found: Evidence, promise: Promis
 
 def _placements(history: History, found: Evidence) -> Iterator[tuple[Place, str, str]]:
     for send in history.sends:
-        if send.place is not None:
+        if send.place is not None and send.outcome is Outcome.OK:
             yield send.place, send.value, f"the answer to {send.client}"
     for row in history.deliveries:
         yield row.place, row.value, row.client
@@ -165,9 +165,9 @@ def _overtakings(queue: Queue, sends: list[tuple[float, float, int, str]]) -> It
             yield f"{value} at {offset} of {queue} began after {holder} at {highest} was answered"
 
 
-def readers_do_not_go_back(history: History, _: Evidence, __: Promise) -> Iterator[str]:
+def readers_do_not_go_back(history: History, _: Evidence, promise: Promise) -> Iterator[str]:
     """5. Nobody who reads on is told to read again what it has read."""
-    for turn in history.turns:
+    for turn in history.turns if promise.keeps_places else ():
         yield f"{turn.client} asked {turn.queue} for {turn.asked} and was sent back to {turn.told}"
 
 

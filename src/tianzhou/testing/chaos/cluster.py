@@ -70,14 +70,20 @@ class Broker:
         self.ha_address = f"{HOST}:{port + 1}"
         self.data = directory / "data"
         directory.mkdir(parents=True)
-        conf = directory / "broker.conf"
-        lines = {
+        self._conf = directory / "broker.conf"
+        self._settings = {
             **SETTINGS, "brokerName": group, "listenPort": str(port),
             "haListenPort": str(port + 1), **settings,
         }  # fmt: skip
-        conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-        arguments = ["-n", nameserver, "-c", str(conf), "--data", str(self.data), "--no-http"]
+        self.configure({})
+        arguments = ["-n", nameserver, "-c", str(self._conf), "--data", str(self.data), "--no-http"]
         self.server = Server(name, ["broker", *arguments], directory)
+
+    def configure(self, changes: Mapping[str, str]) -> None:
+        """For its next start."""
+        self._settings |= changes
+        lines = [f"{key}={value}\n" for key, value in self._settings.items()]
+        self._conf.write_text("".join(lines))
 
     @property
     def name(self) -> str:

@@ -76,6 +76,7 @@ class Following:
                 if found.next_offset < at:
                     where = Queue(queue.broker_name, queue.queue_id)
                     self._history.turns.append(Turn("follower", where, at, found.next_offset, now))
+                at = found.next_offset  # as every consumer does
                 await asyncio.sleep(AFTER_ERROR_S)
 
 

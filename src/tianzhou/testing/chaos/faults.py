@@ -1,10 +1,12 @@
 """The faults of scenarios: a table. Each strikes, lasts a while, and is mended."""
 
+import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from tianzhou.testing.chaos.processes import command
 from tianzhou.testing.chaos.proxy import Link, Toward
 from tianzhou.testing.chaos.stage import Stage
 
@@ -22,6 +24,8 @@ class Fault:
     lasts_s: float = 2.5
     severs: bool = False
     """No slave can hear the master meanwhile, or none can answer."""
+    weakens: bool = False
+    """The same, from some moment on that nobody knows exactly."""
     stops_sends: bool = False
     """The only master is not there meanwhile."""
     silence_s_max: float | None = None
@@ -50,6 +54,12 @@ def _start_slave(stage: Stage) -> None:
 
 def _start_both(stage: Stage) -> None:
     stage.cluster.start([stage.master, stage.slave])
+
+
+def _move(stage: Stage) -> None:
+    """The master is gone for good, and an operator makes the slave the master."""
+    stage.master.server.kill()
+    command("broker", "promote", stage.master.group, "-n", stage.cluster.nameserver, "--yes")
 
 
 # Links
@@ -117,6 +127,21 @@ def _restart_each(stage: Stage) -> None:
         stage.cluster.start([broker])
 
 
+def _wipe_follower(stage: Stage) -> None:
+    """Its disk is replaced by an empty one."""
+    stage.slave.server.kill()
+    shutil.rmtree(stage.slave.data)
+
+
+def _damage_follower(stage: Stage) -> None:
+    """A bit of what it had acknowledged is another when it starts again."""
+    stage.slave.server.kill()
+    path = min((stage.slave.data / "commitlog").iterdir())
+    data = bytearray(path.read_bytes())
+    data[stage.dice.randrange(len(data.rstrip(b"\0")) // 2)] ^= 0x10
+    path.write_bytes(data)
+
+
 def _intrude_members(stage: Stage) -> None:
     """Strangers write to the port of every member, and pretend to be the leader's peers."""
     for edge in stage.edges:
@@ -168,12 +193,18 @@ FAULTS: Final = {
     "slow": Fault(
         "slow link", lambda stage: stage.ha_link.slow(delay_s=0.05, bytes_per_s=400_000), _heal
     ),
-    "freeze": Fault("link frozen within a frame", _freeze, _heal),
-    "freeze-break": Fault("link frozen within a frame, then broken", _freeze, _break),
+    "freeze": Fault("link frozen within a frame", _freeze, _heal, weakens=True),
+    "freeze-break": Fault(
+        "link frozen within a frame, then broken", _freeze, _break, weakens=True
+    ),
     "reset": Fault(
         "connection reset", lambda stage: stage.ha_link.reset(), _nothing, lasts_s=1.0
     ),
-    "garbage": Fault("garbage on the port of replication", _intrude, _break),
+    "promote": Fault(
+        "death of the master, and promotion of the slave", _move, _start_master, lasts_s=1.0,
+        stops_sends=True,
+    ),
+    "garbage": Fault("garbage on the port of replication", _intrude, _break, weakens=True),
 }  # fmt: skip
 """On one broker, or on a master and a slave."""
 
@@ -217,6 +248,10 @@ RAFT_FAULTS: Final = {
     ),
     "slow-members": Fault("slow links between all members", _slow_all, _heal_all),
     "garbage-members": Fault("garbage on the ports of members", _intrude_members, _heal_all),
+    "wipe-follower": Fault("loss of a follower's disk", _wipe_follower, _start_slave, lasts_s=0.5),
+    "damage-follower": Fault(
+        "damaged bytes on a follower's disk", _damage_follower, _start_slave, lasts_s=0.5
+    ),
     "rolling-restart": Fault(
         "restart of each member", _restart_each, _nothing, lasts_s=0.1, silence_s_max=2.0
     ),

@@ -118,6 +118,17 @@ class Server:
                 self.kill()
 
 
+def command(*arguments: str) -> str:
+    """What a command of an operator says; ProcessFailed if it fails."""
+    done = subprocess.run(
+        [TIANZHOU, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        timeout=READY_S,
+    )  # fmt: skip
+    if done.returncode:
+        raise ProcessFailed(f"{' '.join(arguments)}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
 def spare_ports(count: int) -> int:
     """The first of so many neighbouring ports that nobody has: below those that the system hands
     out by itself, so that nobody's outgoing connection takes one while its server is dead."""

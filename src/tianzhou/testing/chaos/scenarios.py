@@ -66,9 +66,11 @@ class Scenario:
         return bool(self.rounds) or self.what.stops_sends
 
     def promise(self, groups: tuple[str, ...]) -> Promise:
-        """Nothing here is a loss of power or of a disk: all modes keep everything."""
+        """Only one fault here is the loss of a master's disk; what no slave had may be lost then.
+        All others keep everything, in all modes."""
         waits = self.mode.sync_replication and self.shape is shapes.pair
-        return Promise(groups, waits_for_slave=waits)
+        keeps = self.fault != "promote" or waits
+        return Promise(groups, keeps_acknowledged=keeps, keeps_places=keeps, waits_for_slave=waits)
 
 
 @dataclass(slots=True)
@@ -166,7 +168,8 @@ class Play:
         )
         if fault.stops_sends and self.scenario.shape is not shapes.two:
             return
-        if fault.severs and self.scenario.mode.sync_replication:
+        is_weak = fault.severs or fault.weakens
+        if is_weak and self.scenario.mode.sync_replication:
             assert set(answered) & WEAKER, f"nobody was told that there is no slave: {answered}"
         else:
             assert len(answered) >= DURING, f"{len(answered)} answers during {fault.what}"

@@ -188,6 +188,8 @@ def set_up(directory: Path, shape: Shape, mode: Mode, dice: Random) -> Stage:
         stage = shape(cluster, mode, dice)
         cluster.start(cluster.brokers)
         stage.find_masters()
+        for broker in cluster.brokers:
+            broker.configure({"raft_new": "false"})
         cluster.create_topic()
         failing.pop_all()
     return stage
