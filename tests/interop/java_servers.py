@@ -68,6 +68,24 @@ def _start(
 
 
 @contextmanager
+def broker(version: str, directory: Path, **settings: str) -> Generator["subprocess.Popen[bytes]"]:
+    """A Broker alone, with these settings besides the usual ones; whether it serves is for the
+    caller to find out."""
+    directory.mkdir(parents=True, exist_ok=True)
+    port = settings.pop("listenPort", None) or str(spare_port())
+    lines = SETTINGS.format(port=port, nameserver=settings.pop("namesrvAddr"), directory=directory)
+    lines += "".join(f"{name} = {value}\n" for name, value in settings.items())
+    (directory / "broker.conf").write_text(lines)
+    process = _start(version, "org.apache.rocketmq.broker.BrokerStartup", "1g",
+                     directory, directory / "broker.conf")  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@contextmanager
 def rocketmq(version: str, directory: Path) -> Generator[str]:
     """The address of a NameServer that knows a Broker."""
     names_port, broker_port = spare_port(), spare_port()
