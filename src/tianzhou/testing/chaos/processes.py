@@ -121,8 +121,8 @@ class Server:
 def command(*arguments: str) -> str:
     """What a command of an operator says; ProcessFailed if it fails."""
     done = subprocess.run(
-        [TIANZHOU, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        timeout=READY_S,
+        [TIANZHOU, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=READY_S, check=False,
     )  # fmt: skip
     if done.returncode:
         raise ProcessFailed(f"{' '.join(arguments)}: {done.stdout}{done.stderr}")
