@@ -97,6 +97,9 @@ class Invariant:
     def on_start(self, member: SimMember) -> None:
         """A process began."""
 
+    def on_lost(self, member: SimMember, peer: SimMember) -> None:
+        """A member notices that the connection from another one ended."""
+
 
 HOOKS: Final = tuple(name for name in vars(Invariant) if name.startswith("on_"))
 
@@ -120,6 +123,7 @@ class Checks:
         self.read = [one.on_read for one in told("on_read")]
         self.tick = [one.on_tick for one in told("on_tick")]
         self.start = [one.on_start for one in told("on_start")]
+        self.lost = [one.on_lost for one in told("on_lost")]
 
 
 def is_quorum(members: Members, present: set[NodeId]) -> bool:

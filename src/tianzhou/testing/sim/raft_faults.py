@@ -37,6 +37,10 @@ class Faults:
             (knobs.transfer_us, self._hand_over),
             (knobs.change_us, self._change_members),
             (knobs.trim_us, self._expire),
+            (knobs.full_us, self._fill_disk),
+            (knobs.failed_sync_us, self._fail_sync),
+            (knobs.leap_us, self._leap),
+            (knobs.reset_us, self._reset),
         ):
             if every_us != NEVER_US:
                 self._soon((every_us, fault))
@@ -120,6 +124,43 @@ class Faults:
             world.say(f"{victim.id} has lost its disk")
         world.count("disks damaged")
         world.at(int(world.knobs.restart_us * dice.random()), world.restart, victim)
+
+    def _fill_disk(self) -> None:
+        """For a while nothing can be written; leaders have to notice, and to let others lead."""
+        world, dice = self._world, self._dice
+        leaders = world.leaders()
+        members = list(world.members.values())
+        victim = dice.choice(leaders if leaders and dice.random() < 0.5 else members)
+        victim.full_until = world.now + int(world.knobs.election_us * 6 * dice.random())
+        world.count("disks full")
+        world.say(f"the disk of {victim.id} is full until {victim.full_until}")
+
+    def _fail_sync(self) -> None:
+        victim = self._dice.choice(list(self._world.members.values()))
+        victim.sync_fails = True
+        self._world.say(f"the next sync of {victim.id} fails")
+
+    def _leap(self) -> None:
+        """The clock of a member jumps: many ticks at once."""
+        world, dice = self._world, self._dice
+        up = [member for member in world.up() if world.now >= member.paused_until]
+        if not up:
+            return
+        victim, ticks = dice.choice(up), dice.randrange(2, 25)
+        world.count("clocks that jumped")
+        world.say(f"the clock of {victim.id} jumps by {ticks} ticks")
+        for _ in range(ticks):
+            if victim.node is not None:
+                world.tick(victim)
+
+    def _reset(self) -> None:
+        """A connection breaks although both ends live: whoever notices may suspect the leader."""
+        world, dice = self._world, self._dice
+        up = world.up()
+        if len(up) > 1:
+            one, other = dice.sample(up, 2)
+            world.count("connections broken")
+            world.lose((one, other))
 
     def _fewest_voters(self) -> int:
         """Of all memberships that may be in force somewhere; 0 while one is changing."""

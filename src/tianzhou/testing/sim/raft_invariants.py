@@ -235,6 +235,10 @@ class ElectionsDisturbNobody(Invariant):
     def on_start(self, member: SimMember) -> None:
         self._leader_heard.pop(member.id, None)
 
+    def on_lost(self, member: SimMember, peer: SimMember) -> None:
+        if member.live().leader == peer.id:
+            self._leader_heard.pop(member.id, None)
+
     def on_role(self, member: SimMember) -> None:
         if member.role is Role.LEADER:
             for name in self.ghost.members:

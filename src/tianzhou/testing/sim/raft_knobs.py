@@ -46,6 +46,10 @@ class Knobs:
     transfer_us: int
     change_us: int
     trim_us: int
+    full_us: int
+    failed_sync_us: int
+    leap_us: int
+    reset_us: int
 
     @property
     def tick_us(self) -> int:
@@ -61,7 +65,17 @@ def draw(dice: Random) -> Knobs:
         """Time between two faults of a kind, in multiples of three election timeouts."""
         return int(rare * _between(dice, least, most)) if dice.random() < chance else NEVER_US
 
+    # Dice of their own: seeds of before these faults keep what they had drawn.
+    more = Random(dice.getstate()[1][0])  # pyright: ignore[reportUnknownArgumentType]
+
+    def rarely(chance: float, least: float, most: float) -> int:
+        return int(rare * _between(more, least, most)) if more.random() < chance else NEVER_US
+
     return Knobs(
+        full_us=rarely(0.3, 1, 8),
+        failed_sync_us=rarely(0.3, 1, 10),
+        leap_us=rarely(0.3, 0.5, 6),
+        reset_us=rarely(0.4, 0.3, 4),
         members=members,
         spares=dice.choice((0, 0, 1, 2)),
         election_us=election_us,

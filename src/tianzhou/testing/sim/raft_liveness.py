@@ -79,6 +79,7 @@ class Liveness:
         outside = [member.id for member in world.members.values() if member.id not in inside]
         for member in world.members.values():
             member.paused_until = min(member.paused_until, world.now)
+            member.sync_fails = False
             member.tick_us = int(world.knobs.tick_us * (1 + CLOCK_SKEW * dice.random()))
             if member.id in inside:
                 world.restart(member)

@@ -32,6 +32,10 @@ class SimMember:
         self.life = 0
         """Grows with every start, so that what an earlier process began is told apart."""
         self.paused_until = 0
+        self.full_until = 0
+        """Until then its disk takes nothing."""
+        self.sync_fails = False
+        """The next sync of its disk does."""
         self.applied = LogIndex(0)
         self.waiting: deque[Waiting] = deque()
         # What was seen last, to notice changes.

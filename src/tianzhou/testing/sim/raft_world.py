@@ -18,7 +18,7 @@ from tianzhou.raft.ready import ReadAt, Ready, Save
 from tianzhou.raft.roles import Role
 from tianzhou.testing.sim.raft_checks import Before, Checks, Ghost
 from tianzhou.testing.sim.raft_invariants import all_invariants
-from tianzhou.testing.sim.raft_knobs import Knobs
+from tianzhou.testing.sim.raft_knobs import NEVER_US, Knobs
 from tianzhou.testing.sim.raft_member import SimMember, Waiting
 from tianzhou.testing.sim.raft_network import Network
 
@@ -113,6 +113,20 @@ class World:
             self.say(f"{member.id} crashes")
             member.stop()
             member.disk.crash(self.dice, self.knobs.lose_all)
+            if self.knobs.reset_us != NEVER_US:
+                for other in self.up():
+                    self.at(
+                        int(self.knobs.tick_us * self.dice.random()), self.lose, (other, member)
+                    )
+
+    def lose(self, who: tuple[SimMember, SimMember]) -> None:
+        """The connection from one member to another ends, and the other notices."""
+        member, peer = who
+        if member.node is not None and self.now >= member.paused_until:
+            for told in self.checks.lost:
+                told(member, peer)
+            member.node.lost(peer.id)
+            self.drain(member)
 
     def up(self) -> list[SimMember]:
         return [member for member in self.members.values() if member.node is not None]
@@ -125,10 +139,16 @@ class World:
     def _tick(self, member: SimMember) -> None:
         self.at(member.tick_us, self._tick, member)
         if member.node is not None and self.now >= member.paused_until:
-            member.node.tick()
-            self.drain(member)
-            for told in self.checks.tick:
-                told(member)
+            self.tick(member)
+
+    def tick(self, member: SimMember) -> None:
+        """Time passes for a member. One whose disk is full does not stand for election."""
+        node = member.live()
+        if self.now >= member.full_until or node.role is Role.LEADER:
+            node.tick()
+        self.drain(member)
+        for told in self.checks.tick:
+            told(member)
 
     def _post(self, delay_us: int, message: Message) -> None:
         self._seq += 1
@@ -191,7 +211,17 @@ class World:
 
     # Disks
 
+    def _write_later(self, what: tuple[SimMember, int, Save]) -> None:
+        member, life, save = what
+        if member.life == life and member.node is not None:
+            self._write(member, save)
+
     def _write(self, member: SimMember, save: Save) -> None:
+        if self.now < member.full_until:
+            member.live().resign()
+            wait = member.full_until - self.now
+            self.at(wait, self._write_later, (member, member.life, save))
+            return
         for told in self.checks.save:
             told(member, save)
         member.disk.write(save)
@@ -221,12 +251,22 @@ class World:
         if self.now < member.paused_until:
             self.at(member.paused_until - self.now, self._synced, who)
             return
+        if member.sync_fails:
+            self._fence(member)
+            return
         before = member.disk.state
         member.disk.sync(member.commit)
         for told in self.checks.synced:
             told(member, before)
         member.node.advance()
         self.drain(member)
+
+    def _fence(self, member: SimMember) -> None:
+        """A sync failed: what the disk holds is unknown, so the process ends, and looks again."""
+        self.count("syncs failed")
+        member.sync_fails = False
+        self.crash(member)
+        self.at(int(self.knobs.restart_us * self.dice.random()), self.restart, member)
 
     # Clients
 
@@ -265,6 +305,10 @@ class World:
 
     def propose(self, member: SimMember, value: bytes) -> bool:
         """A client sends something to a member; whether that took it."""
+        if self.now < member.full_until:
+            member.live().resign()  # the log is written before anything is proposed
+            self.drain(member)
+            return False
         position = member.live().propose(value)
         if isinstance(position, Refusal):
             return False
