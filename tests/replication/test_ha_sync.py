@@ -8,7 +8,7 @@ from tianzhou.admin.commands.replication import look_at
 from tianzhou.client.sync import Producer
 from tianzhou.record.message import Message
 
-SYNC = {"brokerRole": "SYNC_MASTER", "syncMasterFlushTimeout": "600"}
+SYNC = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "600"}
 
 
 def statuses(group: Group, count: int) -> list[str]:

@@ -75,6 +75,7 @@ class MasterSlave:
             behind_bytes_max=settings.slave_behind_bytes_max,
         )  # fmt: skip
         self.master.needed = max(1, settings.in_sync_replicas - 1)
+        self.master.hurries = settings.waits_for_slaves
         self.slave: HaSlave | None = None
         self._sync: SlaveSync | None = None
         memory = store.files.memory_bytes()
@@ -183,8 +184,7 @@ class MasterSlave:
 
     def _written(self) -> None:
         """The log grew, or is flushed further."""
-        if self.master.connections:
-            self.master.pump()
+        self.master.grown()
         if self.slave is not None:
             self.slave.flushed()
 
@@ -386,6 +386,7 @@ class MasterSlave:
         config, settings = self._config, self.settings
         return MasterFacts(
             config.cluster, config.name, self._state.marks, self._store.log.file_bytes,
+            confirm_at_once=settings.waits_for_slaves,
             confirm_flushed=self._host.durability.flush_waits and settings.waits_for_slaves,
             secret=settings.ha_secret,
             admits_plain=settings.admits_plain, plain_frame_bytes=settings.ha_frame_bytes,

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from tianzhou.base.clock import Clock
+from tianzhou.base.errors import UsageError
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.net.exchange import Refused
@@ -100,7 +101,9 @@ class Topics:
         gone = [name for name in self._topics if name not in master.topic_config_table]
         gone = [name for name in gone if not self.is_system(name)]
         kept = {name: topic for name, topic in self._topics.items() if self.is_system(name)}
-        self._topics = kept | dict(master.topic_config_table)
+        self._topics = kept | {
+            name: topic for name, topic in master.topic_config_table.items() if _is_name(name)
+        }
         self.version = master.data_version
         self._tell()
         return gone
@@ -160,6 +163,15 @@ class Topics:
         self._table.save(self.table())
         for tell in self.changed:
             tell()
+
+
+def _is_name(name: str) -> bool:
+    """RocketMQ's masters may have topics that we would not make."""
+    try:
+        names.checked_topic(name)
+    except UsageError:
+        return False
+    return True
 
 
 def _built_in(config: BrokerConfig, delay_levels: int) -> list[TopicConfig]:

@@ -93,6 +93,7 @@ def broker(
             "nameserver": config.nameservers,
             "broker": running.address,
             "brokerName": config.name,
+            "ha": running.group.ha_address if running.group is not None else "",
             "cluster": config.cluster,
             "pid": os.getpid(),
             "data": str(directory),

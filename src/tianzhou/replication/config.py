@@ -44,7 +44,7 @@ class ReplicationConfig:
         "master's included.",
     )  # fmt: skip
     slave_timeout_ms: int = setting(
-        3_000, min=1, max=600_000, alias="syncMasterFlushTimeout",
+        3_000, min=1, max=600_000, alias="slaveTimeout",
         help="SYNC_MASTER: how long a producer waits before FLUSH_SLAVE_TIMEOUT.",
     )  # fmt: skip
     slave_behind_bytes_max: int = setting(

@@ -70,6 +70,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     min: int = 0
     end: int = 0
     file_bytes: int = 0
+    confirm_at_once: bool = True
+    """Somebody waits for reports; otherwise they may come a little later, for many bytes."""
     confirm_flushed: bool = False
     """Report only what is on the medium."""
     nonce: str = ""

@@ -20,6 +20,10 @@ log: Final = logging.getLogger("tianzhou.replication")
 
 SLAVES_MAX: Final = 64
 """Connections at once. A group has a few slaves; more are strangers."""
+LAZY_BYTES: Final = 64 * 1024
+LAZY_S: Final = 0.005
+"""When no answer waits for slaves, the log is sent in pieces of this size or after this time:
+a piece for every round of the loop would cost the master more than half of what a send does."""
 UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
 """Log on its way to one slave, in our memory; the rest is read from the log when there is room."""
 _HISTORY: Final = 600
@@ -65,7 +69,11 @@ class HaMaster:
         """Told when `replicated` may have moved."""
         self.on_superseded: Callable[[int], None] = lambda _epoch: None
         """Told when a slave knows of a later master."""
+        self.hurries = False
+        """Answers wait for slaves."""
         self.refused_count = 0
+        self._pumped = PhysicalOffset(0)
+        self._later: asyncio.TimerHandle | None = None
         self._replicated = PhysicalOffset(0)
         self._ends: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
         self._listener: asyncio.Server | None = None
@@ -87,6 +95,8 @@ class HaMaster:
     def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
+        if self._later is not None:
+            self._later.cancel()
         self.drop_all()
 
     # What is known of the slaves
@@ -135,8 +145,22 @@ class HaMaster:
 
     # Work
 
+    def grown(self) -> None:
+        """The log may have grown: send it, now or in a moment."""
+        end = self._store.log.end
+        if not self.connections or end == self._pumped:
+            return
+        if self.hurries or end - self._pumped >= LAZY_BYTES:
+            self.pump()
+        elif self._later is None:
+            self._later = asyncio.get_running_loop().call_later(LAZY_S, self.pump)
+
     def pump(self) -> None:
         """Send what was appended."""
+        self._pumped = self._store.log.end
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         for connection in tuple(self.connections):
             connection.pump()
 
@@ -160,7 +184,8 @@ class HaMaster:
         )
         if len(acks) >= self.needed and acks[self.needed - 1] > self._replicated:
             self._replicated = acks[self.needed - 1]
-            self.on_confirmed()
+            if self.hurries:
+                self.on_confirmed()
 
     def session(self) -> MasterSession | None:
         facts = self._facts()

@@ -65,6 +65,7 @@ class MasterFacts(NamedTuple):
     name: str
     marks: Marks
     file_bytes: int
+    confirm_at_once: bool
     confirm_flushed: bool
     secret: str
     admits_plain: bool
@@ -163,6 +164,7 @@ class MasterSession:
             Welcome(
                 cluster=facts.cluster, name=facts.name, marks=facts.marks, min=extent.min,
                 end=extent.end, file_bytes=facts.file_bytes,
+                confirm_at_once=facts.confirm_at_once,
                 confirm_flushed=facts.confirm_flushed, nonce=self._nonce,
                 proof=proof_of(facts.secret, "master", hello.nonce),
             )

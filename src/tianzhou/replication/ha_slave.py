@@ -23,6 +23,8 @@ log: Final = logging.getLogger("tianzhou.replication")
 CONNECT_S: Final = 3.0
 GREET_S: Final = 3.0
 """One of our masters answers a greeting at once."""
+LAZY_S: Final = 0.02
+"""How late a report may be that nobody waits for."""
 RETRY_S_MIN: Final = 0.2
 
 
@@ -103,8 +105,8 @@ class HaSlave:
         return self.following.session.master_end if self.following is not None else 0
 
     def flushed(self) -> None:
-        """More of the log is on the medium: confirm it."""
-        if self.following is not None:
+        """More of the log is on the medium: confirm it, if that is what the master waits for."""
+        if self.following is not None and self.following.confirms_flushed:
             self.following.report()
 
     def tick(self) -> None:
@@ -173,6 +175,7 @@ class _Following(asyncio.Protocol):
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.reason = "the master closed the connection"
         self.was_unanswered = False
+        self._later: asyncio.TimerHandle | None = None
 
     @property
     def is_streaming(self) -> bool:
@@ -212,13 +215,25 @@ class _Following(asyncio.Protocol):
         end = self._store.append_raw(start, data)
         self._rest = data[end - start :]
         if end > start:
-            if self._confirms_flushed:
+            if self.confirms_flushed:
                 self._store.ask_flush()
-            self.report()
+            self._report_soon()
             self._slave.follower.appended()
 
+    def _report_soon(self) -> None:
+        """At once if somebody waits for it."""
+        welcome = self.session.welcome
+        if welcome is None or welcome.confirm_at_once:
+            self.report()
+        elif self._later is None:
+            self._later = asyncio.get_running_loop().call_later(LAZY_S, self._report_late)
+
+    def _report_late(self) -> None:
+        self._later = None
+        self.report()
+
     @property
-    def _confirms_flushed(self) -> bool:
+    def confirms_flushed(self) -> bool:
         return self.session.welcome is not None and self.session.welcome.confirm_flushed
 
     def report(self) -> None:
@@ -227,7 +242,7 @@ class _Following(asyncio.Protocol):
         if self._greets and self.session.welcome is None:
             return
         end = self._store.log.end
-        if self._confirms_flushed:
+        if self.confirms_flushed:
             end = min(end, self._store.flushed)
         told = self.session.report(end, self._slave.monotonic_s())
         if told and not self._transport.is_closing():
@@ -257,6 +272,8 @@ class _Following(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._later is not None:
+            self._later.cancel()
         if exc is not None:
             self.reason = f"the connection broke: {exc}"
         if not self.ended.done():

@@ -17,7 +17,8 @@ def facts(
     *, marks: Marks = FIRST, secret: str = "", admits_plain: bool = True, frame_bytes: int = 400
 ) -> MasterFacts:
     return MasterFacts(
-        "DefaultCluster", "broker-a", marks, FILE_BYTES, confirm_flushed=False, secret=secret,
+        "DefaultCluster", "broker-a", marks, FILE_BYTES, confirm_at_once=True,
+        confirm_flushed=False, secret=secret,
         admits_plain=admits_plain and not secret, plain_frame_bytes=100, frame_bytes=frame_bytes,
         heartbeat_s=5.0, silence_s=20.0,
     )  # fmt: skip

@@ -1,0 +1,156 @@
+"""Master and slave on one machine: what copies cost the master, and what waiting for them costs."""
+
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, perf_counter, sleep
+
+from bench.broker import TOPIC, cpu_seconds, sends, served
+from bench.load import Connection, drive, send_frame
+from bench.measure import Row
+from tianzhou.net.blocking import BlockingPeer
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.replication_bodies import ReplicationLook, decode_replication_look
+
+BODY = 128
+TOTAL = 60_000
+IN_FLIGHT = 64
+ROUNDS = 3
+WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    sync_flush: bool
+    sync_replication: bool
+
+    @property
+    def name(self) -> str:
+        flush = "sync" if self.sync_flush else "async"
+        return f"{flush} flush, {'sync' if self.sync_replication else 'async'} replication"
+
+
+MODES = [Mode(flush, replication) for flush in (False, True) for replication in (False, True)]
+
+
+def broker(directory: Path, **settings: str) -> list[str]:
+    """A broker by itself, without a NameServer, on free ports."""
+    directory.mkdir(parents=True, exist_ok=True)
+    conf = directory / "broker.conf"
+    lines = {"vip_port": "false", "listenPort": "0", **settings}
+    conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    tianzhou = str(Path(sys.executable).with_name("tianzhou"))
+    return [tianzhou, "broker", "-c", str(conf), "--data", str(directory / "data"), "--no-http",
+            "--ready-file"]  # fmt: skip
+
+
+@contextmanager
+def pair(mode: Mode, *, slave: bool = True) -> Generator[dict[str, str]]:
+    """A master, and unless it is to be alone a slave that follows it."""
+    flush = "SYNC_FLUSH" if mode.sync_flush else "ASYNC_FLUSH"
+    role = "SYNC_MASTER" if mode.sync_replication else "ASYNC_MASTER"
+    with tempfile.TemporaryDirectory(prefix="tianzhou-bench-") as name, ExitStack() as stack:
+        directory = Path(name)
+        master = stack.enter_context(
+            served(broker(directory / "master", brokerRole=role, flushDiskType=flush))
+        )
+        if slave:
+            made = broker(
+                directory / "slave", brokerRole="SLAVE", brokerId="1", flushDiskType=flush,
+                haMasterAddress=master["ha"],
+            )  # fmt: skip
+            stack.enter_context(served(made))
+            until(lambda: bool(look(master).slaves), "the slave follows")
+        yield master
+
+
+def look(server: dict[str, str]) -> ReplicationLook:
+    with BlockingPeer(server["broker"]) as peer:
+        _, body = peer.call(RequestCode.LOOK_AT_REPLICATION)
+    return decode_replication_look(body)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = monotonic() + WAIT_S
+    while not condition():
+        assert monotonic() < deadline, f"not within {WAIT_S} s: {what}"
+        sleep(0.02)
+
+
+def rate(server: dict[str, str], *, connections: int, window: int, total: int) -> float:
+    seconds = drive(
+        server["broker"], lambda rank: sends(BODY, rank, window), connections=connections,
+        window=window, total=total,
+    )  # fmt: skip
+    return total / seconds
+
+
+def rows() -> Iterator[Row]:
+    yield from cost()
+    yield from waiting()
+
+
+def cost() -> Iterator[Row]:
+    """The same load on a master alone and on one with a slave, in turn. What the master itself
+    spends counts: on a small machine the slave and the load take the rest from it."""
+    many = {"connections": 8, "window": 64, "total": TOTAL}
+    with pair(MODES[0], slave=False) as alone, pair(MODES[0]) as followed:
+        spent: dict[int, list[float]] = {0: [], 1: []}
+        rates: dict[int, list[float]] = {0: [], 1: []}
+        for server in (alone, followed):
+            rate(server, connections=8, window=64, total=TOTAL // 10)
+        for _ in range(ROUNDS):
+            for which, server in enumerate((alone, followed)):
+                before = cpu_seconds(int(server["pid"]))
+                rates[which].append(rate(server, **many))
+                until(lambda: all(s.lag_bytes == 0 for s in look(followed).slaves), "it is there")
+                spent[which].append((cpu_seconds(int(server["pid"])) - before) / TOTAL)
+    costs, speeds = [min(spent[n]) for n in (0, 1)], [max(rates[n]) for n in (0, 1)]
+    for name, ratio, floor, smaller in (
+        ("with a slave: CPU of the master", costs[1] / costs[0], 1.3, True),
+        ("with a slave: rate, all on this machine", speeds[1] / speeds[0], None, False),
+    ):
+        yield Row(
+            "replication", name, speeds[1], speeds[1] * BODY, costs[1] * 1e6, "a master alone",
+            ratio, floor, smaller_is_better=smaller,
+        )  # fmt: skip
+
+
+def waiting() -> Iterator[Row]:
+    """All four promises, with 64 in flight, beside the weakest."""
+    weakest = 0.0
+    for mode in MODES:
+        with pair(mode) as server:
+            rate(server, connections=1, window=IN_FLIGHT, total=TOTAL // 20)
+            total = TOTAL // 4 if mode.sync_flush else TOTAL
+            best = max(
+                rate(server, connections=1, window=IN_FLIGHT, total=total) for _ in range(ROUNDS)
+            )
+            p50, p99 = latency(server["broker"])
+        weakest = weakest or best
+        name = f"{mode.name}, 64 in flight (1: p50 {p50 * 1e6:.0f}, p99 {p99 * 1e6:.0f} µs)"
+        floor = 0.4 if mode == Mode(False, True) else None
+        yield Row(
+            "replication", name, best, best * BODY, 0.0, "async, async", best / weakest, floor
+        )
+
+
+def latency(address: str) -> tuple[float, float]:
+    peer, times = Connection(address), list[float]()
+    frame = send_frame(TOPIC, bytes(BODY), 1)
+    for _ in range(1_000):
+        begun = perf_counter()
+        peer.exchange(frame)
+        times.append(perf_counter() - begun)
+    peer.socket.close()
+    times.sort()
+    return times[len(times) // 2], times[len(times) * 99 // 100]
+
+
+if __name__ == "__main__":
+    from bench.measure import show
+
+    show(list(rows()), [], Path("build/bench-replication.jsonl"))
