@@ -64,7 +64,7 @@ def test_one_broker_through_the_other_pages(tmp_path: Path) -> None:
 
 
 def test_metrics(tmp_path: Path) -> None:
-    """Its numbers are compared in tests/e2e/test_metrics.py."""
+    """Its numbers are compared in tests/e2e/test_metrics_page.py."""
     metrics = Page("docs/metrics.md")
     (scrape,), (board,) = metrics.blocks("yaml"), metrics.blocks("sh")
     assert yaml.safe_load(scrape)["scrape_configs"][0]["job_name"] == "tianzhou"

@@ -15,6 +15,8 @@ from tianzhou.broker.topics import Topics
 from tianzhou.broker.watchdog import Watchdog
 from tianzhou.broker.writer import Writer
 from tianzhou.store.store import MessageStore
+from tianzhou.wire.raft_bodies import RaftLook
+from tianzhou.wire.replication_bodies import ReplicationLook
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +33,9 @@ class Measured:
     groups: Groups
     sessions: Sessions
     watchdog: Watchdog
+    replication: Callable[[], ReplicationLook]
+    raft: Callable[[], RaftLook | None]
+    """None: it is no member of a Raft group."""
     counts: dict[str, Callable[[], int]]
     """What is one number of somebody, by the name of its metric. The server adds its own."""
     loop_delays: Histogram = field(default_factory=Histogram)

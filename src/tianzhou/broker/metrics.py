@@ -9,7 +9,7 @@ are not. Nothing else that a client chose becomes a label: no client id, address
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -27,6 +27,7 @@ from tianzhou.base.probe import Histogram
 from tianzhou.broker.findings import Kind
 from tianzhou.broker.lags import Lag
 from tianzhou.broker.measured import Measured
+from tianzhou.broker.replication_metrics import ReplicationMetrics
 from tianzhou.wire._generated_codes import ResponseCode
 
 ROWS_MAX: Final = 500
@@ -57,8 +58,6 @@ class Metrics(Collector):
 
     def __init__(self, measured: Measured) -> None:
         self.measured = measured
-        self.more: list[Callable[[], Iterable[Metric]]] = []
-        """Families of parts that not every broker has, such as replication."""
         self._left_out: dict[str, int] = {}
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
@@ -85,8 +84,7 @@ class Metrics(Collector):
         yield from self._store()
         yield from self._clients()
         yield from self._watched()
-        for families in self.more:
-            yield from families()
+        yield from ReplicationMetrics(self.measured.replication, self.measured.raft).families()
         left = GaugeMetricFamily(
             f"{_PREFIX}series_left_out", "Rows of a family that are not printed", labels=["metric"]
         )

@@ -16,7 +16,7 @@ from tianzhou.broker.group_rows import GroupRows
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.half_queue import HalfQueue
 from tianzhou.broker.handlers.admin_looks import AdminLooks, Waiting
-from tianzhou.broker.handlers.admin_raft import AdminRaft
+from tianzhou.broker.handlers.admin_raft import AdminRaft, look_at
 from tianzhou.broker.handlers.admin_replication import AdminReplication
 from tianzhou.broker.handlers.admin_waiting import AdminWaiting
 from tianzhou.broker.handlers.clients import Clients
@@ -160,7 +160,8 @@ def assemble(
     measured = Measured(
         config=config, store=store, clock=clock, stats=stats, writer=writer,
         lags=Lags(store, topics, offsets, sessions), topics=topics, groups=groups,
-        sessions=sessions, watchdog=watchdog,
+        sessions=sessions, watchdog=watchdog, replication=replication.look,
+        raft=lambda: None if raft.group is None else look_at(raft.group),
         counts={
             "held_pulls": pull.holds.__len__,
             "waiting_sends": writer.acks.__len__,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from administrator import Administrator, join, make_topic
 from prometheus_client.core import Metric
@@ -12,6 +13,8 @@ from tianzhou.broker.metrics import Metrics
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
+from tianzhou.wire.raft_bodies import RaftLook, RaftPeer
+from tianzhou.wire.replication_bodies import SlaveLook
 
 TOPIC, GROUP = "orders", "billing"
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -175,9 +178,46 @@ def test_pages_take_a_part_of_the_loop_and_no_more(monkeypatch: pytest.MonkeyPat
     assert b"\ntianzhou_messages_in_total 1.0\n" in metrics.page()
 
 
-def test_parts_that_not_every_broker_has_can_add_their_own() -> None:
+def test_a_broker_by_itself_is_its_own_master() -> None:
+    series = scraped(SmallBroker())
+    assert value(series, "is_master") == 1
+    assert value(series, "replicas_in_sync") == 0
+    assert not [name for name, _ in series if "replica_lag" in name]
+
+
+def test_slaves_are_shown_by_their_ids() -> None:
     broker = SmallBroker()
-    scraped(broker)
-    metrics = Metrics(broker.parts.measured)
-    metrics.more.append(lambda: [module.gauge("replication_lag_bytes", "Not yet copied", 17)])
-    assert b"\ntianzhou_replication_lag_bytes 17.0\n" in metrics.page()
+    broker.send(TOPIC)
+    alone = broker.parts.replication.look()
+    rows = [(1, 0, 0, True), (2, 5_000, 1_500, False), (-1, 10, 20, True), (-1, 30, 5, True)]
+    slaves = tuple(
+        SlaveLook(acked=0, address="10.1.1.1:1", broker_id=number, lag_bytes=size, lag_ms=late_ms,
+                  is_in_sync=in_sync)
+        for number, size, late_ms, in_sync in rows
+    )  # fmt: skip
+    broker.parts.measured.replication = lambda: msgspec.structs.replace(alone, slaves=slaves)
+    series = scraped(broker)
+    assert value(series, "replicas_in_sync") == 3
+    assert value(series, "replica_lag_bytes", replica="2") == 5_000
+    assert value(series, "replica_lag_seconds", replica="2") == 1.5
+    # Those that do not say who they are: the one that is furthest behind.
+    assert value(series, "replica_lag_bytes", replica="unnamed") == 30
+
+
+def test_the_leader_of_a_raft_group_knows_its_members() -> None:
+    broker = SmallBroker()
+    peers = tuple(
+        RaftPeer(address="", is_connected=True, is_in_doubt=False, is_voter=True, match=match,
+                 name=name)
+        for name, match in (("a", 100), ("b", 100), ("c", 60))
+    )  # fmt: skip
+    look = RaftLook(
+        applied=90, commit=90, first=1, group="g", is_changing=False, is_in_doubt=False,
+        is_leading=True, last=100, leader="a", leader_broker="", member="a", peers=peers,
+        role="leader", term=3,
+    )  # fmt: skip
+    broker.parts.measured.raft = lambda: look
+    series = scraped(broker)
+    assert value(series, "replicas_in_sync") == 1
+    assert value(series, "replica_lag_entries", replica="c") == 40
+    assert value(series, "replica_lag_entries", replica="b") == 0

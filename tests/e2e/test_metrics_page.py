@@ -7,12 +7,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tianzhou.broker.server import Broker
 from tianzhou.client.sync import Message, Producer
 from tianzhou.testing import RunningBroker
+from tianzhou.wire.raft_bodies import RaftLook, RaftPeer
+from tianzhou.wire.replication_bodies import SlaveLook
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROW = re.compile(r"^\| `((?:tianzhou|process)_\w+)` \| (\w+) \| ([\w, ]*) \|", re.MULTILINE)
@@ -62,6 +65,17 @@ def text(mq: RunningBroker) -> str:
         parts.stats.got("orders", "billing", 1, 100)
         parts.stats.sent_back("orders", "billing")
         parts.stats.refused(17)
+        slave = SlaveLook(acked=0, address="", broker_id=1, lag_bytes=0, lag_ms=0, is_in_sync=True)
+        look = parts.replication.look()
+        parts.measured.replication = lambda: msgspec.structs.replace(look, slaves=(slave,))
+        peer = RaftPeer(
+            address="", is_connected=True, is_in_doubt=False, is_voter=True, match=1, name="b"
+        )
+        parts.measured.raft = lambda: RaftLook(
+            applied=1, commit=1, first=1, group="g", is_changing=False, is_in_doubt=False,
+            is_leading=True, last=1, leader="a", leader_broker="", member="a", peers=(peer,),
+            role="leader", term=1,
+        )  # fmt: skip
         return broker.metrics().decode()
 
     return mq._look(touch)
