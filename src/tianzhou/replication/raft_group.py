@@ -38,6 +38,8 @@ log: Final = logging.getLogger("tianzhou.raft")
 TICKS_PER_ELECTION: Final = 10
 INFLIGHT_MAX: Final = 64
 APPEND_BYTES_MAX: Final = 1 << 20
+PREFERRED_LAG_MAX: Final = 1000
+"""Entries; as in DLedger."""
 
 
 class Opened(NamedTuple):
@@ -250,6 +252,20 @@ class RaftGroup:
         index = self.storage.trim()
         if index > self.node.core.log.start.index:
             self.node.trimmed(index)
+        self._prefer()
+
+    def _prefer(self) -> None:
+        """Let the member lead that the settings want, if it is there and has nearly everything."""
+        if not self._is_leading or not self._settings.raft_preferred:
+            return
+        for name in self._settings.raft_preferred.replace(",", ";").split(";"):
+            if name.strip() == self.node.id:
+                return
+            peer = self.node.core.peers.get(name.strip())
+            if peer is not None and not peer.doubt and self.peers.is_connected(name.strip()):
+                if peer.match >= self.storage.last - PREFERRED_LAG_MAX:
+                    self.transfer(name.strip())
+                return
 
     def _note(self) -> None:
         self.files.note_commit(self.applied, self._applied)

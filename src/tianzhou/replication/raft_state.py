@@ -75,6 +75,9 @@ class Group(NamedTuple):
     members: tuple[tuple[LogIndex, Members], ...]
     start: Start = Start(LogIndex(0), Term(0))
     place: PhysicalOffset = PhysicalOffset(0)
+    ranks: tuple[tuple[str, int, int], ...] = ()
+    """Topic, queue and the rank that its next message had, where the log begins. A queue whose
+    messages have all expired knows it from nowhere else."""
 
 
 class RaftFiles:
@@ -151,7 +154,7 @@ class RaftFiles:
         rows = [[index, members.encode().decode()] for index, members in group.members]
         value = {
             "group": group.name, "member": group.member, "members": rows,
-            "start": list(group.start), "place": group.place,
+            "start": list(group.start), "place": group.place, "ranks": group.ranks,
         }  # fmt: skip
         path = self._path("group")
         file = self._files.create(f"{path}.tmp", 0)
@@ -176,6 +179,7 @@ class RaftFiles:
             return Group(
                 value["group"], value["member"], _rows(value["members"]),
                 Start(LogIndex(index), Term(term)), PhysicalOffset(value["place"]),
+                tuple((topic, queue, rank) for topic, queue, rank in value["ranks"]),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise StoreDamaged(

@@ -4,10 +4,11 @@ The log is written before the node asks for it where that can be: a leader appen
 clients at once, because only then are their places known. What the node waits for is the disk.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.base.kinds import PhysicalOffset, QueueOffset, queue_key
 from tianzhou.base.limits import BLANK_BYTES_MIN
 from tianzhou.raft import membership
 from tianzhou.raft.membership import MemberHistory, Members
@@ -22,6 +23,7 @@ from tianzhou.replication.raft_entry import HEADER_BYTES, Header, header_at, hea
 from tianzhou.replication.raft_places import Places
 from tianzhou.replication.raft_state import Group, RaftFiles
 from tianzhou.store.commit_log import Piece
+from tianzhou.store.consume_queue import MISSING
 from tianzhou.store.errors import DiskFull, StoreDamaged
 from tianzhou.store.facts import store_time_of
 from tianzhou.store.scan import NOWHERE
@@ -105,8 +107,10 @@ class RaftStorage:
         return store_time_of(found.view, found.at)
 
     def mark(self) -> bytes:
-        """Where another log must begin to be like this one."""
-        return b"%d" % self._store.log.min_offset
+        """Where another log must begin to be like this one, and the ranks of its queues there."""
+        store = self._store
+        ranks = [(*queue.key, queue.min_offset) for queue in store.queues if queue.min_offset > 0]
+        return json.dumps([store.log.min_offset, ranks]).encode()
 
     # Finding entries
 
@@ -149,6 +153,7 @@ class RaftStorage:
         log, group = self._store.log, self.group
         if log.min_offset < group.place or log.end < group.place:
             self._store.begin_again(group.place)
+        self._keep_ranks()
         self._begin_behind(group.start)
         place, sound_end = log.min_offset, min(log.end, sound_end)
         while place + HEADER_BYTES <= sound_end:
@@ -169,6 +174,14 @@ class RaftStorage:
             self._note(found, store_time_of(segment.view, found.at))
             place = self._behind(found)
         self._drop_rest()
+
+    def _keep_ranks(self) -> None:
+        """A queue whose messages had expired on the leader goes on with the rank it had there, and
+        not at 0: groups that had read it would skip what comes."""
+        for topic, queue_id, rank in self.group.ranks:
+            queue = self._store.queues.obtain(queue_key(topic, queue_id))
+            if queue.end < rank:
+                queue.append(QueueOffset(rank - 1), MISSING)
 
     def _drop_rest(self) -> None:
         """Nothing stands behind the last entry, not even a blank: the next may fit before it."""
@@ -300,12 +313,14 @@ class RaftStorage:
 
     def begin(self, begin: Begin) -> None:
         """Forget everything, and begin where the leader's log does."""
-        place = PhysicalOffset(int(begin.mark))
+        place, ranks = json.loads(begin.mark)
         self.group = self.group._replace(
-            members=((begin.start.index, begin.members),), start=begin.start, place=place
-        )
+            members=((begin.start.index, begin.members),), start=begin.start,
+            place=PhysicalOffset(place), ranks=tuple((topic, queue, rank) for topic, queue, rank in ranks),
+        )  # fmt: skip
         self._files.save_group(self.group)  # a start finishes what a crash interrupts
-        self._store.begin_again(place)
+        self._store.begin_again(self.group.place)
+        self._keep_ranks()
         self._places.clear()
         self._begin_behind(begin.start)
         self._time_ms = 0

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from raft_logs import FILE_BYTES, KEY, Log, barrier, chunk, members
 
-from tianzhou.base.kinds import QueueOffset
+from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.raft.membership import members_of
 from tianzhou.raft.messages import Entry, Kind, LogIndex, Start, Term
 from tianzhou.raft.ready import Begin, HardState
@@ -191,6 +191,8 @@ def test_a_log_whose_oldest_files_have_expired(leader: Log, tmp_path: Path) -> N
 
 
 def test_beginning_anew_where_the_log_of_the_leader_does(leader: Log, tmp_path: Path) -> None:
+    old = queue_key("old", 0)
+    leader.send(b"a", b"b", b"c", key=old)
     for _ in range(60):
         leader.send(b"z" * 300)
     leader.commit(leader.storage.last)
@@ -210,6 +212,12 @@ def test_beginning_anew_where_the_log_of_the_leader_does(leader: Log, tmp_path: 
     again = Log(tmp_path / "n1")
     assert again.bytes() == leader.bytes()
     assert again.storage.members.current == members_of(["n0", "n1"])
+    again.lead()
+    again.send(b"d", key=old)
+    again.commit(again.storage.last)
+    queue = again.store.queues.get(old)
+    assert queue is not None
+    assert queue.end == 4, "ranks of expired messages are not given again"
 
 
 def test_damage_takes_everything_behind_it(leader: Log, tmp_path: Path) -> None:
