@@ -34,7 +34,7 @@ from tianzhou.wire.queues import MessageQueue
 
 log: Final = logging.getLogger("tianzhou.broker")
 
-ROWS_PER_TICK: Final = 500
+ROWS_PER_TICK: Final = 250
 """Queues that are looked at in one tick; that is below a millisecond."""
 LOOKS: Final = 8
 """Rounds in the time after which something counts as stuck."""
@@ -90,6 +90,8 @@ class Watchdog:
     _round: Iterator[None] | None = None
     _begun_s: float = 0.0
     _lines: int = 0
+    _told: set[str] = field(default_factory=set[str])
+    """Groups that were made to share out their queues in this round."""
 
     # The service
 
@@ -125,6 +127,7 @@ class Watchdog:
     def _look_at_all(self, now_s: float) -> Iterator[None]:
         """Look at one place after another; the caller decides how many at a time."""
         self._lines = self.left_out = 0
+        self._told = set()
         met: set[_Place] = set()
         for group in list(self.seen.sessions.consumers):
             members = self.seen.sessions.consumers.get(group)
@@ -242,8 +245,9 @@ class Watchdog:
         )  # fmt: skip
         self.found_counts[kind] += 1
         self._say(logging.WARNING, f"group.{kind.value}", found)
-        if kind is Kind.UNOWNED:
+        if kind is Kind.UNOWNED and group not in self._told:
             # Members that missed a change hear of it now; those that did not find nothing to do.
+            self._told.add(group)
             self.tell_group(group)
 
     def _message(self, key: QueueKey, offset: int) -> tuple[str, str]:

@@ -234,7 +234,7 @@ def test_many_queues_cost_many_ticks_and_few_lines(
     monkeypatch.setattr(module, "ROWS_PER_TICK", 10)
     monkeypatch.setattr(module, "FINDINGS_MAX", 30)
     broker = small(queues=40)
-    join(broker, GROUP, TOPIC)
+    member = join(broker, GROUP, TOPIC)
     for queue_id in range(40):
         broker.send(TOPIC, queue_id=queue_id)
     broker.clock.advance(seconds=STUCK_S)
@@ -245,6 +245,8 @@ def test_many_queues_cost_many_ticks_and_few_lines(
         while watchdog.tick():
             pass
     assert len(events(broker)) == 30
+    codes = [told.code for told in member.take_told()]
+    assert codes.count(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED) == 1
     assert watchdog.left_out == 10
     said = [r.message for r in caplog.records]
     assert said.count("group.unowned") == module.LINES_MAX
