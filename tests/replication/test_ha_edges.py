@@ -1,0 +1,86 @@
+"""Slaves that were away too long, strangers at the HA port, and secrets."""
+
+import random
+import socket
+from pathlib import Path
+
+from ha_cluster import Group, Node, until, until_equal
+
+from tianzhou.admin.commands.replication import look_at
+from tianzhou.net.blocking import BlockingPeer
+from tianzhou.wire._generated_codes import RequestCode
+
+
+def test_a_slave_that_was_away_longer_than_messages_are_kept_begins_again(tmp_path: Path) -> None:
+    with Group(tmp_path, fileReservedTime="0") as group:
+        master, slave = group.master, group.add(1)
+        master.start()
+        slave.start()
+        group.create_topic()
+        group.send(400)
+        until_equal(master, slave)
+        slave.server.kill()
+        group.send(3000)
+        with BlockingPeer(master.address) as peer:
+            # Files go behind a checkpoint, which the first of these asks for.
+            until(lambda: peer.call(RequestCode.DELETE_EXPIRED_COMMITLOG)[0].code == 0
+                  and min(master.log_bytes()) > max(slave.log_bytes()),
+                  "the master forgot all that the slave has")  # fmt: skip
+        slave.start()
+        until_equal(master, slave)
+        group.send(100)
+        until_equal(master, slave)
+        look = look_at(slave.address)
+        assert look is not None
+        assert look.min > 0
+
+
+def test_strangers_at_the_ha_port_do_no_harm(tmp_path: Path) -> None:
+    dice = random.Random(11)
+    with Group(tmp_path) as group:
+        master, slave = group.master, group.add(1)
+        master.start()
+        slave.start()
+        group.create_topic()
+        for _ in range(40):
+            with socket.create_connection(("127.0.0.1", master.port + 1), 5) as stranger:
+                stranger.sendall(bytes(dice.choices(range(256), k=dice.randrange(1, 300))))
+        liar = socket.create_connection(("127.0.0.1", master.port + 1), 5)
+        with liar:
+            liar.sendall((0).to_bytes(8, "big"))
+            group.send(50)
+            liar.sendall((1 << 40).to_bytes(8, "big"))  # more than was ever sent
+            liar.settimeout(10)
+            assert ends(liar)
+        until_equal(master, slave)
+        look = look_at(master.address)
+        assert look is not None
+        assert [one.broker_id for one in look.slaves] == [1]
+
+
+def ends(connection: socket.socket) -> bool:
+    """Whether the other side closes."""
+    try:
+        while connection.recv(65536):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def test_only_who_knows_the_secret_follows(tmp_path: Path) -> None:
+    with Group(tmp_path, ha_secret="open sesame") as group:
+        master, slave = group.master, group.add(1)
+        stranger = group.add(2, ha_secret="open barley")
+        for node in (master, slave, stranger):
+            node.start()
+        group.create_topic()
+        group.send(50)
+        until_equal(master, slave)
+        until(lambda: "secret" in last_error(stranger), "the stranger is told why")
+        assert not any(any(data) for data in stranger.log_bytes().values())
+
+
+def last_error(node: Node) -> str:
+    look = look_at(node.address)
+    return "" if look is None else look.last_error
