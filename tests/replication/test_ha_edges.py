@@ -17,10 +17,10 @@ def test_a_slave_that_was_away_longer_than_messages_are_kept_begins_again(tmp_pa
         master.start()
         slave.start()
         group.create_topic()
-        group.send(400)
+        group.send(150, size=1000)
         until_equal(master, slave)
         slave.server.kill()
-        group.send(3000)
+        group.send(700, size=1000)
         with BlockingPeer(master.address) as peer:
             # Files go behind a checkpoint, which the first of these asks for.
             until(lambda: peer.call(RequestCode.DELETE_EXPIRED_COMMITLOG)[0].code == 0

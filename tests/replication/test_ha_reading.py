@@ -44,7 +44,7 @@ def test_a_consumer_goes_on_at_the_slave_and_its_offsets_come_back(tmp_path: Pat
         master.start()
         slave.start()
         group.create_topic()
-        sent = group.send(1000)
+        sent = group.send(500)
         until_equal(master, slave)
         until(lambda: TOPIC in topics_at(slave.address), "the slave knows the topic")
         seen: list[str] = []
