@@ -176,6 +176,12 @@ def test_what_a_broker_has_seen_stand_still(run: Run, mq: RunningBroker) -> None
             found = await found_in(run, "has confirmed nothing beyond offset 0")
             assert "while its lag grew to" in found["said"]
             assert "tianzhou message show orders " in found["mend"]
+            shown = await asyncio.to_thread(run, "group", "show", "billing", "--json")
+            assert {one["kind"] for one in shown.json["stands_still"]} == {"frozen"}
+            told = (await asyncio.to_thread(run, "group", "show", "billing")).out
+            assert "has confirmed nothing beyond offset 0" in told
+            (row,) = (await asyncio.to_thread(run, "group", "list", "--json")).json
+            assert row["stuck"] == len(shown.json["stands_still"])
             quiet = problems(await examined(run, "--json", "--group", "other"))
             assert not [row for row in quiet if row["about"] == "group billing"]
 

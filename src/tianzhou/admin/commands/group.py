@@ -42,7 +42,7 @@ def list_(session: Session, internal: bool) -> None:
 
     columns = {
         "group": "group", "members": "members", "topics": "topics", "lag": "lag",
-        "behind_s": "behind, s", "read_per_second": "read/s",
+        "behind_s": "behind, s", "read_per_second": "read/s", "stuck": "standing still",
     }  # fmt: skip
 
     def view(rows: list[dict[str, Any]]) -> "RenderableType":
@@ -108,6 +108,11 @@ def _shown(session: Session, name: str) -> dict[str, Any]:
             }
             for row in progress.queues
         ],
+        "stands_still": [
+            {"kind": event.kind, "said": event.said, "mend": event.mend}
+            for look in admin.looks.group(name).found.values()
+            for event in look.events
+        ],
     }
 
 
@@ -128,7 +133,10 @@ def _view(found: dict[str, Any]) -> "RenderableType":
     names = ("topic", "broker", "queue_id", "committed", "end_offset", "lag", "behind_s", "owner")
     titles = ("topic", "broker", "queue", "committed", "end", "lag", "behind, s", "owner")
     rows = [[queue[name] for name in names] for queue in found["queues"]]
-    return output.stack(*parts, output.table(titles, rows))
+    parts.append(output.table(titles, rows))
+    for one in found["stands_still"]:
+        parts += [output.sentence(one["said"]), output.sentence(f"  → {one['mend']}")]
+    return output.stack(*parts)
 
 
 @group.command()

@@ -71,6 +71,7 @@ def group_rows(admin: "Admin", now_ms: int) -> list[dict[str, Any]]:
             "lag": row.lag,
             "behind_s": _seconds_since(row.oldest_ms, now_ms),
             "read_per_second": row.get_per_second,
+            "stuck": row.stuck,
         }
         for row in rows
     ]
@@ -93,4 +94,5 @@ def _summary(admin: "Admin", name: str) -> dict[str, Any]:
         "lag": progress.lag,
         "behind_s": progress.behind_s,
         "read_per_second": progress.get_per_second,
+        "stuck": 0,  # nobody watches there
     }
