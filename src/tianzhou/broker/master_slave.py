@@ -272,7 +272,7 @@ class MasterSlave:
 
     def where_next(self, unread_bytes: int) -> int:
         if not self.standing.is_master:
-            is_far = unread_bytes > self._back_bytes or not self.lacks_messages
+            is_far = unread_bytes > self._back_bytes or not self._follows
             return self.standing.broker_id if is_far else MASTER_ID
         if unread_bytes <= self._away_bytes or not self.settings.slave_read:
             return MASTER_ID
@@ -280,8 +280,14 @@ class MasterSlave:
         return min(known, default=MASTER_ID)
 
     @property
-    def lacks_messages(self) -> bool:
+    def _follows(self) -> bool:
         return self.slave is not None and self.slave.is_streaming
+
+    @property
+    def lacks_messages(self) -> bool:
+        # Also while the master is away: it comes back with them, or a slave is promoted and knows
+        # for certain that they are gone.
+        return not self.standing.is_master
 
     def look(self, alone: ReplicationLook) -> ReplicationLook:
         marks, slave = self._state.marks, self.slave

@@ -53,6 +53,7 @@ class RaftMember:
         broker.durability.replicas_timeout_s = settings.raft_ack_timeout_ms / 1000
         parts.writer.append = self.group.append
         parts.raft.group = self.group
+        parts.pull.group = self
         parts.watches = (*parts.watches, self)
         parts.topics.changed.append(self.metadata.tell_at_once)
         broker.on_flushed.append(self.group.flushed)
@@ -106,6 +107,15 @@ class RaftMember:
 
     def fenced(self, reason: str) -> None:
         self._on_fenced(reason)
+
+    # Reading
+
+    def where_next(self, unread_bytes: int) -> int:
+        return MASTER_ID
+
+    @property
+    def lacks_messages(self) -> bool:
+        return not self._broker.standing.is_master
 
     # Watch
 

@@ -88,6 +88,24 @@ def test_an_empty_queue(broker: SmallBroker) -> None:
     assert answer(broker, 3, queue_id=1).code == ResponseCode.PULL_OFFSET_MOVED
 
 
+class Copies:
+    """A broker that is not the master, with or without one to follow."""
+
+    lacks_messages = True
+
+    def where_next(self, unread_bytes: int) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(("queue_id", "offset"), [(0, 11), (0, 1_000), (1, 3)])
+def test_only_a_master_corrects_offsets(broker: SmallBroker, queue_id: int, offset: int) -> None:
+    """A reader may know more of the master's log than this copy has; it must not begin anew."""
+    broker.parts.pull.group = Copies()
+    found = answer(broker, offset, queue_id=queue_id)
+    assert found.code == ResponseCode.PULL_NOT_FOUND
+    assert found.ext["nextBeginOffset"] == str(offset)
+
+
 def test_tags(broker: SmallBroker) -> None:
     assert answer(broker, text="odd").ext["nextBeginOffset"] == "10"
     nothing = answer(broker, text="neither")

@@ -82,7 +82,7 @@ class ReadGroup(Protocol):
 
     @property
     def lacks_messages(self) -> bool:
-        """A slave that follows its master: what it does not have may be there, or come."""
+        """Not the master: what this broker does not have may be there, or come."""
         ...
 
 
