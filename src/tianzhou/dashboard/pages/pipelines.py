@@ -3,11 +3,20 @@
 They confirm how far they are under the name of a group, and no heartbeat of theirs is ever heard.
 """
 
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.dashboard.here import Here
+from tianzhou.dashboard.listing import listing
+from tianzhou.wire.look_bodies import GroupRow
 
+_SORTS: Final[Mapping[str, Callable[[GroupRow], Any]]] = {
+    "progress": lambda row: row.moved_ms,
+    "lag": lambda row: row.lag,
+}
 FRESH_MS = 10 * 60_000
 """A job that has confirmed something within this time is taken to run."""
 
@@ -19,8 +28,8 @@ async def listed(here: Here, request: Request) -> Response:
         for row in rows
         if not row.is_system and not row.members and row.topics and (row.moved_ms or row.lag)
     ]
-    jobs.sort(key=lambda row: -row.moved_ms)
+    page = listing(request, jobs, name=lambda row: row.name, sorts=_SORTS, sort="progress")
     return here.show(
-        request, "pipelines.html", nav="pipelines", title="Pipelines", jobs=jobs,
+        request, "pipelines.html", nav="pipelines", title="Pipelines", list=page,
         missing=looked.missing, fresh_ms=FRESH_MS,
     )  # fmt: skip

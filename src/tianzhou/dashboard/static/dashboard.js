@@ -213,12 +213,9 @@
     }
   }
   function moments() {
-    for (const one of document.querySelectorAll('input[type="datetime-local"]')) {
-      const given = one.getAttribute("value") || "";
-      if (/^\d+$/.test(given)) {
-        const d = new Date(Number(given));
-        one.value = `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}T${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}`;
-      }
+    for (const one of document.querySelectorAll("input[data-ms]")) {
+      const d = new Date(Number(one.dataset.ms));
+      one.value = `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}T${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}`;
     }
   }
 

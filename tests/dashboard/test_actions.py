@@ -1,0 +1,190 @@
+"""Each thing that can be done, in a real browser: first what will happen, then that it did."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from dashboard.site import Site
+from e2e.admin_world import send
+from tianzhou.wire.tables import decode_group_table
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_topic_is_made_changed_and_deleted(page: Page, site: Site) -> None:
+    page.goto("/topics")
+    page.get_by_role("link", name="New topic").click()
+    expect(page.locator(".will")).to_contain_text("broker-a")
+    page.fill("input[name=name]", "made-here")
+    page.fill("input[name=queues]", "3")
+    page.get_by_role("button", name="Make it").click()
+    expect(page.get_by_role("status")).to_have_text("Topic made-here exists, with 3 queues.")
+    assert page.locator("#live-queues tbody tr").count() == 3
+
+    page.get_by_role("link", name="Change").click()
+    expect(page.locator(".will")).to_contain_text("no message is lost")
+    page.fill("input[name=queues]", "5")
+    page.select_option("select[name=permission]", "4")
+    page.get_by_role("button", name="Change it").click()
+    expect(page.locator(".figures")).to_contain_text("read only")
+    assert page.locator("#live-queues tbody tr").count() == 5
+
+    page.get_by_role("link", name="Delete").click()
+    expect(page.locator("#facts")).to_contain_text("0 messages can't be read any more")
+    page.fill("input[name=typed]", "made-her")
+    page.get_by_role("button", name="Delete made-here").click()
+    expect(page.locator("main")).to_contain_text("type made-here to delete it")
+    page.go_back()
+    page.fill("input[name=typed]", "made-here")
+    page.get_by_role("button", name="Delete made-here").click()
+    expect(page.get_by_role("status")).to_have_text("Topic made-here is deleted.")
+    topics = site.mq._do(lambda: dict(site.mq._running().parts.topics.all()))
+    assert "made-here" not in topics
+
+
+def test_a_topic_gets_fewer_queues_without_losing_messages(page: Page, site: Site) -> None:
+    site.mq.create_topic("shrinking", queues=4)
+    send(site.mq, "shrinking", b"in the last queue", queue_id=3)
+    site.mq._do(lambda: site.mq._running().parts.offsets.put("slow", "shrinking", 3, 0))
+    page.goto("/topics/shrinking/change")
+    page.fill("input[name=queues]", "2")
+    page.get_by_role("button", name="Change it").click()
+    expect(page.get_by_role("status")).to_contain_text("slow: 1")
+    expect(page.locator("#live-queues tbody tr")).to_have_count(4)
+
+
+def test_a_topic_that_is_there_is_not_made_again(page: Page) -> None:
+    page.goto("/new-topic")
+    page.fill("input[name=name]", "orders")
+    page.get_by_role("button", name="Make it").click()
+    expect(page.locator("main")).to_contain_text("there is a topic orders already")
+
+
+def test_offsets_are_moved_after_saying_what_that_means(page: Page, site: Site) -> None:
+    before = site.mq.committed("shipping", "orders")
+    page.goto("/groups/shipping")
+    page.get_by_role("link", name="Move offsets").click()
+    page.get_by_text("the oldest message that is still there").click()
+    page.get_by_role("button", name="Show what would happen").click()
+    expect(page.locator("#facts")).to_contain_text("It will see 40 messages again.")
+    expect(page.locator("#facts")).to_contain_text("Its 2 connected members follow at once.")
+    assert site.mq.committed("shipping", "orders") == before
+    page.get_by_role("button", name="Move it").click()
+    expect(page.get_by_role("status")).to_contain_text("It will see 40 messages again.")
+    assert set(site.mq.committed("shipping", "orders").values()) == {0}
+
+    page.goto("/groups/shipping/reset?topic=orders&where=last")
+    expect(page.locator("#facts")).to_contain_text("It will never see 40 messages.")
+    page.get_by_role("button", name="Move it").click()
+    expect(page.get_by_role("status")).to_contain_text("never see")
+    assert site.mq.committed("shipping", "orders") == before
+
+
+def test_offsets_are_moved_to_a_moment_of_the_readers_zone(page: Page, site: Site) -> None:
+    page.goto("/groups/shipping/reset")
+    page.get_by_text("the first message stored at a moment").click()
+    page.fill("input[name=time]", "2024-01-01T00:00:00")
+    page.get_by_role("button", name="Show what would happen").click()
+    expect(page.locator("#facts")).to_contain_text("It will see 40 messages again.")
+    assert "time=1704038400000" in page.url
+
+
+def test_a_group_is_switched_off_and_on(page: Page, site: Site) -> None:
+    page.goto("/groups/shipping/switch")
+    expect(page.locator("#facts")).to_contain_text("no more messages; 2 members stay connected")
+    page.get_by_role("button", name="Switch off").click()
+    expect(page.locator("h1")).to_contain_text("switched off")
+    assert not is_enabled(site, "shipping")
+    page.get_by_role("link", name="Switch on").click()
+    page.get_by_role("button", name="Switch on").click()
+    expect(page.get_by_role("status")).to_have_text("It is switched on.")
+    assert is_enabled(site, "shipping")
+
+
+def is_enabled(site: Site, name: str) -> bool:
+    """As it is on the disk."""
+    path = site.mq.directory / "store" / "config" / "subscriptionGroup.json"
+    return decode_group_table(path.read_bytes()).subscription_group_table[name].consume_enable
+
+
+def test_a_broker_is_drained_and_comes_back(page: Page, site: Site) -> None:
+    page.goto("/brokers/broker-a")
+    page.get_by_role("link", name="Drain").click()
+    expect(page.locator("#facts")).to_contain_text("sending fails until this is undone")
+    page.get_by_role("button", name="Stop writes").click()
+    expect(page.locator("h1")).to_contain_text("draining")
+    assert site.mq._do(lambda: site.mq._running().parts.permission.bits) == 4
+    page.goto("/")
+    expect(page.locator(".alarms")).to_contain_text("it is being drained")
+    page.goto("/brokers/broker-a/drain")
+    page.get_by_role("button", name="Allow writes").click()
+    expect(page.locator("h1")).to_contain_text("serves")
+    assert site.mq._do(lambda: site.mq._running().parts.permission.bits) == 6
+
+
+def test_chosen_dead_letters_are_sent_again(page: Page, site: Site) -> None:
+    page.goto("/dead-letters")
+    page.locator("tbody").get_by_role("link", name="shipping").click()
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(2)
+    page.get_by_role("button", name="Replay chosen…").click()
+    expect(page.locator("main")).to_contain_text("choose at least one")
+    page.go_back()
+    rows.filter(has_text='{"refund": 1}').get_by_role("checkbox").check()
+    page.get_by_role("button", name="Replay chosen…").click()
+    expect(page.locator("#facts")).to_contain_text(
+        "1 dead letters are sent again, to group shipping"
+    )
+    assert site.mq.stored("%RETRY%shipping") == []
+    page.get_by_role("button", name="Replay 1").click()
+    expect(page.get_by_role("status")).to_contain_text("1 were sent again")
+    assert [message.body for message in site.mq.stored("%RETRY%shipping")] == [b'{"refund": 1}']
+
+    before = len(site.mq.stored("refunds"))
+    page.check("#all")
+    page.select_option("select[name=to]", "topic")
+    page.get_by_role("button", name="Replay chosen…").click()
+    expect(page.locator("#facts")).to_contain_text("every group that reads those")
+    page.get_by_role("button", name="Replay 2").click()
+    expect(page.get_by_role("status")).to_contain_text("2 were sent again")
+    assert len(site.mq.stored("refunds")) == before + 2
+    # Nothing of it is left for a replay of all.
+    page.goto("/dead-letters")
+    assert page.locator("tbody tr", has_text="shipping").inner_text().split()[1:3] == ["2", "0"]
+
+
+def test_a_transaction_is_decided_by_hand(page: Page, site: Site) -> None:
+    page.goto("/transactions")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="Ask again").click()
+    expect(page.locator(".confirm")).to_contain_text("group buyers is asked now")
+    page.get_by_role("button", name="Ask again").click()
+    expect(page.get_by_role("status")).to_contain_text("asked about again")
+    page.get_by_role("link", name="Commit").click()
+    expect(page.locator(".confirm")).to_contain_text("Consumers of orders get the message")
+    page.get_by_role("button", name="Commit").click()
+    expect(page.get_by_role("status")).to_contain_text("committed")
+    expect(page.locator("main")).to_contain_text("No transaction waits")
+    assert b"half of an order" in [message.body for message in site.mq.stored("orders")]
+
+
+def test_a_timer_is_taken_back(page: Page, site: Site) -> None:
+    page.goto("/timers")
+    expect(page.locator("tbody tr")).to_contain_text("orders")
+    page.get_by_role("link", name="Take back").click()
+    expect(page.locator(".confirm")).to_contain_text("can't be brought back")
+    page.get_by_role("button", name="Take it back").click()
+    expect(page.get_by_role("status")).to_contain_text("will not be delivered")
+    expect(page.locator("main")).to_contain_text("No message waits for a moment")
+    site.mq.clock.advance(hours=3)
+    assert b"later" not in [message.body for message in site.mq.stored("orders")]
+
+
+def test_loading_a_page_again_does_nothing_again(page: Page, site: Site) -> None:
+    page.goto("/groups/order-archive/reset?topic=orders&where=last")
+    page.get_by_role("button", name="Move it").click()
+    expect(page).to_have_url(re.compile(r"/groups/order-archive\?said="))
+    send(site.mq, "orders", b"one more")
+    page.reload()
+    assert site.mq.lag("order-archive", "orders") == 1

@@ -1,0 +1,149 @@
+"""The HTTP server of a real process: where it is, when it is not, and what it costs."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from clients import server_process
+from clients.server_process import TIANZHOU, ServerProcess
+from clients.waiting import wait_until
+from dashboard.site import ask, token_of
+
+pytestmark = pytest.mark.slow
+
+RSS_BYTES_MAX = 80_000_000
+PORTS = ("--nameserver-port", "0", "--broker-port", "0")
+
+Start = Callable[..., ServerProcess]
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Start]:
+    started: list[ServerProcess] = []
+
+    def start(*options: str) -> ServerProcess:
+        started.append(server_process.up(tmp_path / "server", *options))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.end()
+
+
+def port_of(server: ServerProcess) -> int:
+    return int(server.facts["http"].rpartition(":")[2])
+
+
+def test_the_ready_file_says_where_and_it_stops_in_order(up: Start) -> None:
+    server = up("--http-port", "0")
+    port = port_of(server)
+    assert server.facts["http"] == f"http://127.0.0.1:{port}"
+    assert "broker-a" in ask(port, "/").text
+    assert ask(port, "/healthz").status == 200
+    # A browser that keeps its connection must not hold it up.
+    with socket.create_connection(("127.0.0.1", port)):
+        assert server.stop() == 0
+    assert "Traceback" not in server.log()
+
+
+def test_a_stop_right_after_the_start_waits_for_nothing(up: Start) -> None:
+    server = up("--http-port", "0")
+    begun_s = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - begun_s < server_process.STOP_S
+    assert "Traceback" not in server.log()
+
+
+def test_it_can_be_left_out(up: Start) -> None:
+    assert "http" not in up("--no-http").facts
+
+
+def test_a_port_that_was_asked_for_and_is_taken_stops_the_start(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [TIANZHOU, "up", *PORTS, "--ephemeral", "--http-port", port],
+            capture_output=True, text=True, timeout=30, cwd=tmp_path,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert port in done.stderr
+    assert "--no-http" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_usual_port_may_be_taken(up: Start) -> None:
+    """Whoever has it, we or somebody before us."""
+    try:
+        taken: socket.socket | None = socket.create_server(("127.0.0.1", 8080))
+    except OSError:
+        taken = None
+    try:
+        server = up()
+        assert "http" not in server.facts
+        lines = [line for line in server.log().splitlines() if "8080" in line]
+        assert len(lines) == 1
+        assert "no dashboard" in lines[0]
+    finally:
+        if taken is not None:
+            taken.close()
+
+
+def test_s40_the_password_is_shown_once_and_kept_as_a_hash(up: Start) -> None:
+    server = up("--http-port", "0", "--http-host", "0.0.0.0")
+    lines = [line for line in server.log().splitlines() if "password of the dashboard" in line]
+    assert len(lines) == 1
+    password = lines[0].rpartition(" ")[2]
+    kept = Path(server.facts["data"]) / "dashboard-password"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert password not in kept.read_text()
+    for _ in range(2):
+        port = port_of(server)
+        assert ask(port, "/").status == 303
+        token = token_of(ask(port, "/login").text)
+        assert ask(port, "/login", form={"token": token, "password": password}).status == 303
+        assert server.stop() == 0
+        server = up("--http-port", "0", "--http-host", "0.0.0.0")
+    assert server.log().count("password of the dashboard") == 1
+
+
+def test_a_broker_by_itself_has_it_too(tmp_path: Path) -> None:
+    names = server_process.run(["nameserver", "-p", "0"], tmp_path / "names")
+    arguments = ["broker", "-n", names.nameserver, "-p", "0", "--data", "kept", "--http-port", "0"]
+    broker = server_process.run(arguments, tmp_path / "broker")
+    try:
+        assert "broker-a" in ask(port_of(broker), "/").text
+    finally:
+        broker.end()
+        names.end()
+
+
+def test_pages_cost_little_memory(
+    up: Start, record_property: Callable[[str, object], None]
+) -> None:
+    server = up("--http-port", "0")
+    port = port_of(server)
+
+    def rss() -> int:
+        text = Path(f"/proc/{server.process.pid}/status").read_text()
+        found = re.search(r"^VmRSS:\s+(\d+) kB$", text, re.MULTILINE)
+        assert found is not None
+        return int(found[1]) * 1024
+
+    before = rss()
+    wait_until(lambda: ask(port, "/healthz").status == 200, within_s=20, what="it serves")
+    loaded = rss()
+    for path in ("/", "/topics", "/groups", "/messages", "/metrics"):
+        assert ask(port, path).status == 200
+    used = rss()
+    sys.stdout.write(
+        f"{before / 1e6:.0f} MB ready, {loaded / 1e6:.0f} loaded, {used / 1e6:.0f} used\n"
+    )
+    record_property("rss_bytes_used", used)
+    assert used < RSS_BYTES_MAX, json.dumps({"before": before, "loaded": loaded, "used": used})

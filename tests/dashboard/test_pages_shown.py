@@ -1,0 +1,234 @@
+"""Every page in a real browser: what it says of a world that is known."""
+
+import re
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from dashboard.site import Site
+from dashboard.world import TRACED
+from e2e.admin_world import send
+
+pytestmark = pytest.mark.slow
+
+PATHS = (
+    "/", "/topics", "/topics/orders", "/groups", "/groups/billing", "/messages",
+    "/messages?topic=orders&by=time", f"/trace?id={TRACED}", "/dead-letters",
+    "/dead-letters/shipping", "/transactions", "/timers", "/pipelines", "/brokers/broker-a",
+    "/new-topic", "/topics/orders/change", "/topics/orders/delete", "/groups/shipping/reset",
+    "/groups/shipping/switch", "/brokers/broker-a/drain",
+)  # fmt: skip
+
+
+def row_of(page: Page, text: str) -> str:
+    """The row of a table that begins with this, as one line."""
+    found = page.locator("tbody tr").filter(has=page.locator("th", has_text=text)).first
+    return " ".join(found.inner_text().split())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_page_is_shown_on_a_screen_and_on_a_phone(page: Page, path: str) -> None:
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        answer = page.goto(path)
+        assert answer is not None
+        assert answer.status == 200, page.inner_text("main")
+        assert page.title().endswith("· Tianzhou")
+        # Tables may scroll inside of themselves; a page never does, sideways.
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        expect(page.locator("h1")).not_to_be_empty()
+
+
+def test_the_overview_says_what_is_wrong(page: Page) -> None:
+    page.goto("/")
+    alarm = page.locator(".alarms li", has_text="billing")
+    expect(alarm).to_contain_text("has neither confirmed nor asked")
+    expect(alarm).to_contain_text("and 1 more queue")
+    expect(alarm).to_contain_text("tianzhou group show billing")
+    expect(page.locator(".alarms li", has_text="order-archive")).to_contain_text("12 messages wait")
+    alarm.get_by_role("link", name="billing").click()
+    expect(page).to_have_url(re.compile("/groups/billing$"))
+
+
+def test_the_overview_has_figures_brokers_and_a_chart(page: Page) -> None:
+    page.goto("/")
+    assert "2" in page.locator(".figures div", has_text="Dead letters").inner_text()
+    assert "1 timed" in page.locator(".figures div", has_text="Waiting").inner_text()
+    broker = row_of(page, "broker-a")
+    assert "serves" in broker
+    assert "master" in broker
+    assert re.search(r"\d+% of [\d.]+ [TG]iB", broker)
+    expect(page.locator("#live-chart svg polyline.line0")).to_have_count(1)
+
+
+def test_live_parts_move_without_a_reload(page: Page, site: Site) -> None:
+    page.goto("/topics")
+    page.evaluate("window.kept = true")
+    send(site.mq, "live-topic", b"x")
+    expect(page.locator("tbody")).to_contain_text("live-topic")
+    assert page.evaluate("window.kept") is True
+    page.keyboard.press(".")
+    expect(page.locator("#live")).to_contain_text("paused")
+
+
+def test_topics_are_listed_filtered_and_sorted(page: Page) -> None:
+    page.goto("/topics")
+    assert "orders" in row_of(page, "orders")
+    assert "40" in row_of(page, "orders")
+    assert page.locator("tbody").inner_text().count("TBW102") == 0
+    page.keyboard.press("/")
+    page.keyboard.type("pay")
+    page.keyboard.press("Enter")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    assert row_of(page, "payments").split()[0] == "payments"
+    page.goto("/topics?sort=messages")
+    assert page.locator("tbody th").first.inner_text() == "orders"
+    page.get_by_role("link", name="Show internal").click()
+    expect(page.locator("tbody")).to_contain_text("RMQ_SYS_TRACE_TOPIC")
+
+
+def test_one_topic_shows_queues_readers_and_writers(page: Page) -> None:
+    page.goto("/topics/orders")
+    assert page.locator("#live-queues tbody tr").count() == 4
+    readers = page.locator("#live-readers tbody")
+    expect(readers).to_contain_text("shipping")
+    expect(readers).to_contain_text("order-archive")
+    expect(page.locator("#live-producers tbody")).to_contain_text("127.0.0.1:")
+    expect(page.locator("#live-hours svg rect.hour")).not_to_have_count(0)
+
+
+def test_groups_show_who_is_stuck_first(page: Page) -> None:
+    page.goto("/groups")
+    assert page.locator("tbody th").first.inner_text() == "billing"
+    assert "2 stuck" in row_of(page, "billing")
+    assert "up to date" in row_of(page, "shipping")
+    assert "nobody reads" in row_of(page, "order-archive")
+
+
+def test_one_group_shows_members_queues_and_what_blocks_it(page: Page) -> None:
+    page.goto("/groups/billing")
+    expect(page.locator("#live-members tbody")).to_contain_text("10.0.0.9@billing-1")
+    rows = page.locator("#live-queues tbody tr").filter(has_text="payments")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("10.0.0.9@billing-1")
+    expect(page.locator("#live-events")).to_contain_text("not pulled")
+    rows.first.get_by_role("link", name="look at its message").click()
+    expect(page.locator("tbody")).to_contain_text("payment 4")
+
+
+def test_a_message_is_found_by_key_id_time_and_place(page: Page, site: Site) -> None:
+    wanted = next(m for m in site.mq.stored("orders") if "order-1007" in m.keys)
+    queries = (
+        "by=key&word=order-1007", "by=time",
+        f"by=id&word={wanted.message_id}", f"by=id&word={wanted.offset_id}",
+        f"by=place&queue={wanted.queue_id}&at={wanted.queue_offset}",
+    )  # fmt: skip
+    for query in queries:
+        page.goto(f"/messages?topic=orders&{query}")
+        expect(page.locator("tbody")).to_contain_text("order-1007")
+    page.goto("/messages?topic=orders&by=key&word=nothing-has-this")
+    expect(page.locator("main")).to_contain_text("Nothing was found")
+
+
+def test_the_search_form_asks_for_what_is_chosen(page: Page) -> None:
+    page.goto("/messages")
+    page.fill("input[name=topic]", "orders")
+    page.get_by_text("time", exact=True).click()
+    expect(page.locator("input[name=word]")).to_be_hidden()
+    page.fill("input[name=from]", "2024-01-01T00:00:00")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("tbody tr").first).to_be_visible()
+    # The reader's own zone, not the server's: midnight in Shanghai.
+    assert "from=1704038400000" in page.url
+    assert page.input_value("input[name=from]").startswith("2024-01-01T00:00")
+
+
+def test_a_payload_is_shown_as_json_text_and_bytes(page: Page, site: Site) -> None:
+    message = next(m for m in site.mq.stored("orders") if "order-1001" in m.keys)
+    page.goto(f"/messages/orders/{message.message_id}")
+    assert '\n  "order": 1001,\n' in page.inner_text("#payload")
+    assert "channel" in page.locator(".facts").nth(1).inner_text()
+    page.get_by_role("link", name="hex").click()
+    expect(page.locator("#payload")).to_contain_text("00000000  7b 22 6f 72 64")
+    page.get_by_role("link", name="text").click()
+    expect(page.locator("#payload")).to_have_text(message.body.decode())
+    binary = next(m for m in site.mq.stored("refunds") if m.body.startswith(b"\x00"))
+    page.goto(f"/messages/refunds/{binary.offset_id}")
+    expect(page.locator("#payload")).to_contain_text("00 01 02 62")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download body").click()
+    path = download.value.path()
+    assert path.read_bytes() == binary.body
+
+
+def test_a_trace_is_a_timeline(page: Page) -> None:
+    page.goto(f"/trace?id={TRACED}")
+    lanes = page.locator(".lanes li")
+    expect(lanes).to_have_count(3)
+    sent, failed, again = lanes.all_inner_texts()
+    assert "shop" in sent
+    assert "failed" in failed
+    assert "try 2" in again
+    left = [
+        box["x"] for box in (lanes.nth(n).locator(".front").bounding_box() for n in range(3)) if box
+    ]
+    assert left == sorted(left)
+    assert left[0] < left[1] < left[2]
+
+
+def test_pipelines_are_groups_that_confirm_without_members(page: Page) -> None:
+    page.goto("/pipelines")
+    row = row_of(page, "order-archive")
+    assert "runs" in row
+    assert "12" in row
+    assert "orders" in row
+    assert "shipping" not in page.locator("tbody").inner_text()
+
+
+def test_keys_go_everywhere(page: Page) -> None:
+    page.goto("/")
+    for letter, path in (("t", "/topics"), ("g", "/groups"), ("p", "/pipelines"), ("o", "/")):
+        page.keyboard.press("g")
+        page.keyboard.press(letter)
+        expect(page).to_have_url(re.compile(f"{path}$"))
+        page.wait_for_load_state()
+    page.goto("/topics")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    chosen = page.locator("tr.chosen th").inner_text()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(f"/topics/{quote(chosen)}$"))
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_be_visible()
+
+
+def test_the_theme_is_remembered(page: Page) -> None:
+    page.emulate_media(color_scheme="light")
+    page.goto("/")
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert light != dark
+    page.reload()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == dark
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/nowhere", 404, "no page /nowhere"),
+        ("/topics/not-there", 404, "not-there"),
+        ("/groups/not-there", 404, "not-there"),
+        ("/messages?topic=not-there&by=key&word=x", 404, "not-there"),
+        ("/messages?topic=orders&by=place&queue=x&at=1", 400, "must be numbers"),
+        ("/messages?topic=orders&by=time&from=yesterday", 400, "no moment"),
+        ("/messages/orders/0123", 400, "has no message 0123"),
+        ("/brokers/not-there", 400, "not-there"),
+    ],
+)
+def test_what_is_not_there_says_so(page: Page, path: str, status: int, words: str) -> None:
+    answer = page.goto(path)
+    assert answer is not None
+    assert answer.status == status
+    expect(page.locator("main")).to_contain_text(words)
