@@ -15,10 +15,14 @@ _REBALANCE: Final = (
 _PLAIN_ACL: Final = "access control of RocketMQ 4 is not served; the broker binds to loopback"
 _AUTH: Final = "users and access lists are not served; the broker binds to loopback"
 _COLD: Final = "there is no control of cold reads: every read is served the same way"
-_CONTROLLER: Final = "there is no controller here, and no broker changes its role"
+_CONTROLLER: Final = (
+    "there is no controller here: slaves are promoted by hand, or groups elect by Raft"
+)
 _CONTAINER: Final = "one process is one broker; start another process for another broker"
 _ROCKSDB: Final = "tables are plain JSON files; there is no RocksDB"
-_SLAVE: Final = "replication is not served: this broker has no slaves"
+_SLAVE: Final = (
+    "slaves do not stand in for masters: they follow, and are promoted by hand or by Raft"
+)
 _TIMER: Final = "timed messages are kept otherwise than in RocketMQ's timer files"
 
 REFUSED: Final[Mapping[Code, str]] = {
