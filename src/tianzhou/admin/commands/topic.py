@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tianzhou.admin.commands import output
+from tianzhou.admin.commands.bars import progress_bar
 from tianzhou.admin.commands.failures import Failure
 from tianzhou.admin.commands.session import Session, asking, force, topic_name, watched
 
@@ -183,9 +184,12 @@ def shrink(session: Session, topic: str, queues: int, wait_s: float) -> None:
     """
     deadline = monotonic() + wait_s
     progress = session.admin.topics.shrink(topic, queues=queues)
-    while not progress.is_done and monotonic() < deadline:
-        sleep(LOOK_S)
-        progress = session.admin.topics.shrink(topic, queues=queues)
+    unread = sum(progress.unread.values())
+    with progress_bar(unread, "read") as tell:
+        while not progress.is_done and monotonic() < deadline:
+            sleep(LOOK_S)
+            progress = session.admin.topics.shrink(topic, queues=queues)
+            tell(unread - sum(progress.unread.values()))
     session.done(
         {"topic": topic, "queues": queues, "done": progress.is_done, "unread": {**progress.unread}},
         _shrunk(progress),
