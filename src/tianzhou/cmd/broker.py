@@ -80,26 +80,26 @@ def broker(
 
     async def start() -> list[serve.Running]:
         clock = SystemClock()
+        facts: dict[str, object] = {
+            "nameserver": config.nameservers, "brokerName": config.name, "cluster": config.cluster,
+            "pid": os.getpid(), "data": str(directory),
+        }  # fmt: skip
         if group is not None:
             from tianzhou.cmd import raft_broker
 
-            return await raft_broker.start(
-                group, config, store_config, str(directory), clock, ready_file
+            running, member = await raft_broker.start(
+                group, config, store_config, str(directory), clock
             )
-        store = MessageStore(RealFiles(), str(directory), store_config, clock)
-        running = Broker(config, store, clock, replication=replication)
-        await running.start()
-        facts = {
-            "nameserver": config.nameservers,
-            "broker": running.address,
-            "brokerName": config.name,
-            "ha": running.group.ha_address if running.group is not None else "",
-            "cluster": config.cluster,
-            "pid": os.getpid(),
-            "data": str(directory),
-        }
-        text, started = f"Broker {running.address}, data in {directory}", list[serve.Running]()
-        started.append(running)
+            facts |= raft_broker.facts(group, config)
+            started: list[serve.Running] = [running, member]
+        else:
+            store = MessageStore(RealFiles(), str(directory), store_config, clock)
+            running = Broker(config, store, clock, replication=replication)
+            await running.start()
+            started = [running]
+            facts["ha"] = running.group.ha_address if running.group is not None else ""
+        facts["broker"] = running.address
+        text = f"Broker {running.address}, data in {directory}"
         pages = http_server.serve(
             http, running, clock, nameserver=config.nameservers, data=directory
         )

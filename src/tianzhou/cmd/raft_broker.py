@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from tianzhou.base.clock import Clock
@@ -10,7 +9,7 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.raft_member import RaftMember
 from tianzhou.broker.role import Role, Standing
 from tianzhou.broker.server import Broker
-from tianzhou.cmd import logs, serve
+from tianzhou.cmd import logs
 from tianzhou.replication.raft_group import open_member
 from tianzhou.replication.raft_settings import RaftSettings, broker_id_of, peers_of
 from tianzhou.store.config import FlushMode, StoreConfig
@@ -26,11 +25,9 @@ async def start(
     store_config: StoreConfig,
     directory: str,
     clock: Clock,
-    ready_file: Path | None,
-) -> list[serve.Running]:
+) -> tuple[Broker, RaftMember]:
     """Start the member; it serves reads at once, and takes messages when it is elected."""
-    if config.name == BrokerConfig().name:
-        config = replace(config, name=settings.raft_group)
+    config = replace(config, name=name_of(settings, config))
     # What the group promises is more than what one disk does, and checksums are part of it.
     mode = FlushMode.ASYNC if settings.raft_relaxed else FlushMode.SYNC
     store_config = replace(store_config, flush_mode=mode, record_crc=True)
@@ -41,19 +38,21 @@ async def start(
     member = RaftMember(settings, opened, broker, clock, _end)
     await broker.start()
     await member.start()
-    facts = {
-        "nameserver": config.nameservers,
-        "broker": broker.address,
-        "brokerName": config.name,
-        "cluster": config.cluster,
+    return broker, member
+
+
+def name_of(settings: RaftSettings, config: BrokerConfig) -> str:
+    """The name under which clients know the brokers of a group; that of the group by itself."""
+    return settings.raft_group if config.name == BrokerConfig().name else config.name
+
+
+def facts(settings: RaftSettings, config: BrokerConfig) -> dict[str, object]:
+    """What whoever waits for the member is told besides."""
+    return {
+        "brokerName": name_of(settings, config),
         "raftGroup": settings.raft_group,
         "raftId": settings.raft_id,
-        "pid": os.getpid(),
-        "data": directory,
     }
-    text = f"Member {settings.raft_id} of {settings.raft_group}, broker {broker.address}"
-    serve.announce(f"{text}, data in {directory}", ready_file, facts)
-    return [broker, member]
 
 
 def _end(reason: str) -> None:

@@ -126,7 +126,7 @@ async def _start(wanted: Wanted, name: NodeId, port: int, arguments: list[str]) 
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", "from tianzhou.cmd.main import main; main()", "broker",
             "-c", str(conf), "--data", str(home / "store"), "--raft-id", name,
-            "--ready-file", str(ready), *arguments,
+            "--ready-file", str(ready), *([] if name == "n0" else ["--no-http"]), *arguments,
             stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True,
         )  # fmt: skip
