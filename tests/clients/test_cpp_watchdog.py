@@ -1,0 +1,72 @@
+"""The watchdog and RocketMQ's C++ consumers: a message that blocks, a process that hangs."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clients.cpp_client import Clients
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.findings import Finding, Kind
+from tianzhou.testing import RunningBroker
+
+pytestmark = pytest.mark.slow
+
+TOPIC, GROUP = "cpp-watched", "cpp-watched-readers"
+
+
+@pytest.fixture
+def broker() -> Iterator[RunningBroker]:
+    with RunningBroker(config=BrokerConfig(stuck_after_ms=1_000)) as running:
+        running.create_topic(TOPIC, queues=1)
+        yield running
+
+
+@pytest.fixture
+def theirs(cpp_python: Path, broker: RunningBroker, tmp_path: Path) -> Iterator[Clients]:
+    made = Clients(cpp_python, tmp_path, broker.nameserver)
+    yield made
+    made.end()
+
+
+def found(broker: RunningBroker, kind: Kind) -> Finding | None:
+    """What stands still now, of the topic and not of its retries."""
+    events: list[Finding] = broker._look(lambda running, _: running.events())
+    return next((e for e in events if e.topic == TOPIC and e.kind is kind and not e.ended_ms), None)
+
+
+def test_a_message_that_an_ordered_consumer_can_not_handle(
+    broker: RunningBroker, theirs: Clients
+) -> None:
+    producer = theirs.producer()
+    for body in ("poison", "next"):
+        producer.send("orderly", TOPIC, body, shard=0, keys=body)
+    theirs.push(GROUP, TOPIC, model="orderly", failures=1_000).wait_lines("got", 2)
+    event = broker.wait_until(lambda: found(broker, Kind.BLOCKED), within_s=20, what="it is found")
+    blocker, _ = broker.stored(TOPIC)
+    assert (event.group, event.offset, event.waiting) == (GROUP, 0, 2)
+    assert (event.message_id, event.keys) == (blocker.message_id, "poison")
+
+
+def test_a_consumer_whose_process_stands_still(broker: RunningBroker, theirs: Clients) -> None:
+    consumer = theirs.push(GROUP, TOPIC)
+    producer = theirs.producer()
+    producer.send("sync", TOPIC, "first")
+    consumer.wait_lines("got", 1)
+    consumer._process.send_signal(signal.SIGSTOP)
+    try:
+        producer.send("sync", TOPIC, "second")
+        producer.send("sync", TOPIC, "third")
+        event = broker.wait_until(
+            lambda: found(broker, Kind.NOT_PULLED), within_s=20, what="it is found"
+        )
+        assert event.group == GROUP
+        assert event.waiting >= 2
+        assert event.client_id in event.said
+    finally:
+        consumer._process.send_signal(signal.SIGCONT)
+    consumer.wait_lines("got", 3)
+    broker.wait_until(
+        lambda: found(broker, Kind.NOT_PULLED) is None, within_s=20, what="it goes on"
+    )
