@@ -26,7 +26,7 @@ def served(command: list[str]) -> Generator[dict[str, str]]:
     ready = directory / "ready.json"
     process = subprocess.Popen([*command, str(ready)], stderr=subprocess.DEVNULL, cwd=Path.cwd())
     try:
-        deadline = monotonic() + 10
+        deadline = monotonic() + 60
         while not ready.exists():
             assert monotonic() < deadline, f"{command} did not start"
             assert process.poll() is None, f"{command} ended with {process.returncode}"

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tianzhou.admin.commands import output, replication
+from tianzhou.admin.commands import output, raft, replication
 from tianzhou.admin.commands.session import Session, watched
 from tianzhou.base.errors import TianzhouError
 
@@ -30,9 +30,12 @@ def _places(session: Session) -> list[tuple[str, str, int, str]]:
 def _rows(session: Session) -> list[dict[str, Any]]:
     places = _places(session)
     looks = {address: replication.look_at(address) for *_, address in places}
+    groups = raft.cluster_facts([address for *_, address in places])
     masters = {name: looks[address] for _, name, broker_id, address in places if not broker_id}
     return [
-        _row(session, *place) | replication.facts(looks[place[3]], masters.get(place[1]))
+        _row(session, *place)
+        | replication.facts(looks[place[3]], masters.get(place[1]))
+        | groups[place[3]]
         for place in places
     ]
 
@@ -72,7 +75,7 @@ def _view(rows: list[dict[str, Any]]) -> "RenderableType":
     }  # fmt: skip
     if any(row["id"] for row in rows):  # without slaves these say nothing
         columns |= {"epoch": "epoch", "end": "log end", "lag": "lag", "copies": "in sync"}
-    columns |= {"state": "state"}
+    columns |= raft.cluster_columns(rows) | {"state": "state"}
     none = "the NameServer knows no broker; `tianzhou broker -n HOST:PORT` starts one"
     return output.listing(shown, columns, none)
 

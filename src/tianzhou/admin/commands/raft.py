@@ -115,15 +115,34 @@ def look_at(address: str) -> "RaftLook | None":
     return decode_raft_look(body) if answer.code == 0 else None
 
 
-def facts(address: str) -> dict[str, Any]:
-    """What `tianzhou cluster` shows of a member, or nothing for a broker by itself."""
-    look = look_at(address)
-    if look is None:
-        return {}
+def cluster_facts(addresses: list[str]) -> dict[str, dict[str, Any]]:
+    """What `tianzhou cluster` shows of each broker that is a member of a Raft group."""
+    looks = {address: look_at(address) for address in addresses}
+    leaders = {look.group: look for look in looks.values() if look is not None and look.is_leading}
+    return {
+        address: _cluster_row(look, leaders.get(look.group)) if look is not None else {}
+        for address, look in looks.items()
+    }
+
+
+def _cluster_row(look: "RaftLook", leads: "RaftLook | None") -> dict[str, Any]:
+    match = {peer.name: peer.match for peer in leads.peers}.get(look.member, -1) if leads else -1
+    following = f"follows {look.leader}" if look.leader else "knows no leader"
     return {
         "member": look.member, "raft_role": look.role, "term": look.term, "leader": look.leader,
-        "commit": look.commit, "applied": look.applied, "last": look.last,
-        "in_doubt": look.is_in_doubt,
+        "commit": look.commit, "applied": look.applied,
+        "lag_entries": leads.last - match if leads is not None and match >= 0 else None,
+        "following": "" if look.is_leading else "in doubt" if look.is_in_doubt else following,
+    }  # fmt: skip
+
+
+def cluster_columns(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """The columns for them, if there are any."""
+    if not any("member" in row for row in rows):
+        return {}
+    return {
+        "member": "member", "term": "term", "commit": "commit", "applied": "applied",
+        "lag_entries": "entries behind",
     }  # fmt: skip
 
 
