@@ -107,7 +107,7 @@ class Terminal:
     def type(self, line: str) -> str:
         words = shlex.split(line, comments=True)
         if is_server(words):
-            command = [*shlex.split(self.here(line))[1:], *free_ports(words[1])]
+            command = [*shlex.split(self.here(line), comments=True)[1:], *free_ports(words[1])]
             self.servers.append(server_process.run(command, self.place))
             return ""
         return self.run(["bash", "-c", self.here(line)], shown=line)
@@ -115,7 +115,7 @@ class Terminal:
     def run(self, command: list[str], *, shown: str) -> str:
         done = subprocess.run(
             command, cwd=self.place, env=self.environment, capture_output=True, text=True,
-            stdin=subprocess.DEVNULL, timeout=LINE_S,
+            input="y\n", timeout=LINE_S,  # yes, if it asks whether it is meant
         )  # fmt: skip
         assert done.returncode == 0, f"{shown}: {done.stdout}{done.stderr}"
         return done.stdout
