@@ -334,6 +334,11 @@ class MessageStore(StoreReader):
         """Whether messages may be appended: the log does not follow another one."""
         return self._next_offsets is not None
 
+    def assigned_end(self, key: QueueKey) -> int:
+        """The rank the next message gets; those before it may not be visible yet."""
+        assigned = self._next_offsets.get(key, 0) if self._next_offsets is not None else 0
+        return max(assigned, self.max_offset(key))
+
     # Making visible
 
     def dispatch(self) -> list[Run]:

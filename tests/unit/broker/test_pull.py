@@ -1,9 +1,12 @@
 """Pulls: every status with its code and next offset, filters, waiting and waking."""
 
+from dataclasses import replace
+
 import pytest
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
+from tianzhou.store.config import FlushMode
+from tianzhou.testing.small_broker import STORE, RecordingPeer, SmallBroker
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
@@ -104,6 +107,33 @@ def test_only_a_master_corrects_offsets(broker: SmallBroker, queue_id: int, offs
     found = answer(broker, offset, queue_id=queue_id)
     assert found.code == ResponseCode.PULL_NOT_FOUND
     assert found.ext["nextBeginOffset"] == str(offset)
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "next_offset"),
+    [
+        (12, ResponseCode.PULL_NOT_FOUND, "12"),
+        (13, ResponseCode.PULL_NOT_FOUND, "13"),
+        (14, ResponseCode.PULL_OFFSET_MOVED, "0"),
+    ],
+)
+def test_what_is_stored_and_not_yet_visible_is_there(
+    offset: int, code: int, next_offset: str
+) -> None:
+    """Another copy may show a message before the master does, and send its reader back to it."""
+    broker = SmallBroker(store_config=replace(STORE, flush_mode=FlushMode.SYNC))
+    for _ in range(10):
+        broker.send(TOPIC, b"visible")
+    for opaque in range(3):
+        fields = SendMessageV2Request(
+            producer_group="producers", topic=TOPIC, default_topic="TBW102", queue_id=0,
+            sys_flag=0, born_timestamp_ms=0, flag=0, properties="UNIQ_KEY\x01A",
+        )  # fmt: skip
+        header = Header(code=RequestCode.SEND_MESSAGE_V2, opaque=opaque, ext=fields.to_ext())
+        broker.received(RecordingPeer(), encode_command(header, b"not flushed"))
+    found = answer(broker, offset)
+    assert (found.code, found.ext["nextBeginOffset"]) == (code, next_offset)
+    assert found.ext["maxOffset"] == "10"
 
 
 def test_tags(broker: SmallBroker) -> None:

@@ -265,7 +265,7 @@ class Pull:
                 if expression is None
                 else _matching(result, expression, self._monotonic_s)
             )
-            status = self._status(result, offset)
+            status = self._status(key, result, offset)
             if status is ReadStatus.FOUND and not pieces:
                 status = ReadStatus.NO_MATCHED_MESSAGE
             nothing = status in (
@@ -288,12 +288,19 @@ class Pull:
                 return
             self._reply(hold, status, result, pieces)
 
-    def _status(self, result: ReadResult, offset: QueueOffset) -> ReadStatus:
-        """A slave must not correct a consumer that knows the master's offsets."""
+    def _status(self, key: QueueKey, result: ReadResult, offset: QueueOffset) -> ReadStatus:
+        """Who reads on is corrected only where it is certain that there is nothing. A slave may
+        lack what its master has, and a master may have what only others can show already."""
         status = result.status
-        if self.group is None or status is ReadStatus.FOUND or not self.group.lacks_messages:
+        if status is ReadStatus.FOUND:
             return status
-        if offset > result.max_offset or status in _EMPTY:
+        lacks = self.group is not None and self.group.lacks_messages
+        if offset > result.max_offset and (lacks or offset <= self._store.assigned_end(key)):
+            result.next_offset = offset
+            return ReadStatus.OFFSET_OVERFLOW_ONE
+        if not lacks:
+            return status
+        if status in _EMPTY:
             result.next_offset = offset
             return ReadStatus.OFFSET_OVERFLOW_ONE
         if status is ReadStatus.OFFSET_TOO_SMALL:
