@@ -133,6 +133,11 @@ def a_new_life_knows_less(case: Case) -> None:
     case.history.commits.append(Commit(GROUP, QUEUES[0], 2, "master:2", 140.0))
 
 
+def a_fault_makes_a_group_forget_a_little(case: Case) -> None:
+    case.history.troubles.append(replace(FAULT, began=118.0, ended=119.0))
+    case.history.commits.append(Commit(GROUP, QUEUES[0], 7, "master:1", 122.5))
+
+
 def two_at_once_in_any_order(case: Case) -> None:
     change_send(case, 4, began=104.0, ended=107.9)
     change_send(case, 6, began=104.0, ended=107.9)
@@ -162,6 +167,7 @@ ODD_BUT_RIGHT: Final = (
     a_retry_during_a_fault_leaves_two,
     a_redelivery_after_a_fault,
     a_new_life_knows_less,
+    a_fault_makes_a_group_forget_a_little,
     two_at_once_in_any_order,
     an_acknowledged_send_around_a_cut,
     a_slave_that_began_later,
@@ -301,6 +307,11 @@ def a_group_forgets_how_far_it_was(case: Case) -> None:
     case.history.commits.append(Commit(GROUP, QUEUES[0], 3, "master:1", 150.0))
 
 
+def a_fault_makes_a_group_forget_too_much(case: Case) -> None:
+    case.history.troubles.append(replace(FAULT, began=118.0, ended=119.0))
+    case.history.commits.append(Commit(GROUP, QUEUES[0], 3, "master:1", 122.5))
+
+
 def a_group_forgets_for_a_moment(case: Case) -> None:
     case.history.commits.append(Commit(GROUP, QUEUES[0], 0, "master:1", 110.0))
 
@@ -399,6 +410,7 @@ WRONG: Final[dict[Rule, tuple[Callable[[Case], None], ...]]] = {
     checkers.readers_miss_nothing: (a_reader_skips_one, only_another_group_got_it),
     checkers.offsets_do_not_go_back: (
         a_group_forgets_how_far_it_was,
+        a_fault_makes_a_group_forget_too_much,
         a_group_forgets_for_a_moment,
     ),
     checkers.offsets_follow_deliveries: (

@@ -4,7 +4,7 @@ complaints; no complaints means that the rule holds. Nothing here knows a proces
 Every rule has forged histories that break it, in tests/chaos: one that can't fail proves nothing.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -186,14 +186,22 @@ def readers_miss_nothing(history: History, _: Evidence, __: Promise) -> Iterator
 # Offsets
 
 
-def offsets_do_not_go_back(history: History, _: Evidence, __: Promise) -> Iterator[str]:
-    """6. While a broker lives, a group's offset on it only grows."""
+def offsets_do_not_go_back(history: History, _: Evidence, promise: Promise) -> Iterator[str]:
+    """6. While a broker lives, a group's offset on it only grows. After a fault it may fall back,
+    but not before where it was ten seconds ago."""
     last: dict[tuple[str, Queue, str], int] = {}
+    earlier: dict[tuple[str, Queue], deque[tuple[float, int]]] = defaultdict(deque)
+    floors: dict[tuple[str, Queue], int] = defaultdict(int)
     for row in sorted(history.commits, key=lambda row: row.at):
-        before = last.get((row.group, row.queue, row.life), 0)
-        if row.offset < before:
+        queue, life = (row.group, row.queue), (row.group, row.queue, row.life)
+        waiting = earlier[queue]
+        while waiting and waiting[0][0] <= row.at - promise.forgets_s:
+            floors[queue] = max(floors[queue], waiting.popleft()[1])
+        waiting.append((row.at, row.offset))
+        before, last[life] = last.get(life, 0), row.offset
+        is_explained = any(trouble.began <= row.at for trouble in history.troubles)
+        if row.offset < before and not (is_explained and row.offset >= floors[queue]):
             yield f"{row.group} stood at {before} of {row.queue} and then at {row.offset}"
-        last[row.group, row.queue, row.life] = row.offset
 
 
 def offsets_follow_deliveries(history: History, found: Evidence, _: Promise) -> Iterator[str]:

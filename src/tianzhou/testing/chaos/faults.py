@@ -225,7 +225,7 @@ RAFT_FAULTS: Final = {
     ),
     "pause-leader": Fault(
         "SIGSTOP of the leader", lambda stage: stage.master.server.pause(),
-        lambda stage: stage.master.server.resume(), lasts_s=4.0, silence_s_max=5.0,
+        lambda stage: stage.master.server.resume(), lasts_s=6.0, silence_s_max=8.0,
     ),
     "pause-follower": Fault(
         "SIGSTOP of a follower", lambda stage: stage.slave.server.pause(),
