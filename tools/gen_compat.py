@@ -59,6 +59,23 @@ HEAD: Final = """\
 
 Written by `tools/gen_compat.py` from `spec/requests.toml` and the tables of handlers; do not edit.
 
+## Clients and servers tested
+
+| peer | version | what is proven | by make |
+| --- | --- | --- | --- |
+| Java client, remoting | 4.9.8, 5.3.3 | sends and consumes here, also in one group with ours | interop |
+| `mqadmin` | 4.9.8, 5.3.3 | administers a broker of ours; see below | interop |
+| C++ client, PyPI `rocketmq` | 1.0.1 | sends and consumes here, also in one group with ours | test |
+| JavaScript client, npm `ali-ons` | 3.12.0 | its frames, kept as samples, are understood | test |
+| Java broker | 4.9.7, 5.3.3 | our client and admin client work with it | interop |
+| Java store directories | 4.9.8 | they open here, and those of ours there | test, interop |
+| clients of RocketMQ 5 over gRPC | | refused: this is the remoting protocol only | |
+
+Other clients of the remoting protocol, such as that for Go, send the same requests and are likely
+to work; they are not part of the tests.
+
+## Request codes
+
 Every request code of RocketMQ's remoting protocol up to 5.3, and what happens to it here. A code
 that is refused on purpose gets REQUEST_CODE_NOT_SUPPORTED (3) and the reason; so does, without a
 reason, a number that nobody knows. Fields of requests that we do not know are ignored. The class
