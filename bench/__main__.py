@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from bench import broker, client_consumer, client_producer, memory, raft, spark, store
+from bench import broker, client_consumer, client_producer, memory, raft, replication, spark, store
 from bench.measure import Row, show
 
 RESULTS = Path("build/bench.jsonl")
@@ -22,7 +22,7 @@ def main() -> None:
         task = progress.add_task("measuring")
         for item in chain(
             store.rows(directory), broker.rows(), client_producer.rows(), client_consumer.rows(),
-            raft.rows(), spark.rows(directory),
+            raft.rows(), replication.rows(), spark.rows(directory),
         ):  # fmt: skip
             rows.append(item)
             progress.update(task, description=f"measured: {item.group}, {item.name}")
