@@ -63,9 +63,9 @@ Written by `tools/gen_compat.py` from `spec/requests.toml` and the tables of han
 
 | peer | version | what is proven | by make |
 | --- | --- | --- | --- |
-| Java client, remoting | 4.9.8, 5.3.3 | sends and consumes here, also in one group with ours | interop |
+| Java client, remoting | 4.9.8, 5.3.3 | sends and consumes here, in groups with ours | interop |
 | `mqadmin` | 4.9.8, 5.3.3 | administers a broker of ours; see below | interop |
-| C++ client, PyPI `rocketmq` | 1.0.1 | sends and consumes here, also in one group with ours | test |
+| C++ client, PyPI `rocketmq` | 1.0.1 | sends and consumes here, in groups with ours | test |
 | JavaScript client, npm `ali-ons` | 3.12.0 | its frames, kept as samples, are understood | test |
 | Java broker | 4.9.7, 5.3.3 | our client and admin client work with it | interop |
 | Java store directories | 4.9.8 | they open here, and those of ours there | test, interop |
