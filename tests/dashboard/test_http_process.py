@@ -43,6 +43,11 @@ def port_of(server: ServerProcess) -> int:
 
 def test_the_ready_file_says_where_and_it_stops_in_order(up: Start) -> None:
     server = up("--http-port", "0")
+    begun_s = time.monotonic()
+    # Perhaps before anything of it is loaded.
+    assert server.stop() == 0
+    assert time.monotonic() - begun_s < server_process.STOP_S
+    server = up("--http-port", "0")
     port = port_of(server)
     assert server.facts["http"] == f"http://127.0.0.1:{port}"
     assert "broker-a" in ask(port, "/").text
@@ -50,14 +55,6 @@ def test_the_ready_file_says_where_and_it_stops_in_order(up: Start) -> None:
     # A browser that keeps its connection must not hold it up.
     with socket.create_connection(("127.0.0.1", port)):
         assert server.stop() == 0
-    assert "Traceback" not in server.log()
-
-
-def test_a_stop_right_after_the_start_waits_for_nothing(up: Start) -> None:
-    server = up("--http-port", "0")
-    begun_s = time.monotonic()
-    assert server.stop() == 0
-    assert time.monotonic() - begun_s < server_process.STOP_S
     assert "Traceback" not in server.log()
 
 
@@ -103,14 +100,13 @@ def test_s40_the_password_is_shown_once_and_kept_as_a_hash(up: Start) -> None:
     kept = Path(server.facts["data"]) / "dashboard-password"
     assert kept.stat().st_mode & 0o777 == 0o600
     assert password not in kept.read_text()
-    for _ in range(2):
-        port = port_of(server)
-        assert ask(port, "/").status == 303
-        token = token_of(ask(port, "/login").text)
-        assert ask(port, "/login", form={"token": token, "password": password}).status == 303
-        assert server.stop() == 0
-        server = up("--http-port", "0", "--http-host", "0.0.0.0")
+    assert server.stop() == 0
+    server = up("--http-port", "0", "--http-host", "0.0.0.0")
     assert server.log().count("password of the dashboard") == 1
+    port = port_of(server)
+    assert ask(port, "/").status == 303
+    token = token_of(ask(port, "/login").text)
+    assert ask(port, "/login", form={"token": token, "password": password}).status == 303
 
 
 def test_a_broker_by_itself_has_it_too(tmp_path: Path) -> None:

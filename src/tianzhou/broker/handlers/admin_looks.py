@@ -48,7 +48,7 @@ from tianzhou.wire.tables import TopicConfig
 TOP: Final = 10
 """Busy topics and troubled groups of an overview: what fits on a screen."""
 EVENTS_MAX: Final = 50
-STEP_S: Final = 5
+STEP_S: Final = 2
 TAIL: Final = ReadLimit(count=8)
 """Messages at the end of a queue that tell who writes to it."""
 TAILS_MAX: Final = 64
