@@ -142,7 +142,7 @@ DOUBT: Final = (
 
 READS_AND_BOUNDS: Final = (
     _bug("reads without asking the others [etcd 20418]",
-         (_LEADER + "_round", "0 if peer.doubt else peer.round", "core.round"), seed=18),
+         (_LEADER + "_round", "0 if peer.doubt else peer.round", "core.round"), seed=40),
     _bug("reads before a commit in the own term",
          (_NODE + "read", "if not leader.has_committed_in_term(self._core):", "if False:"),
          seed=36),

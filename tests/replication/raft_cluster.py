@@ -15,8 +15,10 @@ from tianzhou.client.sync import Admin, Producer
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.record.message import decode_all
 from tianzhou.replication.raft_state import SLOT_BYTES, decode_slot
+from tianzhou.store.detect import detect
+from tianzhou.store.files import RealFiles
+from tianzhou.store.verify import Directory, Findings
 from tianzhou.testing.chaos import looking
-from tianzhou.testing.chaos.logs import sum_up
 from tianzhou.testing.chaos.processes import HOST, Server, spare_ports
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
@@ -78,6 +80,15 @@ class Member:
         slot = decode_slot((self.data / "raft/commit").read_bytes()[:SLOT_BYTES])
         assert slot is not None
         return slot.doubt
+
+    def verified(self) -> Findings:
+        """What `tianzhou store verify` finds in its directory."""
+        files = RealFiles()
+        directory = Directory(files, str(self.data), detect(files, str(self.data)))
+        try:
+            return directory.verify(lambda _done, _total: None)
+        finally:
+            directory.close()
 
     def log_bytes(self) -> bytes:
         return b"".join(path.read_bytes() for path in sorted((self.data / "commitlog").iterdir()))
@@ -187,15 +198,16 @@ class Cluster:
         for member in self.members:
             if member.server.is_alive:
                 member.server.stop()
-        sums = [sum_up(member.name, member.data) for member in self.members]
-        for found in sums:
+        found = {member.name: member.verified() for member in self.members}
+        for one in found.values():
             # What is not known to be committed is in the log, and not yet in the queues.
-            worse = [text for text in found.problems if "units are missing" not in text]
-            assert not worse, found
-        assert len({found.start for found in sums}) == 1, sums
+            worse = [text for text in one.problems if "units are missing" not in text]
+            assert not worse, one
+            assert not one.damage, one
+        (start,) = {one.log_start for one in found.values()}
         end = min(member.committed_end() for member in self.members)
-        assert max(found.end for found in sums) - end < 64 * 1024, (end, sums)
-        logs = [member.log_bytes()[: end - sums[0].start] for member in self.members]
+        assert max(one.log_end for one in found.values()) - end < 64 * 1024, (end, found)
+        logs = [member.log_bytes()[: end - start] for member in self.members]
         assert all(log == logs[0] for log in logs)
 
     def __enter__(self) -> Self:
