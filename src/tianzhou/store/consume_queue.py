@@ -218,9 +218,13 @@ class ConsumeQueue:
         self.written = end
 
     def cut(self, below: PhysicalOffset) -> None:
-        """Forget units of messages that stand at or beyond this offset."""
+        """Forget units of messages that stand at or beyond this offset. Where the last missing
+        ones stood nobody knows; if it was before, the next message marks the gap again."""
         self.write_out()
-        self.truncate(self._search_written(below))
+        end = self._search_written(below)
+        while end > self.first and self.unit(end - 1).size == MISSING_SIZE:
+            end = QueueOffset(end - 1)
+        self.truncate(end)
         self.min_offset = min(self.min_offset, self.end)
 
     # Reading

@@ -12,6 +12,7 @@ from tianzhou.raft.ready import Begin, HardState
 from tianzhou.record.message import decode_all
 from tianzhou.replication import raft_entry
 from tianzhou.replication.raft_entry import HEADER_BYTES, TOPIC
+from tianzhou.replication.raft_storage import RaftStorage
 from tianzhou.store.files import RealFiles
 from tianzhou.store.read import ReadLimit
 from tianzhou.store.verify import Directory
@@ -221,11 +222,43 @@ def test_beginning_anew_where_the_log_of_the_leader_does(leader: Log, tmp_path: 
 
 
 def test_damage_takes_everything_behind_it(leader: Log, tmp_path: Path) -> None:
-    from tianzhou.replication.raft_storage import RaftStorage
-
     for body in (b"one", b"two", b"three"):
         leader.send(body)
     place = leader.storage.end_of(LogIndex(2))
     storage = RaftStorage(leader.store, leader.files, sound_end=place)
     assert storage.last == 2
     assert leader.store.log.end == place
+
+
+@pytest.mark.parametrize("flipped", [1500, 1560, 1640, 1700, 2000])
+def test_a_member_that_is_repaired_after_damage_shows_every_message(
+    leader: Log, tmp_path: Path, flipped: int
+) -> None:
+    """A damaged message leaves a mark in its queue, which must go when the log is cut before it."""
+    for number in range(30):
+        leader.send(b"m%d" % number * 5, key=queue_key("orders", number % 3))
+    leader.commit(leader.storage.last)
+    follower = Log(tmp_path / "n1", member="n1")
+    follower.storage.write(leader.entries())
+    follower.commit(follower.storage.last)
+    follower.crash()
+    path = tmp_path / "n1/commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[flipped] ^= 0x10
+    path.write_bytes(data)
+    again = Log(tmp_path / "n1", member="n1")
+    (damage,) = again.store.recovered.damage
+    again.storage = RaftStorage(again.store, again.files, sound_end=damage.start)
+    assert again.storage.last < leader.storage.last
+    again.visible = again.store.log.end
+    again.storage.write(leader.entries(again.storage.last + 1))
+    again.commit(again.storage.last)
+    assert again.bytes() == leader.bytes()
+    for queue in leader.store.queues:
+        found = again.store.queues.get(queue.key)
+        assert found is not None
+        assert (found.end, found.read(0, 10)) == (queue.end, queue.read(0, 10))
+    again.close()
+    directory = Directory(RealFiles(), str(tmp_path / "n1"), leader.store.config)
+    assert directory.verify(lambda _done, _total: None).is_sound
+    directory.close()
