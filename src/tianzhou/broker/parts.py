@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker.administration import Administration, StatsTicks
@@ -76,26 +77,40 @@ class Parts:
     """Requests that have a handler besides sends and pulls, refused ones included."""
 
 
-def assemble(
+@dataclass(slots=True)
+class _Core:
+    """What every broker has before anybody administrates it: tables, and the ways of messages."""
+
+    topics: Topics
+    groups: Groups
+    offsets: ConsumerOffsets
+    sessions: Sessions
+    locks: Locks
+    permission: Permission
+    filters: Filters
+    writer: Writer
+    admission: Admission
+    send: Send
+    pull: Pull
+    stats: Stats
+    readers: Readers
+
+
+def _core(
     config: BrokerConfig,
     store: MessageStore,
     clock: Clock,
+    writer: Writer,
     *,
-    store_host: bytes,
-    monotonic_s: Callable[[], float],
     standing: Standing,
-    durability: Durability,
-) -> Parts:
-    """Services do not run yet: whoever is the master begins them."""
+) -> _Core:
     tables, levels = store.tables, store.config.delay_levels_ms
     topics = Topics(tables.topics, config, clock, len(levels))
     groups = Groups(tables.groups, config, clock)
     offsets = ConsumerOffsets(tables.consumer_offsets, clock)
-    sessions = Sessions()
-    locks = Locks(config.lock_lease_ms)
+    sessions, locks = Sessions(), Locks(config.lock_lease_ms)
     permission = Permission(config.name, config.permission, standing)
     filters = Filters(sql_enabled=config.sql_filters)
-    writer = Writer(store, store_host, monotonic_s, durability)
     admission = Admission(
         config, topics, groups, permission, clock,
         body_bytes_max=store.config.message_bytes_max, delay_levels=len(levels),
@@ -107,11 +122,32 @@ def assemble(
     groups.deleted += [readers.group_deleted]
     pull = Pull(
         config, store, topics, groups, offsets, sessions, permission, filters, stats,
-        readers, writer.catch_up, monotonic_s,
+        readers, writer.catch_up, clock.monotonic_s,
     )  # fmt: skip
     writer.arrived += [stats.arrived, pull.arrived]
-    writer.took = stats.put_took
-    clients = Clients(config, topics, groups, sessions, locks, filters, clock)
+    writer.took, send.refused = stats.put_took, stats.refused
+    return _Core(
+        topics, groups, offsets, sessions, locks, permission, filters, writer, admission, send,
+        pull, stats, readers,
+    )  # fmt: skip
+
+
+def assemble(
+    config: BrokerConfig,
+    store: MessageStore,
+    clock: Clock,
+    *,
+    store_host: bytes,
+    monotonic_s: Callable[[], float],
+    standing: Standing,
+    durability: Durability,
+) -> Parts:
+    """Services do not run yet: whoever is the master begins them."""
+    writer = Writer(store, store_host, monotonic_s, durability)
+    core = _core(config, store, clock, writer, standing=standing)
+    topics, groups, offsets, sessions = core.topics, core.groups, core.offsets, core.sessions
+    permission, admission, pull, stats = core.permission, core.admission, core.pull, core.stats
+    clients = Clients(config, topics, groups, sessions, core.locks, core.filters, clock)
     delays = Delays(store, writer, clock, save_every_ms=config.delay_save_ms)
     timers = Timers(store, writer, clock, save_every_ms=config.delay_save_ms)
     administration = Administration(
@@ -126,19 +162,19 @@ def assemble(
         config, store, writer, sessions, offsets, halves, transactions, clock
     )
     watchdog = Watchdog(
-        Seen(store, topics, offsets, sessions, readers, pull.holds, locks, config.name),
+        Seen(store, topics, offsets, sessions, core.readers, pull.holds, core.locks, config.name),
         clock, config.stuck_after_ms, clients.tell_group,
     )  # fmt: skip
     rows = GroupRows(
-        store, topics, groups, offsets, sessions, readers, stats, clock,
-        lambda group: locks.is_locked(group, int(monotonic_s() * 1000)),
+        store, topics, groups, offsets, sessions, core.readers, stats, clock,
+        lambda group: core.locks.is_locked(group, int(monotonic_s() * 1000)),
         Lags(store, topics, offsets, sessions), watchdog.events,
     )  # fmt: skip
     waiting = Waiting(
         halves=halves.pending.__len__, held_pulls=pull.holds.__len__, timers=timers.__len__
     )
-    handlers: dict[int, Handler] = {}
-    for part in (
+    raft, replication = AdminRaft(), AdminReplication(config.name, store, standing, durability)
+    handlers = _served(
         administration,
         clients,
         Offsets(store, topics, groups, offsets),
@@ -148,30 +184,57 @@ def assemble(
         AdminWaiting(config, store, writer, timers, halves, checks),
         AdminLooks(config, store, topics, sessions, permission, stats, rows, waiting, clock),
         Replies(config, admission, sessions, writer, clock),
-        raft := AdminRaft(),
-        replication := AdminReplication(config.name, store, standing, durability),
-    ):
+        raft,
+        replication,
+    )
+    desk = Desk(handlers)
+    desk.refused = stats.refused
+    measured = _measured(
+        config, store, clock, core, watchdog=watchdog, raft=raft, replication=replication
+    )
+    measured.counts |= {
+        "pending_timers": timers.__len__,
+        "pending_transactions": halves.pending.__len__,
+        "requests_failed": lambda: desk.failed_count,
+    }
+    return Parts(
+        Requests(core.send, pull, desk, writer.catch_up), clients, pull, writer, topics, offsets,
+        permission, (delays, timers, checks), (StatsTicks(stats, clock), watchdog), stats,
+        core.readers, watchdog, measured, raft, replication, groups, codes=frozenset(handlers),
+    )  # fmt: skip
+
+
+class _Serves(Protocol):
+    def handlers(self) -> dict[int, Handler]: ...
+
+
+def _served(*parts: _Serves) -> dict[int, Handler]:
+    handlers: dict[int, Handler] = {}
+    for part in parts:
         added = part.handlers()
         assert not handlers.keys() & added.keys(), "a code is served twice, or refused and served"
         handlers |= added
-    desk = Desk(handlers)
-    desk.refused, send.refused = stats.refused, stats.refused
-    requests = Requests(send, pull, desk, writer.catch_up)
-    measured = Measured(
-        config=config, store=store, clock=clock, stats=stats, writer=writer,
-        lags=Lags(store, topics, offsets, sessions), topics=topics, groups=groups,
-        sessions=sessions, watchdog=watchdog, replication=replication.look,
+    return handlers
+
+
+def _measured(
+    config: BrokerConfig,
+    store: MessageStore,
+    clock: Clock,
+    core: _Core,
+    *,
+    watchdog: Watchdog,
+    raft: AdminRaft,
+    replication: AdminReplication,
+) -> Measured:
+    lags = Lags(store, core.topics, core.offsets, core.sessions)
+    return Measured(
+        config=config, store=store, clock=clock, stats=core.stats, writer=core.writer, lags=lags,
+        topics=core.topics, groups=core.groups, sessions=core.sessions, watchdog=watchdog,
+        replication=replication.look,
         raft=lambda: None if raft.group is None else look_at(raft.group),
         counts={
-            "held_pulls": pull.holds.__len__,
-            "waiting_sends": writer.acks.__len__,
-            "pending_timers": timers.__len__,
-            "pending_transactions": halves.pending.__len__,
-            "requests_failed": lambda: desk.failed_count,
+            "held_pulls": core.pull.holds.__len__,
+            "waiting_sends": core.writer.acks.__len__,
         },
-    )  # fmt: skip
-    services, watches = (delays, timers, checks), (StatsTicks(stats, clock), watchdog)
-    return Parts(
-        requests, clients, pull, writer, topics, offsets, permission, services, watches, stats,
-        readers, watchdog, measured, raft, replication, groups, codes=frozenset(handlers),
     )  # fmt: skip
