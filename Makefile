@@ -42,7 +42,7 @@ bench: $(READY)  ## Measure: a table, and JSON lines in build/bench.jsonl
 	$(BIN)/python -m bench
 
 torture: $(READY)  ## The crash tests at length: 1,000 kills, 500,000 crash images (about an hour)
-	TIANZHOU_TORTURE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 tests/crash
+	TIANZHOU_TORTURE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 tests/crash tests/spark/test_kills.py
 
 sim: $(READY)  ## Simulated Raft groups: new seeds for MINUTES (10), a ledger in build/raft-ledger.jsonl
 	$(BIN)/python -m tianzhou.testing.sim.raft_run --minutes $(or $(MINUTES),10) --jobs $(JOBS)
@@ -50,7 +50,7 @@ sim: $(READY)  ## Simulated Raft groups: new seeds for MINUTES (10), a ledger in
 chaos: $(READY)  ## Clusters of processes under faults; ONLY=name and SEED=n play one again (20 minutes)
 	PYTHONPATH=tests $(BIN)/python -m chaos.run_chaos --jobs $(JOBS) --seed $(or $(SEED),1) --only "$(ONLY)"
 
-interop: $(READY)  ## Proofs against Java RocketMQ (needs Maven and a JDK; skipped aloud without)
+interop: $(READY)  ## Proofs with Java RocketMQ and the Go client (needs Maven, a JDK, Go; skipped aloud without)
 	TIANZHOU_INTEROP=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 600 -rs tests/interop
 
 docs: $(READY)  ## Build the documents as a site in build/site; every link and anchor is checked
