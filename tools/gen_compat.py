@@ -66,13 +66,14 @@ Written by `tools/gen_compat.py` from `spec/requests.toml` and the tables of han
 | Java client, remoting | 4.9.8, 5.3.3 | sends and consumes here, in groups with ours | interop |
 | `mqadmin` | 4.9.8, 5.3.3 | administers a broker of ours; see below | interop |
 | C++ client, PyPI `rocketmq` | 1.0.1 | sends and consumes here, in groups with ours | test |
+| Go client, `rocketmq-client-go` | 2.1.2 | sends in every way it has, consumes here | interop |
 | JavaScript client, npm `ali-ons` | 3.12.0 | its frames, kept as samples, are understood | test |
 | Java broker | 4.9.7, 5.3.3 | our client and admin client work with it | interop |
 | Java store directories | 4.9.8 | they open here, and those of ours there | test, interop |
 | clients of RocketMQ 5 over gRPC | | refused: this is the remoting protocol only | |
 
-Other clients of the remoting protocol, such as that for Go, send the same requests and are likely
-to work; they are not part of the tests.
+Other clients of the remoting protocol send the same requests and are likely to work; they are not
+part of the tests.
 
 ## Request codes
 
