@@ -135,7 +135,7 @@ def a_new_life_knows_less(case: Case) -> None:
 
 def a_fault_makes_a_group_forget_a_little(case: Case) -> None:
     case.history.troubles.append(replace(FAULT, began=118.0, ended=119.0))
-    case.history.commits.append(Commit(GROUP, QUEUES[0], 7, "master:1", 122.5))
+    case.history.commits.append(Commit(GROUP, QUEUES[0], 3, "master:1", 122.5))
 
 
 def two_at_once_in_any_order(case: Case) -> None:
@@ -309,7 +309,7 @@ def a_group_forgets_how_far_it_was(case: Case) -> None:
 
 def a_fault_makes_a_group_forget_too_much(case: Case) -> None:
     case.history.troubles.append(replace(FAULT, began=118.0, ended=119.0))
-    case.history.commits.append(Commit(GROUP, QUEUES[0], 3, "master:1", 122.5))
+    case.history.commits.append(Commit(GROUP, QUEUES[0], 2, "master:1", 122.5))
 
 
 def a_group_forgets_for_a_moment(case: Case) -> None:

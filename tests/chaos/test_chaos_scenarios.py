@@ -18,9 +18,13 @@ from tianzhou.testing.chaos.table import QUICK, SCENARIOS
 SEED = 1
 FAILOVERS = 10
 """In each of two clusters."""
+SCENARIO_S = 240
+"""Six processes on a machine that may be busy; on a calm one a scenario takes ten seconds, and ten
+failovers take half a minute."""
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(SCENARIO_S)
 @pytest.mark.parametrize("name", QUICK)
 def test_what_was_promised_is_kept(name: str, tmp_path: Path, cpp_python: Path) -> None:
     scenario = SCENARIOS[name]
@@ -28,6 +32,7 @@ def test_what_was_promised_is_kept(name: str, tmp_path: Path, cpp_python: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(SCENARIO_S)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_leaders_are_killed_again_and_again(rank: int, tmp_path: Path) -> None:
     """Until a client's next acknowledged send it takes 2 s in the median, 5 s in 99 of 100."""

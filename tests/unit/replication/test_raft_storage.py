@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from raft_logs import FILE_BYTES, KEY, Log, barrier, chunk, members
 
-from tianzhou.base.kinds import QueueOffset, queue_key
+from tianzhou.base.kinds import PhysicalOffset, QueueOffset, queue_key
 from tianzhou.raft.membership import members_of
 from tianzhou.raft.messages import Entry, Kind, LogIndex, Start, Term
 from tianzhou.raft.ready import Begin, HardState
@@ -248,7 +248,7 @@ def test_a_member_that_is_repaired_after_damage_shows_every_message(
     path.write_bytes(data)
     again = Log(tmp_path / "n1", member="n1")
     (damage,) = again.store.recovered.damage
-    again.storage = RaftStorage(again.store, again.files, sound_end=damage.start)
+    again.storage = RaftStorage(again.store, again.files, sound_end=PhysicalOffset(damage.start))
     assert again.storage.last < leader.storage.last
     again.visible = again.store.log.end
     again.storage.write(leader.entries(again.storage.last + 1))

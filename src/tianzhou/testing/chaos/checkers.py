@@ -4,13 +4,13 @@ complaints; no complaints means that the rule holds. Nothing here knows a proces
 Every rule has forged histories that break it, in tests/chaos: one that can't fail proves nothing.
 """
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from tianzhou.testing.chaos.evidence import Evidence
-from tianzhou.testing.chaos.history import History, Outcome, Place, Queue, Send, Trouble
+from tianzhou.testing.chaos.history import Commit, History, Outcome, Place, Queue, Send, Trouble
 
 Rule = Callable[[History, Evidence, "Promise"], Iterator[str]]
 COMPLAINTS_MAX: Final = 10
@@ -188,20 +188,27 @@ def readers_miss_nothing(history: History, _: Evidence, __: Promise) -> Iterator
 
 def offsets_do_not_go_back(history: History, _: Evidence, promise: Promise) -> Iterator[str]:
     """6. While a broker lives, a group's offset on it only grows. After a fault it may fall back,
-    but not before where it was ten seconds ago."""
+    but not before where it was ten seconds before that."""
     last: dict[tuple[str, Queue, str], int] = {}
-    earlier: dict[tuple[str, Queue], deque[tuple[float, int]]] = defaultdict(deque)
-    floors: dict[tuple[str, Queue], int] = defaultdict(int)
     for row in sorted(history.commits, key=lambda row: row.at):
-        queue, life = (row.group, row.queue), (row.group, row.queue, row.life)
-        waiting = earlier[queue]
-        while waiting and waiting[0][0] <= row.at - promise.forgets_s:
-            floors[queue] = max(floors[queue], waiting.popleft()[1])
-        waiting.append((row.at, row.offset))
+        life = (row.group, row.queue, row.life)
         before, last[life] = last.get(life, 0), row.offset
-        is_explained = any(trouble.began <= row.at for trouble in history.troubles)
-        if row.offset < before and not (is_explained and row.offset >= floors[queue]):
+        if row.offset < before and not any(
+            trouble.began <= row.at
+            and row.offset >= _stood(history, row, trouble.began - promise.forgets_s)
+            for trouble in history.troubles
+        ):
             yield f"{row.group} stood at {before} of {row.queue} and then at {row.offset}"
+
+
+def _stood(history: History, row: Commit, moment: float) -> int:
+    """Where the group of this row had come by then, as anybody knew."""
+    known = (
+        other.offset
+        for other in history.commits
+        if (other.group, other.queue) == (row.group, row.queue) and other.at <= moment
+    )
+    return max(known, default=0)
 
 
 def offsets_follow_deliveries(history: History, found: Evidence, _: Promise) -> Iterator[str]:
