@@ -65,7 +65,7 @@ Written by `tools/gen_compat.py` from `spec/requests.toml` and the tables of han
 | --- | --- | --- | --- |
 | Java client, remoting | 4.9.8, 5.3.3 | sends and consumes here, in groups with ours | interop |
 | `mqadmin` | 4.9.8, 5.3.3 | administers a broker of ours; see below | interop |
-| C++ client, PyPI `rocketmq` | 1.0.1 | sends and consumes here, in groups with ours | test |
+| C++ client, PyPI `rocketmq` | 0.4.4 | sends and consumes here, in groups with ours | test |
 | Go client, `rocketmq-client-go` | 2.1.2 | sends in every way it has, consumes here | interop |
 | JavaScript client, npm `ali-ons` | 3.12.0 | its frames, kept as samples, are understood | test |
 | Java broker | 4.9.7, 5.3.3 | our client and admin client work with it | interop |
