@@ -1,6 +1,5 @@
 """`tianzhou broker`: a Broker by itself, and `tianzhou broker drain`."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,13 +52,9 @@ def broker(
         return
     # Not above: who asks a running broker needs none of it.
     from tianzhou.broker.config import BrokerConfig
-    from tianzhou.broker.server import Broker
-    from tianzhou.cmd import config_file, serve
-    from tianzhou.cmd.clock import SystemClock
+    from tianzhou.cmd import broker_start, config_file, serve
     from tianzhou.replication.config import ReplicationConfig
     from tianzhou.store.config import StoreConfig
-    from tianzhou.store.files import RealFiles
-    from tianzhou.store.store import MessageStore
 
     serve.prepare(as_json=log_json, log_file=log_file)
     values = config_file.read(path) if path else {}
@@ -78,39 +73,10 @@ def broker(
     directory = (data or Path(str(stored_at or "tianzhou-data")).expanduser()).resolve()
     serve.refuse_shared(directory)
 
-    async def start() -> list[serve.Running]:
-        clock = SystemClock()
-        facts: dict[str, object] = {
-            "nameserver": config.nameservers, "brokerName": config.name, "cluster": config.cluster,
-            "pid": os.getpid(), "data": str(directory),
-        }  # fmt: skip
-        if group is not None:
-            from tianzhou.cmd import raft_broker
-
-            running, member = await raft_broker.start(
-                group, config, store_config, str(directory), clock
-            )
-            facts |= raft_broker.facts(group, config)
-            started: list[serve.Running] = [running, member]
-        else:
-            store = MessageStore(RealFiles(), str(directory), store_config, clock)
-            running = Broker(config, store, clock, replication=replication)
-            await running.start()
-            started = [running]
-            facts["ha"] = running.group.ha_address if running.group is not None else ""
-        facts["broker"] = running.address
-        text = f"Broker {running.address}, data in {directory}"
-        pages = http_server.serve(
-            http, running, clock, nameserver=config.nameservers, data=directory
-        )
-        if pages is not None:
-            facts["http"] = pages.url
-            text += f", dashboard {pages.url}"
-            started.append(pages)
-        serve.announce(text, ready_file, facts)
-        return started
-
-    serve.run(start)
+    wanted = broker_start.Wanted(
+        config, store_config, replication, group, directory, http, ready_file
+    )
+    serve.run(lambda: broker_start.start(wanted))
 
 
 for command in (drain, promote, status, config_command):

@@ -98,12 +98,13 @@ async def start(wanted: Wanted, clock: Clock) -> list[serve.Running]:
         ])
         for rank, port in enumerate(ports)
     ]  # fmt: skip
-    group = Group(children)
+    group, found = Group(children), list[Mapping[str, object]]()
     try:
-        found = [await child.wait_ready() for child in children]
-    except BaseException:
-        await group.close()
-        raise
+        for child in children:
+            found.append(await child.wait_ready())
+    finally:
+        if len(found) < len(children):
+            await group.close()
     members = {child.name: facts["broker"] for child, facts in zip(children, found, strict=True)}
     facts: dict[str, object] = {
         "nameserver": nameserver, "brokerName": GROUP, "members": members, "pid": os.getpid(),

@@ -1,0 +1,64 @@
+"""A broker put together: by itself, with slaves, or as a member of a Raft group."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.server import Broker
+from tianzhou.cmd import http as http_server
+from tianzhou.cmd import serve
+from tianzhou.cmd.clock import SystemClock
+from tianzhou.replication.config import ReplicationConfig
+from tianzhou.replication.raft_settings import RaftSettings
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.files import RealFiles
+from tianzhou.store.store import MessageStore
+
+
+class Wanted(NamedTuple):
+    """What was asked for."""
+
+    config: BrokerConfig
+    store_config: StoreConfig
+    replication: ReplicationConfig
+    raft: RaftSettings | None
+    """None: not a member of a group that elects its master."""
+    directory: Path
+    http: http_server.HttpOptions
+    ready_file: Path | None
+
+
+async def start(wanted: Wanted) -> list[serve.Running]:
+    """Start everything, and tell that it serves."""
+    clock, config, directory = SystemClock(), wanted.config, wanted.directory
+    facts: dict[str, object] = {
+        "nameserver": config.nameservers, "brokerName": config.name, "cluster": config.cluster,
+        "pid": os.getpid(), "data": str(directory),
+    }  # fmt: skip
+    started: list[serve.Running]
+    if wanted.raft is not None:
+        from tianzhou.cmd import raft_broker
+
+        running, member = await raft_broker.start(
+            wanted.raft, config, wanted.store_config, str(directory), clock
+        )
+        facts |= raft_broker.facts(wanted.raft, config)
+        started = [running, member]
+    else:
+        store = MessageStore(RealFiles(), str(directory), wanted.store_config, clock)
+        running = Broker(config, store, clock, replication=wanted.replication)
+        await running.start()
+        facts["ha"] = running.group.ha_address if running.group is not None else ""
+        started = [running]
+    facts["broker"] = running.address
+    text = f"Broker {running.address}, data in {directory}"
+    pages = http_server.serve(
+        wanted.http, running, clock, nameserver=config.nameservers, data=directory
+    )
+    if pages is not None:
+        facts["http"] = pages.url
+        text += f", dashboard {pages.url}"
+        started.append(pages)
+    serve.announce(text, wanted.ready_file, facts)
+    return started

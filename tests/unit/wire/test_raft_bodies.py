@@ -1,0 +1,32 @@
+"""What a member says of its group, as JSON and back."""
+
+import pytest
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.wire import fastjson
+from tianzhou.wire.raft_bodies import RaftLook, RaftPeer, decode_raft_look
+
+LOOK = RaftLook(
+    applied=7, commit=8, first=1, group="g", is_changing=False, is_in_doubt=False,
+    is_leading=True, last=9, leader="n0", leader_broker="127.0.0.1:10911", member="n0",
+    peers=(
+        RaftPeer(address="127.0.0.1:10912", is_connected=True, is_voter=True, match=9, name="n0"),
+        RaftPeer(address="", is_connected=False, is_in_doubt=True, is_voter=False, name="n1"),
+    ),
+    role="Leader", term=3,
+)  # fmt: skip
+
+
+def test_there_and_back() -> None:
+    assert decode_raft_look(fastjson.encode(LOOK)) == LOOK
+
+
+def test_names_are_as_in_other_bodies() -> None:
+    text = fastjson.encode(LOOK)
+    assert b'"isLeading":true' in text
+    assert b'"leaderBroker":"127.0.0.1:10911"' in text
+
+
+def test_what_is_missing_is_an_error() -> None:
+    with pytest.raises(TianzhouError):
+        decode_raft_look(b'{"applied": 7}')
