@@ -1,7 +1,9 @@
 """Numbers of a real broker: what the page says is printed, and the board asks for nothing else."""
 
 import json
+import logging
 import re
+import time
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -155,3 +157,22 @@ def test_the_board_can_be_imported() -> None:
             assert panel["description"], panel["title"]
             assert panel["datasource"]["uid"] == "${source}"
     assert "source" in {variable["name"] for variable in found["templating"]["list"]}
+
+
+def test_a_loop_that_stands_is_measured_and_logged(
+    mq: RunningBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Everybody waits while somebody holds up the loop: here for longer than a second."""
+
+    def stalls() -> float:
+        text = mq._look(lambda broker, _: broker.metrics().decode())
+        (up_to_one,) = re.findall(r'loop_delay_seconds_bucket\{le="1.0"\} (\S+)', text)
+        (all_of_them,) = re.findall(r"loop_delay_seconds_count (\S+)", text)
+        return float(all_of_them) - float(up_to_one)
+
+    assert stalls() == 0
+    with caplog.at_level(logging.WARNING):
+        mq._look(lambda _broker, _store: time.sleep(1.3))
+        mq.wait_until(lambda: stalls() == 1, what="the stall is counted")
+    (line,) = [record for record in caplog.records if record.message == "loop.stalled"]
+    assert 1.0 <= vars(line)["seconds"] < 10
