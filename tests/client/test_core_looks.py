@@ -168,10 +168,11 @@ def test_queues_that_hang_alike_are_one_alarm() -> None:
 
 
 def test_a_group_that_nobody_reads_for_is_a_warning() -> None:
-    alone = msgspec.structs.replace(GROUP, members=0, get_per_second=0.0)
+    alone = msgspec.structs.replace(GROUP, members=0)
+    job = msgspec.structs.replace(alone, name="job", moved_ms=NOW - 5_000)
     off = msgspec.structs.replace(alone, name="off", enabled=False)
     look = msgspec.structs.replace(
-        BROKER, troubled=(alone, off, msgspec.structs.replace(GROUP, name="well"))
+        BROKER, troubled=(alone, off, job, msgspec.structs.replace(GROUP, name="well"))
     )
     found = {name: sentence for _, name, sentence in said(look)}
     assert set(found) == {"billing", "off"}

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import jinja2
 
-from tianzhou.client.core.looks import size_text, span_text
+from tianzhou.client.core.looks import is_job, size_text, span_text
 
 _STATES: Final = {2: "write only", 4: "read only", 6: "read and write", 0: "closed"}
 
@@ -24,6 +24,7 @@ def environment() -> jinja2.Environment:
         count=count_text, rate=rate_text, size=size_text, span=span_text, moment=moment_text,
         seg=segment, percent=percent_text, perm=perm_text,
     )  # fmt: skip
+    made.tests.update({"job": is_job})
     return made
 
 

@@ -22,6 +22,8 @@ SKEW_MAX_MS: Final = 5_000
 """Timed messages, retention and lag in seconds are wrong by what clocks differ."""
 DISPATCH_BEHIND_MAX: Final = 64 * 1024 * 1024
 DAY_S: Final = 86_400
+JOB_MS: Final = 10 * 60_000
+"""A job that has confirmed something within this time is taken to run."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,8 @@ def alarms(
     for look in looked.found.values():
         found += _broker_alarms(look, now_ms)
     found += _event_alarms(e for look in looked.found.values() for e in look.events)
-    found += _group_alarms(groups_together(r for b in looked.found.values() for r in b.troubled))
+    troubled = groups_together(r for b in looked.found.values() for r in b.troubled)
+    found += _group_alarms(troubled, now_ms)
     return sorted(found, key=lambda alarm: alarm.level is not Level.PROBLEM)
 
 
@@ -237,14 +240,19 @@ def _event_alarms(events: Iterable[Event]) -> list[Alarm]:
     ]
 
 
-def _group_alarms(rows: Iterable[GroupRow]) -> Iterator[Alarm]:
+def is_job(row: GroupRow, now_ms: int) -> bool:
+    """Whether somebody confirms for the group without being a member, as queries of Spark do."""
+    return not row.members and bool(row.moved_ms) and now_ms - row.moved_ms < JOB_MS
+
+
+def _group_alarms(rows: Iterable[GroupRow], now_ms: int) -> Iterator[Alarm]:
     """What the watchdog does not look at: groups whose members are all gone, or switched off."""
     for row in rows:
         if not row.enabled:
             said = f"it is switched off: brokers give it nothing; {row.lag:,} messages wait"
             mend = f"tianzhou group update {row.name} --consume"
             yield Alarm(Level.WARNING, "group", row.name, said, mend)
-        elif row.lag and not row.members and not row.get_per_second:
+        elif row.lag and not row.members and not is_job(row, now_ms):
             said = f"nobody reads for it, and {row.lag:,} messages wait"
             yield Alarm(Level.WARNING, "group", row.name, said, "start its consumers")
 

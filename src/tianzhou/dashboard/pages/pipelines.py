@@ -17,8 +17,6 @@ _SORTS: Final[Mapping[str, Callable[[GroupRow], Any]]] = {
     "progress": lambda row: row.moved_ms,
     "lag": lambda row: row.lag,
 }
-FRESH_MS = 10 * 60_000
-"""A job that has confirmed something within this time is taken to run."""
 
 
 async def listed(here: Here, request: Request) -> Response:
@@ -31,5 +29,5 @@ async def listed(here: Here, request: Request) -> Response:
     page = listing(request, jobs, name=lambda row: row.name, sorts=_SORTS, sort="progress")
     return here.show(
         request, "pipelines.html", nav="pipelines", title="Pipelines", list=page,
-        missing=looked.missing, fresh_ms=FRESH_MS,
+        missing=looked.missing,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.dashboard.exports import csv_response
 from tianzhou.dashboard.here import Here, done, field_of
 from tianzhou.dashboard.listing import listing
-from tianzhou.dashboard.render import segment
+from tianzhou.dashboard.render import rate_text, segment
 from tianzhou.wire.look_bodies import ReaderLook, TopicRow
 
 QUEUES_MAX: Final = 1024
@@ -161,7 +161,7 @@ async def ask_delete(here: Here, request: Request) -> Response:
     if readers:
         facts.append(f"{len(readers)} groups lose their offsets in it: {', '.join(readers[:10])}.")
     if rate:
-        facts.append(f"Somebody sends {rate:.1f} messages a second to it at the moment.")
+        facts.append(f"In the last minute {rate_text(rate)} messages a second were sent to it.")
     return here.show(
         request, "confirm.html", nav="topics", title=f"Delete {name}", facts=facts,
         action=f"/topics/{segment(name)}/delete", back=f"/topics/{segment(name)}",
