@@ -22,7 +22,7 @@ THIRD_PARTY = {
     "raft": set[str](),
     "store": {"msgspec", "numpy"},
     "net": set[str](),
-    "replication": set[str](),
+    "replication": {"msgspec"},
     "nameserver": {"msgspec"},
     "broker": {"msgspec", "prometheus_client"},
     "client": {"msgspec", "opentelemetry"},
@@ -46,6 +46,8 @@ ASYNC_SHELLS = (
     "nameserver/server.py",
     "broker/server.py",
     "broker/registration.py",  # asks name servers, and waits for their answers
+    "broker/master_slave.py",
+    "broker/slave_sync.py",  # asks the master
     "client/aio/*",
     "client/spans.py",  # runs listeners that are coroutine functions
     "client/sync/*consumer.py",  # what they hand to the loop in its thread

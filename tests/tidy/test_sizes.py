@@ -47,6 +47,9 @@ COVERED_BY = {
     "wire/routes": "tests/unit/wire/test_wire_bodies.py",
     "wire/tables": "tests/unit/wire/test_wire_bodies.py",
     "store/errors": "declarations only",
+    "store/following": "tests/unit/store/test_raw.py",
+    "store/rewind": "tests/unit/store/test_raw.py",
+    "wire/replication_bodies": "declarations only",
 }
 
 
