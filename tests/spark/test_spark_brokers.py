@@ -8,9 +8,11 @@ from clients.server_process import Lives, ServerProcess, spare_port
 from spark.filling import Filling
 from tianzhou.client.core.signing import Credentials
 from tianzhou.client.errors import NoNameServer, TopicNotFound
+from tianzhou.client.sync.batch_sender import BatchSender, Entry
 from tianzhou.client.sync.brokers import Brokers
 from tianzhou.client.sync.queue_reader import OffsetGone, QueueRange, QueueReader
 from tianzhou.record.message import MessageView
+from tianzhou.spark.looking import not_arrived
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +75,20 @@ def test_a_queue_that_is_shorter_than_the_range(
     patient = QueueReader(filling.brokers, "TOOLS_CONSUMER", on_gone=gone.append)
     assert len(bodies(patient, QueueRange(queue, 0, 15))) == 10
     assert [(one.first, one.end) for one in gone] == [(10, 15)]
+
+
+def test_messages_in_doubt_are_looked_for(filling: Filling, topic: str) -> None:
+    """What a sender asks after its connection broke: which of these are not there?"""
+    filling.create(topic, 1)
+    filling.many(topic, 10)
+    (queue,) = filling.queues(topic)
+    began = {queue: filling.ends(topic)[0]}
+    entries = [Entry(b"x", b"UNIQ_KEY\x01%032X\x02" % number) for number in range(10)]
+    sender = BatchSender(filling.brokers, "tests")
+    for entry in entries[:6]:
+        sender.add(topic, entry)
+    sender.flush()
+    assert not_arrived(filling.brokers, began)(queue, entries[4:]) == entries[6:]
 
 
 def test_a_restart_in_the_middle_of_a_range(

@@ -84,9 +84,13 @@ def test_delays(tables: Tables, filling: Filling, topic: str) -> None:
         "body binary, delayLevel int, deliverAt timestamp",
     )
     save(rows, tables, topic)
-    assert tables.bodies(topic) == ["now"]
     wait_until(lambda: sum(filling.ends(topic).values()) == 3, within_s=20, what="all delivered")
-    assert tables.bodies(topic) == ["at a time", "by level", "now"]
+    found = {bytes(row.body): row for row in tables.read(topic).collect()}
+    assert found.keys() == {b"now", b"by level", b"at a time"}
+    later, at_a_time = found[b"by level"], found[b"at a time"]
+    assert later.storeTimestamp - later.bornTimestamp >= timedelta(seconds=1)
+    assert at_a_time.storeTimestamp.timestamp() >= soon.timestamp() - 0.001
+    assert found[b"now"].storeTimestamp < min(later.storeTimestamp, at_a_time.storeTimestamp)
 
 
 def test_a_topic_that_is_not_there_is_made(tables: Tables, filling: Filling, topic: str) -> None:

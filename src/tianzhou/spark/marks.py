@@ -47,9 +47,9 @@ class Written:
         self._digests: Counter[bytes] = Counter()
         self._next_rank = 0
 
-    def saw(self, mark: bytes | None) -> None:
+    def saw(self, mark: bytes) -> None:
         """Take note of a mark found in the topic, if it is one of ours."""
-        if mark is None or not mark.startswith(self._prefix):
+        if not mark.startswith(self._prefix):
             return
         rank, _, digest = mark[len(self._prefix) :].partition(b":")
         if int(rank) not in self._ranks:  # a double that was there already counts once

@@ -21,14 +21,12 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.client.errors import NoNameServer, TopicNotFound
 from tianzhou.client.sync.batch_sender import BatchSender, Entry
 from tianzhou.client.sync.brokers import Brokers
-from tianzhou.client.sync.queue_reader import QueueRange, QueueReader
-from tianzhou.record.message import MessageView
-from tianzhou.record.properties import find
 from tianzhou.spark import marks
 from tianzhou.spark.arrow import Batch
 from tianzhou.spark.errors import SourceError
+from tianzhou.spark.looking import not_arrived, values_in
 from tianzhou.spark.marks import Task, Written
-from tianzhou.spark.options import GROUP_DEFAULT, WriteOptions
+from tianzhou.spark.options import WriteOptions
 from tianzhou.spark.plan import OffsetJson, Offsets, from_json, to_json
 from tianzhou.spark.rows import Row, check_schema, rows_of
 from tianzhou.wire.queues import MessageQueue
@@ -150,11 +148,13 @@ def _write(
         began = _patiently(brokers, lambda: _ends(brokers, options))
         written = Written(task)
         if look_from is not None:
-            _look(brokers, written, {q: (look_from.get(q, 0), end) for q, end in began.items()})
-        stamped = _Stamped(options, task, written, brokers, began)
+            spans = {queue: (look_from.get(queue, 0), end) for queue, end in began.items()}
+            for mark in values_in(brokers, spans, marks.NAME):
+                written.saw(mark)
+        stamped = _Stamped(options, task, written)
         sender = BatchSender(
             brokers, options.group, first_turn=task.partition,
-            unsure=stamped.missing if options.idempotent else None,
+            unsure=not_arrived(brokers, began) if options.idempotent else None,
         )  # fmt: skip
         count = 0
         for batch in batches:
@@ -169,32 +169,13 @@ def _write(
     return Done(count, to_json(began))
 
 
-def _look(brokers: Brokers, written: Written, spans: dict[MessageQueue, tuple[int, int]]) -> None:
-    """Take note of every mark in these parts of the topic."""
-    reader = QueueReader(brokers, GROUP_DEFAULT, on_gone=lambda _: None)
-    for queue, (start, end) in spans.items():
-        for run in reader.read(QueueRange(queue, start, end)):
-            data = memoryview(run.data)
-            for at in run.starts:
-                written.saw(find(MessageView(data, at).stored_properties, marks.NAME))
-
-
 class _Stamped:
     """Rows with their marks and unique ids."""
 
-    def __init__(
-        self,
-        options: WriteOptions,
-        task: Task,
-        written: Written,
-        brokers: Brokers,
-        began: Offsets,
-    ) -> None:
+    def __init__(self, options: WriteOptions, task: Task, written: Written) -> None:
         self._is_marked_fully = options.idempotent
         self._task = task
         self._written = written
-        self._brokers = brokers
-        self._began = began
         # Another one for each try of each task: two messages never share a unique id.
         self._id_prefix = secrets.token_hex(12).upper().encode()
         self._rank = 0
@@ -215,20 +196,6 @@ class _Stamped:
             self._id_prefix, rank, mark, row.properties,
         )  # fmt: skip
         return Entry(row.body, text)
-
-    def missing(self, queue: MessageQueue, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Those of entries, sent into a connection that broke, that did not arrive."""
-        (end,) = self._brokers.max_offsets([queue]).values()
-        first = self._began.get(queue, 0)
-        there: set[bytes] = set()
-        reader = QueueReader(self._brokers, GROUP_DEFAULT, on_gone=lambda _: None)
-        for run in reader.read(QueueRange(queue, first, end)):
-            data = memoryview(run.data)
-            for at in run.starts:
-                mark = find(MessageView(data, at).stored_properties, marks.NAME)
-                if mark is not None and mark.startswith(self._task.prefix):
-                    there.add(mark)
-        return [entry for entry in entries if find(entry.properties, marks.NAME) not in there]
 
 
 @contextmanager

@@ -32,7 +32,6 @@ def test_marks_of_others_do_not_count() -> None:
     written = Written(TASK)
     for other in (Task("q-2", 7, 2), Task("q-1", 8, 2), Task("q-1", 7, 3)):
         written.saw(b"%s0:x" % other.prefix)
-    written.saw(None)
     assert not written.takes_away(b"x")
 
 

@@ -3,8 +3,8 @@
 A replay writes down what it is about to do before its first message: its id, what was chosen, and
 where the topics it sends to end. Every message it sends says of which replay and of which dead
 letter it is. So a replay that was cut off looks into the topics, sees what is there already, and
-sends the rest: no dead letter is sent twice, however often the replay is killed. In the end what
-was done becomes rows of a table.
+sends the rest: no dead letter is sent twice, however often the replay or a broker is killed. In the
+end what was done becomes rows of a table.
 """
 
 import secrets
@@ -23,6 +23,7 @@ from tianzhou.client.sync.batch_sender import BatchSender, Entry
 from tianzhou.client.sync.brokers import Brokers
 from tianzhou.record import names, properties
 from tianzhou.spark import plan
+from tianzhou.spark.looking import not_arrived
 from tianzhou.spark.options import ReadOptions, read_options_of
 from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.replays import Replay, Replays
@@ -169,7 +170,7 @@ def _send(
     brokers: Brokers,
     on_sent: Callable[[int], None],
 ) -> int:
-    sender = BatchSender(brokers, PRODUCER)
+    sender = BatchSender(brokers, PRODUCER, unsure=not_arrived(brokers, plan.from_json(begun.ends)))
     left: Iterator[Any] = (row for row in rows.toLocalIterator() if row.origin not in there)
     size = CHUNK_MAX if wish.rate is None else max(1, min(CHUNK_MAX, int(wish.rate / CHUNKS_PER_S)))
     count = 0
