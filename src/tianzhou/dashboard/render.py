@@ -22,9 +22,8 @@ def environment() -> jinja2.Environment:
     )
     made.filters.update(
         count=count_text, rate=rate_text, size=size_text, span=span_text, moment=moment_text,
-        seg=segment, percent=percent_text, perm=perm_text,
+        seg=segment, percent=percent_text, perm=perm_text, is_job=is_job,
     )  # fmt: skip
-    made.tests.update({"job": is_job})
     return made
 
 
