@@ -11,6 +11,7 @@ from tianzhou.admin.doctor import reach
 from tianzhou.admin.doctor.brokers import clock_findings, disk_findings, version_findings
 from tianzhou.admin.doctor.findings import Level
 from tianzhou.admin.doctor.reach import broker_finding, probe_brokers
+from tianzhou.broker.config import BrokerConfig
 from tianzhou.client.core.admin_results import BrokerPlace, BrokerStatus
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.store.errors import StoreFenced
@@ -121,6 +122,21 @@ def test_one_broker_that_is_gone_does_not_stop_the_other_checks(
     assert gone["about"] == "broker broker-b"
     assert (topic["about"], topic["said"]) == ("topic orders", "nobody may write it on broker-a")
     assert group["said"].startswith("none of its consumers is connected")
+
+
+def test_a_broker_that_does_not_say_how_it_is(run: Run, mq: RunningBroker) -> None:
+    with (
+        RunningBroker(config=BrokerConfig(name="broker-b"), nameserver=mq) as other,
+        other.faults.refuse([RequestCode.GET_BROKER_CONFIG], remark="not for you"),
+    ):
+        (found,) = problems(run("doctor", "--json"))
+        assert found["about"] == "broker broker-b"
+        assert "does not say how it is" in found["said"]
+        assert "not for you" in found["said"]
+        assert found["mend"].endswith("tianzhou broker status broker-b")
+    with mq.faults.refuse([RequestCode.GET_BROKER_CONFIG]):
+        (found,) = problems(run("doctor", "--topic", "orders", "--json"))
+    assert found["about"] == "broker broker-a"  # and there is nobody else to ask
 
 
 def test_a_group_of_brokers_without_a_master(run: Run, mq: RunningBroker) -> None:

@@ -17,6 +17,7 @@ from tianzhou.admin.doctor.reach import (
     probe_brokers,
 )
 from tianzhou.admin.doctor.routes import topic_findings
+from tianzhou.base.errors import TianzhouError
 from tianzhou.client.core.admin_results import BrokerPlace, BrokerStatus
 from tianzhou.client.options import parse_nameservers
 from tianzhou.client.sync.admin import Admin
@@ -73,6 +74,8 @@ def _examine(
         return
     configs: dict[str, dict[str, str]] = {}
     yield from _brokers(admin, reached, configs, now_ms)
+    if not reached:
+        return
     yield from _events(admin, complaint)
     looks = _groups(admin, complaint, is_internal)
     topics = {complaint.topic} if complaint.topic else set[str]()
@@ -96,13 +99,23 @@ def _brokers(
     admin: Admin, reached: dict[str, str], configs: dict[str, dict[str, str]],
     now_ms: Callable[[], int],
 ) -> Iterator[Finding]:  # fmt: skip
-    """What brokers say of themselves. `configs` gets their settings."""
+    """What brokers say of themselves. `configs` gets their settings; who says nothing is taken out
+    of `reached`."""
     statuses: list[BrokerStatus] = []
-    for name in reached:
-        status = admin.brokers.status(name)
+    for name in tuple(reached):
+        try:
+            status, config = admin.brokers.status(name), admin.brokers.config(name)
+        except TianzhouError as error:
+            said = f"it answers, and does not say how it is: {error}"
+            yield problem(
+                f"broker {name}", said, f"look at its log; then: tianzhou broker status {name}"
+            )
+            admin.leave_out(name)
+            del reached[name]
+            continue
         statuses.append(status)
-        configs[name] = admin.brokers.config(name)
-        yield from broker_findings(status, configs[name], now_ms())
+        configs[name] = config
+        yield from broker_findings(status, config, now_ms())
     yield from version_findings(statuses)
 
 
