@@ -1,0 +1,48 @@
+"""The page about master and slaves: a pair as it says, its master lost, then changed on purpose."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from clients.waiting import wait_until
+from docs.pages import Page
+from docs.terminal import Terminal, joined
+
+PAGE = Page("docs/replication.md")
+
+
+def is_complete(terminal: Terminal, slave: str) -> bool:
+    """One master, and a slave that has everything: the log, and every ten seconds the topics."""
+    rows = msgspec.json.decode(terminal.type("tianzhou cluster --json"), type=list[dict[str, Any]])
+    has_log = {row["id"] for row in rows} == {0, 1} and len({row["end"] for row in rows}) == 1
+    topics = terminal.place / slave / "config" / "topics.json"
+    return has_log and topics.exists() and '"orders"' in topics.read_text()
+
+
+@pytest.mark.slow
+def test_a_pair_and_its_promotions(tmp_path: Path) -> None:
+    start, promote = PAGE.blocks("sh")
+    gone, switch = joined(promote)
+    with Terminal(tmp_path) as terminal:
+        terminal.type("tianzhou nameserver")
+        for settings in PAGE.blocks("properties"):
+            name = re.match(r"# (\S+\.conf)\n", settings)
+            assert name is not None, settings
+            terminal.save(name[1], settings)
+        master_line, slave_line, look = joined(start)
+        terminal.type(master_line)
+        terminal.type("tianzhou produce orders --count 20 --size 100")
+        terminal.type(slave_line)
+        wait_until(lambda: is_complete(terminal, "slave"), within_s=60, what="the slave has all")
+        assert terminal.type(look).count("broker-a") == 2
+        _, master, _ = terminal.servers
+        master.kill()
+        terminal.type(gone)
+        terminal.type(master_line)  # it returns, and is a slave now
+        wait_until(lambda: is_complete(terminal, "master"), within_s=60, what="it has all")
+        terminal.type(switch)
+        read = "tianzhou consume orders --from first --until-end --json"
+        assert len(terminal.type(read).splitlines()) == 20
