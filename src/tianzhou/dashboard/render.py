@@ -1,6 +1,7 @@
 """Templates, with everything escaped, and numbers as people read them."""
 
 import time
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import quote
@@ -20,10 +21,7 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(
-        count=count_text, rate=rate_text, size=size_text, span=span_text, moment=moment_text,
-        seg=segment, percent=percent_text, perm=perm_text, is_job=is_job,
-    )  # fmt: skip
+    made.filters.update(FILTERS)
     return made
 
 
@@ -62,4 +60,14 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
-Values = dict[str, Any]
+FILTERS: Final[dict[str, Callable[..., Any]]] = {
+    "count": count_text,
+    "is_job": is_job,
+    "moment": moment_text,
+    "percent": percent_text,
+    "perm": perm_text,
+    "rate": rate_text,
+    "seg": segment,
+    "size": size_text,
+    "span": span_text,
+}
