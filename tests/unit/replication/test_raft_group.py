@@ -1,0 +1,270 @@
+"""Three members in one process, on real files and sockets: disks that fail, disks that fill up."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from raft_logs import KEY, chunk
+
+from tianzhou.base.errors import UsageError
+from tianzhou.base.kinds import QueueOffset
+from tianzhou.cmd.clock import SystemClock
+from tianzhou.net.exchange import Refused
+from tianzhou.raft.roles import Role
+from tianzhou.record.message import decode_all
+from tianzhou.replication.raft_group import RaftGroup, open_member
+from tianzhou.replication.raft_settings import RaftSettings, broker_id_of, peers_of
+from tianzhou.store.config import FlushMode, StoreConfig
+from tianzhou.store.errors import DiskFull
+from tianzhou.store.files import RealFile, RealFiles, Usage
+from tianzhou.store.read import ReadLimit
+
+NAMES = ("n0", "n1", "n2")
+WAIT_S = 20.0
+FILE_BYTES = 64 * 1024
+
+
+class BadFile(RealFile):
+    __slots__ = ("disk",)
+    disk: "BadDisk"
+
+    def sync(self) -> None:
+        if self.disk.sync_fails:
+            raise OSError(errno.EIO, "the disk is broken", self.path)
+        super().sync()
+
+    def reserve(self, start: int, end: int) -> None:
+        if self.disk.is_full:
+            raise OSError(errno.ENOSPC, "the disk is full", self.path)
+        super().reserve(start, end)
+
+
+class BadDisk(RealFiles):
+    """Real files on a disk that can be made to fail."""
+
+    def __init__(self) -> None:
+        self.sync_fails = False
+        self.is_full = False
+
+    def create(self, path: str, size: int) -> RealFile:
+        return self._bad(super().create(path, size))
+
+    def open(self, path: str) -> RealFile:
+        return self._bad(super().open(path))
+
+    def _bad(self, file: RealFile) -> RealFile:
+        made = BadFile(file.path, file._fd)
+        made.disk = self
+        return made
+
+    def usage(self, path: str) -> Usage:
+        return Usage(total=100, free=90)
+
+
+class Member:
+    """A member without a broker: takes messages by itself when it leads."""
+
+    def __init__(self, name: str, root: Path, peers: str, group: str = "g") -> None:
+        self.disk = BadDisk()
+        settings = RaftSettings(
+            raft_enabled=True, raft_group=group, raft_peers=peers, raft_id=name, raft_new=True,
+            raft_election_ms=300, raft_heartbeat_ms=60,
+        )  # fmt: skip
+        config = StoreConfig(
+            commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=2000, reserve_bytes=4096,
+            index_slots=8, index_entries=400, flush_mode=FlushMode.SYNC, flush_interval_ms=20,
+        )  # fmt: skip
+        opened = open_member(settings, self.disk, str(root / name), config, SystemClock())
+        self.store = opened.store
+        self.fenced_because = ""
+        self.group = RaftGroup(settings, opened, broker=name, serving=self)
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.store.start(lambda: loop.call_soon_threadsafe(self.group.flushed) and None)
+        await self.group.start()
+
+    async def close(self) -> None:
+        await self.group.close()
+        self.store.abandon()
+
+    # Serving
+
+    def lead(self) -> None:
+        self.store.dispatch_all()
+        self.store.begin_writing()
+
+    def follow(self) -> None:
+        self.store.stop_writing()
+
+    def settle(self) -> None:
+        self.store.dispatch_all()
+
+    def fenced(self, reason: str) -> None:
+        self.fenced_because = reason
+
+    def shown(self) -> list[bytes]:
+        with self.store.read(KEY, QueueOffset(0), ReadLimit(10_000, 1 << 24)) as found:
+            return [view.body for span in found.spans for view in decode_all(span)]
+
+
+class Trio:
+    def __init__(self, root: Path) -> None:
+        with socket.socket() as one, socket.socket() as two, socket.socket() as three:
+            for bound in (one, two, three):
+                bound.bind(("127.0.0.1", 0))
+            ports = [bound.getsockname()[1] for bound in (one, two, three)]
+        named = zip(NAMES, ports, strict=True)
+        self.peers = ";".join(f"{name}=127.0.0.1:{port}" for name, port in named)
+        self.members = [Member(name, root, self.peers) for name in NAMES]
+
+    async def leader(self) -> Member:
+        await until(lambda: any(member.group.is_leading for member in self.members))
+        return next(member for member in self.members if member.group.is_leading)
+
+    async def send(self, *bodies: bytes) -> None:
+        """Until a majority has them."""
+        leader = await self.leader()
+        end = leader.group.append(chunk(*bodies)).end
+        await until(lambda: leader.group.replicated >= end)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110 - whatever is waited for has no event of its own
+            await asyncio.sleep(0.01)
+
+
+def fill(member: Member) -> None:
+    for _ in range(100):
+        member.group.append(chunk(b"x" * 1000))
+
+
+def play(root: Path, scene: Callable[[Trio], Awaitable[None]]) -> None:
+    async def run() -> None:
+        trio = Trio(root)
+        for member in trio.members:
+            await member.start()
+        try:
+            await scene(trio)
+        finally:
+            for member in trio.members:
+                await member.close()
+
+    asyncio.run(run())
+
+
+def test_what_a_leader_takes_is_seen_on_all_members_over_several_files(tmp_path: Path) -> None:
+    async def scene(trio: Trio) -> None:
+        sent = [b"%d" % number * 50 for number in range(600)]
+        for first in range(0, 600, 20):
+            await trio.send(*sent[first : first + 20])
+        await until(lambda: all(len(member.shown()) == 600 for member in trio.members))
+        assert all(member.shown() == sent for member in trio.members)
+        assert len(trio.members[0].store.log.segments) > 1
+
+    play(tmp_path, scene)
+
+
+def test_a_follower_refuses_messages(tmp_path: Path) -> None:
+    async def scene(trio: Trio) -> None:
+        leader = await trio.leader()
+        follower = next(member for member in trio.members if member is not leader)
+        with pytest.raises(Refused, match="does not lead"):
+            follower.group.append(chunk(b"x"))
+
+    play(tmp_path, scene)
+
+
+def test_a_leader_whose_disk_fails_is_fenced_and_replaced(tmp_path: Path) -> None:
+    async def scene(trio: Trio) -> None:
+        await trio.send(b"before")
+        failed = await trio.leader()
+        failed.disk.sync_fails = True
+        failed.group.append(chunk(b"perhaps"))
+        await until(lambda: bool(failed.fenced_because))
+        assert not failed.group.is_leading
+        assert failed.store.is_broken
+        others = [member for member in trio.members if member is not failed]
+        await until(lambda: any(member.group.is_leading for member in others))
+        await trio.send(b"after")
+        for member in others:
+            await until(lambda one=member: one.shown()[-1:] == [b"after"])
+            assert member.shown()[0] == b"before"
+
+    play(tmp_path, scene)
+
+
+def test_a_leader_whose_disk_is_full_lets_another_lead(tmp_path: Path) -> None:
+    async def scene(trio: Trio) -> None:
+        full = await trio.leader()
+        full.disk.is_full = True
+        with pytest.raises(DiskFull):
+            fill(full)
+        others = [member for member in trio.members if member is not full]
+        await until(lambda: any(member.group.is_leading for member in others))
+        await trio.send(b"elsewhere")
+        full.disk.is_full = False
+        await until(lambda: full.shown()[-1:] == [b"elsewhere"])
+        assert full.shown() == others[0].shown()
+        assert not full.fenced_because
+
+    play(tmp_path, scene)
+
+
+def test_a_follower_whose_disk_is_full_catches_up(tmp_path: Path) -> None:
+    async def scene(trio: Trio) -> None:
+        leader = await trio.leader()
+        full = next(member for member in trio.members if member is not leader)
+        full.disk.is_full = True
+        for number in range(40):
+            await trio.send(b"%d" % number * 400)
+        assert full.group.node.role is Role.FOLLOWER
+        assert len(full.shown()) < 40
+        full.disk.is_full = False
+        await until(lambda: len(full.shown()) == 40)
+
+    play(tmp_path, scene)
+
+
+def test_a_stranger_is_not_listened_to(tmp_path: Path) -> None:
+    async def scene(trio: Trio) -> None:
+        leader = await trio.leader()
+        term = leader.group.node.hard.term
+        name, _, rest = trio.peers.partition(";")
+        own = "n9=127.0.0.1:1"
+        stranger = Member("n9", tmp_path / "other", f"{own};{name};{rest}", group="g")
+        stranger.group.peers.reach(peers_of(trio.peers))
+        await asyncio.sleep(0.7)
+        assert not stranger.group.peers.is_connected(leader.group.node.id)
+        assert (await trio.leader()).group.node.hard.term == term
+        await stranger.close()
+
+    play(tmp_path, scene)
+
+
+def test_directories_of_others_are_refused(tmp_path: Path) -> None:
+    peers = "n0=127.0.0.1:1;n1=127.0.0.1:2"
+
+    async def run() -> None:
+        member = Member("n0", tmp_path, peers)
+        member.store.close()
+        member.group.files.close()
+        (tmp_path / "n1").symlink_to(tmp_path / "n0")
+        with pytest.raises(UsageError, match="belongs to n0"):
+            Member("n1", tmp_path, peers)
+
+    asyncio.run(run())
+
+
+def test_peers_are_read_as_we_and_as_rocketmq_write_them() -> None:
+    assert peers_of("n0=a:1;n1=b:2") == {"n0": "a:1", "n1": "b:2"}
+    assert peers_of("n0-a:1;n1-b:2") == {"n0": "a:1", "n1": "b:2"}
+    assert broker_id_of("n0", {}) == 1
+    assert broker_id_of("left", {"left": "", "right": ""}) == 1
+    for wrong in ("n0", "n0=a", "n0=a:0", "=a:1", "n0=a:1;n0=b:2"):
+        with pytest.raises(UsageError):
+            peers_of(wrong)
