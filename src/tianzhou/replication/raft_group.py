@@ -74,13 +74,23 @@ def open_member(
     else:
         state = files.load()
     store = MessageStore(disk, root, config, clock, visible=files.committed()[1])
-    damage = [found.start for found in store.recovered.damage]
-    if state is None or (damage and not state.doubt):
+    damage = [PhysicalOffset(found.start) for found in store.recovered.damage]
+
+    def doubt(place: PhysicalOffset) -> None:
+        """Before anything is cut: a crash must not make the member forget that it forgot."""
+        nonlocal state
         state = (state or HardState())._replace(doubt=_new_doubt())
         files.save(state)
-        log.error("raft.in_doubt", extra={"damage": damage, "remedy": "the others repair it"})
-    sound_end = PhysicalOffset(min(damage)) if damage else NOWHERE
-    storage = RaftStorage(store, files, sound_end=sound_end)
+        log.error("raft.in_doubt", extra={"place": place, "remedy": "the others repair it"})
+
+    if state is None or damage:
+        doubt(min(damage, default=PhysicalOffset(0)))
+    storage = RaftStorage(
+        store, files, sound_end=min(damage, default=NOWHERE),
+        # A relaxed group has agreed to forget; in doubt, none of its members could be elected.
+        on_loss=(lambda _: None) if settings.raft_relaxed else doubt,
+    )  # fmt: skip
+    assert state is not None, "what can't be loaded is in doubt"
     group = storage.group
     if (group.name, group.member) != (settings.raft_group, settings.raft_id):
         raise UsageError(

@@ -5,7 +5,7 @@ clients at once, because only then are their places known. What the node waits f
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import PhysicalOffset, QueueOffset, queue_key
@@ -49,9 +49,16 @@ class RaftStorage:
     """
 
     def __init__(
-        self, store: MessageStore, files: RaftFiles, *, sound_end: PhysicalOffset = NOWHERE
+        self,
+        store: MessageStore,
+        files: RaftFiles,
+        *,
+        sound_end: PhysicalOffset = NOWHERE,
+        on_loss: Callable[[PhysicalOffset], None] = lambda _end: None,
     ) -> None:
-        """Of the log, what is before `sound_end` is used; the rest is cut off."""
+        """Of the log, what is before `sound_end` is used; the rest is cut off. `on_loss` is told
+        before that if entries go which the member may have acknowledged."""
+        self._on_loss = on_loss
         self._store = store
         self._files = files
         self.group: Group = files.load_group()
@@ -155,13 +162,17 @@ class RaftStorage:
             self._store.begin_again(group.place)
         self._keep_ranks()
         self._begin_behind(group.start)
-        place, sound_end = log.min_offset, min(log.end, sound_end)
+        place, sound_end, is_lost = log.min_offset, min(log.end, sound_end), False
         while place + HEADER_BYTES <= sound_end:
             segment = log.segment_at(place)
             assert segment is not None
             header = header_at(segment.view, place - segment.start, base=segment.start)
-            if header is None or place + header.entry_bytes > sound_end:
+            if header is None:
+                # Recovery leaves whole records, and the first of each entry is its header.
+                is_lost = True
                 break
+            if place + header.entry_bytes > sound_end:
+                break  # not all of it was written, so nobody was told that it is here
             if not len(self._places):
                 self._begin_behind(Start(LogIndex(header.index - 1), header.prev_term))
             if header.index != self.last + 1 or header.prev_term != self.terms.last_term:
@@ -173,6 +184,8 @@ class RaftStorage:
             found = _Found(header, segment.view, place - segment.start, place)
             self._note(found, store_time_of(segment.view, found.at))
             place = self._behind(found)
+        if is_lost or self.last < self._files.committed()[0]:
+            self._on_loss(self._end)
         self._drop_rest()
 
     def _keep_ranks(self) -> None:
@@ -316,7 +329,8 @@ class RaftStorage:
         place, ranks = json.loads(begin.mark)
         self.group = self.group._replace(
             members=((begin.start.index, begin.members),), start=begin.start,
-            place=PhysicalOffset(place), ranks=tuple((topic, queue, rank) for topic, queue, rank in ranks),
+            place=PhysicalOffset(place),
+            ranks=tuple((topic, queue, rank) for topic, queue, rank in ranks),
         )  # fmt: skip
         self._files.save_group(self.group)  # a start finishes what a crash interrupts
         self._store.begin_again(self.group.place)

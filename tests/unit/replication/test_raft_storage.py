@@ -1,9 +1,10 @@
 """The log of a group in a commit log: the same bytes on all members, and what a start finds."""
 
+import shutil
 from pathlib import Path
 
 import pytest
-from raft_logs import FILE_BYTES, KEY, Log, barrier, chunk, members
+from raft_logs import FILE_BYTES, KEY, CalmFiles, Log, barrier, chunk, members
 
 from tianzhou.base.kinds import PhysicalOffset, QueueOffset, queue_key
 from tianzhou.raft.membership import members_of
@@ -12,6 +13,8 @@ from tianzhou.raft.ready import Begin, HardState
 from tianzhou.record.message import decode_all
 from tianzhou.replication import raft_entry
 from tianzhou.replication.raft_entry import HEADER_BYTES, TOPIC
+from tianzhou.replication.raft_group import Opened, open_member
+from tianzhou.replication.raft_settings import RaftSettings
 from tianzhou.replication.raft_storage import RaftStorage
 from tianzhou.store.files import RealFiles
 from tianzhou.store.read import ReadLimit
@@ -262,3 +265,54 @@ def test_a_member_that_is_repaired_after_damage_shows_every_message(
     directory = Directory(RealFiles(), str(tmp_path / "n1"), leader.store.config)
     assert directory.verify(lambda _done, _total: None).is_sound
     directory.close()
+
+
+def follower_of(leader: Log, root: Path) -> None:
+    """A member that has everything, and stopped in order."""
+    follower = Log(root, member="n1")
+    follower.storage.write(leader.entries())
+    follower.commit(follower.storage.last)
+    follower.close()
+
+
+def opened(root: Path, leader: Log) -> Opened:
+    settings = RaftSettings(
+        raft_enabled=True, raft_group="g", raft_id="n1", raft_peers="n0=h:1;n1=h:2;n2=h:3"
+    )
+    return open_member(settings, CalmFiles(), str(root), leader.store.config, leader.clock)
+
+
+def test_who_lost_what_it_may_have_acknowledged_is_in_doubt(leader: Log, tmp_path: Path) -> None:
+    """After an orderly stop nothing is scanned; the headers of entries are read all the same."""
+    for number in range(5):
+        leader.send(b"m%d" % number)
+    leader.commit(leader.storage.last)
+    root = tmp_path / "n1"
+    follower_of(leader, root)
+    sound = opened(root, leader)
+    assert sound.state.doubt == 0
+    place = sound.storage.end_of(LogIndex(3))
+    sound.files.close()
+    sound.store.close()
+    path = root / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[place + 60] ^= 1
+    path.write_bytes(data)
+    damaged = opened(root, leader)
+    assert damaged.storage.last == 3
+    assert damaged.state.doubt != 0
+    damaged.files.close()
+    damaged.store.close()
+    # It remembers that, though its log looks sound now.
+    assert opened(root, leader).state.doubt != 0
+
+
+def test_who_lost_its_whole_log_is_in_doubt(leader: Log, tmp_path: Path) -> None:
+    leader.send(b"one")
+    leader.commit(leader.storage.last)
+    root = tmp_path / "n1"
+    follower_of(leader, root)
+    for name in ("commitlog", "consumequeue", "checkpoint"):
+        place = root / name
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+    assert opened(root, leader).state.doubt != 0
