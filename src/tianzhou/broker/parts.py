@@ -132,6 +132,13 @@ def _core(
     )  # fmt: skip
 
 
+def role_name(standing: Standing, durability: Durability) -> str:
+    """As RocketMQ's tools know it."""
+    if not standing.is_master:
+        return "SLAVE"
+    return "ASYNC_MASTER" if durability.replicas is None else "SYNC_MASTER"
+
+
 def assemble(
     config: BrokerConfig,
     store: MessageStore,
@@ -153,7 +160,7 @@ def assemble(
     administration = Administration(
         config=config, store=store, clock=clock, topics=topics, groups=groups, offsets=offsets,
         sessions=sessions, permission=permission, clients=clients, pull=pull, writer=writer,
-        delays=delays, timers=timers, stats=stats,
+        delays=delays, timers=timers, stats=stats, role=lambda: role_name(standing, durability),
     )  # fmt: skip
     halves = HalfQueue(store, offsets)
     admission.timers_are_full, admission.halves_are_full = timers.is_full, halves.is_full
@@ -164,11 +171,6 @@ def assemble(
     watchdog = Watchdog(
         Seen(store, topics, offsets, sessions, core.readers, pull.holds, core.locks, config.name),
         clock, config.stuck_after_ms, clients.tell_group,
-    )  # fmt: skip
-    rows = GroupRows(
-        store, topics, groups, offsets, sessions, core.readers, stats, clock,
-        lambda group: core.locks.is_locked(group, int(monotonic_s() * 1000)),
-        Lags(store, topics, offsets, sessions), watchdog.events,
     )  # fmt: skip
     waiting = Waiting(
         halves=halves.pending.__len__, held_pulls=pull.holds.__len__, timers=timers.__len__
@@ -182,7 +184,7 @@ def assemble(
         EndTransaction(transactions, writer),
         Recall(config, store, permission, timers, writer, clock),
         AdminWaiting(config, store, writer, timers, halves, checks),
-        AdminLooks(config, store, topics, sessions, permission, stats, rows, waiting, clock),
+        _looks(config, store, clock, core, watchdog, waiting),
         Replies(config, admission, sessions, writer, clock),
         raft,
         replication,
@@ -202,6 +204,23 @@ def assemble(
         permission, (delays, timers, checks), (StatsTicks(stats, clock), watchdog), stats,
         core.readers, watchdog, measured, raft, replication, groups, codes=frozenset(handlers),
     )  # fmt: skip
+
+
+def _looks(
+    config: BrokerConfig,
+    store: MessageStore,
+    clock: Clock,
+    core: _Core,
+    watchdog: Watchdog,
+    waiting: Waiting,
+) -> AdminLooks:
+    topics, offsets, sessions, stats = core.topics, core.offsets, core.sessions, core.stats
+    rows = GroupRows(
+        store, topics, core.groups, offsets, sessions, core.readers, stats, clock,
+        lambda group: core.locks.is_locked(group, int(clock.monotonic_s() * 1000)),
+        Lags(store, topics, offsets, sessions), watchdog.events,
+    )  # fmt: skip
+    return AdminLooks(config, store, topics, sessions, core.permission, stats, rows, waiting, clock)
 
 
 class _Serves(Protocol):
