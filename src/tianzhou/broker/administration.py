@@ -1,5 +1,6 @@
 """Everything that answers administrators, put together from the parts of a broker."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tianzhou.base.clock import Clock
@@ -48,6 +49,8 @@ class Administration:
     delays: Delays
     timers: Timers
     stats: Stats
+    role: Callable[[], str]
+    """What this broker is now, in RocketMQ's words."""
 
     def handlers(self) -> dict[int, Handler]:
         config, store, clock, stats = self.config, self.store, self.clock, self.stats
@@ -72,7 +75,7 @@ class Administration:
         return handlers
 
     def _settable(self) -> Settable:
-        settable = Settable(self.config, self.store.config, self.store.root)
+        settable = Settable(self.config, self.store.config, self.store.root, self.role)
         settable.adopt += [self.topics.adopt, self.groups.adopt, self._adopt]
         return settable
 

@@ -36,8 +36,16 @@ MASK: Final = "******"
 class Settable:
     """Owner: the broker loop."""
 
-    def __init__(self, config: BrokerConfig, store: StoreConfig, root: str) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: StoreConfig,
+        root: str,
+        role: Callable[[], str] = lambda: "ASYNC_MASTER",
+    ) -> None:
+        """`role` says what this broker is now, in RocketMQ's words."""
         self.config = config
+        self._role = role
         self._store = store
         self._root = root
         self.version = DataVersion()
@@ -73,7 +81,7 @@ class Settable:
     def text(self) -> bytes:
         """Every setting as `name=value`, under RocketMQ's name where it has one."""
         values = {
-            "brokerRole": "ASYNC_MASTER",
+            "brokerRole": self._role(),
             "storePathRootDir": self._root,
             **table_of(self.config),
             **table_of(self._store),
