@@ -6,6 +6,7 @@ broker serves: nobody who sends messages waits for it, and a browser that comes 
 
 import asyncio
 import functools
+import importlib
 import ipaddress
 import os
 import socket
@@ -143,6 +144,7 @@ def serve(
     password = None if chosen.is_loopback else password_hash(data)
 
     def load() -> "tuple[ASGIApp, Here]":
+        importlib.import_module("tianzhou.broker.metrics")  # not in the loop, at the first scrape
         from tianzhou.dashboard.access import Access
         from tianzhou.dashboard.app import create
         from tianzhou.dashboard.here import Here
