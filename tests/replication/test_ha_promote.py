@@ -48,18 +48,22 @@ def master_of(group: Group) -> str | None:
 
 def test_the_old_master_follows_and_sets_aside_what_nobody_confirmed(tmp_path: Path) -> None:
     with Group(tmp_path) as group:
-        master, slave = group.master, group.add(1)
-        master.start()
-        slave.start()
+        master, slave, third = group.master, group.add(1), group.add(2)
+        for node in (master, slave, third):
+            node.start()
         group.create_topic()
         sent = group.send(300)
         until_equal(master, slave)
+        until_equal(master, third)
         slave.server.kill()
+        third.server.kill()
         alone = group.send(20, first=1000)
         master.server.kill()
         slave.start()
+        third.start()
         assert promote(group)["epoch"] == 2
         more = group.send(50, first=2000)
+        until_equal(slave, third)  # it finds the new master by itself
         master.start()  # as the master that it was; it hears better
         until_equal(slave, master)
         look = look_at(master.address)

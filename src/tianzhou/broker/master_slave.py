@@ -24,11 +24,10 @@ from tianzhou.net.server import bind
 from tianzhou.replication import ha_epochs as epochs
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.replication.durability import Durability
-from tianzhou.replication.errors import PeerRefused
+from tianzhou.replication.ha_agreement import check_master, settle_log
 from tianzhou.replication.ha_frames import Hello, Welcome
 from tianzhou.replication.ha_master import HaMaster
 from tianzhou.replication.ha_session import MasterFacts
-from tianzhou.replication.ha_set_aside import set_aside
 from tianzhou.replication.ha_slave import HaSlave, SlaveSettings
 from tianzhou.replication.ha_state import GroupState, probe_of, state_table
 from tianzhou.store.store import MessageStore
@@ -83,8 +82,8 @@ class MasterSlave:
         self._back_bytes = int(memory * (settings.memory_ratio - BACK_RATIO))
         self._ha_target = settings.ha_master_address
         self.ha_address = ""
-        self.on_superseded: Callable[[], None] = lambda: None
-        """Somebody knows of a later master: ask the name servers."""
+        self.ask_nameservers: Callable[[], None] = lambda: None
+        """Register now: the answer tells who the master is."""
 
     def _first_role(self) -> tuple[Role, int, int]:
         """What was saved counts more than the settings: a promotion lasts."""
@@ -209,7 +208,7 @@ class MasterSlave:
 
     def _superseded(self, epoch: int) -> None:
         log.warning("master.superseded", extra={"epoch": epoch, "ours": self.standing.epoch})
-        self.on_superseded()
+        self.ask_nameservers()
 
     # Changing
 
@@ -326,65 +325,23 @@ class MasterSlave:
 
     def agree(self, welcome: Welcome) -> None:
         """Make our log a beginning of the master's, and remember whose it is."""
-        if welcome.file_bytes != self._store.log.file_bytes:
-            raise PeerRefused(
-                f"the master's log has files of {welcome.file_bytes} bytes, ours of "
-                f"{self._store.log.file_bytes}; set commit_log_file_bytes alike"
-            )
-        if epochs.is_later(self._state.marks, welcome.marks):
-            raise PeerRefused(
-                f"the master is of epoch {epochs.epoch_of(welcome.marks)}; this broker followed "
-                f"one of epoch {epochs.epoch_of(self._state.marks)}"
-            )
+        assert self._host is not None
+        store, marks = self._store, self._state.marks
+        check_master(store, marks, welcome)
         self.master.drop_all()
-        self._settle_log(welcome)
+        settle_log(store, marks, welcome, from_last_file=self.settings.sync_from_last_file)
+        self._host.parts.offsets.clamp(store.max_offset)
         self._remember(Role.SLAVE, self.standing.broker_id, welcome.marks)
         self.standing.epoch = epochs.epoch_of(welcome.marks)
-        self._store.flush()
-        log.info(
-            "master.agreed", extra={"epoch": self.standing.epoch, "end": int(self._store.log.end)}
-        )
-
-    def _settle_log(self, welcome: Welcome) -> None:
-        store, held = self._store, self._store.log
-        if held.end > held.min_offset:
-            parting = epochs.parting(self._state.marks, held.end, welcome.marks)
-            self._cut(held.end if parting is None else parting)
-        if held.end > welcome.end:
-            raise PeerRefused(
-                f"the master's log ends at {welcome.end}, ours at {held.end}, and its history does "
-                "not say why; see docs/replication.md"
-            )
-        if held.end > held.min_offset and held.end >= welcome.min:
-            return
-        start = welcome.min
-        if self.settings.sync_from_last_file and held.end == held.min_offset:
-            start = max(start, welcome.end // welcome.file_bytes * welcome.file_bytes)
-        if start != held.end:
-            log.warning("log.begins_again", extra={"ours": int(held.end), "start": start})
-            store.begin_again(PhysicalOffset(start))
-
-    def _cut(self, parting: PhysicalOffset) -> None:
-        """What we hold and the master does not was never confirmed."""
-        store, held = self._store, self._store.log
-        if parting >= held.end:
-            return
-        start = max(parting, held.min_offset)
-        path = set_aside(store, start)
-        log.error(
-            "log.set_aside",
-            extra={
-                "start": int(start), "end": int(held.end), "messages": path,
-                "remedy": "these messages were never confirmed; send again what is still wanted",
-            },
-        )  # fmt: skip
-        store.truncate(start)
-        assert self._host is not None
-        self._host.parts.offsets.clamp(store.max_offset)
+        store.flush()
+        log.info("master.agreed", extra={"epoch": self.standing.epoch, "end": int(store.log.end)})
 
     def appended(self) -> None:
         assert self._host is not None
         self._host.parts.writer.settle()
+
+    def lost(self) -> None:
+        self.ask_nameservers()
 
     def _facts(self) -> MasterFacts | None:
         if not self.standing.is_master or self._host is None:

@@ -65,7 +65,7 @@ class Registration:
         topics.changed.append(self._wake.set)
         standing.changed.append(self._wake.set)
         if group is not None:
-            group.on_superseded = self._wake.set
+            group.ask_nameservers = self._wake.set
 
     @property
     def servers(self) -> list[str]:

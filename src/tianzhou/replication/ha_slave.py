@@ -53,6 +53,10 @@ class Follower(Protocol):
         """The log grew; let it be seen."""
         ...
 
+    def lost(self) -> None:
+        """There is no connection; perhaps the master is elsewhere now."""
+        ...
+
 
 class HaSlave:
     """Owner: the event loop."""
@@ -118,16 +122,19 @@ class HaSlave:
         while True:
             target = self.follower.master_address()
             if target:
-                was_streaming = await self._follow(target)
-                pause_s = RETRY_S_MIN if was_streaming else pause_s * 2
+                before = self.store.log.end
+                await self._follow(target)
+                # Soon again only if it was good for something: a full disk would go round for ever.
+                pause_s = RETRY_S_MIN if self.store.log.end > before else pause_s * 2
+                self.follower.lost()
             pause_s = min(pause_s, self.settings.retry_s_max)
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
 
-    async def _follow(self, target: str) -> bool:
-        """One connection, from beginning to end; whether the log flowed."""
+    async def _follow(self, target: str) -> None:
+        """One connection, from beginning to end."""
         host, _, port = target.rpartition(":")
         loop = asyncio.get_running_loop()
         greets = self._greets or not self.settings.admits_plain
@@ -139,7 +146,7 @@ class HaSlave:
                 )
         except (OSError, TimeoutError, ValueError) as error:
             self._ended(target, f"can't connect: {error or 'no answer'}")
-            return False
+            return
         self.following = following
         try:
             await following.ended
@@ -147,7 +154,6 @@ class HaSlave:
             self.following = None
         self._greets = not (greets and following.was_unanswered)
         self._ended(target, following.reason)
-        return following.is_streaming
 
     def _ended(self, target: str, reason: str) -> None:
         if reason != self.last_error:
