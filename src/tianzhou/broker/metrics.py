@@ -16,17 +16,16 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
 )
 from prometheus_client.registry import Collector
 
 import tianzhou
-from tianzhou.base.probe import Histogram
 from tianzhou.broker.findings import Kind
 from tianzhou.broker.lags import Lag
 from tianzhou.broker.measured import Measured
+from tianzhou.broker.metric_families import PREFIX, counter, counters, gauge, gauges, histogram
 from tianzhou.broker.replication_metrics import ReplicationMetrics
 from tianzhou.wire._generated_codes import ResponseCode
 
@@ -35,7 +34,6 @@ ROWS_MAX: Final = 500
 SHARE_MAX: Final = 0.05
 """Of the loop's time that pages may take: who asks more often gets the last one again."""
 
-_PREFIX: Final = "tianzhou_"
 _CODES: Final = {code.value: code.name.lower() for code in ResponseCode}
 
 
@@ -86,7 +84,7 @@ class Metrics(Collector):
         yield from self._watched()
         yield from ReplicationMetrics(self.measured.replication, self.measured.raft).families()
         left = GaugeMetricFamily(
-            f"{_PREFIX}series_left_out", "Rows of a family that are not printed", labels=["metric"]
+            f"{PREFIX}series_left_out", "Rows of a family that are not printed", labels=["metric"]
         )
         for name, count in self._left_out.items():
             left.add_metric([name], count)
@@ -97,7 +95,7 @@ class Metrics(Collector):
     def _about(self) -> Iterator[Metric]:
         config = self.measured.config
         about = {"version": tianzhou.__version__, "cluster": config.cluster, "broker": config.name}
-        yield InfoMetricFamily(f"{_PREFIX}broker", "Which broker this is", value=about)
+        yield InfoMetricFamily(f"{PREFIX}broker", "Which broker this is", value=about)
         yield gauge("topics", "Topics of this broker", len(self.measured.topics))
         yield gauge("groups", "Consumer groups of this broker", len(self.measured.groups.all()))
 
@@ -151,15 +149,15 @@ class Metrics(Collector):
 
     def _times(self) -> Iterator[Metric]:
         measured = self.measured
-        yield _histogram("append_seconds", "Writing a chunk of messages to the log",
+        yield histogram("append_seconds", "Writing a chunk of messages to the log",
                          measured.stats.put_seconds)  # fmt: skip
-        yield _histogram("read_seconds", "Finding the messages of a pull",
+        yield histogram("read_seconds", "Finding the messages of a pull",
                          measured.stats.get_seconds)  # fmt: skip
-        yield _histogram("flush_seconds", "Syncing the log to the medium",
+        yield histogram("flush_seconds", "Syncing the log to the medium",
                          measured.store.flush_times)  # fmt: skip
-        yield _histogram("dispatch_delay_seconds", "From append to visible, by chunk",
+        yield histogram("dispatch_delay_seconds", "From append to visible, by chunk",
                          measured.writer.dispatch_times)  # fmt: skip
-        yield _histogram("loop_delay_seconds", "How late the heartbeat of the loop was",
+        yield histogram("loop_delay_seconds", "How late the heartbeat of the loop was",
                          measured.loop_delays)  # fmt: skip
 
     def _store(self) -> Iterator[Metric]:
@@ -213,28 +211,3 @@ class Metrics(Collector):
         for number, labels in shown:
             family.add_metric(labels, number)
         self._left_out[family.name] = len(rows) - len(shown)
-
-
-def gauge(name: str, help_: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(_PREFIX + name, help_, value=value)
-
-
-def counter(name: str, help_: str, value: float) -> CounterMetricFamily:
-    return CounterMetricFamily(_PREFIX + name, help_, value=value)
-
-
-def gauges(name: str, help_: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(_PREFIX + name, help_, labels=labels)
-
-
-def counters(name: str, help_: str, *labels: str) -> CounterMetricFamily:
-    return CounterMetricFamily(_PREFIX + name, help_, labels=labels)
-
-
-def _histogram(name: str, help_: str, times: Histogram) -> HistogramMetricFamily:
-    buckets = [(_end(end), count) for end, count in times.up_to()]
-    return HistogramMetricFamily(_PREFIX + name, help_, buckets=buckets, sum_value=times.total_s)
-
-
-def _end(seconds: float) -> str:
-    return "+Inf" if seconds == float("inf") else str(seconds)

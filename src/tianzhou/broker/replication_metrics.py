@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
+from tianzhou.broker.metric_families import gauge, gauges
 from tianzhou.wire.raft_bodies import RaftLook
 from tianzhou.wire.replication_bodies import ReplicationLook
 
-_PREFIX: Final = "tianzhou_"
 _UNNAMED: Final = "unnamed"
 """Slaves of RocketMQ do not say who they are; those that are furthest behind stand for all."""
 
@@ -24,20 +24,22 @@ class ReplicationMetrics:
 
     def families(self) -> Iterator[Metric]:
         look, raft = self.look(), self.raft()
-        yield _gauge("is_master", "1 while this broker takes the messages of its group",
+        yield gauge("is_master", "1 while this broker takes the messages of its group",
                      int(look.role == "MASTER"))  # fmt: skip
-        yield _gauge("epoch", "Counts the masters of the group", look.epoch)
-        yield _gauge("unconfirmed_bytes", "Appended, not held by as many as answers wait for",
+        yield gauge("epoch", "Counts the masters of the group", look.epoch)
+        yield gauge("unconfirmed_bytes", "Appended, not held by as many as answers wait for",
                      max(0, look.end - look.confirmed))  # fmt: skip
         in_sync = sum(slave.is_in_sync for slave in look.slaves)
-        yield _gauge("replicas_in_sync", "Others that have all, or nearly all, of the log",
+        yield gauge("replicas_in_sync", "Others that have all, or nearly all, of the log",
                      in_sync if raft is None else len(_near(raft)))  # fmt: skip
         yield from self._slaves(look)
         yield self._members(raft)
 
     def _slaves(self, look: ReplicationLook) -> Iterator[Metric]:
-        size = _gauges("replica_lag_bytes", "Log that a slave has not confirmed")
-        late = _gauges("replica_lag_seconds", "How long ago the first of it was written, about")
+        size = gauges("replica_lag_bytes", "Log that a slave has not confirmed", "replica")
+        late = gauges(
+            "replica_lag_seconds", "How long ago the first of it was written, about", "replica"
+        )
         rows: dict[str, tuple[int, int]] = {}
         for slave in look.slaves:
             name = _UNNAMED if slave.broker_id < 0 else str(slave.broker_id)
@@ -50,7 +52,9 @@ class ReplicationMetrics:
 
     def _members(self, raft: RaftLook | None) -> Metric:
         """Only the leader knows."""
-        entries = _gauges("replica_lag_entries", "Entries that a member of a Raft group lacks")
+        entries = gauges(
+            "replica_lag_entries", "Entries that a member of a Raft group lacks", "replica"
+        )
         if raft is not None and raft.is_leading:
             for peer in raft.peers:
                 if peer.name != raft.member:
@@ -65,11 +69,3 @@ def _near(raft: RaftLook) -> list[str]:
         for peer in raft.peers
         if raft.is_leading and peer.name != raft.member and peer.match >= raft.commit
     ]
-
-
-def _gauge(name: str, help_: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(_PREFIX + name, help_, value=value)
-
-
-def _gauges(name: str, help_: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(_PREFIX + name, help_, labels=["replica"])
