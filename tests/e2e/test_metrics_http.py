@@ -1,6 +1,8 @@
 """Metrics, health and the watchdog of a broker that runs as a process, asked over HTTP."""
 
+import contextlib
 import json
+import signal
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from clients.server_process import ServerProcess, run, up
 from clients.waiting import wait_until
 from tianzhou.client.sync import Message, Producer
 from tianzhou.net.blocking import BlockingPeer
+from tianzhou.testing.chaos.processes import spare_ports
 from tianzhou.wire._generated_codes import RequestCode
 
 pytestmark = pytest.mark.slow
@@ -142,3 +145,43 @@ def test_a_consumer_that_hangs_is_an_event_in_log_and_metrics(tmp_path: Path) ->
     finally:
         broker.end()
         names.end()
+
+
+def started(directory: Path, nameserver: str, broker_id: int) -> ServerProcess:
+    """A master, or a slave of it, with ports for clients and for replication."""
+    role = "SLAVE" if broker_id else "ASYNC_MASTER"
+    settings = {"brokerId": broker_id, "brokerRole": role, "listenPort": spare_ports(2),
+                "vip_port": "false", "metadata_ms": 300, "ha_retry_ms": 500}  # fmt: skip
+    directory.mkdir()
+    conf = directory / "broker.conf"
+    conf.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    return run(
+        ["broker", "-n", nameserver, "-c", str(conf), "--data", str(directory / "data"),
+         "--http-port", "0"],
+        directory,
+    )  # fmt: skip
+
+
+def test_a_slave_that_stands_still_is_seen_by_its_master(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as ends:
+        names = run(["nameserver", "--port", "0"], tmp_path / "names")
+        ends.callback(names.end)
+        master, slave = (started(tmp_path / str(n), names.nameserver, n) for n in (0, 1))
+        ends.callback(master.end)
+        ends.callback(slave.end)
+
+        def lag() -> float:
+            return values(master).get(("tianzhou_replica_lag_bytes", "1"), -1)
+
+        wait_until(lambda: lag() == 0, within_s=20, what="the slave follows")
+        assert values(master)["tianzhou_replicas_in_sync", ""] == 1
+        assert [values(one)["tianzhou_is_master", ""] for one in (master, slave)] == [1, 0]
+        slave.process.send_signal(signal.SIGSTOP)
+        try:
+            with Producer("shop", nameserver=names.nameserver) as producer:
+                producer.send(Message("orders", b"two apples"))
+            wait_until(lambda: lag() > 0, within_s=20, what="the slave is behind")
+            assert values(master)["tianzhou_replica_lag_seconds", "1"] >= 0
+        finally:
+            slave.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: lag() == 0, within_s=20, what="it has caught up")
