@@ -24,7 +24,7 @@ RUN_BY = {
     "docs/operations/tuning.md": ["docs/test_docs_operations.py"],
     "docs/operations/upgrade.md": ["docs/test_docs_operations.py"],
     "docs/pipelines.md": ["pipelines/test_pipelines_doc.py"],
-    "docs/raft.md": ["raft/test_raft_doc.py"],
+    "docs/raft.md": ["docs/test_docs_raft.py"],
     "docs/replication.md": ["docs/test_docs_replication.py"],
     "docs/spark.md": ["spark/test_spark_doc.py"],
     "docs/testing.md": ["e2e/test_docs_testing.py"],
