@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import tianzhou.spark
+from spark import processes
 from tianzhou.client.sync import Message, Producer
-from tianzhou.cmd.spark_session import SETTINGS, SHORT
 from tianzhou.spark.pipelines.history import Sample
 from tianzhou.spark.pipelines.model import Pipeline
 from tianzhou.spark.pipelines.pipeline_file import parse
@@ -25,16 +23,18 @@ from tianzhou.testing import RunningBroker, running_broker
 _NUMBERS = itertools.count()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    processes.give_time(items, Path(__file__).parent)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _prepared() -> None:
+    processes.prepare()
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    scratch = tmp_path_factory.mktemp("spark")
-    java_options = f"{SHORT['spark.driver.extraJavaOptions']} -Dderby.system.home={scratch}"
-    config = {**SETTINGS, "spark.driver.extraJavaOptions": java_options,
-              "spark.sql.warehouse.dir": f"{scratch}/warehouse",
-              "spark.sql.shuffle.partitions": "2"}  # fmt: skip
-    made = tianzhou.spark.session(master="local[2]", config=config)
-    made.sparkContext.setLogLevel("OFF")
+    made = processes.shared_session(tmp_path_factory.mktemp("spark"))
     yield made
     made.stop()
 

@@ -1,11 +1,11 @@
 """Dead letters are shown, chosen, repaired and sent again, each once, also after a crash."""
 
 import asyncio
-import time
 
 import pytest
 
 from pipelines.conftest import Place
+from spark.processes import BIN, Program, environment, run
 from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.offsets import Start
@@ -16,6 +16,9 @@ from tianzhou.spark.pipelines import dead_letters
 from tianzhou.spark.pipelines.dead_letters import Wish, letters, replay
 from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.replays import Replays
+
+TIANZHOU = str(BIN / "tianzhou")
+START_S = 180.0
 
 
 @pytest.fixture
@@ -91,29 +94,30 @@ def test_chosen_repaired_and_sent_again(
     assert again.sent == 4
 
 
-def test_a_replay_that_was_cut_off_goes_on(
-    place: Place, group: str, origin: str, replays: Replays
-) -> None:
-    class Cut(Exception):
-        pass
-
-    def cut(sent: int) -> None:
-        if sent >= 5:
-            raise Cut
-
-    wish = Wish(group, rate=10.0)
-    began = time.monotonic()
-    with pytest.raises(Cut):
-        replay(place.spark, wish, place.cluster(), replays, on_sent=cut)
-    assert time.monotonic() - began > 0.3, "five messages at ten a second take four tenths"
-    assert len(replayed(place, origin)) == 5
-    assert not replays.all()[0].is_done
-    done = replay(place.spark, Wish(group), place.cluster(), replays)
-    assert done.id == replays.all()[0].id
-    assert done.sent == 12
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_replay_that_was_killed_goes_on(place: Place, group: str, origin: str) -> None:
+    """As people do it: look, begin, lose the process, begin again."""
+    where = ["-n", place.nameserver]
+    shown = run([TIANZHOU, "dead-letters", "show", group, *where, "--where", "tags = 'bad'"],
+                place.directory, environment())  # fmt: skip
+    assert "bad 0" in shown
+    assert "good" not in shown
+    command = [TIANZHOU, "dead-letters", "replay", group, *where, "--record", "replays"]
+    program = Program([*command, "--rate", "1"], place.directory / "first", environment())
+    try:
+        program.wait_for_sight(lambda: len(replayed(place, origin)) >= 2, START_S)
+    finally:
+        program.kill()
+    assert 2 <= len(replayed(place, origin)) < 12, "one a second"
+    record = Replays(str(place.directory / "first" / "replays"))
+    (cut,) = record.all()
+    assert not cut.is_done
+    said = run(command, place.directory / "first", environment())
+    assert f"Replay {cut.id}: 12 dead letters of {group} sent" in said
     bodies = [m.body for m in replayed(place, origin)]
     assert len(bodies) == len(set(bodies)) == 12
-    assert replays.table.read(place.spark).count() == 12
+    assert record.table.read(place.spark).count() == 12
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,31 +10,26 @@ import pytest
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-import tianzhou.spark
 from clients import server_process
 from clients.server_process import ServerProcess
+from spark import processes
 from spark.filling import Filling
 
 _NUMBERS = itertools.count()
-_TEST_S = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A session takes ten seconds to start on a calm machine, and a minute on a busy one."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(_TEST_S))
+    processes.give_time(items, Path(__file__).parent)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _interpreter() -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+def _prepared() -> None:
+    processes.prepare()
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    made = tianzhou.spark.session(master="local[2]", config={"spark.sql.shuffle.partitions": "2"})
-    made.sparkContext.setLogLevel("OFF")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    made = processes.shared_session(tmp_path_factory.mktemp("spark"))
     yield made
     made.stop()
 

@@ -1,24 +1,56 @@
-"""Programs with a Spark of their own, as a user would start them."""
+"""Sparks of tests: one that a test process keeps, and programs that have their own."""
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import pytest
+from pyspark.sql import SparkSession
+
+import tianzhou.spark
 from clients.waiting import wait_until
+from tianzhou.cmd.spark_session import SETTINGS
 
 PYTHON: Final = sys.executable
 BIN: Final = Path(sys.executable).parent
-RUN_S: Final = 110.0
+TEST_S: Final = 300.0
+RUN_S: Final = 240.0
+"""A Spark of its own starts in ten seconds on a free machine, and in minutes on a crowded one."""
+
+
+def give_time(items: Iterable[pytest.Item], directory: Path) -> None:
+    """A session takes ten seconds to start on a calm machine, and a minute on a busy one."""
+    for item in items:
+        if directory in item.path.parents and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(TEST_S))
+
+
+def prepare() -> None:
+    """This process, and all that it starts: workers run what we run, and each Java lives too short
+    for its second compiler to earn what it costs."""
+    os.environ["PYSPARK_PYTHON"] = PYTHON
+    os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def environment(**more: str) -> dict[str, str]:
     foreign = ("SPARK_", "PYTEST_")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
-    return kept | {"PYSPARK_PYTHON": PYTHON, "SPARK_LOCAL_IP": "127.0.0.1"} | more
+    return kept | {"SPARK_LOCAL_IP": "127.0.0.1"} | more
+
+
+def shared_session(scratch: Path) -> SparkSession:
+    """The session of a test process: whoever comes first makes it, others get the same."""
+    home = f"-Dderby.system.home={scratch}"
+    config = {**SETTINGS, "spark.driver.extraJavaOptions": home,
+              "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+              "spark.sql.shuffle.partitions": "2"}  # fmt: skip
+    made = tianzhou.spark.session(master="local[2]", config=config)
+    made.sparkContext.setLogLevel("OFF")
+    return made
 
 
 def run(command: Sequence[str], place: Path, env: Mapping[str, str]) -> str:
@@ -58,6 +90,15 @@ class Program:
             return word in text
 
         wait_until(seen, within_s=within_s, what=f"{word!r} in {self.output}")
+
+    def wait_for_sight(self, look: Callable[[], object], within_s: float) -> None:
+        """Of what it does elsewhere, while it runs."""
+
+        def seen() -> object:
+            assert self.is_running, f"it ended: {self.output.read_text('utf-8', 'replace')[-6000:]}"
+            return look()
+
+        wait_until(seen, within_s=within_s, what="what the program does is seen")
 
     def wait(self, within_s: float = RUN_S) -> int:
         return self._process.wait(within_s)
