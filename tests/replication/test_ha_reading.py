@@ -11,6 +11,7 @@ from tianzhou.client.options import ClientOptions
 from tianzhou.client.sync import Admin, PullConsumer, PushConsumer
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_headers_pull import PullMessageRequest
 from tianzhou.wire.tables import decode_consumer_offsets, decode_group_table, decode_topic_table
 
 QUICK = ClientOptions(route_interval_s=0.5)
@@ -36,6 +37,18 @@ def groups_at(address: str) -> set[str]:
     with BlockingPeer(address) as peer:
         _, body = peer.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     return set(decode_group_table(body).subscription_group_table)
+
+
+def where_next(address: str) -> int:
+    """From which broker of the group to read on."""
+    fields = PullMessageRequest(
+        consumer_group="readers", topic=TOPIC, queue_id=0, queue_offset=0, max_msg_nums=4,
+        sys_flag=4, commit_offset=0, suspend_timeout_ms=0, subscription="*", sub_version=0,
+    )  # fmt: skip
+    with BlockingPeer(address) as peer:
+        answer, body = peer.call(RequestCode.PULL_MESSAGE, fields.to_ext())
+    assert body
+    return int(answer.ext["suggestWhichBrokerId"])
 
 
 def test_a_consumer_goes_on_at_the_slave_and_its_offsets_come_back(tmp_path: Path) -> None:
@@ -69,12 +82,17 @@ def test_a_consumer_goes_on_at_the_slave_and_its_offsets_come_back(tmp_path: Pat
 
 
 def test_topics_groups_and_offsets_follow_the_master(tmp_path: Path) -> None:
-    with Group(tmp_path) as group:
-        master, slave = group.master, group.add(1)
+    with Group(tmp_path, accessMessageInMemoryMaxRatio="0") as group:
+        master, slave = group.master, group.add(1, accessMessageInMemoryMaxRatio="40")
         master.start()
         slave.start()
         group.create_topic()
         group.send(40)
+        until_equal(master, slave)
+        # A master that calls everything old sends readers away; the slave, which does not, back.
+        until(lambda: TOPIC in topics_at(slave.address), "the slave knows the topic")
+        until(lambda: where_next(master.address) == 1, "the master sends readers to the slave")
+        assert where_next(slave.address) == 0
         with PullConsumer("readers", nameserver=group.nameserver) as consumer:
             for queue in consumer.queues(TOPIC):
                 consumer.commit(queue, 7)

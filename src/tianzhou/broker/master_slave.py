@@ -79,7 +79,7 @@ class MasterSlave:
         self._sync: SlaveSync | None = None
         memory = store.files.memory_bytes()
         self._away_bytes = int(memory * settings.memory_ratio)
-        self._back_bytes = int(memory * (settings.memory_ratio - BACK_RATIO))
+        self._back_bytes = int(memory * max(0.0, settings.memory_ratio - BACK_RATIO))
         self._ha_target = settings.ha_master_address
         self.ha_address = ""
         self.ask_nameservers: Callable[[], None] = lambda: None

@@ -87,7 +87,7 @@ class ReplicationConfig:
         help="Send consumers that read old messages to a slave; a slave serves them.",
     )  # fmt: skip
     memory_ratio: float = setting(
-        0.4, min=0.11, max=0.95, alias="accessMessageInMemoryMaxRatio", read=_ratio,
+        0.4, min=0, max=0.95, alias="accessMessageInMemoryMaxRatio", read=_ratio,
         help="More unread log than this part of memory: read it from a slave. A slave sends "
         "consumers back when it is 10 % of memory less.",
     )  # fmt: skip
