@@ -92,13 +92,15 @@ class Access:
             del living[min(living, key=living.__getitem__)]
         self._sessions = living
 
-    def is_known(self, session: str, now_s: float) -> bool:
-        """Whether a request may pass; its session lives on from now."""
+    def is_known(self, session: str, now_s: float, *, by_itself: bool = False) -> bool:
+        """Whether a request may pass; its session lives on from now, unless a page that nobody
+        touches asks by itself."""
         if self.is_open:
             return True
         if self._sessions.get(session, 0.0) <= now_s:
             return False
-        self._sessions[session] = now_s + SESSION_S
+        if not by_itself:
+            self._sessions[session] = now_s + SESSION_S
         return True
 
     def logout(self, session: str) -> None:

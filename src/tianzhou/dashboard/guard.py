@@ -23,6 +23,8 @@ BODY_S: Final = 10.0
 """For the whole body: forms are small."""
 FIELDS_MAX: Final = 2_000
 COOKIE: Final = "tianzhou_session"
+LIVE: Final = "x-live"
+"""Sent with what a page asks for by itself, every few seconds."""
 FORM: Final = "application/x-www-form-urlencoded"
 OPEN_PATHS: Final = ("/login", "/static/", "/healthz", "/readyz")
 """Without a login. Health says nothing that a stranger may not know."""
@@ -87,7 +89,8 @@ class Guard:
         session = _cookie(headers.get("cookie", ""))
         state = scope.setdefault("state", {})
         state["session"], state["token"] = session, self._access.token(session)
-        is_known = self._access.is_known(session, self._monotonic_s())
+        by_itself = LIVE in headers
+        is_known = self._access.is_known(session, self._monotonic_s(), by_itself=by_itself)
         state["is_known"] = is_known
         if method in ("GET", "HEAD"):
             # Metrics ask for the password in their own way: scrapers have no sessions.

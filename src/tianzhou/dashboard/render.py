@@ -15,7 +15,8 @@ _STATES: Final = {2: "write only", 4: "read only", 6: "read and write", 0: "clos
 
 def environment() -> jinja2.Environment:
     made = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_source),
+        # Now, and not when a page is first looked at: the package may be upgraded before that.
+        loader=jinja2.DictLoader(_sources()),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -25,8 +26,9 @@ def environment() -> jinja2.Environment:
     return made
 
 
-def _source(name: str) -> str:
-    return (files("tianzhou.dashboard") / "templates" / name).read_text(encoding="utf-8")
+def _sources() -> dict[str, str]:
+    folder = files("tianzhou.dashboard") / "templates"
+    return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
 
 
 def count_text(number: float) -> str:

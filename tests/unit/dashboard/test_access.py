@@ -58,6 +58,13 @@ def test_s40_a_session_ends_when_nobody_uses_it(kept: str) -> None:
     assert not door.is_known(session, 4 * SESSION_S)
 
 
+def test_s40_a_page_that_nobody_touches_keeps_no_session_alive(kept: str) -> None:
+    door = Access(kept)
+    session = logged_in(door)
+    assert door.is_known(session, SESSION_S - 1, by_itself=True)
+    assert not door.is_known(session, SESSION_S + 1)
+
+
 def test_s40_logging_out_ends_it_at_once(kept: str) -> None:
     door = Access(kept)
     session = logged_in(door)

@@ -120,7 +120,8 @@
     if (isPaused || document.hidden || isBusy()) return;
     let text;
     try {
-      const answer = await fetch(location.href.split("#")[0], { redirect: "error" });
+      const answer = await fetch(location.href.split("#")[0], { redirect: "manual", headers: { "X-Live": "1" } });
+      if (answer.type === "opaqueredirect") location.reload(); // the session is over
       if (!answer.ok) throw new Error(String(answer.status));
       text = await answer.text();
     } catch {
