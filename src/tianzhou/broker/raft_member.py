@@ -62,6 +62,14 @@ class RaftMember:
                         "of power takes; unset raft_relaxed"})  # fmt: skip
 
     async def start(self) -> None:
+        store = self.group.store
+        told = store.on_damage
+
+        def found(place: int) -> None:
+            told(place)
+            self.group.found_damage(place)
+
+        store.on_damage = found
         await self.group.start()
 
     async def close(self) -> None:

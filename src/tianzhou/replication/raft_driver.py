@@ -16,9 +16,9 @@ from tianzhou.raft.messages import Message, NodeId
 from tianzhou.raft.node import Node
 from tianzhou.raft.ready import HardState, Ready, Save
 from tianzhou.raft.roles import Role
-from tianzhou.replication.raft_state import RaftFiles
+from tianzhou.replication.raft_state import RaftFiles, new_doubt
 from tianzhou.replication.raft_storage import RaftStorage
-from tianzhou.store.errors import DiskFull, StoreError
+from tianzhou.store.errors import DiskFull, StoreDamaged, StoreError
 from tianzhou.store.store import MessageStore
 
 log: Final = logging.getLogger("tianzhou.raft")
@@ -128,7 +128,11 @@ class RaftDriver:
         node = self.node
         self._notice()
         while not self.is_stopped and node.has_ready():
-            ready = node.ready()
+            try:
+                ready = node.ready()
+            except StoreDamaged as error:
+                self.doubt(error.offset or 0, str(error))
+                return
             if ready.save is not None:
                 self._save(ready.save)
             for message in ready.messages:
@@ -207,6 +211,19 @@ class RaftDriver:
         if self._relaxed or self._store.flushed >= self._awaited:
             self._awaited = None
             self.node.advance()
+
+    def doubt(self, place: int, reason: str) -> None:
+        """The log is damaged here: never vote or lead again before that is repaired."""
+        if self.is_stopped:
+            return
+        self._disk.shutdown(wait=True)  # a vote may be on its way to the disk
+        hard = self.node.hard
+        try:
+            self._files.save(hard if hard.doubt else hard._replace(doubt=new_doubt()))
+            self._storage.note_damage(place)
+        except OSError as error:
+            reason = f"{reason}; and that can't be written down: {error}"
+        self._fence(reason)
 
     def _fence(self, reason: str) -> None:
         log.error("raft.fenced", extra={"reason": reason})

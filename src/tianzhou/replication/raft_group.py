@@ -5,7 +5,7 @@ when the member leads, follows, or is fenced.
 """
 
 import logging
-from random import Random, SystemRandom
+from random import Random
 from typing import Final, NamedTuple, Protocol
 
 from tianzhou.base.clock import Clock
@@ -24,7 +24,7 @@ from tianzhou.replication.durability import Outcome
 from tianzhou.replication.raft_driver import RaftDriver
 from tianzhou.replication.raft_peers import Greeting, Peers
 from tianzhou.replication.raft_settings import RaftSettings, check, peers_of
-from tianzhou.replication.raft_state import RaftFiles
+from tianzhou.replication.raft_state import RaftFiles, new_doubt
 from tianzhou.replication.raft_storage import RaftStorage, first_group
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.errors import DiskFull
@@ -59,7 +59,7 @@ def open_member(
     peers = check(settings)
     files = RaftFiles(disk, root)
     is_new = files.is_new
-    state: HardState | None = HardState(doubt=0 if settings.raft_new else _new_doubt())
+    state: HardState | None = HardState(doubt=0 if settings.raft_new else new_doubt())
     if is_new:
         if disk.list(f"{root}/commitlog"):
             raise UsageError(
@@ -75,11 +75,13 @@ def open_member(
         state = files.load()
     store = MessageStore(disk, root, config, clock, visible=files.committed()[1])
     damage = [PhysicalOffset(found.start) for found in store.recovered.damage]
+    noted = files.load_group().damaged
+    damage += [PhysicalOffset(noted)] if noted >= 0 else []
 
     def doubt(place: PhysicalOffset) -> None:
         """Before anything is cut: a crash must not make the member forget that it forgot."""
         nonlocal state
-        state = (state or HardState())._replace(doubt=_new_doubt())
+        state = (state or HardState())._replace(doubt=new_doubt())
         files.save(state)
         log.error("raft.in_doubt", extra={"place": place, "remedy": "the others repair it"})
 
@@ -104,10 +106,6 @@ def _not_before(state: HardState, storage: RaftStorage) -> HardState:
     """A state that was lost is not of an earlier term than the log."""
     term = storage.terms.last_term
     return state if state.term >= term else state._replace(term=term, vote="")
-
-
-def _new_doubt() -> int:
-    return SystemRandom().randrange(1, 1 << 60)
 
 
 def text_of(addresses: dict[NodeId, str]) -> str:
@@ -255,6 +253,11 @@ class RaftGroup:
 
     def flushed(self) -> None:
         self.driver.flushed()
+
+    def found_damage(self, place: int) -> None:
+        """Something in the log can't be read any more. The others have it: this member ends, and
+        a start lets them repair it."""
+        self.driver.doubt(place, f"the log is damaged at {place}")
 
     def second(self) -> None:
         """About once a second: what is not urgent."""

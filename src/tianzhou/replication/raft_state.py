@@ -16,6 +16,7 @@ is written is never the one that counts, so a crash leaves the state before or t
 import json
 import struct
 from collections.abc import Sequence
+from random import SystemRandom
 from typing import Any, Final, NamedTuple, cast
 
 from tianzhou.base.errors import UsageError
@@ -78,6 +79,8 @@ class Group(NamedTuple):
     ranks: tuple[tuple[str, int, int], ...] = ()
     """Topic, queue and the rank that its next message had, where the log begins. A queue whose
     messages have all expired knows it from nowhere else."""
+    damaged: int = -1
+    """Where in the log damage was found while it was read, if that is not repaired yet."""
 
 
 class RaftFiles:
@@ -155,6 +158,7 @@ class RaftFiles:
         value = {
             "group": group.name, "member": group.member, "members": rows,
             "start": list(group.start), "place": group.place, "ranks": group.ranks,
+            "damaged": group.damaged,
         }  # fmt: skip
         path = self._path("group")
         file = self._files.create(f"{path}.tmp", 0)
@@ -180,6 +184,7 @@ class RaftFiles:
                 value["group"], value["member"], _rows(value["members"]),
                 Start(LogIndex(index), Term(term)), PhysicalOffset(value["place"]),
                 tuple((topic, queue, rank) for topic, queue, rank in value["ranks"]),
+                value["damaged"],
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise StoreDamaged(
@@ -194,6 +199,11 @@ class RaftFiles:
 
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"
+
+
+def new_doubt() -> int:
+    """A number for a doubt, unlike any other."""
+    return SystemRandom().randrange(1, 1 << 60)
 
 
 def _rows(value: Any) -> tuple[tuple[LogIndex, Members], ...]:

@@ -91,13 +91,30 @@ class RaftStorage:
         found, room = self._find(first), bytes_max
         rows: list[Entry] = []
         while True:
-            rows.append(raft_entry.decode(found.header, found.view, found.at))
+            rows.append(self._decode(found))
             room -= found.header.payload_bytes
             if found.header.index == last:
                 return rows
             found = self._next(found)
             if found.header.payload_bytes > room:
                 return rows
+
+    def _decode(self, found: _Found) -> Entry:
+        """Raises StoreDamaged if what comes from the disk is not what was written."""
+        entry = raft_entry.decode(found.header, found.view, found.at)
+        if entry.kind is Kind.CHUNK and found.place < self._store.log.hot_from:
+            try:
+                raft_entry.check_chunk(entry.data, found.place + HEADER_BYTES)
+            except ValueError as error:
+                raise StoreDamaged(
+                    self._store.log.directory, str(error), offset=found.place
+                ) from error
+        return entry
+
+    def note_damage(self, place: int) -> None:
+        """A start cuts the log before the entry that holds this place."""
+        self.group = self.group._replace(damaged=place)
+        self._files.save_group(self.group)
 
     def end_of(self, index: LogIndex) -> PhysicalOffset:
         """Where the entry ends in the commit log."""
@@ -187,6 +204,9 @@ class RaftStorage:
         if is_lost or self.last < self._files.committed()[0]:
             self._on_loss(self._end)
         self._drop_rest()
+        if group.damaged >= 0:
+            self.group = group._replace(damaged=-1)
+            self._files.save_group(self.group)
 
     def _keep_ranks(self) -> None:
         """A queue whose messages had expired on the leader goes on with the rank it had there, and

@@ -13,6 +13,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import QueueOffset
 from tianzhou.cmd.clock import SystemClock
 from tianzhou.net.exchange import Refused
+from tianzhou.raft.messages import LogIndex
 from tianzhou.raft.roles import Role
 from tianzhou.record.message import decode_all
 from tianzhou.replication.raft_group import RaftGroup, open_member
@@ -226,6 +227,28 @@ def test_a_follower_whose_disk_is_full_catches_up(tmp_path: Path) -> None:
         assert len(full.shown()) < 40
         full.disk.is_full = False
         await until(lambda: len(full.shown()) == 40)
+
+    play(tmp_path, scene)
+
+
+def test_damage_that_is_found_while_reading_is_repaired_after_a_start(tmp_path: Path) -> None:
+    async def scene(trio: Trio) -> None:
+        for number in range(30):
+            await trio.send(b"%d" % number * 100)
+        leader = await trio.leader()
+        hurt = next(member for member in trio.members if member is not leader)
+        await until(lambda: len(hurt.shown()) == 30)
+        place = hurt.group.storage.end_of(LogIndex(12))
+        hurt.group.found_damage(place)
+        assert hurt.fenced_because
+        await hurt.close()
+        again = Member(hurt.group.node.id, tmp_path, trio.peers)
+        trio.members[trio.members.index(hurt)] = again
+        assert again.group.storage.last == 12
+        assert again.group.node.hard.doubt
+        await again.start()
+        await until(lambda: not again.group.node.hard.doubt)
+        await until(lambda: again.shown() == leader.shown())
 
     play(tmp_path, scene)
 
