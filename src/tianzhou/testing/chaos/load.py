@@ -2,10 +2,12 @@
 whatever other clients are given to it."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+from tianzhou.base.errors import TianzhouError
 from tianzhou.testing.chaos.cluster import PAUSE_S, QUEUES, TOPIC, Cluster, wait_for
 from tianzhou.testing.chaos.consuming import GROUPS, Following, Membership, OffsetWatch
 from tianzhou.testing.chaos.history import History
@@ -109,10 +111,13 @@ class Load:
             self._foreign.stop()
 
     def close(self) -> None:
-        """However the scenario went."""
+        """However the scenario went; after `finish` little is left to do."""
         self._watch.stop()
         if self._foreign is not None:
             self._foreign.stop()
+        self._producing.is_over = self._following.is_over = True
+        with contextlib.suppress(TianzhouError, TimeoutError):  # what failed is told elsewhere
+            self._loop.run(self._membership.stop())
         self._loop.close()
         assert not self._loop.errors, f"errors that nobody was told of: {self._loop.errors}"
 
