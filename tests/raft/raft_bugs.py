@@ -57,7 +57,7 @@ DURABILITY: Final = (
     _bug("entries acknowledged before they are durable [nats 7564]",
          (_CORE + "report", "min(self.matched, self.log.stable)", "self.matched")),
     _bug("what was cut off while it was written counts as durable",
-         (_LOG + "_cut", "self._saving = min(self._saving, LogIndex(first - 1))", "pass"), seed=36),
+         (_LOG + "_cut", "self._saving = min(self._saving, LogIndex(first - 1))", "pass"), seed=6),
     _bug("a new beginning acknowledged before it is durable",
          (_LOG + "begin_at", "self._saving = self.stable = LogIndex(0)",
           "self._saving, self.stable = LogIndex(0), begin.start.index"), seed=4),
@@ -68,7 +68,7 @@ ELECTIONS: Final = (
          (_CANDIDATE + "on_vote_request", "and not core.log.is_ahead_of(", "and (None,) != (")),
     _bug("longer logs win over newer ones",
          (_LOG + "is_ahead_of", "(self.terms.last_term, self.terms.last) > (last_term, last_index)",
-          "self.terms.last > last_index"), seed=73),
+          "self.terms.last > last_index"), seed=79),
     _bug("recency by current term [dledger 52]",
          (_CANDIDATE + "_ask", "log.last, log.terms.last_term", "log.last, core.term"), seed=32),
     _bug("two votes in a term",
@@ -142,15 +142,14 @@ DOUBT: Final = (
 
 READS_AND_BOUNDS: Final = (
     _bug("reads without asking the others [etcd 20418]",
-         (_LEADER + "_round", "0 if peer.doubt else peer.round", "core.round"), seed=40),
+         (_LEADER + "_round", "0 if peer.doubt else peer.round", "core.round"), seed=18),
     _bug("reads before a commit in the own term",
          (_NODE + "read", "if not leader.has_committed_in_term(self._core):", "if False:"),
          seed=36),
     _bug("messages without end to one that is silent",
          (_PROGRESS + "may_send", "len(self._inflight) < inflight_max", "True")),
     _bug("takes more than it can hold",
-         (_NODE + "propose",
-          "core.uncommitted_bytes + len(chunk) > core.config.uncommitted_bytes_max", "False"),
+         (_NODE + "may_propose", "waiting + size > core.config.uncommitted_bytes_max", "False"),
          seed=5),
 )  # fmt: skip
 

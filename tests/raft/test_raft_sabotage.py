@@ -21,7 +21,7 @@ SEEDS = 20
 def suffer(bug: Bug) -> None:
     if bug.suite == "simulation":
         for seed in range(bug.seed, bug.seed + SEEDS):
-            run_seed(seed)
+            run_seed(seed, first_faults=True)
     else:
         text = (SCENARIOS / f"{bug.suite}.txt").read_text(encoding="utf-8")
         assert rewritten(text) == text, "the scenario goes otherwise"

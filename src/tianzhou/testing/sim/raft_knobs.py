@@ -56,7 +56,9 @@ class Knobs:
         return self.election_us // 10
 
 
-def draw(dice: Random) -> Knobs:
+def draw(dice: Random, *, first_faults: bool = False) -> Knobs:
+    """`first_faults`: without the kinds that were added later, so that old seeds are what they
+    were."""
     members = dice.choice((1, 3, 3, 3, 3, 3, 5, 5))
     election_us = int(_between(dice, 150, 2000) * US_PER_MS)
     rare = election_us * 3
@@ -65,11 +67,12 @@ def draw(dice: Random) -> Knobs:
         """Time between two faults of a kind, in multiples of three election timeouts."""
         return int(rare * _between(dice, least, most)) if dice.random() < chance else NEVER_US
 
-    # Dice of their own: seeds of before these faults keep what they had drawn.
+    # Dice of their own: what the others draw stays what it was.
     more = Random(dice.getstate()[1][0])  # pyright: ignore[reportUnknownArgumentType]
 
     def rarely(chance: float, least: float, most: float) -> int:
-        return int(rare * _between(more, least, most)) if more.random() < chance else NEVER_US
+        is_off = first_faults or more.random() >= chance
+        return NEVER_US if is_off else int(rare * _between(more, least, most))
 
     return Knobs(
         full_us=rarely(0.3, 1, 8),

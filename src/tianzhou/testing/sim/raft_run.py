@@ -41,9 +41,10 @@ class Outcome(NamedTuple):
 class Replayable:
     """Adds to whatever is raised how to see it again."""
 
-    def __init__(self, seed: int, skip: frozenset[int]) -> None:
-        skipped = f" --skip {','.join(map(str, sorted(skip)))}" if skip else ""
-        self._command = f"python -m tianzhou.testing.sim.raft_run --seed {seed}{skipped} --trace"
+    def __init__(self, seed: int, skip: frozenset[int], *, first_faults: bool) -> None:
+        more = f" --skip {','.join(map(str, sorted(skip)))}" if skip else ""
+        more += " --first-faults" if first_faults else ""
+        self._command = f"python -m tianzhou.testing.sim.raft_run --seed {seed}{more} --trace"
 
     def __enter__(self) -> None:
         pass
@@ -56,12 +57,16 @@ class Replayable:
 
 
 def run_seed(
-    seed: int, trace: Trace | None = None, *, skip: frozenset[int] = frozenset()
+    seed: int,
+    trace: Trace | None = None,
+    *,
+    skip: frozenset[int] = frozenset(),
+    first_faults: bool = False,
 ) -> Outcome:
     """Faults, then peace; raises if an invariant breaks."""
-    with Replayable(seed, skip):
+    with Replayable(seed, skip, first_faults=first_faults):
         dice = Random(seed)
-        world = World(draw(dice), dice, trace)
+        world = World(draw(dice, first_faults=first_faults), dice, trace)
         world.on_the_wire = seed % ON_THE_WIRE == 0
         world.say(f"{world.knobs}")
         Clients(world)
@@ -173,6 +178,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="run this seed alone")
     parser.add_argument("--trace", action="store_true", help="tell everything that happens")
     parser.add_argument("--skip", default="", help="leave out these faults, by number")
+    parser.add_argument("--first-faults", action="store_true", help="only those of the beginning")
     parser.add_argument("--shrink", action="store_true", help="find out which faults matter")
     parser.add_argument("--minutes", type=float, default=10.0, help="run new seeds for so long")
     parser.add_argument("--jobs", type=int, default=2)
@@ -181,7 +187,8 @@ def main() -> None:
     if options.shrink:
         skip = shrink(options.seed)
     if options.seed is not None:
-        outcome = run_seed(options.seed, _tell if options.trace else None, skip=skip)
+        trace = _tell if options.trace else None
+        outcome = run_seed(options.seed, trace, skip=skip, first_faults=options.first_faults)
         sys.stdout.write(f"{outcome}\n")
     else:
         go_on(options.minutes, options.jobs)

@@ -214,16 +214,19 @@ class World:
     def _write_later(self, what: tuple[SimMember, int, Save]) -> None:
         member, life, save = what
         if member.life == life and member.node is not None:
-            self._write(member, save)
+            self._put(member, save)
 
     def _write(self, member: SimMember, save: Save) -> None:
+        for told in self.checks.save:
+            told(member, save)
+        self._put(member, save)
+
+    def _put(self, member: SimMember, save: Save) -> None:
         if self.now < member.full_until:
             member.live().resign()
             wait = member.full_until - self.now
             self.at(wait, self._write_later, (member, member.life, save))
             return
-        for told in self.checks.save:
-            told(member, save)
         member.disk.write(save)
         knobs, dice = self.knobs, self.dice
         wait = int(knobs.fsync_us * (0.5 + dice.random()))
