@@ -237,8 +237,9 @@ def _queue(session: Session, topic: str, queue_id: int, broker: str | None) -> "
 
 
 def _told(moves: "list[OffsetMove]") -> str:
-    skipped = sum(move.skipped for move in moves if move.skipped > 0)
-    again = -sum(move.skipped for move in moves if move.skipped < 0)
+    from tianzhou.client.core.admin_results import effect_of
+
+    skipped, again = effect_of(moves)
     return f"{skipped:,} messages will not be seen, {again:,} will be seen again"
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from tianzhou.admin.doctor.findings import Finding, problem, warning
 from tianzhou.client.core.admin_results import BrokerStatus
+from tianzhou.client.core.looks import marks_text, skew_text
 
 SKEW_MAX_S: Final = 5.0
 """Timed messages, retention and lag in seconds are wrong by what clocks differ."""
@@ -38,14 +39,9 @@ def disk_findings(status: BrokerStatus, config: Mapping[str, str]) -> Iterable[F
     refuse = _mark(config, "diskSpaceWarningLevelRatio", 0.90)
     clean = _mark(config, "diskMaxUsedSpaceRatio", 0.75)
     if used > refuse:
-        said = f"its disk is {used:.0%} full; over {refuse:.0%} messages are refused"
-        yield problem(about, said, mend)
+        yield problem(about, marks_text(used, clean=clean, refuse=refuse), mend)
     elif used > clean:
-        said = (
-            f"its disk is {used:.0%} full: over {clean:.0%} expired files go at any hour, "
-            f"over {refuse:.0%} messages are refused"
-        )
-        yield warning(about, said, mend)
+        yield warning(about, marks_text(used, clean=clean, refuse=refuse), mend)
 
 
 def _mark(config: Mapping[str, str], name: str, default: float) -> float:
@@ -65,9 +61,8 @@ def clock_findings(status: BrokerStatus, now_ms: int) -> Iterable[Finding]:
     ran_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     skew_s = status.started_ms / 1000 + ran_s - now_ms / 1000
     if abs(skew_s) > SKEW_MAX_S:
-        way = "ahead of" if skew_s > 0 else "behind"
-        said = f"its clock is {abs(skew_s):,.0f} s {way} this machine's; timed messages are off"
-        yield warning(f"broker {status.name}", said, "timedatectl set-ntp true, on both machines")
+        mend = "timedatectl set-ntp true, on both machines"
+        yield warning(f"broker {status.name}", skew_text(skew_s), mend)
 
 
 def version_findings(statuses: Iterable[BrokerStatus]) -> Iterable[Finding]:

@@ -4,7 +4,7 @@ Settings of topics and groups, and connections, are told as they travel: `TopicC
 `SubscriptionGroupConfig` and `ClientConnection` of `wire`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -167,6 +167,12 @@ class OffsetMove:
     def skipped(self) -> int:
         """How many messages the group will not see; below 0: how many it will see again."""
         return self.target - (self.committed or 0)
+
+
+def effect_of(moves: Iterable[OffsetMove]) -> tuple[int, int]:
+    """Messages that a group will never see, and those that it will see again."""
+    skips = [move.skipped for move in moves]
+    return sum(max(skip, 0) for skip in skips), -sum(min(skip, 0) for skip in skips)
 
 
 # Dead letters

@@ -200,9 +200,8 @@ def _broker_alarms(look: BrokerLook, now_ms: int) -> Iterator[Alarm]:
             "it catches up when less is sent",
         )
     if abs(look.now_ms - now_ms) > SKEW_MAX_MS:
-        way = "ahead of" if look.now_ms > now_ms else "behind"
-        said = f"its clock is {abs(look.now_ms - now_ms) // 1000:,} s {way} this machine's"
-        yield warning(f"{said}; timed messages are off", "timedatectl set-ntp true, on both")
+        said = skew_text((look.now_ms - now_ms) / 1000)
+        yield warning(said, "timedatectl set-ntp true, on both machines")
     if not look.refusal:
         yield from _disk_alarms(look.name, look.disk)
 
@@ -213,10 +212,7 @@ def _disk_alarms(name: str, disk: Disk) -> Iterator[Alarm]:
         return
     mend = f"make room, or keep messages shorter: tianzhou broker config {name} --like disk"
     if seen.used_ratio > disk.clean_ratio:
-        said = (
-            f"its disk is {seen.used_ratio:.0%} full: over {disk.clean_ratio:.0%} expired files go "
-            f"at any hour, over {disk.refuse_ratio:.0%} messages are refused"
-        )
+        said = marks_text(seen.used_ratio, clean=disk.clean_ratio, refuse=disk.refuse_ratio)
         yield Alarm(Level.WARNING, "broker", name, said, mend)
     # What is kept for less than that expires before.
     elif seen.refuse_s is not None and seen.refuse_s < min(DAY_S, disk.retention_hours * 3600):
@@ -258,6 +254,23 @@ def _group_alarms(rows: Iterable[GroupRow], now_ms: int) -> Iterator[Alarm]:
 
 
 # Numbers for people
+
+
+def marks_text(used: float, *, clean: float, refuse: float) -> str:
+    """How full a disk is, and what that means; all of them are shares."""
+    if used > refuse:
+        return f"its disk is {used:.0%} full; over {refuse:.0%} messages are refused"
+    return (
+        f"its disk is {used:.0%} full: over {clean:.0%} expired files go at any hour, "
+        f"over {refuse:.0%} messages are refused"
+    )
+
+
+def skew_text(seconds: float) -> str:
+    """How far a broker's clock is ahead."""
+    way = "ahead of" if seconds > 0 else "behind"
+    return f"its clock is {abs(seconds):,.0f} s {way} this machine's; timed messages are off"
+
 
 _SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

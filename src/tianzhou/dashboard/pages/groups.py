@@ -2,18 +2,18 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.core.admin_results import LATEST, OffsetMove
+from tianzhou.client.core.admin_results import LATEST, OffsetMove, effect_of
 from tianzhou.client.core.looks import groups_together
 from tianzhou.dashboard.exports import csv_response
 from tianzhou.dashboard.here import Here, done, field_of
 from tianzhou.dashboard.listing import listing
+from tianzhou.dashboard.moments import moment_ms
 from tianzhou.dashboard.render import segment
 from tianzhou.wire.look_bodies import GroupRow, HeldQueue
 
@@ -128,8 +128,7 @@ async def ask_reset(here: Here, request: Request) -> Response:
 
 def facts_of(group: str, topic: str, moves: list[OffsetMove]) -> list[str]:
     """What a move means, in sentences."""
-    skipped = sum(move.skipped for move in moves if move.skipped > 0)
-    again = -sum(move.skipped for move in moves if move.skipped < 0)
+    skipped, again = effect_of(moves)
     facts = [f"Group {group} moves in {len(moves)} queues of {topic}."]
     if skipped:
         facts.append(f"It will never see {skipped:,} messages.")
@@ -153,15 +152,7 @@ def _time_ms(where: str, time: str) -> int:
         raise UsageError(f"{where!r} is none of {', '.join(WHERES)}")
     if where != "time":
         return 0 if where == "first" else LATEST
-    try:
-        # Browsers send the moment of a field without its zone; the script adds milliseconds.
-        return int(time) if time.isdecimal() else _moment_ms(time)
-    except (ValueError, OverflowError, OSError):
-        raise UsageError(f"{time!r} is no moment; write 2026-11-16T08:30") from None
-
-
-def _moment_ms(text: str) -> int:
-    return round(datetime.fromisoformat(text).timestamp() * 1000)
+    return moment_ms(time)
 
 
 # Switching off and on

@@ -1,6 +1,5 @@
 """Messages: found by id, key or time; one of them with its payload; and its trace."""
 
-from datetime import datetime
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -12,6 +11,7 @@ from tianzhou.client.core.trace import ConsumeBegun, ConsumeEnded, Published, Tr
 from tianzhou.client.errors import TopicNotFound
 from tianzhou.dashboard.exports import csv_response
 from tianzhou.dashboard.here import Here
+from tianzhou.dashboard.moments import moment_ms
 from tianzhou.dashboard.payload import payload_of, preview
 from tianzhou.record.message import MessageView
 from tianzhou.record.names import is_reserved
@@ -55,8 +55,9 @@ async def _found(admin: Admin, request: Request, now_ms: int) -> list[MessageVie
     kind, topic = asked.get("by", "key"), asked.get("topic", "").strip()
     word = asked.get("word", "").strip()
     if kind == "time":
-        end_ms = _moment_ms(asked.get("to", ""), now_ms)
-        begin_ms = _moment_ms(asked.get("from", ""), end_ms - SPAN_MS_DEFAULT)
+        first, last = asked.get("from", ""), asked.get("to", "")
+        end_ms = moment_ms(last) if last else now_ms
+        begin_ms = moment_ms(first) if first else end_ms - SPAN_MS_DEFAULT
         return await admin.messages.between(
             topic, begin_ms=begin_ms, end_ms=end_ms + 1, count=COUNT
         )
@@ -74,19 +75,6 @@ async def _found(admin: Admin, request: Request, now_ms: int) -> list[MessageVie
         one = await admin.messages.by_id(topic, word)
         return [one] if one else []
     return await admin.messages.by_key(topic, word, count=COUNT)
-
-
-def _moment_ms(text: str, default_ms: int) -> int:
-    if not text:
-        return default_ms
-    try:
-        return (
-            int(text)
-            if text.isdecimal()
-            else round(datetime.fromisoformat(text).timestamp() * 1000)
-        )
-    except (ValueError, OverflowError, OSError):
-        raise UsageError(f"{text!r} is no moment; write 2026-11-16T08:30") from None
 
 
 async def _one(here: Here, request: Request) -> MessageView:
