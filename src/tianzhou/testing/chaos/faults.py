@@ -30,6 +30,8 @@ class Fault:
     """The only master is not there meanwhile."""
     silence_s_max: float | None = None
     """How long no send may be acknowledged, from the strike on."""
+    answers_min: int = 50
+    """Sends that are answered meanwhile, unless there is nobody to answer."""
 
 
 def _nothing(_: Stage) -> None:
@@ -226,6 +228,7 @@ RAFT_FAULTS: Final = {
     "pause-leader": Fault(
         "SIGSTOP of the leader", lambda stage: stage.master.server.pause(),
         lambda stage: stage.master.server.resume(), lasts_s=6.0, silence_s_max=8.0,
+        answers_min=1,  # a producer waits three seconds for an answer that does not come, or six
     ),
     "pause-follower": Fault(
         "SIGSTOP of a follower", lambda stage: stage.slave.server.pause(),
@@ -253,7 +256,7 @@ RAFT_FAULTS: Final = {
         "damaged bytes on a follower's disk", _damage_follower, _start_slave, lasts_s=0.5
     ),
     "rolling-restart": Fault(
-        "restart of each member", _restart_each, _nothing, lasts_s=0.1, silence_s_max=2.0
+        "restart of each member", _restart_each, _nothing, lasts_s=0.1, silence_s_max=3.0
     ),
 }  # fmt: skip
 """On three members of a Raft group."""
