@@ -101,6 +101,7 @@ def test_a_living_master_hands_over_and_nothing_is_set_aside(tmp_path: Path) -> 
         sent += group.send(100, first=1000)
         until_equal(slave, master)
         assert not (master.data / "set-aside").exists()
+        until(lambda: shown(group) == wanted(slave, master), "the command shows who follows whom")
         assert sorted(read_all(group)) == sorted(sent)
         # A restart does not undo it, whatever the settings files say.
         for node in (master, slave):
@@ -108,6 +109,25 @@ def test_a_living_master_hands_over_and_nothing_is_set_aside(tmp_path: Path) -> 
         slave.start()
         master.start()
         assert master_of(group) == slave.address
+
+
+def shown(group: Group) -> list[dict[str, object]]:
+    """What `tianzhou cluster` says of the brokers."""
+    done = subprocess.run(
+        [TIANZHOU, "cluster", "-n", group.nameserver, "--json"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    kept = ("id", "address", "epoch", "lag_bytes", "in_sync", "following")
+    return [{name: row[name] for name in kept} for row in json.loads(done.stdout)]
+
+
+def wanted(master: Node, slave: Node) -> list[dict[str, object]]:
+    return [
+        {"id": 0, "address": master.address, "epoch": 2, "lag_bytes": None, "in_sync": [0, 2],
+         "following": ""},
+        {"id": 2, "address": slave.address, "epoch": 2, "lag_bytes": 0, "in_sync": None,
+         "following": "follows"},
+    ]  # fmt: skip
 
 
 def test_a_slave_takes_no_messages(tmp_path: Path) -> None:
