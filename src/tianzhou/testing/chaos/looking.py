@@ -1,9 +1,8 @@
 """Looks at a running broker through its port: how long its log is, what its queues hold, where
 groups stand. Nothing here changes anything."""
 
+import json
 from typing import Final
-
-import msgspec
 
 from tianzhou.net.blocking import BlockingPeer, Unreachable
 from tianzhou.record.message import decode_all
@@ -27,7 +26,7 @@ def runtime(address: str) -> dict[str, str]:
         answer, body = peer.call(RequestCode.GET_BROKER_RUNTIME_INFO)
         if answer.code != ResponseCode.SUCCESS:
             raise Unreachable(f"{address} refuses to tell its state: {answer.remark}")
-    return msgspec.json.decode(body)["table"]
+    return json.loads(body)["table"]
 
 
 def log_end(address: str) -> int:
