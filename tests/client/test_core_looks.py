@@ -31,8 +31,8 @@ DISK = Disk(
     refuse_ratio=0.90, retention_hours=72, total=100 * GIB,
 )  # fmt: skip
 GROUP = GroupRow(
-    dead=1, dead_ms=5, dead_not_replayed=1, enabled=True, get_per_second=1.0, is_consistent=True,
-    is_system=False, lag=10, members=2, moved_ms=50, name="billing", oldest_ms=100, retrying=2,
+    dead=1, dead_ms=5, dead_not_replayed=1, enabled=True, get_per_second=1.0, is_abandoned=False,
+    is_consistent=True, is_system=False, lag=10, members=2, moved_ms=50, name="billing", oldest_ms=100, retrying=2,
     stuck=0, stuck_ms=0, topics=("orders",),
 )  # fmt: skip
 TOPIC = TopicRow(
@@ -170,12 +170,13 @@ def test_queues_that_hang_alike_are_one_alarm() -> None:
 def test_a_group_that_nobody_reads_for_is_a_warning() -> None:
     alone = msgspec.structs.replace(GROUP, members=0)
     job = msgspec.structs.replace(alone, name="job", moved_ms=NOW - 5_000)
+    left = msgspec.structs.replace(job, name="left", is_abandoned=True)
     off = msgspec.structs.replace(alone, name="off", enabled=False)
     look = msgspec.structs.replace(
-        BROKER, troubled=(alone, off, job, msgspec.structs.replace(GROUP, name="well"))
+        BROKER, troubled=(alone, off, job, left, msgspec.structs.replace(GROUP, name="well"))
     )
     found = {name: sentence for _, name, sentence in said(look)}
-    assert set(found) == {"billing", "off"}
+    assert set(found) == {"billing", "left", "off"}
     assert "10 messages wait" in found["billing"]
     assert "switched off" in found["off"]
 

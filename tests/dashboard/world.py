@@ -89,8 +89,15 @@ def pull(client: RawClient, group: str, topic: str, queue_id: int, offset: int) 
 
 @contextmanager
 def living(site: Site) -> Generator[None]:
-    """Shipping has read everything; billing has payments in hand and does not get on."""
+    """A world with people in it."""
     fill(site.mq)
+    with connected(site):
+        yield
+
+
+@contextmanager
+def connected(site: Site) -> Generator[None]:
+    """Shipping has read everything; billing has payments in hand and does not get on."""
     with ExitStack() as stack:
         for number in range(2):
             client = stack.enter_context(

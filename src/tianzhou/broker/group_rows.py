@@ -147,6 +147,7 @@ class GroupRows:
             dead_not_replayed=not_replayed,
             enabled=config is None or config.consume_enable,
             get_per_second=rate,
+            is_abandoned=name in self.sessions.abandoned,
             is_consistent=members is None or members.is_consistent,
             is_system=names.is_system_group(name),
             lag=tally.lag,

@@ -119,7 +119,7 @@ def _core(
     permission.changed += [send.forget_targets, topics.touch]
     standing.changed.append(send.forget_targets)
     stats, readers = Stats(clock.now_ms()), Readers()
-    groups.deleted += [readers.group_deleted]
+    groups.deleted += [readers.group_deleted, sessions.abandoned.discard]
     pull = Pull(
         config, store, topics, groups, offsets, sessions, permission, filters, stats,
         readers, writer.catch_up, clock.monotonic_s,

@@ -46,6 +46,8 @@ class Sessions:
     def __init__(self) -> None:
         self.producers: dict[str, dict[Peer, Client]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
+        self.abandoned: set[str] = set()
+        """Consumer groups whose last member is gone."""
 
     def heard_producer(
         self, group: str, client_id: str, header: Header, peer: Peer, now_ms: int
@@ -58,6 +60,7 @@ class Sessions:
     ) -> bool:
         """Note a member and what it subscribes to; whether the others must be told."""
         group = self.consumers.setdefault(told.group_name, ConsumerGroup())
+        self.abandoned.discard(told.group_name)
         is_new = _hear(group.clients, client_id, header, peer, now_ms)
         group.described = told
         group.told_by[peer] = frozenset(
@@ -93,6 +96,7 @@ class Sessions:
         found.told_by.pop(peer, None)
         if not found.clients:
             del self.consumers[group]
+            self.abandoned.add(group)
         return True
 
     def remove(self, peer: Peer) -> list[str]:

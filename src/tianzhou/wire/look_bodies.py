@@ -58,6 +58,8 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     dead_not_replayed: int
     enabled: bool
     get_per_second: float
+    is_abandoned: bool
+    """Whether it had members since the broker began, and has none now."""
     is_consistent: bool
     """Whether all members subscribe to the same."""
     is_system: bool

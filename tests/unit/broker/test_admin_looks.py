@@ -189,6 +189,20 @@ def test_a_reader_that_never_said_who_it_is_has_an_address() -> None:
     assert look_at_group(broker, "billing").queues[0].owner == "10.4.4.4:444"
 
 
+def test_a_group_that_lost_its_members_is_told_from_one_that_never_had_any() -> None:
+    broker = world()
+    peer = join(broker, "billing", "orders")
+    assert not group_rows(broker)["billing"].is_abandoned
+    peer.close()
+    broker.parts.clients.gone(peer)
+    row = group_rows(broker)["billing"]
+    assert (row.members, row.is_abandoned) == (0, True)
+    commit(broker, "archive", "orders", 1)
+    assert not group_rows(broker)["archive"].is_abandoned
+    join(broker, "billing", "orders")
+    assert not group_rows(broker)["billing"].is_abandoned
+
+
 def test_members_that_want_different_things_are_noticed() -> None:
     broker = world()
     join(broker, "billing", "orders", client_id="a", port=1)

@@ -77,6 +77,7 @@ def _both_groups(one: GroupRow, other: GroupRow) -> GroupRow:
         dead_not_replayed=one.dead_not_replayed + other.dead_not_replayed,
         enabled=one.enabled and other.enabled,
         get_per_second=one.get_per_second + other.get_per_second,
+        is_abandoned=one.is_abandoned or other.is_abandoned,
         is_consistent=one.is_consistent and other.is_consistent,
         lag=one.lag + other.lag,
         members=max(one.members, other.members),
@@ -238,7 +239,7 @@ def _event_alarms(events: Iterable[Event]) -> list[Alarm]:
 
 def is_job(row: GroupRow, now_ms: int) -> bool:
     """Whether somebody confirms for the group without being a member, as queries of Spark do."""
-    return not row.members and bool(row.moved_ms) and now_ms - row.moved_ms < JOB_MS
+    return not row.members and not row.is_abandoned and now_ms - row.moved_ms < JOB_MS
 
 
 def _group_alarms(rows: Iterable[GroupRow], now_ms: int) -> Iterator[Alarm]:

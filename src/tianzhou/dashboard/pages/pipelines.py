@@ -24,7 +24,7 @@ async def listed(here: Here, request: Request) -> Response:
     jobs = [
         row
         for row in rows
-        if not row.is_system and not row.members and row.topics and (row.moved_ms or row.lag)
+        if not (row.is_system or row.members or row.is_abandoned) and (row.moved_ms or row.lag)
     ]
     page = listing(request, jobs, name=lambda row: row.name, sorts=_SORTS, sort="progress")
     return here.show(
