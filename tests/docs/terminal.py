@@ -20,8 +20,8 @@ from docs.pages import NAMESERVER
 from tianzhou.cmd.main import cli
 
 BIN: Final = Path(sys.prefix) / "bin"
-LINE_S: Final = 200
-"""A busy machine; Spark alone takes ten seconds on a calm one."""
+LINE_S: Final = 100
+"""On a busy machine; most take a second."""
 PORT_OPTIONS: Final = {
     "up": ("--nameserver-port", "--broker-port", "--http-port"),
     "nameserver": ("--port",),

@@ -16,7 +16,9 @@ RUN_BY = {
     "docs/command-line.md": ["cli/test_cli_docs.py"],
     "docs/consumers.md": ["client/test_consumer_docs.py"],
     "docs/filters.md": ["tidy/test_filters_doc.py"],
-    "docs/getting-started.md": ["docs/test_docs_getting_started.py"],
+    "docs/getting-started.md": [
+        "docs/test_docs_getting_started.py", "pipelines/test_getting_started_sql.py",
+    ],
     "docs/metrics.md": ["docs/test_docs_operations.py", "client/test_spans.py"],
     "docs/operations/backup.md": ["docs/test_docs_operations.py"],
     "docs/operations/deploy.md": ["docs/test_docs_operations.py"],
