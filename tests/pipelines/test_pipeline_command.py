@@ -14,6 +14,8 @@ from threading import Event, Thread
 import pytest
 from click.testing import CliRunner
 
+from clients.waiting import wait_until
+from tianzhou.client.options import ProducerOptions
 from tianzhou.client.sync import Message, Producer
 from tianzhou.cmd.main import cli
 from tianzhou.spark.pipelines import builtin, history
@@ -148,6 +150,51 @@ def sending(shared_broker: RunningBroker, topic: str) -> Iterator[None]:
     yield
     stop.set()
     thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_plan_is_made_with_real_topics(
+    shared_broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "count.yml").write_text(
+        f"name: count\nsource: {{topic: {topic}}}\n"
+        "transform: {sql: SELECT nothing FROM messages}\nsinks: [{type: console}]\n"
+    )
+    command = [SCRIPT, "pipeline", "validate", "count.yml", "-n", shared_broker.nameserver]
+    plain = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert plain.returncode == 0, plain.stderr
+    planned = subprocess.run([*command, "--plan"], cwd=tmp_path, capture_output=True, text=True)
+    assert planned.returncode == 1
+    assert "transform.sql" in planned.stderr
+    assert "`nothing`" in planned.stderr
+    assert [path.name for path in (tmp_path / "checkpoints" / "count").iterdir()] == ["spark.log"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_report_of_what_clients_traced(
+    shared_broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    options = ProducerOptions(trace=True)
+    nameserver = shared_broker.nameserver
+    with Producer("shop", nameserver=nameserver, options=options) as producer:
+        for n in range(5):
+            producer.send(Message(topic, b"%d" % n))
+    traces = "RMQ_SYS_TRACE_TOPIC"
+    wait_until(
+        lambda: sum(m.body.count(topic.encode()) for m in shared_broker.stored(traces)) >= 5,
+        within_s=30, what="the traces are stored",
+    )  # fmt: skip
+    command = [SCRIPT, "pipeline", "report", "audit", "--topic", topic, "-n", nameserver]
+    said = subprocess.run(
+        [*command, "--form", "json"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert said.returncode == 0, said.stderr
+    rows = [json.loads(line) for line in said.stdout.splitlines()]
+    assert {row["producer"] for row in rows} == {"shop"}
+    names = ("produced", "stored", "lost", "unconsumed")  # for each hour, should one have begun
+    assert [sum(row[name] for row in rows) for name in names] == [5, 5, 0, 5]
 
 
 @pytest.mark.slow

@@ -1,15 +1,27 @@
 """SQL over a topic and its archive: no row twice, none missing, as of any moment."""
 
+import re
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from clients.waiting import wait_until
 from pipelines.conftest import Place
+from spark.filling import Filling
+from spark.processes import BIN, environment
+from spark.test_restarts import KEEP_NOTHING, Start, kept_from, nameserver, start
+from tianzhou.spark.pipelines.pipeline_file import parse
+from tianzhou.spark.pipelines.running import run_to_end
 from tianzhou.spark.tables.errors import TableError
 from tianzhou.spark.tables.history_table import Cluster, Range, history
 from tianzhou.spark.tables.query import Bodies, query, query_once
 from tianzhou.spark.tables.sql_text import read_sql
+
+__all__ = ["nameserver", "start"]  # fixtures
 
 TOPICS = {"orders", "pay-ments", "%DLQ%stock"}
 ARCHIVE = "sinks: [{type: parquet, path: archive}]\n"
@@ -77,9 +89,11 @@ def test_topic_and_archive_are_one_table(place: Place) -> None:
 
     (row,) = ask(place, f"SELECT count(*) c, count(DISTINCT body.n) d, sum(body.n) s FROM {name}")
     assert (row.c, row.d, row.s) == (60, 60, sum(range(60)))
-    (row,) = ask(place, f"SELECT count(*) c FROM {name} TIMESTAMP AS OF '{before_ms}'")
+    (row,) = ask(
+        place, f"SELECT count(*) c FROM {name} TIMESTAMP AS OF '{before_ms}'", bodies="raw"
+    )
     assert row.c == 40
-    rows = ask(place, f"SELECT queueOffset FROM {name} OFFSET BETWEEN 9 AND 11")
+    rows = ask(place, f"SELECT queueOffset FROM {name} OFFSET BETWEEN 9 AND 11", bodies="raw")
     assert sorted(row.queueOffset for row in rows) == sorted([9, 10, 11] * 4)
     rows = ask(
         place,
@@ -128,6 +142,39 @@ def test_gaps_are_not_passed_over(place: Place) -> None:
     Log(table.files).append(Change(ends=ends), 50)
     with pytest.raises(TableError, match=r"archive ends at 10, the broker at 4: .* made anew"):
         history(place.spark, other, place.cluster("archive"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_sql_refuses_what_nobody_has(
+    start: Start, nameserver: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The broker's retention was faster than the archive."""
+    broker = start("broker-a")
+    topic = "orders"
+    with Filling(nameserver) as filling:
+        filling.many(topic, 200, size=500)
+        source = f"name: archive\nsource: {{nameserver: '{nameserver}', topic: {topic}}}\n"
+        run_to_end(spark, parse(source + ARCHIVE, "archive.yml"), tmp_path)
+        filling.many(topic, 3_000, first=200, size=500)
+        assert broker.stop() == 0
+        start("broker-a", KEEP_NOTHING)
+        wait_until(lambda: min(kept_from(filling, topic).values()) > 50, within_s=30,
+                   what="the first files are gone")  # fmt: skip
+    command = ["sql", "SELECT count(*) FROM orders", "-n", nameserver, "--archive", "archive"]
+    refused = subprocess.run(
+        [BIN / "tianzhou", *command],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert re.search(
+        r"queue \d of orders on broker-a: offsets 50 to \d+ are neither in the archive, which ends "
+        r"at 50, nor at the broker, which begins at \d+; without --archive you see",
+        refused.stderr.replace("\n", " "),
+    ), refused.stderr
 
 
 def test_bodies_are_what_they_look_like(place: Place) -> None:
