@@ -1,6 +1,6 @@
 """How far each group has come in each queue. In memory; saved every few seconds and at the end."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import queue_key
@@ -84,6 +84,10 @@ class ConsumerOffsets:
 
     def remove_group(self, group: str) -> None:
         self._remove([key for key in self._offsets if key.endswith("@" + group)])
+
+    def remove_rows(self, keys: Iterable[str]) -> None:
+        """As another broker of the group has removed them."""
+        self._remove([key for key in keys if key in self._offsets])
 
     def clone(self, source: str, target: str, topic: str) -> None:
         for queue_id, offset in self.of(source, topic).items():

@@ -10,6 +10,7 @@ Why not ask the leader, as slaves of a master do: what was asked for a moment be
 what became of it, would depend on who is elected. Here it is part of what is committed.
 """
 
+import logging
 import zlib
 from collections.abc import Mapping
 from typing import Any, Final, cast
@@ -31,10 +32,14 @@ from tianzhou.store.read import ReadLimit
 from tianzhou.store.store import MessageStore
 from tianzhou.wire.tables import DelayOffsetTable, SubscriptionGroupConfig, TopicConfig
 
+log: Final = logging.getLogger("tianzhou.raft")
+
 TOPIC: Final = "rmq_sys_raft_metadata"
 QUEUE: Final[QueueKey] = queue_key(TOPIC, 0)
 OFFSETS_S: Final = 2.0
 """How often offsets and progress are written. A failover takes back no more than this."""
+WHOLE_S: Final = 3_600.0
+"""So often everything is written, changed or not: records expire with the log."""
 CHANGES_MAX: Final = 64
 """After so many changes everything is written again: a start reads no more records than that."""
 _BATCH: Final = ReadLimit(count=64, size=1 << 24)
@@ -87,6 +92,8 @@ class Tables:
             case "forbidden":
                 self._groups.forbid(there, gone)
             case "offsets":
+                # Of a topic or a group that was removed; they must not meet a new one of the name.
+                self._offsets.remove_rows(gone)
                 for key, row in there.items():
                     topic, _, group = key.partition("@")
                     for number, offset in row.items():
@@ -122,7 +129,7 @@ class RaftMetadata:
         """As a leader: what we have told, committed or not."""
         self._position: int | None = None
         self._changes = 0
-        self._next_s = 0.0
+        self._next_s = self._whole_s = 0.0
         self.is_leading = False
 
     # Reading what a leader tells
@@ -188,7 +195,7 @@ class RaftMetadata:
         if not self.is_leading or not self._told:
             return
         now = self._tables.now()
-        if self._changes >= CHANGES_MAX:
+        if self._changes >= CHANGES_MAX or self._clock.monotonic_s() >= self._whole_s + WHOLE_S:
             self._write(now, is_whole=True)
             return
         changes = {table: _changed(self._told[table], rows) for table, rows in now.items()}
@@ -206,10 +213,14 @@ class RaftMetadata:
         body = zlib.compress(msgspec.json.encode((is_whole, rows)), 1)
         try:
             self._writer.put([Entry(QUEUE, body, born_timestamp=self._clock.now_ms())])
-        except Refused:
-            return  # told with the next change, or by the next leader
+        except Refused as refused:
+            # Told with the next change, or by the next leader.
+            log.warning("raft.metadata_waits", extra={"reason": refused.remark, "size": len(body)})
+            return
         self._told = now or rows
         self._changes = 0 if is_whole else self._changes + 1
+        if is_whole:
+            self._whole_s = self._clock.monotonic_s()
 
 
 def _changed(before: Rows, now: Rows) -> Rows:
