@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.forgeries import ODD_BUT_RIGHT, WRONG, Case, place_of, sound
+from chaos.forgeries import WRONG
+from chaos.sound_history import ODD_BUT_RIGHT, Case, place_of, sound
 from tianzhou.testing.chaos.checkers import RULES, Promise, Rule, complaints
 from tianzhou.testing.chaos.evidence import Evidence, Replica
 from tianzhou.testing.chaos.history import History, Outcome, Send

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from chaos.cpp_load import cpp_clients
+from tianzhou.testing.chaos.checkers import Promise
 from tianzhou.testing.chaos.failovers import failovers, play_of
 from tianzhou.testing.chaos.faults import FAULTS
-from tianzhou.testing.chaos.scenarios import Play, ScenarioFailed
+from tianzhou.testing.chaos.scenarios import Play, Scenario, ScenarioFailed
 from tianzhou.testing.chaos.stage import Stage
 from tianzhou.testing.chaos.table import QUICK, SCENARIOS
 
@@ -65,3 +66,18 @@ def test_a_real_loss_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (note,) = caught.value.__notes__
     assert "make chaos ONLY=kill-master/af-ar/alone SEED=1" in note
     assert (tmp_path / "cluster" / "history.jsonl").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SCENARIO_S)
+def test_a_promise_that_is_not_kept_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who answers without waiting for its slave may not say that it waited."""
+
+    def too_much(_: Scenario, groups: tuple[str, ...]) -> Promise:
+        return Promise(groups, waits_for_slave=True)
+
+    monkeypatch.setattr(Scenario, "promise", too_much)
+    with pytest.raises(ScenarioFailed, match="no_slave_no_promise"):
+        Play(SCENARIOS["cut-to-slave/af-ar"], tmp_path / "cluster", SEED).run()

@@ -1,0 +1,168 @@
+"""A history in which everything is right, and some that are odd but right."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tianzhou.testing.chaos.checkers import Promise
+from tianzhou.testing.chaos.evidence import Evidence, LogSum, Replica
+from tianzhou.testing.chaos.history import (
+    FOREVER,
+    Commit,
+    Delivery,
+    History,
+    Outcome,
+    Place,
+    Queue,
+    Send,
+    Trouble,
+)
+
+GROUP: Final = "readers"
+QUEUES: Final = (Queue("broker-a", 0), Queue("broker-a", 1))
+COUNT: Final = 20
+FAULT: Final = Trouble("kill master", 105.0, 106.0)
+SEVERED: Final = Trouble("cut", 103.0, 104.0, severs=True)
+
+
+@dataclass
+class Case:
+    history: History
+    found: Evidence
+    promise: Promise
+
+
+def place_of(serial: int) -> Place:
+    return Place(QUEUES[serial % 2], serial // 2)
+
+
+def send_of(serial: int) -> Send:
+    began = 100.0 + serial
+    return Send("producer-0", f"v{serial}", began, began + 0.5, Outcome.OK, place_of(serial))
+
+
+def delivery_of(serial: int, at: float | None = None) -> Delivery:
+    moment = 100.9 + serial if at is None else at
+    return Delivery("reader-0", GROUP, f"v{serial}", place_of(serial), moment)
+
+
+def sound() -> Case:
+    """20 sends to two queues, one after the other, each read at once, and two replicas."""
+    history = History()
+    history.sends = [send_of(serial) for serial in range(COUNT)]
+    history.deliveries = [delivery_of(serial) for serial in range(COUNT)]
+    history.commits = [
+        Commit(GROUP, queue, offset, "master:1", 101.0 + 2 * offset)
+        for queue in QUEUES
+        for offset in range(COUNT // 2 + 1)
+    ]
+    stored = {place_of(serial): f"v{serial}" for serial in range(COUNT)}
+    log = LogSum("master", 0, 4_000, {0: "a", 2_048: "b"}, {0: (0, 10)})
+    found = Evidence(
+        (Replica("master", stored), Replica("slave", dict(stored))), 1,
+        ((log, replace(log, name="slave")),), {(GROUP, queue): COUNT // 2 for queue in QUEUES},
+    )  # fmt: skip
+    return Case(history, found, Promise((GROUP,)))
+
+
+def stored_on(case: Case, rank: int) -> dict[Place, str]:
+    stored = case.found.replicas[rank].stored
+    assert isinstance(stored, dict)
+    return stored
+
+
+def both_forget(case: Case, serial: int) -> None:
+    for rank in (0, 1):
+        del stored_on(case, rank)[place_of(serial)]
+
+
+def both_hold(case: Case, place: Place, value: str) -> None:
+    for rank in (0, 1):
+        stored_on(case, rank)[place] = value
+
+
+def change_send(case: Case, serial: int, **changes: object) -> None:
+    sends = case.history.sends
+    sends[serial] = replace(sends[serial], **changes)
+
+
+def change_slave_log(case: Case, **changes: object) -> None:
+    ((master, slave),) = case.found.logs
+    case.found = replace(case.found, logs=((master, replace(slave, **changes)),))
+
+
+def add_copy(case: Case, serial: int, *, tries_max: int) -> None:
+    """A second copy at the end of its queue, delivered as well."""
+    place = Place(place_of(serial).queue, COUNT // 2)
+    both_hold(case, place, f"v{serial}")
+    case.history.deliveries.append(Delivery("reader-0", GROUP, f"v{serial}", place, 130.0))
+    change_send(case, serial, tries_max=tries_max)
+
+
+# Histories that are right although they look odd
+
+
+def an_unknown_send_is_there(case: Case) -> None:
+    change_send(case, 3, outcome=Outcome.UNKNOWN, place=None)
+
+
+def an_unknown_send_is_not_there(case: Case) -> None:
+    case.history.sends.append(Send("producer-1", "ghost", 103.0, FOREVER, Outcome.UNKNOWN))
+
+
+def a_refused_send_is_not_there(case: Case) -> None:
+    case.history.sends.append(Send("producer-1", "no", 103.0, 103.5, Outcome.REFUSED))
+
+
+def a_retry_during_a_fault_leaves_two(case: Case) -> None:
+    case.history.troubles.append(FAULT)
+    add_copy(case, 5, tries_max=3)
+
+
+def a_redelivery_after_a_fault(case: Case) -> None:
+    case.history.troubles.append(FAULT)
+    case.history.deliveries.append(delivery_of(4, 107.0))
+
+
+def a_new_life_knows_less(case: Case) -> None:
+    case.history.commits.append(Commit(GROUP, QUEUES[0], 2, "master:2", 140.0))
+
+
+def a_fault_makes_a_group_forget_a_little(case: Case) -> None:
+    case.history.troubles.append(replace(FAULT, began=118.0, ended=119.0))
+    case.history.commits.append(Commit(GROUP, QUEUES[0], 3, "master:1", 122.5))
+
+
+def two_at_once_in_any_order(case: Case) -> None:
+    change_send(case, 4, began=104.0, ended=107.9)
+    change_send(case, 6, began=104.0, ended=107.9)
+    one, other = place_of(4), place_of(6)
+    both_hold(case, one, "v6")
+    both_hold(case, other, "v4")
+    change_send(case, 4, place=other)
+    change_send(case, 6, place=one)
+    rows = case.history.deliveries
+    rows[4] = replace(rows[4], place=other)
+    rows[6] = replace(rows[6], place=one)
+
+
+def an_acknowledged_send_around_a_cut(case: Case) -> None:
+    case.promise = replace(case.promise, waits_for_slave=True)
+    case.history.troubles.append(replace(SEVERED, began=103.2))
+
+
+def a_slave_that_began_later(case: Case) -> None:
+    change_slave_log(case, start=2_048, digests={2_048: "b"}, queues={})
+
+
+ODD_BUT_RIGHT: Final = (
+    an_unknown_send_is_there,
+    an_unknown_send_is_not_there,
+    a_refused_send_is_not_there,
+    a_retry_during_a_fault_leaves_two,
+    a_redelivery_after_a_fault,
+    a_new_life_knows_less,
+    a_fault_makes_a_group_forget_a_little,
+    two_at_once_in_any_order,
+    an_acknowledged_send_around_a_cut,
+    a_slave_that_began_later,
+)
