@@ -25,8 +25,8 @@ TOPIC = TopicRow(
 )  # fmt: skip
 GROUP = GroupRow(
     dead=1, dead_ms=3, dead_not_replayed=1, enabled=True, get_per_second=2.0, is_abandoned=False,
-    is_consistent=False, is_system=False, lag=9, members=2, moved_ms=5, name="billing", oldest_ms=-1, retrying=1,
-    stuck=1, stuck_ms=4, topics=("orders",),
+    is_consistent=False, is_system=False, lag=9, members=2, moved_ms=5, name="billing",
+    oldest_ms=-1, retrying=1, stuck=1, stuck_ms=4, topics=("orders",),
 )  # fmt: skip
 BROKER = BrokerLook(
     busiest=(TOPIC,), cluster="c", damaged=0,
