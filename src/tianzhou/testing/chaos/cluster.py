@@ -102,11 +102,9 @@ class Cluster:
         self.brokers: list[Broker] = []
         port = spare_ports(1)
         self.nameserver = f"{HOST}:{port}"
-        self._names = Server(
-            "nameserver", ["nameserver", "-p", str(port)], directory / "nameserver"
-        )
-        self._names.start()
-        self._names.wait_ready()
+        self.names = Server("nameserver", ["nameserver", "-p", str(port)], directory / "nameserver")
+        self.names.start()
+        self.names.wait_ready()
 
     def add(self, group: str, name: str, settings: Mapping[str, str]) -> Broker:
         """A broker that is not started yet."""
@@ -139,7 +137,7 @@ class Cluster:
     def close(self) -> None:
         for broker in self.brokers:
             broker.server.end()
-        self._names.end()
+        self.names.end()
         self.proxies.close()
 
     def __enter__(self) -> Self:

@@ -58,6 +58,11 @@ def _start_both(stage: Stage) -> None:
     stage.cluster.start([stage.master, stage.slave])
 
 
+def _start_names(stage: Stage) -> None:
+    stage.cluster.names.start()
+    stage.cluster.names.wait_ready()
+
+
 def _move(stage: Stage) -> None:
     """The master is gone for good, and an operator makes the slave the master."""
     stage.master.server.kill()
@@ -201,6 +206,9 @@ FAULTS: Final = {
     ),
     "reset": Fault(
         "connection reset", lambda stage: stage.ha_link.reset(), _nothing, lasts_s=1.0
+    ),
+    "kill-nameserver": Fault(
+        "kill -9 of the NameServer", lambda stage: stage.cluster.names.kill(), _start_names
     ),
     "promote": Fault(
         "death of the master, and promotion of the slave", _move, _start_master, lasts_s=1.0,
