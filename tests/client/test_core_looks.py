@@ -32,8 +32,8 @@ DISK = Disk(
 )  # fmt: skip
 GROUP = GroupRow(
     dead=1, dead_ms=5, dead_not_replayed=1, enabled=True, get_per_second=1.0, is_abandoned=False,
-    is_consistent=True, is_system=False, lag=10, members=2, moved_ms=50, name="billing", oldest_ms=100,
-    retrying=2, stuck=0, stuck_ms=0, topics=("orders",),
+    is_consistent=True, is_system=False, lag=10, members=2, moved_ms=50, name="billing",
+    oldest_ms=100, retrying=2, stuck=0, stuck_ms=0, topics=("orders",),
 )  # fmt: skip
 TOPIC = TopicRow(
     count=5, get_per_second=1.0, groups=2, is_system=False, name="orders", order=False, perm=6,
