@@ -108,14 +108,15 @@ def run(names: Sequence[str], seed: int, jobs: int, console: Console) -> list[Do
         ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(news,)) as pool,
     ):
         running: list[Future[Done]] = [pool.submit(play, name, seed, python) for name in names]
-        for future in running:
-            future.add_done_callback(lambda done: news.put(("", done.result().name)))
+        for name, future in zip(names, running, strict=True):
+            # However it ended; what a worker that died has to say, `result` raises below.
+            future.add_done_callback(lambda _, name=name: news.put(("", name)))
         while len(found) < len(names):
             name, what = news.get()
             if name:
                 display.tell(name, what)
                 continue
-            done = next(one.result() for one in running if one.done() and one.result().name == what)
+            done = running[names.index(what)].result()
             found.append(done)
             display.done(done)
             _note(done, seed)
