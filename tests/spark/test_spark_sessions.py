@@ -1,5 +1,5 @@
 """Every way to a session. That Spark finds the sources by itself, all other tests show; that a
-submitted job does, `test_cluster.py`."""
+submitted job does, `pipelines/test_pipeline_cluster.py`."""
 
 import os
 from pathlib import Path
