@@ -299,6 +299,15 @@ class Script:
     def do_settle(self, _: list[str], __: dict[str, str]) -> None:
         self._group.settle()
 
+    def do_lost(self, words: list[str], _: dict[str, str]) -> None:
+        """The first notices that the connection from the second ended."""
+        self._group.nodes[words[0]].lost(words[1])
+        self._group.drain(words[0])
+
+    def do_resign(self, words: list[str], _: dict[str, str]) -> None:
+        self._group.nodes[words[0]].resign()
+        self._group.drain(words[0])
+
     def do_crash(self, words: list[str], _: dict[str, str]) -> None:
         del self._group.nodes[words[0]]
         disk = self._group.disks[words[0]]
