@@ -65,7 +65,7 @@ def test_s41_what_is_asked_for_comes_back_as_text(page: Page) -> None:
     text = "".join(CORPUS)
     for path in (
         "/topics?like=", "/groups?like=", "/messages?topic=hostile&by=key&word=", "/trace?id=",
-        "/?said=", "/nowhere/",
+        "/?done=", "/nowhere/",
     ):  # fmt: skip
         page.goto(path + quote(text, safe=""))
         assert page.evaluate("window.pwned") is None

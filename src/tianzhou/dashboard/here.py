@@ -1,9 +1,10 @@
 """What every page uses: the admin client, the clock, templates; and the way to show one."""
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import jinja2
 from starlette.requests import Request
@@ -13,6 +14,8 @@ from tianzhou.base.clock import Clock
 from tianzhou.client.aio.admin import Admin
 from tianzhou.dashboard.access import Access
 from tianzhou.dashboard.render import environment
+
+SAID_MAX: Final = 100
 
 
 @dataclass(slots=True)
@@ -29,6 +32,9 @@ class Here:
     templates: jinja2.Environment = field(default_factory=environment)
     _admin: Admin | None = None
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _said: dict[str, str] = field(default_factory=dict[str, str])
+    """What was done, by what stands in the address of the page that says so: a link can't put
+    words of its own there."""
 
     async def admin(self) -> Admin:
         async with self._starting:
@@ -50,12 +56,21 @@ class Here:
             version=self.version,
             token=state["token"],
             has_login=not self.access.is_open,
-            said=request.query_params.get("said", ""),
+            said=self._said.get(request.query_params.get("done", ""), ""),
             path=request.url.path,
             query=dict(request.query_params),
             **values,
         )
         return HTMLResponse(text, status)
+
+    def done(self, path: str, said: str) -> Response:
+        """After a change: another page, which says what was done. Loading it again changes
+        nothing."""
+        key = secrets.token_urlsafe(8)
+        self._said[key] = said
+        if len(self._said) > SAID_MAX:
+            del self._said[next(iter(self._said))]
+        return RedirectResponse(f"{path}?done={key}", 303)
 
 
 def form_of(request: Request) -> dict[str, list[str]]:
@@ -65,10 +80,3 @@ def form_of(request: Request) -> dict[str, list[str]]:
 
 def field_of(request: Request, name: str, default: str = "") -> str:
     return form_of(request).get(name, [default])[0].strip()
-
-
-def done(path: str, said: str) -> Response:
-    """After a change: another page, which says what was done. Loading it again changes nothing."""
-    from urllib.parse import urlencode
-
-    return RedirectResponse(f"{path}?{urlencode({'said': said})}", 303)

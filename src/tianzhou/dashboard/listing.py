@@ -42,7 +42,7 @@ def listing(
 ) -> Listing[T]:
     """`sorts` are the largest first, except by name."""
     query = dict(request.query_params)
-    query.pop("said", None)
+    query.pop("done", None)
     like = query.get("like", "").strip().lower()
     chosen = query.get("sort", sort)
     chosen = chosen if chosen in sorts or chosen == "name" else sort

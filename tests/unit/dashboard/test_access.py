@@ -72,6 +72,17 @@ def test_s40_logging_out_ends_it_at_once(kept: str) -> None:
     assert not door.is_known(session, 1.0)
 
 
+def test_a_password_is_worked_out_once(kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Access(kept)
+    logged_in(door)
+
+    def again(_password: str, _kept: str) -> bool:
+        pytest.fail("it is worked out once more")
+
+    monkeypatch.setattr(access, "is_password", again)
+    logged_in(door)
+
+
 def test_s40_guessing_is_slowed_down(kept: str) -> None:
     door = Access(kept)
     for _ in range(TRIES_MAX):

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.client.core.looks import forecast
-from tianzhou.dashboard.here import Here, done, field_of
+from tianzhou.dashboard.here import Here, field_of
 from tianzhou.dashboard.render import segment
 
 
@@ -57,4 +57,4 @@ async def drain(here: Here, request: Request) -> Response:
     else:
         await admin.brokers.stop_writes(name)
         said = f"{name} takes no more messages. Stop it when all are read."
-    return done(f"/brokers/{segment(name)}", said)
+    return here.done(f"/brokers/{segment(name)}", said)

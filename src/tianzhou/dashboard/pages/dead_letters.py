@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.base.errors import UsageError
-from tianzhou.dashboard.here import Here, done, field_of, form_of
+from tianzhou.dashboard.here import Here, field_of, form_of
 from tianzhou.dashboard.payload import preview
 from tianzhou.dashboard.render import segment
 
@@ -68,6 +68,6 @@ async def replay(here: Here, request: Request) -> Response:
         )
     to_topic = field_of(request, "to") == "topic"
     sent = await box.send_again(group, letters, to_topic=to_topic)
-    return done(
+    return here.done(
         f"/dead-letters/{segment(group)}", f"{sent.count} were sent again, to {sent.topic}."
     )

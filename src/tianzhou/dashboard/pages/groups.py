@@ -11,7 +11,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.client.core.admin_results import LATEST, OffsetMove, effect_of
 from tianzhou.client.core.looks import groups_together
 from tianzhou.dashboard.exports import csv_response
-from tianzhou.dashboard.here import Here, done, field_of
+from tianzhou.dashboard.here import Here, field_of
 from tianzhou.dashboard.listing import listing
 from tianzhou.dashboard.moments import moment_ms
 from tianzhou.dashboard.render import segment
@@ -144,7 +144,7 @@ async def reset(here: Here, request: Request) -> Response:
     time_ms = _time_ms(field_of(request, "where"), field_of(request, "time"))
     moves = await (await here.admin()).offsets.reset_to_time(name, topic, time_ms=time_ms)
     _, *facts = facts_of(name, topic, moves)
-    return done(f"/groups/{segment(name)}", f"Moved in {topic}. {' '.join(facts)}")
+    return here.done(f"/groups/{segment(name)}", f"Moved in {topic}. {' '.join(facts)}")
 
 
 def _time_ms(where: str, time: str) -> int:
@@ -181,4 +181,4 @@ async def ask_switch(here: Here, request: Request) -> Response:
 async def switch(here: Here, request: Request) -> Response:
     name, is_on = request.path_params["name"], field_of(request, "on") == "1"
     await (await here.admin()).groups.update(name, consume_enabled=is_on)
-    return done(f"/groups/{segment(name)}", f"It is switched {'on' if is_on else 'off'}.")
+    return here.done(f"/groups/{segment(name)}", f"It is switched {'on' if is_on else 'off'}.")

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.base.errors import UsageError
-from tianzhou.dashboard.here import Here, done, field_of
+from tianzhou.dashboard.here import Here, field_of
 
 COUNT = 200
 
@@ -26,4 +26,4 @@ async def cancel(here: Here, request: Request) -> Response:
     if one is None:
         raise UsageError("this message does not wait any more: it was delivered or taken back")
     await timers.cancel(one)
-    return done("/timers", f"{one.message.msg_id} will not be delivered.")
+    return here.done("/timers", f"{one.message.msg_id} will not be delivered.")

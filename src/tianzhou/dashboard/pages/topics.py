@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from tianzhou.base.errors import UsageError
 from tianzhou.dashboard.exports import csv_response
-from tianzhou.dashboard.here import Here, done, field_of
+from tianzhou.dashboard.here import Here, field_of
 from tianzhou.dashboard.listing import listing
 from tianzhou.dashboard.render import rate_text, segment
 from tianzhou.wire.look_bodies import ReaderLook, TopicRow
@@ -112,7 +112,7 @@ async def create(here: Here, request: Request) -> Response:
     if name in known:
         raise UsageError(f"there is a topic {name} already; open it to change it")
     await admin.topics.create(name, queues=queues, order=field_of(request, "order") == "1")
-    return done(f"/topics/{segment(name)}", f"Topic {name} exists, with {queues} queues.")
+    return here.done(f"/topics/{segment(name)}", f"Topic {name} exists, with {queues} queues.")
 
 
 async def ask_change(here: Here, request: Request) -> Response:
@@ -148,7 +148,7 @@ async def change(here: Here, request: Request) -> Response:
         await admin.topics.update(name, read_queues=queues, write_queues=queues)
     if int(permission) != look.config.perm & 6:
         await admin.topics.update(name, permission=int(permission))
-    return done(f"/topics/{segment(name)}", said)
+    return here.done(f"/topics/{segment(name)}", said)
 
 
 async def ask_delete(here: Here, request: Request) -> Response:
@@ -177,7 +177,7 @@ async def delete(here: Here, request: Request) -> Response:
     if any(look.is_system for look in (await admin.looks.topic(name)).found.values()):
         raise UsageError(f"topic {name} is the brokers' own; it can't be deleted here")
     await admin.topics.delete(name)
-    return done("/topics", f"Topic {name} is deleted.")
+    return here.done("/topics", f"Topic {name} is deleted.")
 
 
 def _queues(request: Request, name: str) -> int:

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.base.errors import UsageError
-from tianzhou.dashboard.here import Here, done, field_of
+from tianzhou.dashboard.here import Here, field_of
 
 COUNT = 200
 SAID = {"commit": "committed", "rollback": "rolled back", "recheck": "asked about again"}
@@ -35,4 +35,4 @@ async def decide(here: Here, request: Request) -> Response:
         await transactions.rollback(one)
     else:
         await transactions.recheck(one)
-    return done("/transactions", f"{one.half.msg_id} was {SAID[what]}.")
+    return here.done("/transactions", f"{one.half.msg_id} was {SAID[what]}.")
