@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from bench.broker import broker, served
 from bench.measure import Row
-from bench.replication import BODY, latency, rate
+from bench.replication import BODY, latencies, rate
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.raft_bodies import decode_raft_look
@@ -50,7 +50,8 @@ def rows() -> Iterator[Row]:
                 best[name] = max(best[name], found)
         alone_rate = best["one broker, synchronous flush"]
         for name, server in servers.items():
-            p50, p99 = latency(server["broker"])
+            times = sorted(latencies(server["broker"]))
+            p50, p99 = times[len(times) // 2], times[len(times) * 99 // 100]
             ratio = best[name] / alone_rate if name.startswith("a group") else None
             said = f"{name}, 64 in flight (1: p50 {p50 * 1e6:.0f}, p99 {p99 * 1e6:.0f} µs)"
             yield Row(

@@ -54,10 +54,12 @@ def leaders_are_killed(cluster: Cluster, load: Load) -> None:
 def a_leader_stands_still(cluster: Cluster, load: Load) -> None:
     leader = cluster.wait_leader()
     leader.server.pause()
-    assert load.wait_progress() < 8
+    took_s = wait_for("another leader", lambda: cluster.leader() not in (None, leader))
+    assert took_s < 8
+    load.wait_progress()
     leader.server.resume()
     # It believed to lead, and must not acknowledge anything any more.
-    wait_for("another leader", lambda: cluster.leader() not in (None, leader))
+    wait_for("it follows", lambda: leader.raft()["isLeading"] is False)
     load.wait_progress()
 
 
