@@ -122,7 +122,8 @@ class Lives:
         return self._lives[-1]
 
     def start(self, *options: str) -> ServerProcess:
-        self._lives.append(up(self._directory, *options, **self._ports))
+        # Hundreds of starts, none of which is about pages.
+        self._lives.append(up(self._directory, "--no-http", *options, **self._ports))
         return self.last
 
     def end(self) -> None:
