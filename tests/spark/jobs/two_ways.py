@@ -1,0 +1,55 @@
+"""A topic into a Parquet directory and, idempotently, into another topic, until it is killed.
+
+Both go in small micro-batches, and rows wait a little on their way, so that a kill finds a
+micro-batch at work.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+import tianzhou.spark
+from tianzhou.cmd.spark_session import SHORT
+
+ROWS_PER_BATCH = 400
+
+
+def slowly(batches: Iterator[Any]) -> Iterator[Any]:
+    for batch in batches:
+        time.sleep(0.1)
+        yield batch
+
+
+def rows_of(spark: SparkSession, nameserver: str, topic: str) -> DataFrame:
+    rows = (
+        spark.readStream.format("rocketmq").option("nameserver", nameserver).option("topic", topic)
+        .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", ROWS_PER_BATCH)
+        .option("minPartitions", 2).load().select("queueId", "queueOffset", "body")
+    )  # fmt: skip
+    through: Any = getattr(rows, "mapInArrow")  # noqa: B009 - it has no whole annotation
+    return through(slowly, rows.schema)
+
+
+def main() -> None:
+    nameserver, topic, place = sys.argv[1:4]
+    # Eight tries for each task; `local[2]` would end a query with the first lost worker.
+    spark = tianzhou.spark.session(master="local[2,8]", config=SHORT)
+    rows = rows_of(spark, nameserver, topic)
+    (
+        rows.writeStream.format("parquet").option("path", f"{place}/table")
+        .option("checkpointLocation", f"{place}/to-table").start()
+    )  # fmt: skip
+    (
+        rows.select("body").writeStream.format("rocketmq").option("nameserver", nameserver)
+        .option("topic", f"{topic}-copy").option("idempotent", "true")
+        .option("group", f"{topic}-copier").option("checkpointLocation", f"{place}/to-topic")
+        .start()
+    )  # fmt: skip
+    spark.streams.awaitAnyTermination()
+
+
+if __name__ == "__main__":
+    main()
