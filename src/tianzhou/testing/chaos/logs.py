@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
+from tianzhou.replication import raft_state
 from tianzhou.store.detect import detect
 from tianzhou.store.files import RealFiles
 from tianzhou.store.verify import Directory
@@ -28,7 +29,8 @@ def sum_up(name: str, root: Path, topic: str, end: int | None = None) -> LogSum:
     finally:
         directory.close()
     problems = [*found.problems, *(f"damaged: {damage}" for damage in found.damage)]
-    if end < found.log_end:  # what a group had not agreed on is in the log, but in no queue
+    if (root / raft_state.DIRECTORY).exists():
+        # What a member has not yet heard to be committed is in its log, but in no queue.
         problems = [text for text in problems if UNITS_MISSING not in text]
     queues = {
         row.queue_id: (row.min_offset, row.max_offset) for row in found.queues if row.topic == topic
