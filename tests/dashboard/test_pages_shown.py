@@ -201,6 +201,7 @@ def test_keys_go_everywhere(page: Page) -> None:
     chosen = page.locator("tr.chosen th").inner_text()
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(f"/topics/{quote(chosen)}$"))
+    page.wait_for_load_state()
     page.keyboard.press("?")
     expect(page.locator("#keys")).to_be_visible()
 
