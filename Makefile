@@ -47,7 +47,7 @@ torture: $(READY)  ## The crash tests at length: 1,000 kills, 500,000 crash imag
 sim: $(READY)  ## Simulated Raft groups: new seeds for MINUTES (10), a ledger in build/raft-ledger.jsonl
 	$(BIN)/python -m tianzhou.testing.sim.raft_run --minutes $(or $(MINUTES),10) --jobs $(JOBS)
 
-chaos: $(READY)  ## Clusters of processes under faults; ONLY=name and SEED=n play one again (20 minutes)
+chaos: $(READY)  ## Clusters of processes under faults; ONLY=name and SEED=n play one again (half an hour)
 	PYTHONPATH=tests $(BIN)/python -m chaos.run_chaos --jobs $(JOBS) --seed $(or $(SEED),1) --only "$(ONLY)"
 
 interop: $(READY)  ## Proofs with Java RocketMQ and the Go client (needs Maven, a JDK, Go; skipped aloud without)
