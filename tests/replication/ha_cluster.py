@@ -15,6 +15,8 @@ GROUP: Final = "broker-a"
 TOPIC: Final = "orders"
 FILE_BYTES: Final = 256 * 1024
 WAIT_S: Final = 20.0
+BATCH: Final = 20
+"""Messages of one send, so that files fill quickly."""
 
 SETTINGS: Final = {
     "vip_port": "false",
@@ -95,8 +97,9 @@ class Group:
         """Messages whose answers came; their bodies."""
         bodies = [f"{number} ".ljust(size, "x") for number in range(first, first + count)]
         with Producer("producers", nameserver=self.nameserver) as producer:
-            for body in bodies:
-                producer.send(Message(TOPIC, body.encode()))
+            for first_of in range(0, count, BATCH):
+                batch = bodies[first_of : first_of + BATCH]
+                producer.send_batch([Message(TOPIC, body.encode()) for body in batch])
         return bodies
 
     def __enter__(self) -> Self:
