@@ -78,6 +78,24 @@ def test_the_old_master_follows_and_sets_aside_what_nobody_confirmed(tmp_path: P
         assert not set(alone) & set(seen)
 
 
+def test_messages_of_a_topic_that_the_slave_was_not_told_of_can_be_read(tmp_path: Path) -> None:
+    with Group(tmp_path) as group:
+        master, slave = group.master, group.add(1)
+        master.start()
+        slave.start()
+        group.create_topic()
+        sent = group.send(100)
+        until_equal(master, slave)
+        slave.server.stop()
+        master.server.kill()
+        for table in (slave.data / "config").glob("topics.json*"):
+            table.unlink()
+        slave.start()
+        promote(group)
+        until(lambda: sorted(read_all(group)) == sorted(sent), "everything is there")
+        assert sorted([*sent, *group.send(20, first=1000)]) == sorted(read_all(group))
+
+
 def set_aside(node: Node) -> list[dict[str, object]]:
     (path,) = (node.data / "set-aside").glob("*.jsonl")
     assert path.with_suffix(".log").stat().st_size > 0

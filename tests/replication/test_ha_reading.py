@@ -103,3 +103,14 @@ def test_topics_groups_and_offsets_follow_the_master(tmp_path: Path) -> None:
             admin.topics.delete(TOPIC)
         until(lambda: TOPIC not in topics_at(slave.address), "the topic is gone")
         assert not (slave.data / "consumequeue" / TOPIC).exists()
+
+
+def test_a_slave_asks_at_once_for_a_topic_whose_messages_it_gets(tmp_path: Path) -> None:
+    """Long before the next round of everything: the master may be dead by then."""
+    with Group(tmp_path, metadata_ms="600000") as group:
+        master, slave = group.master, group.add(1)
+        master.start()
+        slave.start()
+        group.create_topic()
+        group.send(20)
+        until(lambda: TOPIC in topics_at(slave.address), "the slave knows the topic")

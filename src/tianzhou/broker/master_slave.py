@@ -19,6 +19,7 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.parts import Parts
 from tianzhou.broker.role import MASTER_ID, Role, Standing
 from tianzhou.broker.slave_sync import SlaveSync, Tables
+from tianzhou.broker.topics import Topics
 from tianzhou.net.exchange import Refused
 from tianzhou.net.server import bind
 from tianzhou.replication import ha_epochs as epochs
@@ -30,6 +31,7 @@ from tianzhou.replication.ha_master import HaMaster
 from tianzhou.replication.ha_session import MasterFacts
 from tianzhou.replication.ha_slave import HaSlave, SlaveSettings
 from tianzhou.replication.ha_state import GroupState, probe_of, state_table
+from tianzhou.store.facts import Run
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.replication_bodies import ReplicationLook, SlaveLook
@@ -108,6 +110,7 @@ class MasterSlave:
         self.master.on_confirmed = host.parts.writer.settle
         self.master.on_superseded = self._superseded
         host.parts.writer.written.append(self._written)
+        host.parts.writer.arrived.append(self._arrived)
         host.parts.pull.group = self
         host.parts.replication.group = self
         self.standing.reads_refused = not self.settings.slave_read
@@ -187,6 +190,15 @@ class MasterSlave:
         if self.slave is not None:
             self.slave.flushed()
 
+    def _arrived(self, run: Run) -> None:
+        if self._sync is not None and self._topics.get(run.queue.topic) is None:
+            self._sync.soon()
+
+    @property
+    def _topics(self) -> Topics:
+        assert self._host is not None
+        return self._host.parts.topics
+
     # What others say
 
     def heard(self, master_address: str, ha_address: str) -> None:
@@ -225,8 +237,21 @@ class MasterSlave:
         self._remember(Role.MASTER, MASTER_ID, marks)
         self._promise()
         self._host.take_role(Role.MASTER, MASTER_ID, marks[-1].epoch)
+        self._name_topics_of_queues()
         log.warning("broker.promoted", extra={"epoch": marks[-1].epoch, "end": int(end)})
         return marks[-1].epoch
+
+    def _name_topics_of_queues(self) -> None:
+        """The master may have died before it told us of a topic whose messages we have: without a
+        name nobody could read them."""
+        unknown: dict[str, int] = {}
+        for queue in self._store.queues:
+            topic, queue_id = queue.key
+            if self._topics.get(topic) is None:
+                unknown[topic] = max(unknown.get(topic, 0), queue_id + 1)
+        if unknown:
+            log.warning("topics.named_after_queues", extra={"topics": sorted(unknown)})
+            self._topics.ensure_all(unknown)
 
     def step_down(self, broker_id: int, *, reason: str) -> PhysicalOffset:
         """Cease to be the master, and follow who is; where the log ends. Slaves that are connected

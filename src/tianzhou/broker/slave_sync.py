@@ -40,6 +40,8 @@ from tianzhou.wire.tables import (
 log: Final = logging.getLogger("tianzhou.replication")
 
 ANSWER_S: Final = 5.0
+SOON_S: Final = 0.5
+"""Between two rounds at least, however many topics are new."""
 LOG_END: Final = "tzLogEnd"
 TIMERS: Final = "tzTimerProgress"
 """Fields of our masters' answer to GET_ALL_DELAY_OFFSET; RocketMQ's slaves ignore them."""
@@ -79,6 +81,7 @@ class SlaveSync:
         self._address = ""
         self._waiting: Progress | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_wanted = asyncio.Event()
         self.rounds = 0
         """Times that everything was asked for and answered."""
 
@@ -90,6 +93,10 @@ class SlaveSync:
             self._task.cancel()
         if self._link is not None:
             self._link.close()
+
+    def soon(self) -> None:
+        """Something came that the master knows more about. It may not live until the next round."""
+        self._is_wanted.set()
 
     async def _run(self, standing: Standing) -> None:
         last = ""
@@ -106,7 +113,11 @@ class SlaveSync:
                             "metadata.not_taken", extra={"master": master, "reason": str(error)}
                         )
                     last = str(error)
-            await asyncio.sleep(self._every_s)
+            await asyncio.sleep(min(SOON_S, self._every_s))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(self._every_s - SOON_S, 0)):
+                    await self._is_wanted.wait()
+            self._is_wanted.clear()
 
     def tick(self) -> None:
         """Take over what waited for the log."""
