@@ -1,5 +1,7 @@
 """Master and slaves as real processes, and how to look at what they hold."""
 
+import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -7,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tianzhou.client.sync import Admin, Producer
+from tianzhou.client.sync import Admin, Producer, PullConsumer
 from tianzhou.record.message import Message
-from tianzhou.testing.chaos.processes import HOST, Server, spare_ports
+from tianzhou.testing.chaos.processes import HOST, TIANZHOU, Server, spare_ports
 
 GROUP: Final = "broker-a"
 TOPIC: Final = "orders"
@@ -114,6 +116,30 @@ class Group:
                 sys.stderr.write(said)
             node.server.end()
         self.names.end()
+
+
+def promote(group: Group, *arguments: str) -> dict[str, object]:
+    """The command, as an operator says it."""
+    done = subprocess.run(
+        [TIANZHOU, "broker", "promote", GROUP, "-n", group.nameserver, "--yes", "--json",
+         *arguments],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def read_all(group: Group) -> list[str]:
+    """Bodies of every message that can be seen, wherever it is read from."""
+    with PullConsumer("readers", nameserver=group.nameserver) as consumer:
+        bodies: list[str] = []
+        for queue in consumer.queues(TOPIC):
+            start, end = consumer.first(queue), consumer.end(queue)
+            while start < end:
+                found = consumer.pull(queue, start)
+                bodies += [message.body.decode() for message in found.messages]
+                start = found.next_offset
+        return bodies
 
 
 def until(condition: Callable[[], bool], what: str, *, wait_s: float = WAIT_S) -> None:

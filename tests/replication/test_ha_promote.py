@@ -5,37 +5,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ha_cluster import GROUP, TOPIC, Group, Node, until, until_equal
+from ha_cluster import GROUP, TOPIC, Group, Node, promote, read_all, until, until_equal
 
 from tianzhou.admin.commands.replication import look_at
 from tianzhou.client.errors import ClientError
-from tianzhou.client.sync import Producer, PullConsumer
+from tianzhou.client.sync import Producer
 from tianzhou.record.message import Message
 from tianzhou.testing.chaos.processes import TIANZHOU
-
-
-def promote(group: Group, *arguments: str) -> dict[str, object]:
-    """The command, as an operator says it."""
-    done = subprocess.run(
-        [TIANZHOU, "broker", "promote", GROUP, "-n", group.nameserver, "--yes", "--json",
-         *arguments],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def read_all(group: Group) -> list[str]:
-    """Bodies of every message that can be seen, wherever it is read from."""
-    with PullConsumer("readers", nameserver=group.nameserver) as consumer:
-        bodies: list[str] = []
-        for queue in consumer.queues(TOPIC):
-            start, end = consumer.first(queue), consumer.end(queue)
-            while start < end:
-                found = consumer.pull(queue, start)
-                bodies += [message.body.decode() for message in found.messages]
-                start = found.next_offset
-        return bodies
 
 
 def master_of(group: Group) -> str | None:

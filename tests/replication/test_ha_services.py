@@ -4,8 +4,7 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
-from ha_cluster import TOPIC, Group, Node, until, until_equal
-from test_ha_promote import promote, read_all
+from ha_cluster import TOPIC, Group, Node, promote, read_all, until, until_equal
 
 from tianzhou.client import TransactionState
 from tianzhou.client.sync import Producer

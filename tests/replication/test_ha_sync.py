@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from ha_cluster import TOPIC, Group, until, until_equal
+from ha_cluster import TOPIC, Group, promote, until, until_equal
 
 from tianzhou.admin.commands.replication import look_at
-from tianzhou.client.sync import Producer
+from tianzhou.client.sync import Producer, PullConsumer
 from tianzhou.record.message import Message
 
 SYNC = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "600"}
@@ -39,8 +39,32 @@ def test_answers_tell_whether_a_slave_holds_the_message(tmp_path: Path) -> None:
         slave.server.kill()
         until(lambda: in_sync(master.address) == 0, "the slave is gone")
         assert set(statuses(group, 2)) == {"SLAVE_NOT_AVAILABLE"}
+        until(lambda: visible(group) == 3 + 100 + 1 + 1 + 2, "consumers get those too")
         slave.start()
         until_equal(master, slave)
+
+
+def visible(group: Group) -> int:
+    with PullConsumer("readers", nameserver=group.nameserver) as consumer:
+        return sum(consumer.end(queue) for queue in consumer.queues(TOPIC))
+
+
+def test_a_promoted_slave_waits_for_copies_as_its_master_did(tmp_path: Path) -> None:
+    with Group(tmp_path) as group:
+        master = group.nodes[0] = group.master = group.add(0, **SYNC)
+        slave = group.add(1, slaveTimeout="600")
+        master.start()
+        slave.start()
+        group.create_topic()
+        until(lambda: in_sync(master.address) == 1, "the slave is in sync")
+        assert set(statuses(group, 20)) == {"SEND_OK"}
+        master.server.kill()
+        promote(group)
+        assert set(statuses(group, 2)) == {"SLAVE_NOT_AVAILABLE"}
+        master.start()
+        until(lambda: in_sync(slave.address) == 1, "the old master follows")
+        assert set(statuses(group, 20)) == {"SEND_OK"}
+        until_equal(slave, master)
 
 
 def in_sync(address: str) -> int:

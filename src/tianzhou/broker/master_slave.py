@@ -75,8 +75,6 @@ class MasterSlave:
             store, self._facts, clock.monotonic_s,
             behind_bytes_max=settings.slave_behind_bytes_max,
         )  # fmt: skip
-        self.master.needed = max(1, settings.in_sync_replicas - 1)
-        self.master.hurries = settings.waits_for_slaves
         self.slave: HaSlave | None = None
         self._sync: SlaveSync | None = None
         memory = store.files.memory_bytes()
@@ -131,11 +129,27 @@ class MasterSlave:
     def _promise(self) -> None:
         """As the master: what answers wait for, and what may be seen."""
         assert self._host is not None
+        self.master.needed = max(1, self._copies - 1)
+        self.master.hurries = self._waits
         self.master.begin()
-        if self.settings.waits_for_slaves:
+        if self._waits:
             self._host.durability.replicas = self.master
             self._host.durability.replicas_timeout_s = self.settings.slave_timeout_ms / 1000
-            self._store.visible_bound = lambda: self.master.replicated
+            self._store.visible_bound = self._visible
+
+    @property
+    def _copies(self) -> int:
+        """A slave that was promoted keeps the promise that its master made."""
+        return self._state.copies if self.settings.copies is None else self.settings.copies
+
+    @property
+    def _waits(self) -> bool:
+        return self._copies > 1
+
+    def _visible(self) -> PhysicalOffset:
+        """What slaves confirmed. While there are too few of them senders are told so, and readers
+        need not starve: it is as with asynchronous replication."""
+        return self._store.log.end if self.master.missing() else self.master.replicated
 
     def bind(self, host: str, broker_port: int) -> socket.socket | None:
         """The port for slaves; None if nobody chose one and the usual one is taken."""
@@ -286,8 +300,11 @@ class MasterSlave:
         self._sync = SlaveSync(tables, every_s=settings.metadata_ms / 1000)
         self._sync.start(self.standing)
 
-    def _remember(self, role: Role, broker_id: int, marks: epochs.Marks) -> None:
-        state = GroupState(role=role.value, broker_id=broker_id, marks=marks)
+    def _remember(
+        self, role: Role, broker_id: int, marks: epochs.Marks, copies: int | None = None
+    ) -> None:
+        copies = self._state.copies if copies is None else copies
+        state = GroupState(role=role.value, broker_id=broker_id, marks=marks, copies=copies)
         if state != self._state:
             self._table.save(state)
             self._state = state
@@ -319,7 +336,7 @@ class MasterSlave:
         return msgspec.structs.replace(
             alone,
             run=marks[-1].run if marks else 0,
-            copies_needed=self.settings.in_sync_replicas if self.settings.waits_for_slaves else 1,
+            copies_needed=self._copies,
             is_connected=slave is not None and slave.is_streaming,
             last_error=slave.last_error if slave is not None else "",
             master_end=slave.master_end if slave is not None else 0,
@@ -356,7 +373,7 @@ class MasterSlave:
         self.master.drop_all()
         settle_log(store, marks, welcome, from_last_file=self.settings.sync_from_last_file)
         self._host.parts.offsets.clamp(store.max_offset)
-        self._remember(Role.SLAVE, self.standing.broker_id, welcome.marks)
+        self._remember(Role.SLAVE, self.standing.broker_id, welcome.marks, welcome.copies)
         self.standing.epoch = epochs.epoch_of(welcome.marks)
         store.flush()
         log.info("master.agreed", extra={"epoch": self.standing.epoch, "end": int(store.log.end)})
@@ -374,8 +391,8 @@ class MasterSlave:
         config, settings = self._config, self.settings
         return MasterFacts(
             config.cluster, config.name, self._state.marks, self._store.log.file_bytes,
-            confirm_at_once=settings.waits_for_slaves,
-            confirm_flushed=self._host.durability.flush_waits and settings.waits_for_slaves,
+            confirm_at_once=self._waits,
+            confirm_flushed=self._host.durability.flush_waits and self._waits, copies=self._copies,
             secret=settings.ha_secret,
             admits_plain=settings.admits_plain, plain_frame_bytes=settings.ha_frame_bytes,
             frame_bytes=FRAME_BYTES, heartbeat_s=settings.ha_heartbeat_ms / 1000,

@@ -93,8 +93,11 @@ class ReplicationConfig:
     )  # fmt: skip
 
     @property
-    def waits_for_slaves(self) -> bool:
-        return self.role is BrokerRole.SYNC_MASTER and self.in_sync_replicas > 1
+    def copies(self) -> int | None:
+        """That must hold a message before its sender is answered; None: as the master has it."""
+        if self.role is BrokerRole.SLAVE:
+            return None
+        return self.in_sync_replicas if self.role is BrokerRole.SYNC_MASTER else 1
 
     @property
     def admits_plain(self) -> bool:

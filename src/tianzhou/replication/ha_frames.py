@@ -74,6 +74,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Somebody waits for reports; otherwise they may come a little later, for many bytes."""
     confirm_flushed: bool = False
     """Report only what is on the medium."""
+    copies: int = 1
+    """As many must hold a message before its sender is answered; whoever is promoted goes on so."""
     nonce: str = ""
     proof: str = ""
     refusal: str = ""

@@ -67,6 +67,7 @@ class MasterFacts(NamedTuple):
     file_bytes: int
     confirm_at_once: bool
     confirm_flushed: bool
+    copies: int
     secret: str
     admits_plain: bool
     plain_frame_bytes: int
@@ -165,7 +166,7 @@ class MasterSession:
                 cluster=facts.cluster, name=facts.name, marks=facts.marks, min=extent.min,
                 end=extent.end, file_bytes=facts.file_bytes,
                 confirm_at_once=facts.confirm_at_once,
-                confirm_flushed=facts.confirm_flushed, nonce=self._nonce,
+                confirm_flushed=facts.confirm_flushed, copies=facts.copies, nonce=self._nonce,
                 proof=proof_of(facts.secret, "master", hello.nonce),
             )
         )  # fmt: skip

@@ -22,6 +22,8 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """MASTER or SLAVE since the last change; empty: as the settings say."""
     broker_id: int = 0
     marks: tuple[Mark, ...] = ()
+    copies: int = 1
+    """What the master promised that we follow or followed: copies that hold what is answered."""
 
 
 def state_table(store: MessageStore) -> Table[GroupState]:

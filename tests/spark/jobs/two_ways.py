@@ -37,13 +37,14 @@ def main() -> None:
     nameserver, topic, place = sys.argv[1:4]
     # Eight tries for each task; `local[2]` would end a query with the first lost worker.
     spark = tianzhou.spark.session(master="local[2,8]", config=SHORT)
-    rows = rows_of(spark, nameserver, topic)
+    # Rows for each query by themselves: Spark can't write out a shared function twice at a time.
     (
-        rows.writeStream.format("parquet").option("path", f"{place}/table")
+        rows_of(spark, nameserver, topic).writeStream.format("parquet").option("path", f"{place}/table")
         .option("checkpointLocation", f"{place}/to-table").start()
     )  # fmt: skip
     (
-        rows.select("body").writeStream.format("rocketmq").option("nameserver", nameserver)
+        rows_of(spark, nameserver, topic).select("body").writeStream.format("rocketmq")
+        .option("nameserver", nameserver)
         .option("topic", f"{topic}-copy").option("idempotent", "true")
         .option("group", f"{topic}-copier").option("checkpointLocation", f"{place}/to-topic")
         .start()

@@ -18,7 +18,7 @@ def facts(
 ) -> MasterFacts:
     return MasterFacts(
         "DefaultCluster", "broker-a", marks, FILE_BYTES, confirm_at_once=True,
-        confirm_flushed=False, secret=secret,
+        confirm_flushed=False, copies=2, secret=secret,
         admits_plain=admits_plain and not secret, plain_frame_bytes=100, frame_bytes=frame_bytes,
         heartbeat_s=5.0, silence_s=20.0,
     )  # fmt: skip
