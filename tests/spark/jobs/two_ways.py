@@ -39,8 +39,8 @@ def main() -> None:
     spark = tianzhou.spark.session(master="local[2,8]", config=SHORT)
     # Rows for each query by themselves: Spark can't write out a shared function twice at a time.
     (
-        rows_of(spark, nameserver, topic).writeStream.format("parquet").option("path", f"{place}/table")
-        .option("checkpointLocation", f"{place}/to-table").start()
+        rows_of(spark, nameserver, topic).writeStream.format("parquet")
+        .option("path", f"{place}/table").option("checkpointLocation", f"{place}/to-table").start()
     )  # fmt: skip
     (
         rows_of(spark, nameserver, topic).select("body").writeStream.format("rocketmq")
