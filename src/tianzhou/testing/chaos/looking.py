@@ -9,6 +9,7 @@ from tianzhou.record.message import decode_all
 from tianzhou.testing.chaos.history import Place, Queue
 from tianzhou.testing.chaos.values import value_in
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.replication_bodies import decode_replication_look
 from tianzhou.wire.routes import decode_cluster_table
 
 MASTER: Final = 0
@@ -31,6 +32,15 @@ def runtime(address: str) -> dict[str, str]:
 
 def log_end(address: str) -> int:
     return int(runtime(address)["commitLogMaxOffset"])
+
+
+def slaves_in_sync(address: str) -> int:
+    """How many slaves follow this master closely."""
+    with BlockingPeer(address) as peer:
+        answer, body = peer.call(RequestCode.LOOK_AT_REPLICATION)
+    if answer.code != ResponseCode.SUCCESS:
+        return 0
+    return sum(slave.is_in_sync for slave in decode_replication_look(body).slaves)
 
 
 def scan(address: str, broker: str, topic: str, queue_count: int) -> dict[Place, str]:

@@ -39,6 +39,8 @@ class Stage:
     groups: list[list[Broker]]
     """The brokers of each group; the first is the master, or was when somebody last looked."""
     edges: list[Edge] = field(default_factory=list[Edge])
+    has_slaves: bool = False
+    """The first group is a master with slaves."""
     _level_ends: list[int] = field(default_factory=list[int])
     """Where the logs of each group ended when they were level."""
 
@@ -79,6 +81,15 @@ class Stage:
             return True
 
         wait_for(found, LEADER_S, lambda: f"{looking.masters(self.cluster.nameserver)} lead")
+
+    def wait_followed(self) -> None:
+        """Until every slave is connected: who sends before is told that there is none."""
+        if self.has_slaves:
+            at, count = self.master.address, len(self.groups[0]) - 1
+            wait_for(
+                lambda: looking.slaves_in_sync(at) == count, LEADER_S,
+                lambda: f"{looking.slaves_in_sync(at)} of {count} slaves follow",
+            )  # fmt: skip
 
     # At the end
 
@@ -153,7 +164,8 @@ def pair(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
     link = cluster.proxies.link("slave to master", master.ha_address)
     settings = {"brokerId": "1", "brokerRole": "SLAVE", "haMasterAddress": link.address}
     slave = cluster.add("broker-a", "broker-a-slave", {**mode.settings(), **settings})
-    return Stage(cluster, mode, dice, [[master, slave]], [Edge(slave, master, link)])
+    edge = Edge(slave, master, link)
+    return Stage(cluster, mode, dice, [[master, slave]], [edge], has_slaves=True)
 
 
 def raft(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
@@ -190,6 +202,7 @@ def set_up(directory: Path, shape: Shape, mode: Mode, dice: Random) -> Stage:
         stage.find_masters()
         for broker in cluster.brokers:
             broker.configure({"raft_new": "false"})
+        stage.wait_followed()
         cluster.create_topic()
         failing.pop_all()
     return stage
