@@ -243,9 +243,9 @@ class Bench:
         yield row("ready Arrow to noop", rows)
         yield row("store directory to noop", rows, "ready Arrow to noop", 0.5)
         yield row("broker to noop", rows, "ready Arrow to noop", 0.35)
+        yield row("stream, AvailableNow, to noop", rows, "broker to noop", 0.8)
         # A query starts a Python process for its source, whatever it has to read.
-        yield row("stream, AvailableNow, to noop", rows, "broker to noop")
-        yield row(MICRO_BATCHES, rows, "broker to noop", 0.8)
+        yield row(MICRO_BATCHES, rows, "broker to noop")
         yield row("Parquet to noop", rows)
         yield row("store directory to count, metadata", rows)
         yield row("broker to count, metadata", rows)
