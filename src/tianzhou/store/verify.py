@@ -7,6 +7,7 @@ from tianzhou.base.kinds import PhysicalOffset, QueueKey
 from tianzhou.store import layout, segments
 from tianzhou.store.checkpoint import SECTOR, Checkpoint, decode
 from tianzhou.store.config import StoreConfig
+from tianzhou.store.consume_queue import UNIT, UNIT_BYTES
 from tianzhou.store.derive import derive
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.facts import Derived
@@ -150,7 +151,7 @@ class _DerivedCheck:
         self._found = found
         self._ends: dict[QueueKey, int] = {}
         self._wrong: set[QueueKey] = set()
-        self._index_missing = 0
+        self._units_missing = self._index_missing = 0
         config = directory.config
         self._index = KeyIndexView(directory.index_files(Findings(clean=True)))
         self._delays_ms = config.delay_levels_ms
@@ -172,15 +173,27 @@ class _DerivedCheck:
     def _check_queues(self, derived: Derived) -> None:
         for run in derived.runs:
             queue = self._directory.queues.get(run.queue)
-            count = len(run.units) // 20
+            count = len(run.units) // UNIT_BYTES
             self._ends[run.queue] = run.first + count
             have = min(max((queue.end if queue else 0) - run.first, 0), count)
-            if queue is not None and have and queue.read(run.first, have) != run.units[: have * 20]:
+            if (
+                queue is not None
+                and have
+                and queue.read(run.first, have) != run.units[: have * UNIT_BYTES]
+            ):
                 self._wrong.add(run.queue)
             if queue is None and self._is_deleted(run.queue.topic):
                 self._found.deleted_units += count
             else:
                 self._found.pending_units += count - have
+                self._units_missing += self._owed(run.units[have * UNIT_BYTES :])
+
+    def _owed(self, units: bytes) -> int:
+        """How many of these should be in their queue. What stands behind the place that the queues
+        have reached waits for the next start, or in a Raft group for a majority."""
+        if not self._directory.checkpoint.exact:
+            return len(units) // UNIT_BYTES
+        return sum(offset < self._trusted for offset, _, _ in UNIT.iter_unpack(units))
 
     def _is_deleted(self, topic: str) -> bool:
         """After a crash the table may be older than the log; a store without a broker has none."""
@@ -197,8 +210,8 @@ class _DerivedCheck:
                 problems.append(
                     f"queue {key.queue_id} of {key.topic} ends at {queue.end}; the log at {end}"
                 )
-        if self._found.pending_units and self._found.clean:
-            problems.append(f"{self._found.pending_units} units are missing in the queues")
+        if self._units_missing and self._found.clean:
+            problems.append(f"{self._units_missing} units are missing in the queues")
         if self._index_missing:
             problems.append(f"{self._index_missing} keys are missing in the index")
         self._index.close()

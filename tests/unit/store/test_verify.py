@@ -144,6 +144,17 @@ def test_units_may_be_missing_after_a_crash_but_not_after_a_stop(world: World) -
     assert (found.clean, found.pending_units, found.is_sound) == (False, 2, True)
 
 
+def test_what_was_not_to_be_seen_yet_at_a_stop_is_not_missing() -> None:
+    """As in a Raft group whose majority did not answer."""
+    world = World()
+    confirmed = world.store.log.end
+    world.store.visible_bound = lambda: confirmed
+    world.put(chunk(b"h", b"i"))
+    found = world.closed().verify()
+    assert (found.clean, found.pending_units, found.problems) == (True, 2, [])
+    assert found.is_sound
+
+
 def test_a_queue_that_is_missing_altogether_is_counted(world: World) -> None:
     world.remove_queue(1)
     assert world.verify().pending_units == 1
