@@ -107,4 +107,4 @@ def test_every_method_has_a_blocking_twin(mq: RunningBroker) -> None:
     with Admin(nameserver=mq.nameserver) as admin:
         twins = {name: methods(getattr(admin, name)) for name in AsyncAdmin.__annotations__}
     assert twins == asyncio.run(names())
-    assert len(twins) == 8
+    assert len(twins) == 9

@@ -8,6 +8,7 @@ _STORE: Final = "tianzhou.store.store:MessageStore."
 _RECOVERY: Final = "tianzhou.store.recovery:"
 _QUEUE: Final = "tianzhou.store.consume_queue:ConsumeQueue."
 _FLUSH: Final = "tianzhou.store.flush:Flusher."
+_LOG: Final = "tianzhou.store.commit_log:CommitLog."
 
 _SYNC_LOG: Final = "self._log.sync(self.flushed, end)"
 _MARK: Final = """marked = replace(self._checkpoint.current, flushed=end, log_timestamp=timestamp)
@@ -24,9 +25,9 @@ SYNCS: Final = (
          ("tianzhou.store.segments:create", "files.sync_dir(directory)", "pass")),
     _bug("name of the root not synced", "images",
          ("tianzhou.store.files:make_lasting_dirs", "files.sync_dir(_parent(new))", "pass")),
-    _bug("cut not synced", "images", (_RECOVERY + "_cut", "tail.file.sync()", "pass"), seed=6),
+    _bug("cut not synced", "images", (_LOG + "cut", "tail.file.sync()", "pass"), seed=6),
     _bug("files behind the end removed together", "images",
-         (_RECOVERY + "_cut", "parts.files.sync_dir(log.directory)", "pass")),
+         (_LOG + "_drop", "self._files.sync_dir(self.directory)", "pass")),
     _bug("queue files not synced", "images",
          (_FLUSH + "save", "_sync(self._files, path)", "pass")),
     _bug("names of queue files not synced", "images",
@@ -55,7 +56,7 @@ ORDER: Final = (
           "self.log.end, dispatcher.anchor"), seed=2),
     _bug("dispatch ahead of the flush", "images",
          (_STORE + "_visible_limit",
-          "return self._flusher.flushed if", "return self.log.end if"), seed=1),
+          "limit = self._flusher.flushed if", "limit = self.log.end if"), seed=1),
     _bug("messages expire before their ranks are saved", "images",
          (_STORE + "clean", "        self.checkpoint()\n        self._wait_saved(wait)\n    with",
           "        pass\n    with"),
@@ -69,7 +70,7 @@ ORDER: Final = (
 
 RECOVERY: Final = (
     _bug("tail not cut on disk", "images",
-         (_RECOVERY + "_cut", "tail.file.truncate(at)", "pass")),
+         (_LOG + "cut", "tail.file.truncate(at)", "pass")),
     _bug("quarantine skipped", "images",
          (_RECOVERY + "_settle", "_quarantine(parts, halt.offset)", "'quarantine/none'")),
     _bug("index not cut", "images",
@@ -108,7 +109,8 @@ RECORDS: Final = (
          (_QUEUE + "read", "at = (start - file_start) * UNIT_BYTES",
           "at = (start - file_start + 1) * UNIT_BYTES")),
     _bug("ranks with a gap after a restart", "images",
-         (_STORE + "_open", "int(queue.end)", "int(queue.end) + 1")),
+         ("tianzhou.store.following:FollowingStore.begin_writing", "int(queue.end)",
+          "int(queue.end) + 1")),
     _bug("dispatch ends at invisible messages", "images",
          (_STORE + "dispatch", "if runs or self.dispatcher.position == before:", "if True:")),
     _bug("lock not taken", "images",
@@ -128,8 +130,7 @@ FAULTS: Final = (
          (_STORE + "append", 'raise self._fence("writing the commit log", error) from error',
           "pieces = []")),
     _bug("full disk taken for a broken one", "faults",
-         ("tianzhou.store.commit_log:CommitLog._plan",
-          "if error.errno in (errno.ENOSPC, errno.EDQUOT):", "if False:")),
+         (_LOG + "_refused", "if error.errno not in (errno.ENOSPC, errno.EDQUOT):", "if True:")),
     _bug("flush fails without a word", "faults",
          (_STORE + "flush",
           "if not self.wait_flushed(self.log.end, timeout_ms / 1000):", "if False:")),
