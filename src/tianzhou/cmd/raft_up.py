@@ -5,6 +5,7 @@ happens. Each has its directory below the data directory, `n0`, `n1` and so on.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -99,12 +100,12 @@ async def start(wanted: Wanted, clock: Clock) -> list[serve.Running]:
         for rank, port in enumerate(ports)
     ]  # fmt: skip
     group, found = Group(children), list[Mapping[str, object]]()
-    try:
+    async with contextlib.AsyncExitStack() as failing:
+        failing.push_async_callback(group.close)
         for child in children:
             found.append(await child.wait_ready())
-    finally:
-        if len(found) < len(children):
-            await group.close()
+        await _wait_master(names)
+        failing.pop_all()
     members = {child.name: facts["broker"] for child, facts in zip(children, found, strict=True)}
     facts: dict[str, object] = {
         "nameserver": nameserver, "brokerName": GROUP, "members": members, "pid": os.getpid(),
@@ -115,6 +116,15 @@ async def start(wanted: Wanted, clock: Clock) -> list[serve.Running]:
     said = f"NameServer {nameserver}, group {GROUP}: {text}; look: tianzhou raft status {GROUP}"
     serve.announce(said, wanted.ready_file, facts)
     return [names, group]
+
+
+async def _wait_master(names: NameServer) -> None:
+    """Until the members have elected one, so that whoever reads that we are ready can send."""
+    for _ in range(round(READY_S / _PAUSE_S)):
+        if names.routes.master_of(GROUP) is not None:
+            return
+        await asyncio.sleep(_PAUSE_S)
+    raise TianzhouError(f"the members of {GROUP} elected no master within {READY_S:.0f} s")
 
 
 async def _start(wanted: Wanted, name: NodeId, port: int, arguments: list[str]) -> Child:
