@@ -150,7 +150,7 @@ STORE: Final = COLUMNS | {
     "failOnDataLoss": Option(
         read_bool, "Whether damaged places are an error (`true`) or passed over."),
     "maxPartitionBytes": Option(
-        read_count, "Bytes of the log that one task reads at most (67108864)."),
+        read_count, "Bytes of the log that one task reads at most (134217728, as Spark does with files)."),
 }  # fmt: skip
 
 
@@ -306,7 +306,7 @@ def store_options_of(given: Mapping[str, str]) -> StoreOptions:
         starting_ms=found.get("startingTimestamp"), ending_ms=found.get("endingTimestamp"),
         tags=found.get("tags", "*"), verify=found.get("verify", True),
         fail_on_data_loss=found.get("failOnDataLoss", True),
-        partition_bytes_max=found.get("maxPartitionBytes", 64 * 1024 * 1024),
+        partition_bytes_max=found.get("maxPartitionBytes", 128 * 1024 * 1024),
     )  # fmt: skip
 
 
