@@ -150,7 +150,7 @@ STORE: Final = COLUMNS | {
     "failOnDataLoss": Option(
         read_bool, "Whether damaged places are an error (`true`) or passed over."),
     "maxPartitionBytes": Option(
-        read_count, "Bytes of the log that one task reads at most (134217728, as Spark does with files)."),
+        read_count, "Bytes of the log that one task reads at most (134217728)."),
 }  # fmt: skip
 
 
