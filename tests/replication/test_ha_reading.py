@@ -87,7 +87,7 @@ def test_topics_groups_and_offsets_follow_the_master(tmp_path: Path) -> None:
         master.start()
         slave.start()
         group.create_topic()
-        group.send(40)
+        group.send(80)  # some into each queue
         until_equal(master, slave)
         # A master that calls everything old sends readers away; the slave, which does not, back.
         until(lambda: TOPIC in topics_at(slave.address), "the slave knows the topic")
