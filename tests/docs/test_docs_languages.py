@@ -31,3 +31,12 @@ def test_both_languages_show_the_same(page: Page) -> None:
 def test_each_language_leads_to_the_other(page: Page) -> None:
     assert page.links[0] == page.twin.path.name
     assert page.twin.links[0] == page.path.name
+
+
+@pytest.mark.parametrize("page", TRANSLATED, ids=lambda page: page.name)
+def test_who_reads_chinese_stays_in_chinese(page: Page) -> None:
+    """A link to a page that has a twin leads to the twin; the first link is the way out."""
+    chinese = page.twin
+    places = [(chinese.path.parent / link.partition("#")[0]).resolve() for link in chinese.links]
+    known = {one.path for one in TRANSLATED} - {page.path}
+    assert not known.intersection(places)
