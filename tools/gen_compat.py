@@ -51,7 +51,7 @@ NOTES: Final[Mapping[int, str]] = {
     907: "always without slaves",
     90001: "of our own: undecided transactions, the oldest first",
     90002: "of our own: messages that wait for their moment, the soonest first",
-    90010: "of our own, as the next four: what a page of the dashboard shows, in one answer",
+    90010: "of our own, as the next five: what a page of the dashboard shows, in one answer",
 }
 
 HEAD: Final = """\

@@ -1,7 +1,7 @@
 """Everything that answers administrators, put together from the parts of a broker."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker.config import BrokerConfig
@@ -11,6 +11,7 @@ from tianzhou.broker.groups import Groups
 from tianzhou.broker.handlers.admin_broker import AdminBroker
 from tianzhou.broker.handlers.admin_clients import AdminClients
 from tianzhou.broker.handlers.admin_groups import AdminGroups
+from tianzhou.broker.handlers.admin_messages import AdminMessages
 from tianzhou.broker.handlers.admin_offsets import AdminOffsets
 from tianzhou.broker.handlers.admin_reset import AdminReset
 from tianzhou.broker.handlers.admin_topics import AdminTopics
@@ -51,6 +52,11 @@ class Administration:
     stats: Stats
     role: Callable[[], str]
     """What this broker is now, in RocketMQ's words."""
+    settable: Settable = field(init=False)
+    runtime: Runtime = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.settable, self.runtime = self._settable(), self._runtime()
 
     def handlers(self) -> dict[int, Handler]:
         config, store, clock, stats = self.config, self.store, self.clock, self.stats
@@ -63,9 +69,8 @@ class Administration:
             AdminOffsets(config, address, store, topics, groups, offsets, sessions, stats, clock),
             AdminReset(config, store, topics, groups, offsets, sessions),
             AdminClients(config, store, sessions, clock),
-            AdminBroker(
-                self._settable(), self._runtime(), stats, store, clock, self.timers.progress
-            ),
+            AdminBroker(self.settable, self.runtime, stats, store, clock, self.timers.progress),
+            AdminMessages(store, topics),
             Query(store, sessions),
             Refusals(),
         )

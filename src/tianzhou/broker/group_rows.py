@@ -23,6 +23,7 @@ from tianzhou.wire.look_bodies import (
     GroupRow,
     HeldQueue,
     Member,
+    PlannedMove,
     ReaderLook,
     Wanted,
 )
@@ -204,7 +205,9 @@ class GroupRows:
 
     # One of them
 
-    def one(self, name: str, rows: list[GroupRow], now_ms: int) -> GroupLook | None:
+    def one(
+        self, name: str, rows: list[GroupRow], now_ms: int, moves: tuple[PlannedMove, ...] = ()
+    ) -> GroupLook | None:
         """With what `all` said of it."""
         config = self.groups.get(name)
         if config is None:
@@ -219,6 +222,7 @@ class GroupRows:
             is_ordered=self.is_ordered(name),
             members=tuple(self._members(members, now_ms)) if members else (),
             message_model=described.message_model.value if described else "",
+            moves=moves,
             now_ms=now_ms,
             queues=tuple(self._queues(name, members, now_ms)),
             row=row,

@@ -16,8 +16,8 @@ from tianzhou.broker.delay import Delays
 from tianzhou.broker.group_rows import GroupRows
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.half_queue import HalfQueue
-from tianzhou.broker.handlers.admin_looks import AdminLooks, Waiting
-from tianzhou.broker.handlers.admin_raft import AdminRaft, look_at
+from tianzhou.broker.handlers.admin_looks import AdminLooks, Told, Waiting
+from tianzhou.broker.handlers.admin_raft import AdminRaft
 from tianzhou.broker.handlers.admin_replication import AdminReplication
 from tianzhou.broker.handlers.admin_waiting import AdminWaiting
 from tianzhou.broker.handlers.clients import Clients
@@ -176,6 +176,10 @@ def assemble(
         halves=halves.pending.__len__, held_pulls=pull.holds.__len__, timers=timers.__len__
     )
     raft, replication = AdminRaft(), AdminReplication(config.name, store, standing, durability)
+    told = Told(
+        facts=administration.runtime.table, config=administration.settable.table,
+        raft=raft.told, replication=replication.look,
+    )  # fmt: skip
     handlers = _served(
         administration,
         clients,
@@ -184,7 +188,7 @@ def assemble(
         EndTransaction(transactions, writer),
         Recall(config, store, permission, timers, writer, clock),
         AdminWaiting(config, store, writer, timers, halves, checks),
-        _looks(config, store, clock, core, watchdog, waiting),
+        _looks(config, store, clock, core, watchdog, waiting, told),
         Replies(config, admission, sessions, writer, clock),
         raft,
         replication,
@@ -213,6 +217,7 @@ def _looks(
     core: _Core,
     watchdog: Watchdog,
     waiting: Waiting,
+    told: Told,
 ) -> AdminLooks:
     topics, offsets, sessions, stats = core.topics, core.offsets, core.sessions, core.stats
     rows = GroupRows(
@@ -220,7 +225,9 @@ def _looks(
         lambda group: core.locks.is_locked(group, int(clock.monotonic_s() * 1000)),
         Lags(store, topics, offsets, sessions), watchdog.events,
     )  # fmt: skip
-    return AdminLooks(config, store, topics, sessions, core.permission, stats, rows, waiting, clock)
+    return AdminLooks(
+        config, store, topics, sessions, core.permission, stats, rows, waiting, told, clock
+    )
 
 
 class _Serves(Protocol):
@@ -251,7 +258,7 @@ def _measured(
         config=config, store=store, clock=clock, stats=core.stats, writer=core.writer, lags=lags,
         topics=core.topics, groups=core.groups, sessions=core.sessions, watchdog=watchdog,
         replication=replication.look,
-        raft=lambda: None if raft.group is None else look_at(raft.group),
+        raft=raft.told,
         counts={
             "held_pulls": core.pull.holds.__len__,
             "waiting_sends": core.writer.acks.__len__,

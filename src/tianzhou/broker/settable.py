@@ -80,13 +80,17 @@ class Settable:
 
     def text(self) -> bytes:
         """Every setting as `name=value`, under RocketMQ's name where it has one."""
+        return "".join(f"{key}={value}\n" for key, value in self.table().items()).encode()
+
+    def table(self) -> dict[str, str]:
+        """Every setting, by name."""
         values = {
             "brokerRole": self._role(),
             "storePathRootDir": self._root,
             **table_of(self.config),
             **table_of(self._store),
         }
-        return "".join(f"{key}={values[key]}\n" for key in sorted(values)).encode()
+        return {key: values[key] for key in sorted(values)}
 
 
 def table_of(settings: BrokerConfig | StoreConfig) -> dict[str, str]:

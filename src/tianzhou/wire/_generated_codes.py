@@ -164,6 +164,7 @@ class RequestCode(enum.IntEnum):
     LOOK_AT_TOPIC = 90012
     LOOK_AT_GROUPS = 90013
     LOOK_AT_GROUP = 90014
+    LOOK_AT_MESSAGES = 90015
     LOOK_AT_RAFT = 90020
     CHANGE_RAFT = 90021
     LOOK_AT_REPLICATION = 90030
@@ -385,6 +386,7 @@ SERVED_BY_BROKER: Final = frozenset(
         RequestCode.LOOK_AT_TOPIC,
         RequestCode.LOOK_AT_GROUPS,
         RequestCode.LOOK_AT_GROUP,
+        RequestCode.LOOK_AT_MESSAGES,
         RequestCode.LOOK_AT_RAFT,
         RequestCode.CHANGE_RAFT,
         RequestCode.LOOK_AT_REPLICATION,

@@ -159,6 +159,33 @@ class ListWaitingRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     topic: str | None = None
 
 
+class LookAtBrokerRequest(ExtFields, frozen=True, kw_only=True, gc=False):
+    """Asks a broker how it is; with `isWhole` also for all its facts and settings."""
+
+    is_whole: bool = field(name="isWhole", default=False)
+
+
+class LookAtGroupRequest(ExtFields, frozen=True, kw_only=True, gc=False):
+    """Asks for one group; with a topic also where a move to a moment would lead."""
+
+    group: str
+    topic: str | None = None
+    timestamp_ms: Int64 = field(name="timestamp", default=-1)
+
+
+class LookAtMessagesRequest(ExtFields, frozen=True, kw_only=True, gc=False):
+    """Asks for messages of a topic: by `id`, `key`, `time`, `newest` or `place`."""
+
+    topic: str
+    by: str
+    count: Int32
+    word: str | None = None
+    begin_timestamp_ms: Int64 = field(name="beginTimestamp", default=0)
+    end_timestamp_ms: Int64 = field(name="endTimestamp", default=4611686018427387903)
+    queue_id: Int32 = field(name="queueId", default=0)
+    offset: Int64 = 0
+
+
 class PromoteBrokerRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     """Makes a slave the master of its group."""
 

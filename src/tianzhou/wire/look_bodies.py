@@ -11,6 +11,8 @@ import msgspec
 
 from tianzhou.base.kinds import Bytes
 from tianzhou.wire.fastjson import BodyReader
+from tianzhou.wire.raft_bodies import RaftLook
+from tianzhou.wire.replication_bodies import ReplicationLook
 from tianzhou.wire.tables import SubscriptionGroupConfig, TopicConfig
 
 
@@ -121,12 +123,15 @@ class BrokerLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     busiest: tuple[TopicRow, ...]
     """Topics with the most traffic."""
     cluster: str
+    config: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    """Settings, as the next one by RocketMQ's names; both only if all was asked for."""
     damaged: int
     disk: Disk
     dispatch_behind: int
     """Bytes that are stored and not visible yet."""
     events: tuple[Event, ...]
     """What is so now, the longest first; then what was and is over."""
+    facts: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     flush_behind: int
     """Bytes that are stored and not on the medium yet."""
     get_per_second: float
@@ -139,8 +144,12 @@ class BrokerLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     put_p99_ms: float
     put_per_second: float
     put_today: int
+    raft: RaftLook | None = None
+    """Of a member of a Raft group."""
     refusal: str
     """Why it takes no messages."""
+    replication: ReplicationLook | None = None
+    """Its role, its log, and who follows it."""
     started_ms: int
     totals: Totals
     troubled: tuple[GroupRow, ...]
@@ -241,6 +250,15 @@ class HeldQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     topic: str
 
 
+class PlannedMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Where a group would go on in one queue."""
+
+    committed: int
+    """-1: the group never confirmed anything of it."""
+    queue_id: int
+    target: int
+
+
 class GroupLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Answer to LOOK_AT_GROUP."""
 
@@ -252,6 +270,8 @@ class GroupLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     members: tuple[Member, ...]
     message_model: str
     """Empty when no member is online."""
+    moves: tuple[PlannedMove, ...] = ()
+    """What a move that was asked about would do, in the queues of its topic."""
     now_ms: int
     queues: tuple[HeldQueue, ...]
     row: GroupRow

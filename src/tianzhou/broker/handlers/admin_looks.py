@@ -6,7 +6,7 @@ asked for, from tables that are there anyway.
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +17,7 @@ from tianzhou.base.probe import Histogram
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.group_rows import GroupRows, event_of, is_troubled, trouble
+from tianzhou.broker.handlers.admin_reset import at_moment
 from tianzhou.broker.kept import Kept
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.sessions import Client, Sessions
@@ -29,13 +30,18 @@ from tianzhou.store.read import ReadLimit
 from tianzhou.store.store import MessageStore
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire._generated_headers_admin import GroupRequest, TopicRequest
+from tianzhou.wire._generated_headers_admin import (
+    LookAtBrokerRequest,
+    LookAtGroupRequest,
+    TopicRequest,
+)
 from tianzhou.wire.look_bodies import (
     BrokerLook,
     Disk,
     GroupRow,
     GroupsLook,
     History,
+    PlannedMove,
     ProducerSeen,
     QueueLook,
     TopicLook,
@@ -43,6 +49,8 @@ from tianzhou.wire.look_bodies import (
     TopicsLook,
     Totals,
 )
+from tianzhou.wire.raft_bodies import RaftLook
+from tianzhou.wire.replication_bodies import ReplicationLook
 from tianzhou.wire.tables import TopicConfig
 
 TOP: Final = 10
@@ -64,6 +72,16 @@ class Waiting:
     timers: Callable[[], int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What other parts say of this broker."""
+
+    facts: Callable[[int], dict[str, str]]
+    config: Callable[[], dict[str, str]]
+    raft: Callable[[], RaftLook | None]
+    replication: Callable[[], ReplicationLook]
+
+
 @dataclass(slots=True)
 class AdminLooks:
     config: BrokerConfig
@@ -74,6 +92,7 @@ class AdminLooks:
     stats: Stats
     rows: GroupRows
     waiting: Waiting
+    told: Told
     clock: Clock
     _topics: Kept[list[TopicRow]] = field(init=False)
     _groups: Kept[list[GroupRow]] = field(init=False)
@@ -94,7 +113,8 @@ class AdminLooks:
 
     # The broker
 
-    def broker(self, _request: Request) -> Reply:
+    def broker(self, request: Request) -> Reply:
+        is_whole = LookAtBrokerRequest.from_ext(request.header.ext).is_whole
         stats, store, now_ms = self.stats, self.store, self.clock.now_ms()
         stats.tick(now_ms)
         marks = store.watermarks
@@ -109,10 +129,12 @@ class AdminLooks:
         look = BrokerLook(
             busiest=tuple(busy[:TOP]),
             cluster=self.config.cluster,
+            config=self.told.config() if is_whole else {},
             damaged=len(store.damaged),
             disk=self._disk(now_ms),
             dispatch_behind=marks.appended - marks.dispatched,
             events=tuple(map(event_of, self.rows.events()[:EVENTS_MAX])),
+            facts=self.told.facts(now_ms) if is_whole else {},
             flush_behind=marks.appended - marks.flushed,
             get_per_second=stats.transferred_rates()[0],
             history=History(puts=_rounded(puts), gets=_rounded(gets), step_s=STEP_S),
@@ -124,7 +146,9 @@ class AdminLooks:
             put_p99_ms=round(_percentile_s(stats.put_seconds, 0.99) * 1000, 3),
             put_per_second=stats.put_rates()[0],
             put_today=stats.puts.count - stats.today_morning[0],
+            raft=self.told.raft(),
             refusal=store.refusal,
+            replication=self.told.replication(),
             started_ms=stats.started_ms,
             totals=self._totals(groups, topics),
             troubled=tuple(sorted(filter(is_troubled, groups), key=trouble, reverse=True)[:TOP]),
@@ -275,13 +299,26 @@ class AdminLooks:
         return Reply(body=fastjson.encode(look))
 
     def group(self, request: Request) -> Reply:
-        name = GroupRequest.from_ext(request.header.ext).group
-        look = self.rows.one(name, self._groups.get(), self.clock.now_ms())
+        asked = LookAtGroupRequest.from_ext(request.header.ext)
+        name, moves = asked.group, tuple(self._moves(asked))
+        look = self.rows.one(name, self._groups.get(), self.clock.now_ms(), moves)
         if look is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {name[:128]} does not exist"
             )
         return Reply(body=fastjson.encode(look))
+
+    def _moves(self, asked: LookAtGroupRequest) -> Iterator[PlannedMove]:
+        """None for a topic that is not here: it may be on another broker."""
+        name = asked.topic or ""
+        topic = self.topics.get(name)
+        for queue_id in range(topic.read_queue_nums if topic else 0):
+            committed = self.rows.offsets.get(asked.group, name, queue_id)
+            yield PlannedMove(
+                committed=-1 if committed is None else committed,
+                queue_id=queue_id,
+                target=at_moment(self.store, queue_key(name, queue_id), asked.timestamp_ms),
+            )
 
 
 def _rate(flow: Flow | None, now_ms: int, *, of_size: bool = False) -> float:

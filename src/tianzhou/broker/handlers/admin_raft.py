@@ -38,6 +38,10 @@ class AdminRaft:
             )
         return self.group
 
+    def told(self) -> RaftLook | None:
+        """None: this broker is no member of a group."""
+        return None if self.group is None else look_at(self.group)
+
     def look(self, _request: Request) -> Reply:
         return Reply(body=fastjson.encode(look_at(self._group())))
 

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from tianzhou.base.kinds import queue_key
+from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups import Groups
@@ -29,6 +29,11 @@ from tianzhou.wire.queues import (
 )
 
 log: Final = logging.getLogger("tianzhou.broker")
+
+
+def at_moment(store: MessageStore, key: QueueKey, timestamp_ms: int) -> int:
+    """Where a group goes on that is moved to this moment; before 1970 stands for the end."""
+    return store.max_offset(key) if timestamp_ms < 0 else store.offset_by_time(key, timestamp_ms)
 
 
 @dataclass(slots=True)
@@ -90,10 +95,7 @@ class AdminReset:
                     f"{low} to {high}",
                 )
             return asked.offset
-        if asked.timestamp_ms < 0:
-            target = high
-        else:
-            target = self.store.offset_by_time(key, asked.timestamp_ms)
+        target = at_moment(self.store, key, asked.timestamp_ms)
         committed = self.offsets.get(asked.group, asked.topic, queue_id)
         if asked.is_force or committed is None:
             return target

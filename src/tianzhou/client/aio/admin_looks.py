@@ -1,16 +1,23 @@
 """Pages of a dashboard: one request to each broker, whatever there is on it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from tianzhou.base.errors import TianzhouError
+from tianzhou.base.errors import TianzhouError, UsageError
 from tianzhou.base.kinds import Bytes
 from tianzhou.client.aio.admin_calls import AdminCalls
+from tianzhou.client.core.admin_results import LATEST, BrokerPlace
 from tianzhou.client.core.looks import Looked, groups_together, topics_together
-from tianzhou.client.errors import GroupNotExist, TopicNotExist, TopicNotFound
+from tianzhou.client.errors import GroupNotExist, NoRoute, TopicNotExist, TopicNotFound
+from tianzhou.record.message import MessageView, decode_all
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire._generated_headers_admin import GroupRequest, TopicRequest
+from tianzhou.wire._generated_headers_admin import (
+    LookAtBrokerRequest,
+    LookAtGroupRequest,
+    LookAtMessagesRequest,
+    TopicRequest,
+)
 from tianzhou.wire.fields import ExtFields
 from tianzhou.wire.look_bodies import (
     BrokerLook,
@@ -40,6 +47,13 @@ class Looks:
         """Rates, disks, busy topics, groups in trouble, what watchdogs found."""
         return await self._ask(RequestCode.LOOK_AT_BROKER, decode_broker_look)
 
+    async def broker(self, name: str) -> tuple[BrokerLook, BrokerPlace]:
+        """One broker with all its facts and settings, and where its group is known to be."""
+        place = _known(name, await self._calls.places())
+        fields = LookAtBrokerRequest(is_whole=True)
+        _, body = await self._calls.ask(_nearest(place), RequestCode.LOOK_AT_BROKER, fields)
+        return decode_broker_look(body), place
+
     async def topics(self) -> tuple[list[TopicRow], Looked[TopicsLook]]:
         """All topics, those of the brokers included; and who was asked."""
         looked = await self._ask(RequestCode.LOOK_AT_TOPICS, decode_topics_look)
@@ -60,19 +74,48 @@ class Looks:
             raise TopicNotFound(name, "no broker has it")
         return looked
 
-    async def group(self, name: str) -> Looked[GroupLook]:
-        """Raises GroupNotExist if no broker has it."""
-        fields = GroupRequest(group=name)
+    async def group(
+        self, name: str, *, move_in: str | None = None, time_ms: int = LATEST
+    ) -> Looked[GroupLook]:
+        """With `move_in` also what a move in this topic, to this moment, would do. Raises
+        GroupNotExist if no broker has the group."""
+        fields = LookAtGroupRequest(group=name, topic=move_in, timestamp_ms=time_ms)
         looked = await self._ask(RequestCode.LOOK_AT_GROUP, decode_group_look, fields)
         if not looked.found and not looked.missing:
             code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             raise GroupNotExist("every broker", code, f"group {name} does not exist")
         return looked
 
+    async def messages(
+        self, wanted: LookAtMessagesRequest, *, broker: str | None = None
+    ) -> tuple[list[MessageView], Looked[bytes]]:
+        """Messages of a topic on one broker or all, the oldest first, and who was asked. Raises
+        TopicNotFound."""
+        looked = await self._ask(RequestCode.LOOK_AT_MESSAGES, bytes, wanted, only=broker)
+        if not looked.found and not looked.missing:
+            raise TopicNotFound(wanted.topic, "no broker has it")
+        found = [message for records in looked.found.values() for message in decode_all(records)]
+        found.sort(key=lambda message: (message.store_timestamp, message.physical_offset))
+        return found, looked
+
     async def _ask(
-        self, code: int, decode: Callable[[Bytes], T], fields: ExtFields | None = None
+        self,
+        code: int,
+        decode: Callable[[Bytes], T],
+        fields: ExtFields | None = None,
+        *,
+        only: str | None = None,
     ) -> Looked[T]:
-        masters = await self._calls.masters()
+        places = await self._calls.places()
+        nearest = {
+            place.name: _nearest(place)
+            for place in places
+            if place.name not in self._calls.left_out
+        }
+        if not nearest:
+            raise NoRoute("the name server knows no broker; is one running, and registered?")
+        if only is not None:
+            nearest = {only: _nearest(_known(only, places))}
         missing: dict[str, str] = {}
 
         async def one(name: str, address: str) -> T | None:
@@ -85,6 +128,20 @@ class Looks:
                 return None
             return decode(body)
 
-        answers = await asyncio.gather(*(one(name, masters[name]) for name in masters))
-        found = {n: a for n, a in zip(masters, answers, strict=True) if a is not None}
+        answers = await asyncio.gather(*(one(name, nearest[name]) for name in nearest))
+        found = {n: a for n, a in zip(nearest, answers, strict=True) if a is not None}
         return Looked(found, missing)
+
+
+def _known(name: str, places: Iterable[BrokerPlace]) -> BrokerPlace:
+    known = {place.name: place for place in places}
+    if name not in known:
+        raise UsageError(
+            f"no broker {name} is known to the name server; it knows: {', '.join(known) or 'none'}"
+        )
+    return known[name]
+
+
+def _nearest(place: BrokerPlace) -> str:
+    """The master; where there is none, a slave knows how it was."""
+    return place.addresses[min(place.addresses)]

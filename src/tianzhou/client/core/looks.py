@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from tianzhou.client.core.admin_results import BrokerPlace
+from tianzhou.client.core.copies import Worry, worries
 from tianzhou.client.core.routing import MASTER
 from tianzhou.wire.look_bodies import BrokerLook, Disk, Event, GroupRow, TopicRow
 
@@ -155,9 +156,16 @@ def alarms(
     looked: Looked[BrokerLook], now_ms: int, places: Iterable[BrokerPlace] = ()
 ) -> list[Alarm]:
     """In words, the worst first; `now_ms` is the clock of whoever looks."""
+    known = {place.name: place for place in places}
     found = [
-        Alarm(Level.PROBLEM, "broker", place.name, said, "start it, or let another take over")
-        for place in places
+        Alarm(
+            Level.PROBLEM,
+            "broker",
+            place.name,
+            said,
+            f"start it, or let another take over: tianzhou broker promote {place.name}",
+        )
+        for place in known.values()
         if MASTER not in place.addresses
         for said in ("it has no master: its messages can be read, and none can be sent to it",)
     ]
@@ -167,10 +175,18 @@ def alarms(
     ]
     for look in looked.found.values():
         found += _broker_alarms(look, now_ms)
+        found += [
+            Alarm(_level(worry), "broker", look.name, worry.said, worry.mend)
+            for worry in worries(look, known.get(look.name))
+        ]
     found += _event_alarms(e for look in looked.found.values() for e in look.events)
     troubled = groups_together(r for b in looked.found.values() for r in b.troubled)
     found += _group_alarms(troubled, now_ms)
     return sorted(found, key=lambda alarm: alarm.level is not Level.PROBLEM)
+
+
+def _level(worry: Worry) -> Level:
+    return Level.PROBLEM if worry.is_problem else Level.WARNING
 
 
 def _broker_alarms(look: BrokerLook, now_ms: int) -> Iterator[Alarm]:

@@ -113,10 +113,12 @@ class DeadLetterBox:
 class Looks:
     def __init__(self, inner: admin_looks.Looks) -> None:
         self.brokers = blocking(inner.brokers)
+        self.broker = blocking(inner.broker)
         self.topics = blocking(inner.topics)
         self.groups = blocking(inner.groups)
         self.topic = blocking(inner.topic)
         self.group = blocking(inner.group)
+        self.messages = blocking(inner.messages)
 
 
 class Transactions:

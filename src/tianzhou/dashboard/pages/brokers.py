@@ -1,42 +1,47 @@
-"""One broker: what it says of itself, its settings, and taking it out of service."""
+"""One broker: how it is, who has copies of its log, its settings, and taking it out of service."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tianzhou.client.core.copies import copies, worries
 from tianzhou.client.core.looks import forecast
 from tianzhou.dashboard.here import Here, field_of
 from tianzhou.dashboard.render import segment
 
+WRITE = 2
+
 
 async def show(here: Here, request: Request) -> Response:
     name = request.path_params["name"]
-    admin = await here.admin()
-    told, config = await admin.brokers.status(name), await admin.brokers.config(name)
-    look = (await admin.looks.brokers()).found.get(name)
+    look, place = await (await here.admin()).looks.broker(name)
+    facts = {
+        key: value
+        for key, value in sorted(look.facts.items())
+        # Of thread pools there are none here; delays have a page.
+        if not key.startswith("scheduleMessageOffset") and "ThreadPool" not in key
+    }
     return here.show(
-        request, "broker.html", nav="overview", title=name, name=name, told=told,
-        config=sorted(config.items()), look=look, forecast=forecast(look.disk) if look else None,
+        request, "broker.html", nav="overview", title=name, name=name, look=look, place=place,
+        forecast=forecast(look.disk), copies=copies(look, place), facts=facts,
+        worries=list(worries(look, place)), has_master=0 in place.addresses,
     )  # fmt: skip
 
 
 async def ask_drain(here: Here, request: Request) -> Response:
     name = request.path_params["name"]
-    admin = await here.admin()
-    looked = await admin.looks.brokers()
-    look = looked.found.get(name)
-    address = (await admin.brokers.status(name)).address
-    is_drained = look is not None and not look.permission & 2
-    others = sorted(other for other in looked.found if other != name)
+    look, place = await (await here.admin()).looks.broker(name)
+    address = place.addresses[min(place.addresses)]
+    is_drained = not look.permission & WRITE
+    others = sorted({other.name for other in await (await here.admin()).brokers.all()} - {name})
     if is_drained:
         facts = [f"{name} at {address} takes messages again; producers see it within 30 seconds."]
     else:
         elsewhere = f"They go to {', '.join(others)}." if others else (
             "There is no other broker: sending fails until this is undone."
         )  # fmt: skip
-        lag = look.totals.lag if look else 0
         facts = [
             f"{name} at {address} refuses new messages. {elsewhere}",
-            f"Consumers go on reading; {lag:,} messages there are not read yet.",
+            f"Consumers go on reading; {look.totals.lag:,} messages there are not read yet.",
             "It is safe to stop it when nobody writes and nothing is left to read.",
         ]
     return here.show(

@@ -4,9 +4,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.base.errors import UsageError
+from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX
+from tianzhou.client.errors import TopicNotFound
 from tianzhou.dashboard.here import Here, field_of, form_of
 from tianzhou.dashboard.payload import preview
 from tianzhou.dashboard.render import segment
+from tianzhou.record.message import MessageView
+from tianzhou.wire._generated_headers_admin import LookAtMessagesRequest
 
 COUNT = 100
 
@@ -22,12 +26,21 @@ async def listed(here: Here, request: Request) -> Response:
 
 async def show(here: Here, request: Request) -> Response:
     group = request.path_params["group"]
-    letters = await (await here.admin()).dead_letters.peek(group, count=COUNT)
+    letters = await _newest(here, group)
     newest = [(letter, preview(letter.body)) for letter in reversed(letters)]
     return here.show(
         request, "dead_letter_box.html", nav="dead", title=f"Dead letters of {group}",
         group=group, letters=newest, count=COUNT,
     )  # fmt: skip
+
+
+async def _newest(here: Here, group: str) -> list[MessageView]:
+    """The oldest of them first."""
+    wanted = LookAtMessagesRequest(topic=DEAD_LETTER_PREFIX + group, by="newest", count=COUNT)
+    try:
+        return (await (await here.admin()).looks.messages(wanted))[0]
+    except TopicNotFound:
+        return []  # the topic is made with the first of them
 
 
 async def ask_replay(here: Here, request: Request) -> Response:
@@ -58,9 +71,7 @@ async def replay(here: Here, request: Request) -> Response:
     group = request.path_params["group"]
     chosen = set(form_of(request).get("letter", []))
     box = (await here.admin()).dead_letters
-    letters = [
-        letter for letter in await box.peek(group, count=COUNT) if letter.offset_id in chosen
-    ]
+    letters = [letter for letter in await _newest(here, group) if letter.offset_id in chosen]
     if len(letters) < len(chosen):
         raise UsageError(
             f"{len(chosen) - len(letters)} of {len(chosen)} dead letters are not among the newest "

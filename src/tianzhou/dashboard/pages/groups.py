@@ -15,7 +15,8 @@ from tianzhou.dashboard.here import Here, field_of
 from tianzhou.dashboard.listing import listing
 from tianzhou.dashboard.moments import moment_ms
 from tianzhou.dashboard.render import segment
-from tianzhou.wire.look_bodies import GroupRow, HeldQueue
+from tianzhou.wire.look_bodies import GroupLook, GroupRow, HeldQueue
+from tianzhou.wire.queues import MessageQueue
 
 _SORTS: Final[Mapping[str, Callable[[GroupRow], Any]]] = {
     "lag": lambda row: (row.stuck, row.lag),
@@ -106,11 +107,14 @@ async def ask_reset(here: Here, request: Request) -> Response:
     admin = await here.admin()
     topic, where = asked.get("topic", ""), asked.get("where", "")
     values: dict[str, Any] = {"moves": None, "topic": topic, "where": where or "time"}
-    if topic and where:
-        time_ms = _time_ms(where, asked.get("time", ""))
-        moves = await admin.offsets.reset_to_time(name, topic, time_ms=time_ms, dry_run=True)
+    is_asked = bool(topic and where)
+    time_ms = _time_ms(where, asked.get("time", "")) if is_asked else LATEST
+    looks = (
+        await admin.looks.group(name, move_in=topic if is_asked else None, time_ms=time_ms)
+    ).found
+    if is_asked:
+        moves = _moves(topic, looks)
         values |= {"moves": moves, "facts": facts_of(name, topic, moves)}
-    looks = (await admin.looks.group(name)).found
     members = {m.client_id for look in looks.values() for m in look.members}
     return here.show(
         request,
@@ -124,6 +128,21 @@ async def ask_reset(here: Here, request: Request) -> Response:
         time=asked.get("time", ""),
         **values,
     )
+
+
+def _moves(topic: str, looks: Mapping[str, GroupLook]) -> list[OffsetMove]:
+    found = [
+        OffsetMove(
+            MessageQueue(topic=topic, broker_name=broker, queue_id=move.queue_id),
+            None if move.committed < 0 else move.committed,
+            move.target,
+        )
+        for broker, look in looks.items()
+        for move in look.moves
+    ]
+    if not found:
+        raise UsageError(f"no broker has a topic {topic}")
+    return found
 
 
 def facts_of(group: str, topic: str, moves: list[OffsetMove]) -> list[str]:

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.aio.admin import Admin
+from tianzhou.client.aio.admin_messages import ALWAYS_MS
 from tianzhou.client.core.trace import ConsumeBegun, ConsumeEnded, Published, TraceRecord
 from tianzhou.client.errors import TopicNotFound
 from tianzhou.dashboard.exports import csv_response
@@ -15,28 +15,37 @@ from tianzhou.dashboard.moments import moment_ms
 from tianzhou.dashboard.payload import payload_of, preview
 from tianzhou.record.message import MessageView
 from tianzhou.record.names import is_reserved
-from tianzhou.wire.queues import MessageQueue
+from tianzhou.wire._generated_headers_admin import LookAtMessagesRequest
 
 KINDS: Final = {"id": "message id", "key": "key", "time": "time", "place": "queue and offset"}
 COUNT: Final = 64
-SPAN_MS_DEFAULT: Final = 3_600_000
+TOPICS_MAX: Final = 1_000
+"""Names that a field offers."""
 
 
 async def search(here: Here, request: Request) -> Response:
     asked = request.query_params
     kind, topic = asked.get("by", "key"), asked.get("topic", "").strip()
     admin = await here.admin()
-    found = await _found(admin, request, here.clock.now_ms()) if topic else None
-    topics = [row.name for row in (await admin.looks.topics())[0] if not row.is_system]
+    wanted = _wanted(request) if topic else None
+    broker = asked.get("broker", "").strip() if kind == "place" else ""
+    found, looked = (
+        await admin.looks.messages(wanted, broker=broker or None) if wanted else (None, None)
+    )
+    # The NameServer knows them, so that the broker is asked for messages alone.
+    names = [name for name in await admin.topics.all(internal=True) if not name.startswith("%")]
     return here.show(
         request, "messages.html", nav="messages", title="Messages", by=kind, kinds=KINDS,
-        topic=topic, topics=topics, asked=dict(asked), count=COUNT,
+        topic=topic, topics=names[:TOPICS_MAX], asked=dict(asked), count=COUNT,
+        is_newest=wanted is not None and wanted.by == "newest",
+        missing=looked.missing if looked else {},
         messages=None if found is None else [(message, preview(message.body)) for message in found],
     )  # fmt: skip
 
 
 async def exported(here: Here, request: Request) -> Response:
-    found = await _found(await here.admin(), request, here.clock.now_ms())
+    wanted = _wanted(request)
+    found = (await (await here.admin()).looks.messages(wanted))[0] if wanted else []
     titles = ("topic", "queue", "offset", "message_id", "stored_ms", "tag", "keys", "body")
     return csv_response(
         "messages",
@@ -49,40 +58,45 @@ async def exported(here: Here, request: Request) -> Response:
     )  # fmt: skip
 
 
-async def _found(admin: Admin, request: Request, now_ms: int) -> list[MessageView]:
-    """Never an address that stands in an id: brokers of the topic's route are asked."""
+def _wanted(request: Request) -> LookAtMessagesRequest | None:
+    """What the form asks for; None: it is not filled in."""
     asked = request.query_params
     kind, topic = asked.get("by", "key"), asked.get("topic", "").strip()
     word = asked.get("word", "").strip()
     if kind == "time":
-        first, last = asked.get("from", ""), asked.get("to", "")
-        end_ms = moment_ms(last) if last else now_ms
-        begin_ms = moment_ms(first) if first else end_ms - SPAN_MS_DEFAULT
-        return await admin.messages.between(
-            topic, begin_ms=begin_ms, end_ms=end_ms + 1, count=COUNT
-        )
+        return _wanted_of_time(topic, asked.get("from", ""), asked.get("to", ""))
     if kind == "place":
-        broker, queue, offset = (asked.get(name, "").strip() for name in ("broker", "queue", "at"))
+        queue, offset = asked.get("queue", "").strip(), asked.get("at", "").strip()
         if not queue.isdecimal() or not offset.isdecimal():
             raise UsageError(f"queue {queue!r} and offset {offset!r} must be numbers")
-        if not broker:
-            broker = next(iter((await admin.looks.topic(topic)).found))
-        place = MessageQueue(topic=topic, broker_name=broker, queue_id=int(queue))
-        return await admin.messages.at(place, int(offset), count=1)
-    if not word:
-        return []
-    if kind == "id":
-        one = await admin.messages.by_id(topic, word)
-        return [one] if one else []
-    return await admin.messages.by_key(topic, word, count=COUNT)
+        return LookAtMessagesRequest(
+            topic=topic, by="place", count=1, queue_id=int(queue), offset=int(offset)
+        )
+    if kind not in KINDS:
+        raise UsageError(f"{kind!r} is none of {', '.join(KINDS)}")
+    return LookAtMessagesRequest(topic=topic, by=kind, count=COUNT, word=word) if word else None
+
+
+def _wanted_of_time(topic: str, first: str, last: str) -> LookAtMessagesRequest:
+    """From a moment on; or, without one, the newest."""
+    end_ms = moment_ms(last) + 1 if last else ALWAYS_MS
+    if not first:
+        return LookAtMessagesRequest(topic=topic, by="newest", count=COUNT, end_timestamp_ms=end_ms)
+    begin_ms = moment_ms(first)
+    if begin_ms >= end_ms:
+        raise UsageError("the moment from which is behind the one up to which")
+    return LookAtMessagesRequest(
+        topic=topic, by="time", count=COUNT, begin_timestamp_ms=begin_ms, end_timestamp_ms=end_ms
+    )
 
 
 async def _one(here: Here, request: Request) -> MessageView:
     topic, message_id = request.path_params["topic"], request.path_params["id"]
-    found = await (await here.admin()).messages.by_id(topic, message_id)
-    if found is None:
+    wanted = LookAtMessagesRequest(topic=topic, by="id", count=1, word=message_id)
+    found, _ = await (await here.admin()).looks.messages(wanted)
+    if not found:
         raise UsageError(f"topic {topic} has no message {message_id}; it may have expired")
-    return found
+    return found[0]
 
 
 async def show(here: Here, request: Request) -> Response:

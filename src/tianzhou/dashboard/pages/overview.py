@@ -7,6 +7,7 @@ from itertools import zip_longest
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tianzhou.client.core.copies import copies
 from tianzhou.client.core.looks import alarms, forecast, groups_together, topics_together
 from tianzhou.dashboard.here import Here
 from tianzhou.wire.look_bodies import BrokerLook
@@ -17,6 +18,7 @@ ROWS = 10
 async def show(here: Here, request: Request) -> Response:
     admin = await here.admin()
     looked, places = await admin.looks.brokers(), await admin.brokers.all()
+    known = {place.name: place for place in places}
     brokers = [looked.found[name] for name in sorted(looked.found)]
     groups = groups_together(row for look in brokers for row in look.troubled)
     topics = topics_together(row for look in brokers for row in look.busiest)
@@ -28,7 +30,9 @@ async def show(here: Here, request: Request) -> Response:
         nav="overview",
         title="Overview",
         alarms=alarms(looked, here.clock.now_ms(), places),
-        slaves={place.name: len(place.addresses) - 1 for place in places},
+        copies={look.name: copies(look, known.get(look.name)) for look in brokers},
+        masters={place.name for place in places if 0 in place.addresses},
+        missing=looked.missing,
         over=[e for look in brokers for e in look.events if e.ended_ms][:ROWS],
         brokers=brokers,
         forecasts={look.name: forecast(look.disk) for look in brokers},

@@ -1,0 +1,178 @@
+"""Copies of a broker's log as pages show them: who has how much of it, and what that means.
+
+A group is a master with slaves, or members of Raft. The master, or leader, knows of all others;
+whoever has none knows of itself alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from tianzhou.client.core.admin_results import BrokerPlace
+from tianzhou.client.core.routing import MASTER
+from tianzhou.wire.look_bodies import BrokerLook
+from tianzhou.wire.raft_bodies import RaftLook, RaftPeer
+from tianzhou.wire.replication_bodies import ReplicationLook, SlaveLook
+
+Mark = Literal["", "good", "warn", "bad"]
+
+AWAY: Final = "away"
+UNKNOWN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One of those who keep the log."""
+
+    name: str
+    address: str
+    role: str
+    state: str
+    mark: Mark
+    """How `state` is to be taken."""
+    reached: int
+    """Up to where it has the log on its disk: bytes, or entries of Raft; -1: not known."""
+    lag: int = 0
+    lag_ms: int = UNKNOWN
+    """How long ago the first of it was written; -1: not known."""
+    broker_id: int = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    rows: tuple[Copy, ...]
+    is_raft: bool
+    end: int
+    """Where the log of whoever answered ends, in the unit of `reached`."""
+
+    @property
+    def in_sync(self) -> int:
+        return sum(row.mark == "good" for row in self.rows)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is nobody else, and nobody is missed."""
+        return len(self.rows) == 1 and not self.is_raft
+
+
+def copies(look: BrokerLook, place: BrokerPlace | None = None) -> Copies:
+    """`place` is what the name server knows of the group: also who does not follow."""
+    if look.raft is not None:
+        return Copies(tuple(_members(look.raft)), True, look.raft.last)
+    told = look.replication
+    if told is None:
+        return Copies((), False, 0)
+    addresses = dict(place.addresses) if place is not None else {}
+    rows = _of_master(told, addresses) if told.role == "MASTER" else _of_slave(told, addresses)
+    return Copies(tuple(rows), False, max(told.end, told.master_end))
+
+
+# Master and slaves
+
+
+def _of_master(told: ReplicationLook, addresses: dict[int, str]) -> Iterator[Copy]:
+    address = addresses.pop(MASTER, "")
+    yield Copy("master", address, "master", "takes messages", "good", told.end, broker_id=MASTER)
+    for slave in sorted(told.slaves, key=lambda one: one.broker_id):
+        known = addresses.pop(slave.broker_id, "")
+        yield _slave(slave, known or slave.address)
+    for broker_id, lost in sorted(addresses.items()):
+        state = "does not follow"
+        yield Copy(f"slave {broker_id}", lost, "slave", state, "bad", UNKNOWN, broker_id=broker_id)
+
+
+def _slave(slave: SlaveLook, address: str) -> Copy:
+    name = f"slave {slave.broker_id}" if slave.broker_id > 0 else "slave"
+    state, mark = ("in sync", "good") if slave.is_in_sync else ("behind", "warn")
+    return Copy(
+        name, address, "slave", state, mark, slave.acked, slave.lag_bytes, slave.lag_ms,
+        slave.broker_id,
+    )  # fmt: skip
+
+
+def _of_slave(told: ReplicationLook, addresses: dict[int, str]) -> Iterator[Copy]:
+    """There is no master that could be asked."""
+    for broker_id, address in sorted(addresses.items()):
+        name = "master" if broker_id == MASTER else f"slave {broker_id}"
+        if broker_id != told.broker_id:
+            yield Copy(name, address, name.partition(" ")[0], "not asked", "", UNKNOWN)
+            continue
+        state = "follows" if told.is_connected else told.last_error or "follows no master"
+        lag = max(told.master_end - told.end, 0)
+        mark: Mark = "warn" if told.is_connected else "bad"
+        yield Copy(name, address, "slave", state, mark, told.end, lag, broker_id=broker_id)
+
+
+# Raft
+
+
+def _members(told: RaftLook) -> Iterator[Copy]:
+    for peer in told.peers:
+        state, mark = _member_state(told, peer)
+        role = "leader" if peer.name == told.leader else "follower" if peer.is_voter else "learner"
+        reached = told.last if peer.name == told.member else peer.match
+        lag = max(told.last - reached, 0) if reached >= 0 else 0
+        yield Copy(peer.name, peer.address, role, state, mark, reached, lag)
+
+
+def _member_state(told: RaftLook, peer: RaftPeer) -> tuple[str, Mark]:
+    if not peer.is_connected:
+        return AWAY, "bad"
+    if peer.is_in_doubt:
+        return "in doubt: it is being repaired", "bad"
+    if peer.name == told.leader:
+        return "takes messages", "good"
+    if not told.leader:
+        return "knows no leader", "bad"
+    # Only the leader knows how far the others are.
+    if not told.is_leading or peer.match >= told.commit:
+        return "in sync", "good"
+    return "behind", "warn"
+
+
+# What is wrong with them
+
+
+class Worry(NamedTuple):
+    said: str
+    mend: str
+    is_problem: bool = False
+    """Whether something does not work, and not only may not for long."""
+
+
+def worries(look: BrokerLook, place: BrokerPlace | None = None) -> Iterator[Worry]:
+    if look.raft is not None:
+        yield from _raft_worries(look.name, look.raft)
+    elif look.replication is not None and look.replication.role == "MASTER":
+        yield from _slave_worries(look.name, look.replication.copies_needed, copies(look, place))
+
+
+def _slave_worries(name: str, needed: int, known: Copies) -> Iterator[Worry]:
+    if needed > known.in_sync:
+        said = f"producers wait for {needed} copies of a message, and there are {known.in_sync}"
+        change = f"tianzhou broker config {name} --set inSyncReplicas={max(known.in_sync, 1)}"
+        yield Worry(said, f"start its slaves, or ask for fewer copies: {change}", is_problem=True)
+    for row in known.rows:
+        where = f"{row.name} at {row.address}"
+        if row.mark == "bad":
+            yield Worry(f"{where} does not follow it", "is it running? its own log says why")
+        elif row.mark == "warn":
+            mend = "it catches up when less is sent; is its disk or network slow?"
+            yield Worry(f"{where} is {row.lag:,} bytes behind", mend)
+
+
+def _raft_worries(name: str, told: RaftLook) -> Iterator[Worry]:
+    voters = [peer for peer in told.peers if peer.is_voter]
+    there = sum(peer.is_connected and not peer.is_in_doubt for peer in voters)
+    if not told.leader:
+        said = f"nobody leads it: {there} of {len(voters)} members are there"
+        yield Worry(said, f"tianzhou raft status {name}", is_problem=True)
+        return
+    spare = there - (len(voters) // 2 + 1)
+    left = f"{spare} more may fail" if spare > 0 else "if one more fails, it takes no messages"
+    for peer in told.peers:
+        if not peer.is_connected:
+            yield Worry(f"member {peer.name} at {peer.address} is away; {left}", "start it again")
+        elif peer.is_in_doubt:
+            said = f"member {peer.name} may have forgotten something, and is being repaired; {left}"
+            yield Worry(said, "it mends itself while the others are there")
