@@ -61,6 +61,71 @@ def test_a_single_broker_is_tried_again_after_a_pause(mq: RunningBroker, run: Ru
     run(body)
 
 
+def test_a_pause_ends_when_the_route_leads_elsewhere(mq: RunningBroker, run: Run) -> None:
+    """A group that changes its master has the next one in a moment, and name servers know it then:
+    asking once, when the first try fails, is too early."""
+
+    async def body() -> None:
+        async with another(mq) as other:
+            mq.create_topic("moved")
+            async with Producer("makers", nameserver=mq.nameserver) as producer:
+                await producer.send(Message("moved", b"0"))
+                with mq.faults.refuse_sends(ResponseCode.SERVICE_NOT_AVAILABLE) as refused:
+                    sending = asyncio.ensure_future(producer.send(Message("moved", b"1")))
+                    await mq.until(lambda: refused.hits == 2)
+                    other.create_topic("moved")
+                    sent = await sending
+                    assert refused.hits == 2
+        assert sent.queue.broker_name == "broker-b"
+
+    run(body)
+
+
+class Relay:
+    """Stands before a NameServer and counts who asks for routes."""
+
+    def __init__(self, target: str) -> None:
+        self._host, _, port = target.rpartition(":")
+        self._port = int(port)
+        self.asked = 0
+        self.ended = asyncio.Event()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection(self._host, self._port)
+        back = asyncio.ensure_future(self._copy(from_server, writer))
+        await self._copy(reader, to_server)
+        to_server.close()
+        await back
+        writer.close()
+        await writer.wait_closed()
+        self.ended.set()
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            self.asked += data.count(b'"code":%d,' % RequestCode.GET_ROUTEINFO_BY_TOPIC)
+            writer.write(data)
+
+
+def test_name_servers_are_asked_less_and_less_often(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        mq.create_topic("stuck")
+        relay = Relay(mq.nameserver)
+        async with await asyncio.start_server(relay, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            async with Producer("makers", nameserver=f"127.0.0.1:{port}") as producer:
+                await producer.send(Message("stuck", b"0"))
+                assert relay.asked == 1
+                with mq.faults.refuse_sends(ResponseCode.SERVICE_NOT_AVAILABLE):
+                    sends = [producer.send(Message("stuck", b"1")) for _ in range(50)]
+                    done = await asyncio.gather(*sends, return_exceptions=True)
+            await relay.ended.wait()
+        assert all(isinstance(one, SendFailed) for one in done)
+        # At 0, 50, 150 and 350 ms of the half second that three tries take, for all of them.
+        assert 3 <= relay.asked <= 6
+
+    run(body)
+
+
 def test_all_tries_fail_and_the_error_says_where(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:

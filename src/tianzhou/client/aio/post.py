@@ -51,7 +51,12 @@ PAUSE_S: Final = 0.1
 """Before a broker is tried again that just failed, when there is no other. Each next pause is
 four times as long."""
 PAUSE_GROWTH: Final = 4
-REFRESH_S: Final = 1.0
+REFRESH_S: Final = 0.05
+"""After this the name server is asked again if it knew nothing new; each next time after twice as
+long. A group that hands over has its next master in less than a tenth of a second."""
+REFRESH_S_MAX: Final = 1.0
+CALM_S: Final = 1.0
+"""So long after the last failure nobody asks any more."""
 
 _REFUSALS: Final = (Unreachable, NoRoute, RemoteError)
 """After these a message is nowhere."""
@@ -72,7 +77,8 @@ class Post:
         self.rotation = Rotation(options.queue_choice, self.latencies, random.randrange)
         self.fields = SendFields(group, DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES)
         self._waiting: set[asyncio.Task[None]] = set()
-        self._refreshed_s: dict[str, float] = {}
+        self._troubled_s: dict[str, float] = {}
+        """When a send to the topic failed last, of topics whose route is being asked for."""
         self.is_closed = False
 
     def deliver(
@@ -105,17 +111,43 @@ class Post:
         task.add_done_callback(ended)
 
     def refresh_soon(self, topic: str) -> None:
-        """A broker is gone, or a topic was made: the name server may know more by now. Nobody
-        waits for the answer, and however many sends ask for it, it is asked once a second."""
-        now_s = self.loop.time()
-        if now_s - self._refreshed_s.get(topic, -REFRESH_S) >= REFRESH_S and not self.is_closed:
-            self._refreshed_s[topic] = now_s
-            self.later(self._refresh(topic), _log_refresh_failed)
+        """A broker is gone, or a topic was made: the name server may know more by now, or in a
+        moment. However many sends ask for it, one asks: at once, and then less and less often."""
+        is_asking = topic in self._troubled_s
+        self._troubled_s[topic] = self.loop.time()
+        if not is_asking and not self.is_closed:
+            self.later(self._ask_for_change(topic), _log_refresh_failed)
 
-    async def _refresh(self, topic: str) -> None:
-        # Deliveries go on with the old route if there is no new one, and say what fails.
-        with contextlib.suppress(TianzhouError):
-            await self.cluster.refresh(topic)
+    async def _ask_for_change(self, topic: str) -> None:
+        """Until the route leads elsewhere, or nobody needs that any more."""
+        before, pause_s = self.cluster.known_route(topic), REFRESH_S
+        try:
+            while self.loop.time() - self._troubled_s[topic] < CALM_S:
+                # Deliveries go on with the old route if there is no new one, and say what fails.
+                with contextlib.suppress(TianzhouError):
+                    route = await self.cluster.refresh(topic)
+                    if route != before and route.write_queues:
+                        return
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, REFRESH_S_MAX)
+        finally:
+            del self._troubled_s[topic]
+
+    async def pause(self, topic: str, pause_s: float) -> None:
+        """Until the time is over, or the route leads to a broker again that takes messages."""
+        changed = asyncio.Event()
+
+        def on_change(route: TopicRoute) -> None:
+            if route.write_queues:
+                changed.set()
+
+        stop_watching = self.cluster.watch_route(topic, on_change)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await changed.wait()
+        finally:
+            stop_watching()
 
     def choose(
         self, route: TopicRoute, pick: Pick | None, avoid: list[str], now_s: float
@@ -287,7 +319,6 @@ class Delivery:
             post.refresh_soon(self._parcel.topic)
             self.start()
         else:
-            post.refresh_soon(self._parcel.topic)
             post.later(self._start_after_pause(), self.give_up)
 
     def _may_go_on(self, error: TianzhouError) -> bool:
@@ -321,7 +352,8 @@ class Delivery:
     async def _start_after_pause(self) -> None:
         pause_s = PAUSE_S * PAUSE_GROWTH ** (len(self._tries) - 1)
         left_s = self._left_s(self._post.loop.time())
-        await asyncio.sleep(max(0.0, min(pause_s, left_s / 2)))
+        self._post.refresh_soon(self._parcel.topic)
+        await self._post.pause(self._parcel.topic, max(0.0, min(pause_s, left_s / 2)))
         if self._left_s(self._post.loop.time()) <= 0:
             self._done_with_failure(timed_out=True)
         else:
