@@ -1,8 +1,10 @@
-"""How hypothesis works here, and which signals the processes of tests can be stopped with."""
+"""How hypothesis works here, which signals the processes of tests can be stopped with, and what is
+told at the end."""
 
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 _EXAMPLES = 100
@@ -22,3 +24,19 @@ settings.load_profile("tianzhou")
 # Whoever runs the tests in the background lets Ctrl-C be ignored, and processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How long groups were simulated (tests/raft): the sum of what all processes did."""
+    told = [
+        value
+        for report in terminalreporter.getreports("passed")
+        for name, value in report.user_properties
+        if name == "simulated"
+    ]
+    if told:
+        seeds, simulated_s, wall_s = map(sum, zip(*told, strict=True))
+        terminalreporter.write_line(
+            f"raft: {seeds} seeds, {simulated_s / 3600:.2f} simulated hours, "
+            f"{simulated_s / wall_s:.0f} times real time on each process"
+        )

@@ -7,6 +7,8 @@ told.
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,14 +37,28 @@ DIGEST = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARES))
-def test_groups_keep_their_promises(share: int) -> None:
-    tally = Tally()
+def test_groups_keep_their_promises(
+    share: int, record_property: Callable[[str, object], None]
+) -> None:
+    tally, began_s = Tally(), time.monotonic()
     for seed in range(share * SEEDS_PER_SHARE, (share + 1) * SEEDS_PER_SHARE):
         tally.add(run_seed(seed))
     # A share in which little happens proves little.
     assert tally.simulated_us > HOURS * 3_600_000_000 / SHARES
     for what in ("acknowledged", "crashes", "elections", "partitions", "depositions"):
         assert tally.counts[what] >= SEEDS_PER_SHARE, tally.text(0)
+    # All shares together are told at the end of the tests.
+    told = (tally.seeds, tally.simulated_us / 1e6, time.monotonic() - began_s)
+    record_property("simulated", told)
+
+
+def test_shrinking_a_seed_that_passes_says_so() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tianzhou.testing.sim.raft_run", "--seed", "1", "--shrink"],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "seed 1 passes: there is nothing to leave out\n"
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from random import Random
 from types import TracebackType
 from typing import Final, NamedTuple
 
+from tianzhou.base.errors import UsageError
 from tianzhou.testing.sim.raft_clients import Clients
 from tianzhou.testing.sim.raft_faults import Faults
 from tianzhou.testing.sim.raft_knobs import US_PER_S, draw
@@ -81,7 +82,8 @@ def run_seed(
 def shrink(seed: int) -> frozenset[int]:
     """Leave out as many faults as possible so that the same complaint is still made."""
     complaint = _complaint(seed, frozenset())
-    assert complaint, f"seed {seed} fails at nothing"
+    if not complaint:
+        raise UsageError(f"seed {seed} passes: there is nothing to leave out")
     skip, size = frozenset[int](), 64
     while size:
         for first in range(1, 1000, size):
@@ -185,7 +187,12 @@ def main() -> None:
     options = parser.parse_args()
     skip = frozenset(int(number) for number in options.skip.split(",") if number)
     if options.shrink:
-        skip = shrink(options.seed)
+        if options.seed is None:
+            parser.error("--shrink needs a seed that fails: say --seed NUMBER")
+        try:
+            skip = shrink(options.seed)
+        except UsageError as error:
+            parser.exit(1, f"{error}\n")
     if options.seed is not None:
         trace = _tell if options.trace else None
         outcome = run_seed(options.seed, trace, skip=skip, first_faults=options.first_faults)
