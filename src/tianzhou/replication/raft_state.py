@@ -2,6 +2,7 @@
 
     state    term, vote and doubt: two slots of 512 bytes, at 0 and 4096, written in turn
     commit   how much of the log was known to be committed, a moment ago; a hint, never synced
+    marks    where entries stand in the log, see `raft_marks.py`; a hint, never synced
     group    JSON: the name of the group, of this member, and its memberships by index
 
 A slot or hint:
@@ -32,7 +33,8 @@ from tianzhou.store.files import File, Files, make_lasting_dirs
 DIRECTORY: Final = "raft"
 SLOT_BYTES: Final = 512
 SLOTS: Final = (0, 4096)
-_FILE_BYTES: Final = 8192
+_SIZES: Final = {"state": 8192, "commit": 8192, "marks": 0}
+"""Of new files."""
 _HEAD: Final = struct.Struct(">II")
 _FIELDS: Final = struct.Struct(">qqqq")
 _MAGIC: Final = 0x545A5253  # "TZRS"
@@ -91,6 +93,7 @@ class RaftFiles:
         self.directory = f"{root}/{DIRECTORY}"
         self._state: File | None = None
         self._commit: File | None = None
+        self._marks: File | None = None
         self._sequence = 0
 
     @property
@@ -102,8 +105,8 @@ class RaftFiles:
         """Make the files of a member that starts for the first time. The group comes last: what
         a crash leaves before it is made again."""
         make_lasting_dirs(self._files, self.directory)
-        for name in ("state", "commit"):
-            self._files.create(self._path(name), _FILE_BYTES).close()
+        for name, size in _SIZES.items():
+            self._files.create(self._path(name), size).close()
         self._open()
         self.save(state)
         self._files.sync_dir(self.directory)
@@ -112,12 +115,13 @@ class RaftFiles:
     def _open(self) -> None:
         self._state = self._files.open(self._path("state"))
         self._commit = self._files.open(self._path("commit"))
+        self._marks = self._files.open(self._path("marks"))
 
     def load(self) -> HardState | None:
         """The newest state; None if that may be lost, and with it a vote that was given."""
-        for name in ("state", "commit"):
+        for name, size in _SIZES.items():
             if not self._files.exists(self._path(name)):
-                self._files.create(self._path(name), _FILE_BYTES).close()
+                self._files.create(self._path(name), size).close()
         self._open()
         assert self._state is not None
         written = [data for at in SLOTS if any(data := self._state.pread(at, SLOT_BYTES))]
@@ -150,6 +154,11 @@ class RaftFiles:
         assert self._commit is not None
         slot = decode_slot(self._commit.pread(0, SLOT_BYTES)) or Slot(0, 0, 0, "")
         return LogIndex(slot.term), PhysicalOffset(slot.doubt)
+
+    @property
+    def marks_file(self) -> File:
+        assert self._marks is not None
+        return self._marks
 
     # The group
 
@@ -193,7 +202,7 @@ class RaftFiles:
             ) from error  # fmt: skip
 
     def close(self) -> None:
-        for file in (self._state, self._commit):
+        for file in (self._state, self._commit, self._marks):
             if file is not None:
                 file.close()
 

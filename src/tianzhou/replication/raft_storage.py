@@ -6,7 +6,7 @@ clients at once, because only then are their places known. What the node waits f
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from tianzhou.base.kinds import PhysicalOffset, QueueOffset, queue_key
 from tianzhou.base.limits import BLANK_BYTES_MIN
@@ -17,9 +17,11 @@ from tianzhou.raft.ready import Begin, HardState, Saved
 from tianzhou.raft.terms import Terms
 from tianzhou.record.chunk import RecordChunk, join
 from tianzhou.record.errors import RecordTooLarge
-from tianzhou.record.layout import BLANK, MAGIC_BLANK, SIZE_AND_MAGIC
+from tianzhou.record.layout import BLANK, MAGIC_BLANK
 from tianzhou.replication import raft_entry
-from tianzhou.replication.raft_entry import HEADER_BYTES, Header, header_at, header_chunk
+from tianzhou.replication.raft_entry import HEADER_BYTES, Header, header_chunk
+from tianzhou.replication.raft_finding import Entries, Found
+from tianzhou.replication.raft_marks import Mark, Marks, Spacing
 from tianzhou.replication.raft_places import Places
 from tianzhou.replication.raft_state import Group, RaftFiles
 from tianzhou.store.commit_log import Piece
@@ -29,17 +31,9 @@ from tianzhou.store.facts import store_time_of
 from tianzhou.store.scan import NOWHERE
 from tianzhou.store.store import Appended, MessageStore
 
+_SPACING: Final = Spacing()
 ENTRY_BYTES_MAX: Final = 4 << 20
 """A chunk that is larger becomes several entries, so that followers get it in parts."""
-
-
-class _Found(NamedTuple):
-    """An entry in the log: its header, and where it stands in the view of its file."""
-
-    header: Header
-    view: memoryview
-    at: int
-    place: PhysicalOffset
 
 
 class RaftStorage:
@@ -55,6 +49,7 @@ class RaftStorage:
         *,
         sound_end: PhysicalOffset = NOWHERE,
         on_loss: Callable[[PhysicalOffset], None] = lambda _end: None,
+        spacing: Spacing = _SPACING,
     ) -> None:
         """Of the log, what is before `sound_end` is used; the rest is cut off. `on_loss` is told
         before that if entries go which the member may have acknowledged."""
@@ -63,13 +58,15 @@ class RaftStorage:
         self._files = files
         self.group: Group = files.load_group()
         self._places = Places()
+        self._entries = Entries(store.log, self._places)
+        self._marks = Marks(files.marks_file, spacing.step_bytes)
         self.terms = Terms(self.group.start, (), self.group.start.index)
         self.members = MemberHistory(self.group.members[:1])
         self._time_ms = 0
         self._end = store.log.min_offset
         """Where the last entry ends. The log may end behind it, with a blank, if the disk was full
         when the next entry was to be written."""
-        self._load(sound_end)
+        self._load(sound_end, spacing.walk_bytes)
 
     # What is there
 
@@ -88,18 +85,18 @@ class RaftStorage:
 
     def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> Sequence[Entry]:
         """As `LogStorage` says."""
-        found, room = self._find(first), bytes_max
+        found, room = self._entries.find(first), bytes_max
         rows: list[Entry] = []
         while True:
             rows.append(self._decode(found))
             room -= found.header.payload_bytes
             if found.header.index == last:
                 return rows
-            found = self._next(found)
+            found = self._entries.next(found)
             if found.header.payload_bytes > room:
                 return rows
 
-    def _decode(self, found: _Found) -> Entry:
+    def _decode(self, found: Found) -> Entry:
         """Raises StoreDamaged if what comes from the disk is not what was written."""
         entry = raft_entry.decode(found.header, found.view, found.at)
         if entry.kind is Kind.CHUNK and found.place < self._store.log.hot_from:
@@ -120,14 +117,13 @@ class RaftStorage:
         """Where the entry ends in the commit log."""
         if index == self.terms.start.index:
             return self._store.log.min_offset
-        found = self._find(index)
-        return PhysicalOffset(found.place + found.header.entry_bytes)
+        return self._entries.find(index).end
 
     def _time_of(self, index: LogIndex) -> int:
         """Its store time, which what follows may need."""
         if index == self.terms.start.index:
             return 0
-        found = self._find(index)
+        found = self._entries.find(index)
         return store_time_of(found.view, found.at)
 
     def mark(self) -> bytes:
@@ -136,59 +132,25 @@ class RaftStorage:
         ranks = [(*queue.key, queue.min_offset) for queue in store.queues if queue.min_offset > 0]
         return json.dumps([store.log.min_offset, ranks]).encode()
 
-    # Finding entries
-
-    def _find(self, index: LogIndex) -> _Found:
-        known, place = self._places.at_or_before(index)
-        found = self._at(place)
-        while known < index:
-            found = self._next(found)
-            known = found.header.index
-        return found
-
-    def _at(self, place: PhysicalOffset) -> _Found:
-        segment = self._store.log.segment_at(place)
-        if segment is not None:
-            at = place - segment.start
-            header = header_at(segment.view, at, base=segment.start)
-            if header is not None:
-                return _Found(header, segment.view, at, place)
-        raise StoreDamaged(
-            self._store.log.directory, "no entry of the group begins here", offset=place
-        )
-
-    def _next(self, found: _Found) -> _Found:
-        return self._at(self._behind(found))
-
-    def _behind(self, found: _Found) -> PhysicalOffset:
-        """Where the next entry begins, or will."""
-        log, end = self._store.log, found.at + found.header.entry_bytes
-        place = PhysicalOffset(found.place + found.header.entry_bytes)
-        if place < log.end and end + 8 <= log.file_bytes:
-            room, magic = SIZE_AND_MAGIC.unpack_from(found.view, end)
-            if magic == MAGIC_BLANK:
-                return PhysicalOffset(place + room)
-        return place
-
     # Starting
 
-    def _load(self, sound_end: PhysicalOffset) -> None:
+    def _load(self, sound_end: PhysicalOffset, walk_bytes: int) -> None:
         """Walk over the headers, cut what is not a whole entry, and finish a new beginning."""
         log, group = self._store.log, self.group
         if log.min_offset < group.place or log.end < group.place:
             self._store.begin_again(group.place)
         self._keep_ranks()
         self._begin_behind(group.start)
-        place, sound_end, is_lost = log.min_offset, min(log.end, sound_end), False
+        sound_end, is_lost = min(log.end, sound_end), False
+        place = self._resume(sound_end, PhysicalOffset(sound_end - walk_bytes))
         while place + HEADER_BYTES <= sound_end:
-            segment = log.segment_at(place)
-            assert segment is not None
-            header = header_at(segment.view, place - segment.start, base=segment.start)
-            if header is None:
+            found = self._entries.maybe_at(place)
+            if found is None:
                 # Recovery leaves whole records, and the first of each entry is its header.
                 is_lost = True
                 break
-            if place + header.entry_bytes > sound_end:
+            header = found.header
+            if found.end > sound_end:
                 break  # not all of it was written, so nobody was told that it is here
             if not len(self._places):
                 self._begin_behind(Start(LogIndex(header.index - 1), header.prev_term))
@@ -198,15 +160,52 @@ class RaftStorage:
                     f"{self.last}; remove the directory: the others of the group repair it",
                     offset=place,
                 )  # fmt: skip
-            found = _Found(header, segment.view, place - segment.start, place)
-            self._note(found, store_time_of(segment.view, found.at))
-            place = self._behind(found)
+            self._note(found, store_time_of(found.view, found.at))
+            place = self._entries.behind(found)
         if is_lost or self.last < self._files.committed()[0]:
             self._on_loss(self._end)
         self._drop_rest()
         if group.damaged >= 0:
             self.group = group._replace(damaged=-1)
             self._files.save_group(self.group)
+
+    def _resume(self, sound_end: PhysicalOffset, walk_from: PhysicalOffset) -> PhysicalOffset:
+        """Take over what marks tell of the log before this place; where to walk on from there."""
+        start, marks = self._store.log.min_offset, self._marks.load()
+        live = [mark for mark in marks if mark.place >= start]
+        expired = len(marks) - len(live)
+        while live and not (live[-1].place <= walk_from and self._is_there(live[-1], sound_end)):
+            live.pop()
+        first = self._entries.maybe_at(start)
+        if not live or first is None:
+            self._marks.keep((), expired=0)
+            return start
+        self._marks.keep(live, expired=expired)
+        self._begin_behind(Start(LogIndex(first.header.index - 1), first.header.prev_term))
+        self._pass(first.header, start)
+        for mark in live:
+            if mark.place > start:
+                # Between two marks nothing begins that has one.
+                self.terms.extend(LogIndex(mark.index - 1), self.terms.last_term)
+                self._pass(mark, mark.place)
+        found = self._entries.at(live[-1].place)
+        self._end, self._time_ms = found.end, store_time_of(found.view, found.at)
+        return self._entries.behind(found)
+
+    def _is_there(self, mark: Mark, sound_end: PhysicalOffset) -> bool:
+        found = self._entries.maybe_at(mark.place)
+        if found is None or found.end > sound_end:
+            return False
+        return (found.header.index, found.header.term) == (mark.index, mark.term)
+
+    def _pass(self, entry: Mark | Header, place: PhysicalOffset) -> None:
+        """An entry of the log, known by its header or a mark."""
+        self._places.add(entry.index, place)
+        self.terms.extend(entry.index, entry.term)
+        if entry.kind is Kind.MEMBERS:
+            found = self._entries.at(place)
+            data = raft_entry.decode(found.header, found.view, found.at).data
+            self.members.append(entry.index, membership.decode(data))
 
     def _keep_ranks(self) -> None:
         """A queue whose messages had expired on the leader goes on with the rank it had there, and
@@ -228,15 +227,11 @@ class RaftStorage:
         self.members = MemberHistory(rows[-1:])
         self._end = self._store.log.min_offset
 
-    def _note(self, found: _Found, time_ms: int) -> None:
+    def _note(self, found: Found, time_ms: int) -> None:
         header = found.header
-        self._end = PhysicalOffset(found.place + header.entry_bytes)
-        self._places.add(header.index, found.place)
-        self.terms.extend(header.index, header.term)
-        self._time_ms = time_ms
-        if header.kind is Kind.MEMBERS:
-            entry = raft_entry.decode(header, found.view, found.at)
-            self.members.append(header.index, membership.decode(entry.data))
+        self._pass(header, found.place)
+        self._end, self._time_ms = found.end, time_ms
+        self._marks.note(Mark(header.index, found.place, header.term, header.kind))
 
     # Writing
 
@@ -284,7 +279,7 @@ class RaftStorage:
         appended = self._store.append(joined)
         assert appended.pieces[0].offset == place
         assert len(appended.pieces) == 1, "an entry never spans two files"
-        self._note(self._at(place), store_time_of(joined.data, 0))
+        self._note(self._entries.at(place), store_time_of(joined.data, 0))
         return appended, place
 
     def write(self, entries: Sequence[Entry]) -> PhysicalOffset:
@@ -316,7 +311,7 @@ class RaftStorage:
             store.append_between(data, timestamp=time_ms)
         else:
             store.append_raw(place, data)
-        self._note(self._at(place), time_ms)
+        self._note(self._entries.at(place), time_ms)
         if entry.kind is Kind.MEMBERS:
             self._save_members()
 
@@ -340,6 +335,7 @@ class RaftStorage:
         self._time_ms = self._time_of(LogIndex(first - 1))
         self._store.truncate(self._end)
         self._places.cut(first)
+        self._marks.cut(first)
         self.terms.cut(first)
         if self.members.cut(first):
             self._save_members()
@@ -356,6 +352,7 @@ class RaftStorage:
         self._store.begin_again(self.group.place)
         self._keep_ranks()
         self._places.clear()
+        self._marks.keep((), expired=0)
         self._begin_behind(begin.start)
         self._time_ms = 0
 
@@ -363,7 +360,7 @@ class RaftStorage:
         """The store may have removed its oldest files; the last index that went with them."""
         place = self._store.log.min_offset
         if self._end > place:
-            first = self._at(place).header.index
+            first = self._entries.at(place).header.index
             index = LogIndex(first - 1)
             if index > self.terms.start.index:
                 self._places.trim(first, place)

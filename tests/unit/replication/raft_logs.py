@@ -8,6 +8,7 @@ from tianzhou.raft.messages import Entry, Kind, LogIndex, Term
 from tianzhou.raft.ready import HardState
 from tianzhou.record.chunk import Entry as Message
 from tianzhou.record.chunk import RecordChunk, build
+from tianzhou.replication.raft_marks import Spacing
 from tianzhou.replication.raft_state import RaftFiles
 from tianzhou.replication.raft_storage import RaftStorage, first_group
 from tianzhou.store.config import FlushMode, StoreConfig
@@ -18,6 +19,9 @@ from tianzhou.testing.sim.clock import ManualClock
 FILE_BYTES = 4096
 KEY = queue_key("orders", 0)
 MEMBERS = members_of(["n0", "n1", "n2"])
+MARKED = Spacing(step_bytes=500, walk_bytes=0)
+"""A start goes by marks alone, as far as there are any."""
+_SPACING = Spacing()
 
 
 class CalmFiles(RealFiles):
@@ -30,7 +34,13 @@ class CalmFiles(RealFiles):
 class Log:
     """A member's store and storage. Nothing is visible that was not said to be committed."""
 
-    def __init__(self, root: Path | str, files: Files | None = None, member: str = "n0") -> None:
+    def __init__(
+        self,
+        root: Path | str,
+        files: Files | None = None,
+        member: str = "n0",
+        spacing: Spacing = _SPACING,
+    ) -> None:
         disk = files or CalmFiles()
         config = StoreConfig(
             commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=200, reserve_bytes=4096,
@@ -48,7 +58,7 @@ class Log:
         self.store = MessageStore(disk, str(root), config, self.clock, visible=committed)
         self.visible = committed
         self.store.visible_bound = lambda: self.visible
-        self.storage = RaftStorage(self.store, self.files)
+        self.storage = RaftStorage(self.store, self.files, spacing=spacing)
 
     def lead(self) -> None:
         """Everything in the log is committed, and messages are taken from now on."""
