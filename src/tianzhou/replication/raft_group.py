@@ -152,7 +152,9 @@ class RaftGroup:
         greeting = Greeting(
             settings.raft_group, settings.raft_id, self.store.config.commit_log_file_bytes, broker
         )
-        self.peers = Peers(greeting, self._received, self._lost, self._is_member)
+        self.peers = Peers(
+            greeting, self._received, self._lost, self._is_member, secret=settings.raft_secret
+        )
         self.driver = RaftDriver(
             self.node, self.storage, self.files, self.store, send=self.peers.send, listener=self,
             tick_s=tick_ms / 1000, relaxed=settings.raft_relaxed,
@@ -245,6 +247,7 @@ class RaftGroup:
             self._is_leading, self._led_term = True, node.hard.term
             self._committed = self._applied
             self._serving.lead()
+            log.info("raft.serves", extra={"term": node.hard.term})
 
     def fenced(self, reason: str) -> None:
         self._is_leading = False
@@ -295,8 +298,8 @@ class RaftGroup:
             raise Refused(ResponseCode.SYSTEM_BUSY, refusal.value)
         if refusal is not None:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, refusal.value)
-        self.driver.write_tail()
         try:
+            self.driver.write_tail()
             parts, appended = self.storage.append(chunk, node.hard.term)
         except DiskFull:
             self._give_up()
@@ -308,9 +311,12 @@ class RaftGroup:
         return appended
 
     def _give_up(self) -> None:
-        """The disk is full: let somebody else lead."""
+        """The disk is full: let somebody else lead. Nothing was written, so there is something to
+        hand over; if nobody can take it, the others find out by themselves."""
         self.driver.is_full = True
-        self.node.resign()
+        heir = self.best_heir()
+        if heir is None or self.transfer(heir) is not None:
+            self.node.resign()
         self.driver.wake()
 
     # Replicas
@@ -330,6 +336,9 @@ class RaftGroup:
 
     def transfer(self, target: NodeId) -> Refusal | None:
         refusal = self.node.hand_over(target)
+        if refusal is None:
+            # From here on, until the heir says that it serves, nobody takes messages.
+            log.info("raft.hands_over", extra={"term": self.node.hard.term, "heir": target})
         self.driver.wake()
         return refusal
 
@@ -339,9 +348,10 @@ class RaftGroup:
         return position if isinstance(position, Refusal) else position.index
 
     def best_heir(self) -> NodeId | None:
-        """The voter that has most of our log, if there is one that counts."""
-        peers = self.node.core.peers
-        fit = [n for n, peer in peers.items() if self.members.may_vote(n) and not peer.doubt]
+        """The voter that has most of our log, if there is one that counts and can be told."""
+        peers, is_there = self.node.core.peers, self.peers.is_connected
+        voters = [name for name in peers if self.members.may_vote(name) and is_there(name)]
+        fit = [name for name in voters if not peers[name].doubt]
         return max(fit, key=lambda name: peers[name].match, default=None)
 
     @property

@@ -8,18 +8,25 @@ matters.
     greeting  the first frame of whoever dials: JSON with the group, both names, the size of log
               files (equal on all members, or their logs could not be) and where its broker is
     answer    the first frame of whoever listens: JSON with where its broker is, or an error
+    proof     the second frame of whoever dials, if the members share a secret: JSON
     message   all other frames, see `raft/codec.py`
+
+With a secret, greeting and answer carry a nonce each, and answer and proof show that whoever sends
+them knows the secret: an HMAC-SHA256 of the other's nonce, the kind of frame, the group, its own
+name and that of the other. Nobody is listened to before that.
 """
 
 import asyncio
 import json
 import logging
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from tianzhou.base.errors import ProtocolError
 from tianzhou.raft import codec
 from tianzhou.raft.messages import Message, NodeId
+from tianzhou.replication.ha_session import is_proof, proof_of
 
 log: Final = logging.getLogger("tianzhou.raft")
 
@@ -42,8 +49,8 @@ class Greeting(NamedTuple):
     broker: str
     """Where clients find this member."""
 
-    def text(self, to: NodeId) -> bytes:
-        value = {**self._asdict(), "to": to, "version": _VERSION}
+    def text(self, to: NodeId, nonce: str) -> bytes:
+        value = {**self._asdict(), "to": to, "version": _VERSION, "nonce": nonce}
         return json.dumps(value).encode()
 
 
@@ -58,7 +65,11 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self.member: NodeId = ""
-        """Who is at the other end, once it has said so."""
+        """Who is at the other end, once it has said so, and shown it if that is asked."""
+        self.greeted: dict[str, Any] = {}
+        """What it said, as long as it has not shown that it may say so."""
+        self.nonce = secrets.token_hex(16)
+        """What the other has to sign."""
         self.closed = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -120,7 +131,10 @@ class Peers:
         on_message: Callable[[Message], None],
         on_lost: Callable[[NodeId], None],
         is_member: Callable[[NodeId], bool],
+        *,
+        secret: str = "",
     ) -> None:
+        self._secret = secret
         self._greeting = greeting
         self._on_message = on_message
         self._on_lost = on_lost
@@ -178,7 +192,7 @@ class Peers:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RETRY_MAX_S)
                 continue
-            wire.send([self._greeting.text(member)])
+            wire.send([self._greeting.text(member, wire.nonce)])
             await wire.closed
             pause = RETRY_S if member not in self._refused else RETRY_MAX_S
             await asyncio.sleep(pause)
@@ -187,14 +201,21 @@ class Peers:
         """The member that we dialed has answered our greeting."""
         value = _json(frame)
         name = value.get("member", "")
-        if value.get("error") or self._addresses.get(name) is None:
-            reason = str(value.get("error") or f"{name!r} answers, which is no member")
+        reason = str(value.get("error", ""))
+        if not reason and self._addresses.get(name) is None:
+            reason = f"{name!r} answers, which is no member"
+        if not reason and not self._is_proof("answer", value, wire.nonce, by=name):
+            reason = f"{name} does not know raft_secret; set it alike on all members"
+        if reason:
             if self._refused.get(name) != reason:
                 log.warning("raft.refused", extra={"peer": wire.remote, "reason": reason})
             self._refused[name] = reason
             wire.close()
             return
         self._refused.pop(name, None)
+        if self._secret:
+            proof = self._proof("proof", value, to=name)
+            wire.send([json.dumps({"proof": proof}).encode()])
         wire.member = name
         self.brokers[name] = value.get("broker", "")
         self._out[name] = wire
@@ -206,6 +227,9 @@ class Peers:
     # Listening
 
     def _received(self, wire: Wire, frame: bytes) -> None:
+        if wire.greeted:
+            self._proved(wire, frame)
+            return
         if not wire.member:
             self._greeted(wire, frame)
             return
@@ -222,17 +246,45 @@ class Peers:
         value, ours = _json(frame), self._greeting
         problem = self._problem(value)
         if problem:
-            log.warning("raft.stranger", extra={"peer": wire.remote, "reason": problem})
-            answer = {"error": problem, "member": ours.member}
-        else:
-            answer = {"member": ours.member, "broker": ours.broker}
-        wire.send([json.dumps(answer).encode()])
-        if problem:
-            wire.close()
+            self._turn_away(wire, problem)
             return
+        proof = self._proof("answer", value, to=value["member"])
+        answer = {"member": ours.member, "broker": ours.broker, "nonce": wire.nonce, "proof": proof}
+        wire.send([json.dumps(answer).encode()])
+        if self._secret:
+            wire.greeted = value
+        else:
+            self._admit(wire, value)
+
+    def _proved(self, wire: Wire, frame: bytes) -> None:
+        value, wire.greeted = wire.greeted, {}
+        if self._is_proof("proof", _json(frame), wire.nonce, by=value["member"]):
+            self._admit(wire, value)
+        else:
+            self._turn_away(wire, f"{value['member']} does not know raft_secret")
+
+    def _turn_away(self, wire: Wire, problem: str) -> None:
+        log.warning("raft.stranger", extra={"peer": wire.remote, "reason": problem})
+        answer = {"error": problem, "member": self._greeting.member}
+        wire.send([json.dumps(answer).encode()])
+        wire.close()
+
+    def _admit(self, wire: Wire, value: dict[str, Any]) -> None:
         wire.member = value["member"]
         self.brokers[wire.member] = value.get("broker", "")
         self._in.add(wire)
+
+    # Proving
+
+    def _proof(self, frame: str, value: dict[str, Any], *, to: NodeId) -> str:
+        who = _who(frame, self._greeting.group, self._greeting.member, to)
+        return proof_of(self._secret, who, str(value.get("nonce", "")))
+
+    def _is_proof(self, frame: str, value: dict[str, Any], nonce: str, *, by: NodeId) -> bool:
+        if not self._secret:
+            return True
+        who = _who(frame, self._greeting.group, by, self._greeting.member)
+        return is_proof(str(value.get("proof", "")), self._secret, who, nonce)
 
     def _problem(self, value: dict[str, Any]) -> str:
         """Why whoever greets us so is not listened to."""
@@ -275,6 +327,12 @@ class Peers:
             self._server.close()
         for wire in (*self._out.values(), *tuple(self._in)):
             wire.abort()
+
+
+def _who(frame: str, group: str, by: NodeId, to: NodeId) -> str:
+    """Whose proof it is, for whom, and in which frame: nobody can use that of another, nor let
+    whoever answers make the one that he lacks to dial."""
+    return json.dumps([frame, group, by, to])
 
 
 def _json(frame: bytes) -> dict[str, Any]:

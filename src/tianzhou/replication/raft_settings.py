@@ -36,6 +36,10 @@ class RaftSettings:
         False,
         help="Acknowledge what a majority has in memory. A loss of power may then lose messages.",
     )
+    raft_secret: str = setting(
+        "",
+        help="Members prove to each other that they know this. Empty: no proof.",
+    )
     raft_election_ms: int = setting(
         1_000, min=100, max=60_000,
         help="A member that hears of no leader for so long, or up to twice as long, stands for "

@@ -13,7 +13,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import QueueOffset
 from tianzhou.cmd.clock import SystemClock
 from tianzhou.net.exchange import Refused
-from tianzhou.raft.messages import LogIndex
+from tianzhou.raft.messages import LogIndex, Term, VoteRequest
 from tianzhou.raft.roles import Role
 from tianzhou.record.message import decode_all
 from tianzhou.replication.raft_group import RaftGroup, open_member
@@ -68,11 +68,13 @@ class BadDisk(RealFiles):
 class Member:
     """A member without a broker: takes messages by itself when it leads."""
 
-    def __init__(self, name: str, root: Path, peers: str, group: str = "g") -> None:
+    def __init__(
+        self, name: str, root: Path, peers: str, group: str = "g", secret: str = ""
+    ) -> None:
         self.disk = BadDisk()
         settings = RaftSettings(
             raft_enabled=True, raft_group=group, raft_peers=peers, raft_id=name, raft_new=True,
-            raft_election_ms=300, raft_heartbeat_ms=60,
+            raft_election_ms=300, raft_heartbeat_ms=60, raft_secret=secret,
         )  # fmt: skip
         config = StoreConfig(
             commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=2000, reserve_bytes=4096,
@@ -113,14 +115,14 @@ class Member:
 
 
 class Trio:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, secret: str) -> None:
         with socket.socket() as one, socket.socket() as two, socket.socket() as three:
             for bound in (one, two, three):
                 bound.bind(("127.0.0.1", 0))
             ports = [bound.getsockname()[1] for bound in (one, two, three)]
         named = zip(NAMES, ports, strict=True)
         self.peers = ";".join(f"{name}=127.0.0.1:{port}" for name, port in named)
-        self.members = [Member(name, root, self.peers) for name in NAMES]
+        self.members = [Member(name, root, self.peers, secret=secret) for name in NAMES]
 
     async def leader(self) -> Member:
         await until(lambda: any(member.group.is_leading for member in self.members))
@@ -144,9 +146,9 @@ def fill(member: Member) -> None:
         member.group.append(chunk(b"x" * 1000))
 
 
-def play(root: Path, scene: Callable[[Trio], Awaitable[None]]) -> None:
+def play(root: Path, scene: Callable[[Trio], Awaitable[None]], *, secret: str = "") -> None:
     async def run() -> None:
-        trio = Trio(root)
+        trio = Trio(root, secret)
         for member in trio.members:
             await member.start()
         try:
@@ -267,6 +269,35 @@ def test_a_stranger_is_not_listened_to(tmp_path: Path) -> None:
         await stranger.close()
 
     play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("secret", ["", "wrong", "right"])
+def test_who_does_not_know_the_secret_is_not_listened_to(tmp_path: Path, secret: str) -> None:
+    """Nor spoken to, when it listens in the place of a member."""
+
+    async def scene(trio: Trio) -> None:
+        await trio.send(b"with a secret")
+        name, term = NAMES[0], (await trio.leader()).group.node.hard.term
+        impostor = Member(name, tmp_path / "other", trio.peers, secret=secret)
+        others = {other: at for other, at in peers_of(trio.peers).items() if other != name}
+        peers = impostor.group.peers
+        peers.reach(others)
+        port = await peers.listen("127.0.0.1", 0)
+        speaker = trio.members[1].group.peers
+        speaker.reach({name: f"127.0.0.1:{port}"})
+        # From a member this is the beginning of a term: nobody may refuse to enter it.
+        ahead = Term(term + 5)
+        for _ in range(30):
+            for other in others:
+                index = LogIndex(1 << 40)
+                peers.send(VoteRequest(ahead, name, other, index, ahead, pre=False, forced=True))
+            await asyncio.sleep(0.02)
+        terms = {member.group.node.hard.term for member in trio.members}
+        assert (max(terms) >= ahead) == (secret == "right")
+        assert speaker.is_connected(name) == (secret == "right")
+        await impostor.close()
+
+    play(tmp_path, scene, secret="right")
 
 
 def test_directories_of_others_are_refused(tmp_path: Path) -> None:
