@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tianzhou.wire.raft_bodies import RaftLook
+    from tianzhou.wire.raft_bodies import RaftLook, RaftPeer
 
 ASK_S: Final = 2.0
 CATCH_UP_S: Final = 600.0
@@ -48,10 +48,8 @@ def status(session: Session, group: str) -> None:
 @asking
 def transfer(session: Session, group: str, member: str) -> None:
     """Make MEMBER the leader of GROUP."""
-    leader = _leader(session, group)
-    if leader.member != member:
-        _ask(leader.leader_broker, "transfer", member)
-        _wait(session, group, f"{member} leads", lambda look: look.member == member)
+    if _leader(session, group).member != member:
+        _hand_over(session, group, member)
     session.done({"group": group, "leader": member}, f"{member} leads {group}")
 
 
@@ -69,12 +67,12 @@ def add(session: Session, group: str, member: str, learner: bool) -> None:
     name, sign, address = member.partition("=")
     if not sign:
         raise UsageError(f"{member!r} says no address; say {member}=host:port")
-    _ask(_leader(session, group).leader_broker, "learner", name, address)
+    _change(session, group, "learner", name, address)
     _wait(session, group, "the change is finished", lambda look: not look.is_changing)
     if not learner:
         _wait(session, group, f"{name} has caught up", lambda look: _is_near(look, name),
               CATCH_UP_S)  # fmt: skip
-        _ask(_leader(session, group).leader_broker, "voter", name)
+        _change(session, group, "voter", name)
         _wait(session, group, "the change is finished", lambda look: not look.is_changing)
     kind = "learner" if learner else "voter"
     session.done({"group": group, "member": name, "kind": kind}, f"{name} is a {kind} of {group}")
@@ -90,7 +88,10 @@ def remove(session: Session, group: str, member: str, yes: bool) -> None:
     leader = _leader(session, group)
     voters = [peer.name for peer in leader.peers if peer.is_voter and peer.name != member]
     session.confirm(f"remove {member} from {group}, leaving {', '.join(voters)}?", yes=yes)
-    _ask(leader.leader_broker, "remove", member)
+    if leader.member == member and (heirs := [p for p in leader.peers if _is_heir(p, member)]):
+        # Who leaves while it leads is missed: the others would have to wait for an election.
+        _hand_over(session, group, max(heirs, key=lambda peer: peer.match).name)
+    _change(session, group, "remove", member)
     _wait(
         session, group, f"{member} is gone",
         lambda look: not look.is_changing and member not in {peer.name for peer in look.peers},
@@ -196,18 +197,47 @@ def _leader(session: Session, group: str) -> "RaftLook":
             return look
     terms = ", ".join(f"{look.member} is {look.role} in term {look.term}" for look in looks)
     said = terms or "no member answers"
-    raise TianzhouError(f"nobody leads {group} now: {said}; wait for an election, or look why")
+    raise _NotYet(f"nobody leads {group} now: {said}; wait for an election, or look why")
 
 
-def _ask(address: str, action: str, member: str, where: str = "") -> None:
+def _hand_over(session: Session, group: str, member: str) -> None:
+    _change(session, group, "transfer", member)
+    _wait(session, group, f"{member} leads", lambda look: look.member == member)
+
+
+def _is_heir(peer: "RaftPeer", leaving: str) -> bool:
+    fit = peer.is_voter and peer.is_connected and not peer.is_in_doubt
+    return fit and peer.name != leaving
+
+
+def _change(session: Session, group: str, action: str, member: str, where: str = "") -> None:
+    """Ask the leader for it; again if it says that it can't yet, or if there is none just now."""
+    from tianzhou.net.blocking import Unreachable
+
+    deadline = monotonic() + SETTLE_S
+    while True:
+        try:
+            return _ask(_leader(session, group).leader_broker, action, member, where)
+        except (_NotYet, Unreachable):
+            if monotonic() > deadline:
+                raise
+        sleep(_PAUSE_S)
+
+
+class _NotYet(TianzhouError):
+    """Nobody leads now, or the leader is busy with something else."""
+
+
+def _ask(address: str, action: str, member: str, where: str) -> None:
     from tianzhou.net.blocking import BlockingPeer
-    from tianzhou.wire._generated_codes import RequestCode
+    from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
     ext = {"action": action, "member": member, "address": where}
     with BlockingPeer(address, timeout_s=ASK_S) as peer:
         answer, _ = peer.call(RequestCode.CHANGE_RAFT, ext)
     if answer.code != 0:
-        raise TianzhouError(f"{address} refuses: {answer.remark}")
+        kind = _NotYet if answer.code == ResponseCode.SYSTEM_BUSY else TianzhouError
+        raise kind(f"{address} refuses: {answer.remark}")
 
 
 def _is_near(look: "RaftLook", name: str) -> bool:
@@ -230,7 +260,7 @@ def _wait(
         try:
             if is_so(_leader(session, group)):
                 return
-        except TianzhouError:
+        except _NotYet:
             pass  # between two leaders
         sleep(_PAUSE_S)
     raise TianzhouError(f"{what}: not within {timeout_s:.0f} s; look with tianzhou raft status")

@@ -60,7 +60,10 @@ class AdminRaft:
             raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
         if refusal is not None:
             leads = group.node.leader or "nobody"
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"{refusal.value}; {leads} leads")
+            # All but one are of the moment: whoever asks again may get it.
+            is_final = refusal is Refusal.UNFIT
+            code = ResponseCode.INVALID_PARAMETER if is_final else ResponseCode.SYSTEM_BUSY
+            raise Refused(code, f"{refusal.value}; {leads} leads")
         return Reply()
 
 
