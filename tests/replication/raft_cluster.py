@@ -4,9 +4,10 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.client import Message
@@ -26,6 +27,8 @@ TOPIC: Final = "raft-test"
 QUEUES: Final = 4
 GROUP: Final = "g"
 WAIT_S: Final = 20.0
+ADDED_MAX: Final = 2
+"""So many members may be added to a group."""
 PAUSE_S: Final = 0.02
 
 # Files so small that a test crosses many of their ends.
@@ -40,6 +43,13 @@ SETTINGS: Final = {
 }
 
 
+OWN_DISK: Final = (
+    "unshare", "-rm", "sh", "-c",
+    'size=$0 at=$1; shift; mount -t tmpfs -o "$size" tmpfs "$at" && exec "$@"',
+)  # fmt: skip
+"""Mounts a small disk that only the command behind it sees, and becomes that command."""
+
+
 def wait_for(what: str, condition: Callable[[], bool], timeout_s: float = WAIT_S) -> float:
     """How long it took."""
     began = time.monotonic()
@@ -50,16 +60,34 @@ def wait_for(what: str, condition: Callable[[], bool], timeout_s: float = WAIT_S
     return time.monotonic() - began
 
 
+class Event(NamedTuple):
+    """A line in the log of a member."""
+
+    at_s: float
+    what: str
+    facts: dict[str, str]
+
+
 class Member:
     """One member. The first start of a group says that it is new."""
 
-    def __init__(self, name: str, directory: Path, nameserver: str, peers: str, port: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        nameserver: str,
+        peers: str,
+        port: int,
+        disk_bytes: int = 0,
+    ) -> None:
+        """With `disk_bytes` it has a disk of its own, of that size, that goes when it ends."""
         self.name = name
         self.address = f"{HOST}:{port}"
         self.raft_address = f"{HOST}:{port - 1}"
         self.directory = directory
-        self.data = directory / "data"
-        directory.mkdir(parents=True)
+        self.disk = directory / "disk"
+        self.data = self.disk / "data"
+        self.disk.mkdir(parents=True)
         conf = directory / "broker.conf"
         self._conf, self._settings = conf, {**SETTINGS, "listenPort": str(port)}
         self._arguments = [
@@ -67,7 +95,13 @@ class Member:
             "--raft-group", GROUP, "--raft-peers", peers, "--raft-id", name,
         ]  # fmt: skip
         self._always = len(self._arguments)
-        self.server = Server(name, self._arguments, directory)
+        within = [*OWN_DISK, f"size={disk_bytes}", str(self.disk)] if disk_bytes else []
+        self.server = Server(name, self._arguments, directory, within=within)
+
+    @property
+    def filler(self) -> Path:
+        """A file on its own disk, to take the room away."""
+        return Path(f"/proc/{self.server.pid}/root{self.disk}/filler")
 
     def start(self, *extra: str, settings: Mapping[str, str] = {}) -> None:
         self._settings |= settings
@@ -93,6 +127,21 @@ class Member:
     def log_bytes(self) -> bytes:
         return b"".join(path.read_bytes() for path in sorted((self.data / "commitlog").iterdir()))
 
+    def events(self) -> list[Event]:
+        """What it logged of its group, in all of its lives."""
+        found: list[Event] = []
+        for line in (self.directory / "server.log").read_text().splitlines():
+            day, _, rest = line.partition(" ")
+            moment, _, rest = rest.partition(" ")
+            words = rest.split()
+            if len(words) > 1 and words[1].startswith("raft."):
+                at = datetime.strptime(f"{day} {moment}", "%Y-%m-%d %H:%M:%S,%f")  # noqa: DTZ007
+                pairs = (word.partition("=") for word in words[2:])
+                found.append(
+                    Event(at.timestamp(), words[1], {name: value for name, _, value in pairs})
+                )
+        return found
+
     def runtime(self) -> dict[str, str]:
         return looking.runtime(self.address)
 
@@ -107,18 +156,25 @@ class Member:
 class Cluster:
     """Owner: a test."""
 
-    def __init__(self, directory: Path, size: int = 3) -> None:
-        first = spare_ports(1 + 2 * (size + 1))
+    def __init__(self, directory: Path, size: int = 3, disk_bytes: int = 0) -> None:
+        first = spare_ports(1 + 2 * (size + ADDED_MAX))
         self.nameserver = f"{HOST}:{first}"
         self._names = Server("ns", ["nameserver", "-p", str(first)], directory / "ns")
         ports = range(first + 1, first + 2 * size + 1, 2)
-        self.spare_port = first + 2 * size + 1
+        self._spare_ports = iter(range(ports.stop, ports.stop + 2 * ADDED_MAX, 2))
         self._directory = directory
         self.settings: dict[str, str] = {}
         """Besides those of every test."""
         self.peers = ";".join(f"n{rank}={HOST}:{port}" for rank, port in enumerate(ports))
         self.members = [
-            Member(f"n{rank}", directory / f"n{rank}", self.nameserver, self.peers, port + 1)
+            Member(
+                f"n{rank}",
+                directory / f"n{rank}",
+                self.nameserver,
+                self.peers,
+                port + 1,
+                disk_bytes=disk_bytes,
+            )
             for rank, port in enumerate(ports)
         ]
 
@@ -133,8 +189,9 @@ class Cluster:
 
     def add(self, name: str) -> Member:
         """One more, with an empty directory; not started, and not yet of the group."""
-        peers = f"{self.peers};{name}={HOST}:{self.spare_port}"
-        member = Member(name, self._directory / name, self.nameserver, peers, self.spare_port + 1)
+        port = next(self._spare_ports)
+        self.peers += f";{name}={HOST}:{port}"
+        member = Member(name, self._directory / name, self.nameserver, self.peers, port + 1)
         self.members.append(member)
         return member
 
@@ -157,6 +214,13 @@ class Cluster:
     def followers(self) -> list[Member]:
         leader = self.wait_leader()
         return [member for member in self.members if member is not leader]
+
+    def events(self, since_s: float) -> list[Event]:
+        """What all members logged since then, in order. They share the clock of this machine, and
+        log milliseconds."""
+        found = (event for member in self.members for event in member.events())
+        late = (event for event in found if event.at_s > since_s - 0.001)
+        return sorted(late, key=lambda event: event.at_s)
 
     def create_topic(self) -> None:
         with Admin(nameserver=self.nameserver) as admin:
@@ -247,6 +311,8 @@ class Load:
     def __init__(self, cluster: Cluster, name: str = "p") -> None:
         self.acked: list[str] = []
         self.gaps_s: list[float] = []
+        self.failed = 0
+        """Sends that were given up after all their tries."""
         self._name = name
         self._nameserver = cluster.nameserver
         self._stop = threading.Event()
@@ -263,6 +329,7 @@ class Load:
                 try:
                     producer.send(Message(TOPIC, value.encode()))
                 except TianzhouError:
+                    self.failed += 1
                     continue
                 now_s = time.monotonic()
                 self.gaps_s.append(now_s - self.last_ack_s)

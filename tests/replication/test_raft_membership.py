@@ -3,11 +3,12 @@
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from raft_cluster import GROUP, Cluster, Load, wait_for
+from raft_cluster import GROUP, Cluster, Load, Member, wait_for
 
 from tianzhou.testing.chaos.processes import TIANZHOU
 
@@ -33,7 +34,8 @@ def tianzhou(cluster: Cluster, *arguments: str) -> str:
 def test_members_are_repaired_added_and_removed(cluster: Cluster) -> None:
     with Load(cluster) as load:
         a_new_disk_counts_only_when_it_is_repaired(cluster, load)
-        members_come_and_go(cluster, load)
+        dead_members_are_replaced(cluster, load)
+        a_leader_is_removed(cluster, load)
     cluster.wait_equal()
     for member in cluster.members:
         assert set(load.acked) <= set(cluster.values(member))
@@ -59,26 +61,64 @@ def a_new_disk_counts_only_when_it_is_repaired(cluster: Cluster, load: Load) -> 
     wait_for("it is repaired", lambda: not wiped.raft()["isInDoubt"])
 
 
-def members_come_and_go(cluster: Cluster, load: Load) -> None:
-    added = cluster.add("n3")
-    added.start()
-    added.server.wait_ready()
-    tianzhou(cluster, "raft", "add", GROUP, f"n3={added.raft_address}")
-    tianzhou(cluster, "raft", "transfer", GROUP, "n3")
-    assert cluster.wait_leader() is added
-    load.wait_progress()
-    tianzhou(cluster, "raft", "remove", GROUP, "n0", "--yes")
-    (gone,) = [one for one in cluster.members if one.name == "n0"]
-    gone.server.kill()
-    cluster.members.remove(gone)
-    rows = json.loads(tianzhou(cluster, "raft", "status", GROUP))
-    assert sorted(row["member"] for row in rows) == ["n1", "n2", "n3"]
-    rows = json.loads(tianzhou(cluster, "cluster"))
-    assert {row["member"] for row in rows} >= {"n1", "n2", "n3"}
-    added.server.kill()  # two of three are left
+def added(cluster: Cluster, name: str) -> Member:
+    """A fresh member, that has a vote when this returns."""
+    member = cluster.add(name)
+    member.start()
+    member.server.wait_ready()
+    tianzhou(cluster, "raft", "add", GROUP, f"{name}={member.raft_address}")
+    return member
+
+
+def removed(cluster: Cluster, member: Member) -> None:
+    tianzhou(cluster, "raft", "remove", GROUP, member.name, "--yes")
+    cluster.members.remove(member)
+
+
+def voters(cluster: Cluster) -> list[str]:
+    peers = cluster.wait_leader().raft()["peers"]
+    return sorted(peer["name"] for peer in peers if peer["isVoter"])
+
+
+def dead_members_are_replaced(cluster: Cluster, load: Load) -> None:
+    """While a minority is down, and producers send."""
+    dead, other = cluster.followers()
+    dead.server.kill()
+    third = added(cluster, "n3")  # of four, three have to agree: all that live
+    removed(cluster, dead)
+    assert load.wait_progress() < 2
+    other.server.kill()
+    removed(cluster, other)  # of three, two
+    fourth = added(cluster, "n4")
+    assert load.wait_progress() < 2
+    (first,) = [one for one in cluster.members if one not in (third, fourth)]
+    assert voters(cluster) == sorted([first.name, "n3", "n4"])
+    first.server.kill()
     assert load.wait_progress() < 8
-    added.start()
-    added.server.wait_ready()
+    first.start()
+    first.server.wait_ready()
+
+
+def a_leader_is_removed(cluster: Cluster, load: Load) -> None:
+    """It hands over first: whoever is gone can't, and the others would have to notice."""
+    tianzhou(cluster, "raft", "transfer", GROUP, "n3")
+    leader, began_s = cluster.wait_leader(), time.time()
+    assert leader.name == "n3"
+    tianzhou(cluster, "raft", "remove", GROUP, "n3", "--yes")
+    handed_over, serves = (
+        next(event.at_s for event in cluster.events(began_s) if event.what == what)
+        for what in ("raft.hands_over", "raft.serves")
+    )
+    assert serves - handed_over < 0.5
+    cluster.members.remove(leader)
+    leader.server.stop()
+    load.wait_progress()
+    left = sorted(member.name for member in cluster.members)
+    assert voters(cluster) == left
+    rows = json.loads(tianzhou(cluster, "raft", "status", GROUP))
+    assert sorted(row["member"] for row in rows) == left
+    rows = json.loads(tianzhou(cluster, "cluster"))
+    assert {row["member"] for row in rows} >= set(left)
 
 
 def test_a_directory_of_another_member_is_refused(tmp_path: Path) -> None:

@@ -58,5 +58,7 @@ def facts(settings: RaftSettings, config: BrokerConfig) -> dict[str, object]:
 def _end(reason: str) -> None:
     """A member that failed must not look alive: what the disk holds is unknown, and only a start
     finds out."""
-    logs.say(f"tianzhou: fenced: {reason}; check the disk and restart", "raft.fenced")
-    os._exit(FENCED)
+    try:
+        logs.say(f"tianzhou: fenced: {reason}; check the disk and restart", "raft.fenced")
+    finally:
+        os._exit(FENCED)  # also if the log is a file on that disk

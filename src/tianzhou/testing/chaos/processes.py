@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,9 +30,13 @@ class ProcessFailed(AssertionError):
 class Server:
     """A server that may live several times, on the same ports and data. Owner: a scenario."""
 
-    def __init__(self, name: str, arguments: list[str], directory: Path) -> None:
+    def __init__(
+        self, name: str, arguments: list[str], directory: Path, *, within: Sequence[str] = ()
+    ) -> None:
+        """`within` is a command that becomes the server: it prepares what is around it."""
         self.name = name
         self.lives = 0
+        self._within = within
         self._arguments = arguments
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
@@ -60,7 +65,7 @@ class Server:
         self._ready.unlink(missing_ok=True)
         with (self._directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [TIANZHOU, *self._arguments, "--ready-file", str(self._ready)],
+                [*self._within, TIANZHOU, *self._arguments, "--ready-file", str(self._ready)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._directory,
             )  # fmt: skip
 
@@ -79,6 +84,11 @@ class Server:
 
     def last_words(self) -> str:
         return (self._directory / "server.log").read_text(errors="replace")[-4_000:]
+
+    def wait_ended(self, within_s: float) -> int:
+        """Its exit code, when it has ended by itself."""
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.wait(within_s)
 
     # Faults
 

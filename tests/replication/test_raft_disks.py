@@ -1,0 +1,93 @@
+"""Real processes, real disks: one that is full is waited for, one that fails ends its member; and
+the group goes on without either."""
+
+import resource
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from raft_cluster import OWN_DISK, Cluster, Load, Member, wait_for
+
+from tianzhou.cmd.raft_broker import FENCED
+
+DISK_BYTES = 48 << 20
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as made:
+        made.start()
+        made.create_topic()
+        yield made
+
+
+@pytest.fixture
+def small_disks(tmp_path: Path) -> Iterator[Cluster]:
+    tried = subprocess.run(
+        [*OWN_DISK, "size=1m", str(tmp_path), "true"], capture_output=True, timeout=10, check=False
+    )
+    if tried.returncode:
+        pytest.skip(f"no disk of a size can be mounted here: {tried.stderr.decode().strip()}")
+    with Cluster(tmp_path, disk_bytes=DISK_BYTES) as made:
+        made.start()
+        made.create_topic()
+        yield made
+
+
+def fill(member: Member) -> None:
+    """Not a byte is left."""
+    chunk = bytes(1 << 16)
+    with member.filler.open("wb", buffering=0) as file:
+        while True:
+            try:
+                file.write(chunk)
+            except OSError:
+                if len(chunk) == 1:
+                    return
+                chunk = chunk[: len(chunk) // 2]
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_waited_for(small_disks: Cluster) -> None:
+    cluster = small_disks
+    with Load(cluster) as load:
+        leader = cluster.wait_leader()
+        fill(leader)
+        wait_for("another leads", lambda: cluster.leader() not in (None, leader))
+        load.wait_progress()
+        leader.filler.unlink()
+        wait_for("it has caught up", lambda: cluster.is_level(leader))
+        follower = cluster.followers()[0]
+        fill(follower)
+        before = follower.raft()["applied"]
+        wait_for("the others go on", lambda: cluster.wait_leader().raft()["commit"] > before + 300)
+        assert follower.raft()["last"] < cluster.wait_leader().raft()["commit"], "it was not full"
+        assert cluster.wait_leader() is not follower
+        follower.filler.unlink()
+        wait_for("it has caught up", lambda: cluster.is_level(follower))
+    cluster.wait_equal()
+    for member in cluster.members:
+        assert member.server.lives == 1
+        assert set(load.acked) <= set(cluster.values(member))
+
+
+def fail_writes(member: Member) -> None:
+    """From now on every write to a file fails, as on a disk that is dying."""
+    resource.prlimit(member.server.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+
+
+@pytest.mark.slow
+def test_a_member_whose_disk_fails_ends_and_the_group_goes_on(cluster: Cluster) -> None:
+    with Load(cluster) as load:
+        for failed in (cluster.wait_leader(), cluster.followers()[0]):
+            fail_writes(failed)
+            assert failed.server.wait_ended(20) == FENCED
+            load.wait_progress()
+            failed.start()
+            failed.server.wait_ready()
+            wait_for("it has caught up", lambda one=failed: cluster.is_level(one))
+    cluster.wait_equal()
+    for member in cluster.members:
+        assert set(load.acked) <= set(cluster.values(member))
+    cluster.check_identical()
