@@ -38,16 +38,10 @@ def list_(session: Session) -> None:
 
     columns = {
         "group": "group", "dead_letters": "dead letters", "not_replayed": "not replayed",
-        "last": "last one",
+        "last_ms": "last one",
     }  # fmt: skip
-    session.show(
-        look,
-        lambda rows: output.listing(
-            [row | {"last": output.moment_text(row["last_ms"])} for row in rows],
-            columns,
-            "no group has dead letters",
-        ),
-    )
+    none = "no group has dead letters"
+    session.show(look, lambda rows: output.listing(rows, columns, none, moments=("last_ms",)))
 
 
 @dlq.command()

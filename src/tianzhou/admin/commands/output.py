@@ -91,7 +91,7 @@ def cell(value: object) -> "Text":
     if isinstance(value, int):
         return Text(f"{value:,}", justify="right")
     if isinstance(value, float):
-        return Text(f"{value:,.1f}", justify="right")
+        return Text(f"{value:,.{2 if 0 < abs(value) < 10 else 1}f}", justify="right")
     return Text(plain("" if value is None else str(value), CELL_CHARS_MAX))
 
 
@@ -108,12 +108,19 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
     return found
 
 
-def listing(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], none: str
-            ) -> "RenderableType":  # fmt: skip
-    """A table of these fields under these titles, or the sentence that there is nothing."""
+def listing(
+    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], none: str,
+    *, moments: Sequence[str] = (),
+) -> "RenderableType":  # fmt: skip
+    """A table of these fields under these titles, or the sentence that there is nothing. Fields
+    that are `moments` are milliseconds since 1970."""
     if not rows:
         return sentence(none)
-    return table(list(columns.values()), [[row[name] for name in columns] for row in rows])
+    shown = [
+        [moment_text(row[name]) if name in moments else row[name] for name in columns]
+        for row in rows
+    ]
+    return table(list(columns.values()), shown)
 
 
 def sentence(text: str) -> "Text":

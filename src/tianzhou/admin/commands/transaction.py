@@ -1,19 +1,19 @@
 """`tianzhou transaction`: messages whose producers have not said whether they count."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tianzhou.admin.commands import output
-from tianzhou.admin.commands.failures import not_found
+from tianzhou.admin.commands import output, waiting
 from tianzhou.admin.commands.session import Session, asking, force, watched
 
 if TYPE_CHECKING:
     from tianzhou.client.aio.admin_transactions import PendingTransaction
 
-LOOKED_AT_MAX = 10_000
-
-transaction_id = click.argument("message_id")
+COLUMNS: Final = {
+    "stored_ms": "since", "broker": "broker", "topic": "topic", "group": "producer group",
+    "message_id": "message id", "checks": "asked",
+}  # fmt: skip
 
 
 @click.group()
@@ -22,28 +22,15 @@ def transaction() -> None:
 
 
 @transaction.command("list")
-@click.option("--topic", help="Only of this topic.")
-@click.option("--max", "count", default=100, show_default=True, type=click.IntRange(1),
-              help="The oldest of each broker.")  # fmt: skip
+@waiting.of_topic
+@waiting.at_most("oldest")
 @watched
 def list_(session: Session, topic: str | None, count: int) -> None:
     """Show transactions that nobody decided, the oldest first."""
-
-    def look() -> list[dict[str, Any]]:
-        return [
-            _facts(pending) for pending in session.admin.transactions.all(topic=topic, count=count)
-        ]
-
-    columns = {
-        "stored": "since", "broker": "broker", "topic": "topic", "group": "producer group",
-        "message_id": "message id", "checks": "asked",
-    }  # fmt: skip
     session.show(
-        look,
+        lambda: [_facts(one) for one in session.admin.transactions.all(topic=topic, count=count)],
         lambda rows: output.listing(
-            [row | {"stored": output.moment_text(row["stored_ms"])} for row in rows],
-            columns,
-            "no transaction is pending",
+            rows, COLUMNS, "no transaction is pending", moments=("stored_ms",)
         ),
     )
 
@@ -61,45 +48,41 @@ def _facts(pending: "PendingTransaction") -> dict[str, Any]:
     }
 
 
-def _find(session: Session, message_id: str) -> "PendingTransaction":
-    for pending in session.admin.transactions.all(count=LOOKED_AT_MAX):
-        if message_id in (pending.half.msg_id, pending.half.offset_msg_id):
-            return pending
-    raise not_found(
-        f"no transaction {message_id} is pending; it may be decided: `tianzhou transaction list`"
-    )
+def _find(session: Session, message_id: str, topic: str | None) -> "PendingTransaction":
+    found = session.admin.transactions.all(topic=topic, count=waiting.LOOKED_AT_MAX)
+    return waiting.find(found, _facts, message_id, command="transaction")
 
 
 @transaction.command()
-@transaction_id
+@waiting.named
 @force
 @asking
-def commit(session: Session, message_id: str, yes: bool) -> None:
+def commit(session: Session, message_id: str, topic: str | None, yes: bool) -> None:
     """Let consumers have the message, whatever its producer says."""
-    pending = _find(session, message_id)
+    pending = _find(session, message_id, topic)
     session.confirm(f"Commit {message_id} of topic {pending.half.topic} by hand?", yes=yes)
     session.admin.transactions.commit(pending)
     session.done(_facts(pending) | {"decision": "commit"}, f"{message_id} is committed")
 
 
 @transaction.command()
-@transaction_id
+@waiting.named
 @force
 @asking
-def rollback(session: Session, message_id: str, yes: bool) -> None:
+def rollback(session: Session, message_id: str, topic: str | None, yes: bool) -> None:
     """Let nobody have the message, whatever its producer says."""
-    pending = _find(session, message_id)
+    pending = _find(session, message_id, topic)
     session.confirm(f"Roll back {message_id} of topic {pending.half.topic} by hand?", yes=yes)
     session.admin.transactions.rollback(pending)
     session.done(_facts(pending) | {"decision": "rollback"}, f"{message_id} is rolled back")
 
 
 @transaction.command()
-@transaction_id
+@waiting.named
 @asking
-def recheck(session: Session, message_id: str) -> None:
+def recheck(session: Session, message_id: str, topic: str | None) -> None:
     """Ask the producer again now, and count from the first time."""
-    pending = _find(session, message_id)
+    pending = _find(session, message_id, topic)
     session.admin.transactions.recheck(pending)
     said = f"the producers of group {pending.half.group} are asked about {message_id}"
     session.done(_facts(pending) | {"decision": None}, said)
