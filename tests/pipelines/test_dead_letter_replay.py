@@ -1,6 +1,7 @@
 """Dead letters are shown, chosen, repaired and sent again, each once, also after a crash."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -99,10 +100,10 @@ def test_chosen_repaired_and_sent_again(
 def test_a_replay_that_was_killed_goes_on(place: Place, group: str, origin: str) -> None:
     """As people do it: look, begin, lose the process, begin again."""
     where = ["-n", place.nameserver]
-    shown = run([TIANZHOU, "dead-letters", "show", group, *where, "--where", "tags = 'bad'"],
-                place.directory, environment())  # fmt: skip
-    assert "bad 0" in shown
-    assert "good" not in shown
+    shown = run([TIANZHOU, "dead-letters", "show", group, *where, "--where", "tags = 'bad'",
+                 "--json"], place.directory, environment())  # fmt: skip
+    assert {row["tags"] for row in json.loads(shown)} == {"bad"}
+    assert "bad 0" in {row["body"] for row in json.loads(shown)}
     command = [TIANZHOU, "dead-letters", "replay", group, *where, "--record", "replays"]
     program = Program([*command, "--rate", "1"], place.directory / "first", environment())
     try:
@@ -113,8 +114,8 @@ def test_a_replay_that_was_killed_goes_on(place: Place, group: str, origin: str)
     record = Replays(str(place.directory / "first" / "replays"))
     (cut,) = record.all()
     assert not cut.is_done
-    said = run(command, place.directory / "first", environment())
-    assert f"Replay {cut.id}: 12 dead letters of {group} sent" in said
+    said = json.loads(run([*command, "--json"], place.directory / "first", environment()))
+    assert (said["replay"], said["sent"], said["group"]) == (cut.id, 12, group)
     bodies = [m.body for m in replayed(place, origin)]
     assert len(bodies) == len(set(bodies)) == 12
     assert record.table.read(place.spark).count() == 12

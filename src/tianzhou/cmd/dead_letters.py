@@ -2,10 +2,13 @@
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from tianzhou.admin.commands import output
+from tianzhou.admin.commands.bars import progress_bar
+from tianzhou.admin.commands.session import Session, asking, group_name, watched
 from tianzhou.base.errors import UsageError
 
 if TYPE_CHECKING:
@@ -14,10 +17,6 @@ if TYPE_CHECKING:
 where_ = click.option(
     "--where", default="true", metavar="SQL",
     help="Only these: an expression over body, tags, keys, originTopic, storeTimestamp, ...",
-)  # fmt: skip
-nameserver = click.option(
-    "-n", "--nameserver", envvar="TIANZHOU_NAMESERVER", required=True,
-    help="host:port, or TIANZHOU_NAMESERVER.",
 )  # fmt: skip
 archive = click.option(
     "--archive", envvar="TIANZHOU_ARCHIVE", help="Also those that only an archive has."
@@ -30,44 +29,49 @@ def dead_letters() -> None:
 
 
 @dead_letters.command("list")
-@nameserver
-def list_(nameserver: str) -> None:
-    """Groups that have dead letters."""
+@watched
+def list_(session: Session) -> None:
+    """Show groups that have dead letters."""
     from tianzhou.cmd.spark_session import spark_errors
     from tianzhou.spark.options import read_options_of
     from tianzhou.spark.pipelines.dead_letters import boxes
 
-    with spark_errors():
-        options = read_options_of({"nameserver": nameserver, "topic": "TBW102"}, is_stream=False)
-        found = boxes(options)
-    for group, count in found.items():
-        click.echo(f"{group}: {count:,} dead letters")
-    if not found:
-        click.echo("No group has dead letters")
+    def look() -> list[dict[str, Any]]:
+        where = {"nameserver": session.nameserver, "topic": "TBW102"}
+        with spark_errors():
+            found = boxes(read_options_of(where, is_stream=False))
+        return [{"group": group, "dead_letters": count} for group, count in found.items()]
+
+    columns = {"group": "group", "dead_letters": "dead letters"}
+    none = "no group has dead letters"
+    session.show(look, lambda rows: output.listing(rows, columns, none))
 
 
 @dead_letters.command()
-@click.argument("group")
-@nameserver
+@group_name
 @archive
 @where_
 @click.option("--rows", default=20, show_default=True, help="At most so many.")
-def show(group: str, nameserver: str, archive: str | None, where: str, rows: int) -> None:
+@asking
+def show(session: Session, group: str, archive: str | None, where: str, rows: int) -> None:
     """Show dead letters of a group, the newest first."""
-    from tianzhou.cmd import sql_view
-    from tianzhou.cmd.spark_session import SHORT, session
+    from tianzhou.cmd import spark_session, sql_view
     from tianzhou.spark.pipelines.dead_letters import Wish, chosen, letters
 
-    with session("tianzhou-dead-letters", master="local[2]", config=SHORT, log=_log()) as spark:
-        found = chosen(letters(spark, group, _cluster(nameserver, archive)), Wish(group, where))
-        newest = found.orderBy("storeTimestamp", ascending=False)
-        columns = ("origin", "originTopic", "tags", "keys", "storeTimestamp", "body")
-        sql_view.table(newest.select(*columns), rows)
+    with spark_session.session(
+        "tianzhou-dead-letters", master="local[2]", config=spark_session.SHORT, log=_log()
+    ) as spark:
+        all_of_them = letters(spark, group, _cluster(session.nameserver, archive))
+        newest = chosen(all_of_them, Wish(group, where)).orderBy("storeTimestamp", ascending=False)
+        shown = newest.select("origin", "originTopic", "tags", "keys", "storeTimestamp", "body")
+        if session.as_json:
+            output.echo_json([sql_view.plain(row) for row in shown.limit(rows).collect()])
+        else:
+            sql_view.table(shown, rows)
 
 
 @dead_letters.command()
-@click.argument("group")
-@nameserver
+@group_name
 @archive
 @where_
 @click.option(
@@ -81,9 +85,10 @@ def show(group: str, nameserver: str, archive: str | None, where: str, rows: int
     "--record", default="dead-letter-replays", show_default=True,
     help="Directory with the record of replays; a replay that was cut off goes on.",
 )  # fmt: skip
+@asking
 def replay(
+    session: Session,
     group: str,
-    nameserver: str,
     archive: str | None,
     where: str,
     changes: tuple[str, ...],
@@ -93,7 +98,7 @@ def replay(
     record: str,
 ) -> None:
     """Send dead letters of a group again, where they came from, each once."""
-    from tianzhou.cmd.spark_session import SHORT, session
+    from tianzhou.cmd import spark_session
     from tianzhou.spark.pipelines.dead_letters import Wish
     from tianzhou.spark.pipelines.dead_letters import replay as do
     from tianzhou.spark.pipelines.replays import Replays
@@ -104,10 +109,19 @@ def replay(
     wish = Wish(
         group, where, {name.strip(): text.strip() for name, _, text in pairs}, to, rate, again
     )
-    with session("tianzhou-dead-letters", master="local[2]", config=SHORT, log=_log()) as spark:
-        place = Replays(str(Path(record).resolve()) if "://" not in record else record)
-        done = do(spark, wish, _cluster(nameserver, archive), place)
-    click.echo(f"Replay {done.id}: {done.sent:,} dead letters of {group} sent; record in {record}")
+    place = Replays(str(Path(record).resolve()) if "://" not in record else record)
+    with (
+        spark_session.session(
+            "tianzhou-dead-letters", master="local[2]", config=spark_session.SHORT, log=_log()
+        ) as spark,
+        progress_bar(None, "sent") as tell,
+    ):
+        where_they_are = _cluster(session.nameserver, archive)
+        done = do(spark, wish, where_they_are, place, on_sent=tell)
+    session.done(
+        {"group": group, "replay": done.id, "sent": done.sent, "record": record},
+        f"Replay {done.id}: {done.sent:,} dead letters of {group} sent; record in {record}",
+    )
 
 
 def _cluster(nameserver: str, archive: str | None) -> "Cluster":

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tianzhou.admin.commands import output
+from tianzhou.admin.commands.session import Teller, telling
 from tianzhou.cmd.demo_clients import GROUP, Group, send_all
 from tianzhou.cmd.demo_cluster import DemoCluster
 from tianzhou.cmd.demo_traffic import (
@@ -45,16 +47,22 @@ LAST_ORDERS: Final = 250
 @click.command()
 @click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
 @click.option("--seed", default=7, show_default=True, help="Another traffic.")
-def demo(master: str, seed: int) -> None:
+@telling
+def demo(teller: Teller, master: str, seed: int) -> None:
     """Run the main job: cluster, producers, consumers, pipelines, SQL; exit code 1 if a figure is
     wrong."""
     directory = Path(tempfile.mkdtemp(prefix="tianzhou-demo-"))
-    show = Show()
+    # For programs the steps go where people may still look.
+    show = Show(output.console(err=True)) if teller.as_json else Show()
     try:
         amounts = _run(directory, master, seed, show)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    if not show.summary(amounts):
+    if teller.as_json:
+        output.echo_json(show.facts())
+    else:
+        show.summary(amounts)
+    if not show.is_right:
         raise SystemExit(1)
 
 

@@ -4,8 +4,9 @@ against what was sent."""
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
+from typing import Any
 
 from rich.console import Console, Group
 from rich.panel import Panel
@@ -49,18 +50,27 @@ class Show:
     def check(self, what: str, *, wanted: object, found: object, note: str = "") -> None:
         self.checks.append(Check(what, wanted, found, note))
 
-    def summary(self, amounts: Sums) -> bool:
-        """Whether all is right."""
-        all_right = all(check.is_right for check in self.checks)
+    @property
+    def is_right(self) -> bool:
+        return all(check.is_right for check in self.checks)
+
+    def facts(self) -> dict[str, Any]:
+        """What `demo --json` prints."""
+        return {
+            "right": self.is_right,
+            "seconds": round(time.monotonic() - self.begun_s, 1),
+            "checks": [asdict(check) | {"right": check.is_right} for check in self.checks],
+        }
+
+    def summary(self, amounts: Sums) -> None:
         seconds = time.monotonic() - self.begun_s
         last = (
             Text(f"Every figure agrees with what was sent. {seconds:.0f} s.", style="bold green")
-            if all_right
+            if self.is_right
             else Text("Some figures do not agree with what was sent.", style="bold red")
         )
         body = Group(_checks(self.checks), Text(), _cities(amounts), Text(), last)
         self.console.print(Panel(body, title="Tianzhou 天舟", expand=False, padding=(1, 2)))
-        return all_right
 
 
 def _checks(checks: list[Check]) -> Table:

@@ -1,6 +1,5 @@
 """`tianzhou pipeline`: declare, check, run, resume and watch pipelines from topics to tables."""
 
-import json
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tianzhou.admin.commands import session
+from tianzhou.admin.commands.session import Session, Teller
 from tianzhou.base.errors import UsageError
 
 if TYPE_CHECKING:
     from tianzhou.spark.pipelines.model import Pipeline
 
 nameserver = click.option(
-    "-n", "--nameserver", envvar="TIANZHOU_NAMESERVER",
-    help="host:port; instead of what the file says. Or TIANZHOU_NAMESERVER.",
+    "-n", "--nameserver", envvar="TIANZHOU_NAMESERVER", show_envvar=True, metavar="HOST:PORT",
+    help="Instead of what the file says.",
 )  # fmt: skip
 changes = click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE",
@@ -37,7 +38,8 @@ def pipeline() -> None:
 @pipeline.command()
 @click.argument("name", default="archive")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
-def init(name: str, file: Path | None) -> None:
+@session.telling
+def init(teller: Teller, name: str, file: Path | None) -> None:
     """Write a pipeline to begin with: archive, aggregate, order-check or trace."""
     from tianzhou.spark.pipelines import builtin
 
@@ -46,7 +48,8 @@ def init(name: str, file: Path | None) -> None:
     if file.exists():
         raise UsageError(f"{file} is there already; name another file")
     file.write_text(text, "utf-8")
-    click.echo(f"Wrote {file}. Next: tianzhou pipeline run {file} -n host:port")
+    said = f"Wrote {file}. Next: tianzhou pipeline run {file} -n host:port"
+    teller.done({"name": name, "file": str(file)}, said)
 
 
 @pipeline.command()
@@ -54,14 +57,19 @@ def init(name: str, file: Path | None) -> None:
 @nameserver
 @changes
 @click.option("--plan", "with_plan", is_flag=True, help="Also let Spark plan it, with real topics.")
-def validate(what: str, nameserver: str | None, changes: tuple[str, ...], with_plan: bool) -> None:
+@session.telling
+def validate(
+    teller: Teller, what: str, nameserver: str | None, changes: tuple[str, ...], with_plan: bool
+) -> None:
     """Check a file: keys, values, expressions. Reads no message and changes nothing."""
     declared, directory = _find(what, nameserver, changes)
     if with_plan:
         from tianzhou.cmd import pipeline_run
+        from tianzhou.spark.pipelines import builtin
 
-        pipeline_run.plan(declared, directory)
-    click.echo(f"{what}: {declared.name} is fine")
+        with builtin.located(what):
+            pipeline_run.plan(declared, directory)
+    teller.done({"name": declared.name, "planned": with_plan}, f"{what}: {declared.name} is fine")
 
 
 @pipeline.command()
@@ -73,7 +81,9 @@ def validate(what: str, nameserver: str | None, changes: tuple[str, ...], with_p
 @click.option("--output", help="Instead of the path of the first sink.")
 @click.option("--once", is_flag=True, help="Do what there is to do now, then end.")
 @click.option("--quiet", is_flag=True, help="Show figures only at the end.")
+@session.telling
 def run(
+    teller: Teller,
     what: str,
     nameserver: str | None,
     changes: tuple[str, ...],
@@ -93,19 +103,23 @@ def run(
         given["trigger"] = {"availableNow": True}
     declared, directory = _find(what, nameserver, changes, given)
     from tianzhou.cmd import pipeline_run
+    from tianzhou.spark.pipelines import builtin
 
-    pipeline_run.run(declared, directory, master=master, quiet=quiet)
+    with builtin.located(what):
+        pipeline_run.run(declared, directory, master=master, quiet=quiet)
+    if teller.as_json:
+        teller.done(_facts(declared, directory), "")
 
 
 @pipeline.command()
 @what
 @changes
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--png", type=click.Path(dir_okay=False, path_type=Path),
     help="Draw throughput, lag and latency into a file.",
 )  # fmt: skip
-def status(what: str, changes: tuple[str, ...], as_json: bool, png: Path | None) -> None:
+@session.looking
+def status(teller: Teller, what: str, changes: tuple[str, ...], png: Path | None) -> None:
     """Show how far a pipeline is and how it went, running or not."""
     declared, directory = _find(what, None, changes)
     from tianzhou.cmd import pipeline_view
@@ -113,66 +127,75 @@ def status(what: str, changes: tuple[str, ...], as_json: bool, png: Path | None)
     from tianzhou.spark.pipelines.workplace import Workplace
 
     place = Workplace(declared, directory)
-    samples = history.load(place)
     if png is not None:
         from tianzhou.spark.pipelines.chart import draw
 
+        samples = history.load(place)
         draw(samples, title=declared.name).savefig(png)
-        click.echo(f"Drew {len(samples)} micro-batches into {png}")
-    elif as_json:
-        click.echo(json.dumps(pipeline_view.facts(declared.name, place, samples)))
-    else:
-        pipeline_view.show_status(declared.name, place, samples)
+        said = f"Drew {len(samples)} micro-batches into {png}"
+        teller.done({"name": declared.name, "batches": len(samples), "png": str(png)}, said)
+        return
+    teller.show(
+        lambda: _facts(declared, directory),
+        lambda _: pipeline_view.status(declared.name, place, history.load(place)),
+    )
+
+
+def _facts(declared: "Pipeline", directory: Path) -> dict[str, Any]:
+    from tianzhou.cmd import pipeline_view
+    from tianzhou.spark.pipelines import history
+    from tianzhou.spark.pipelines.workplace import Workplace
+
+    place = Workplace(declared, directory)
+    return pipeline_view.facts(declared.name, place, history.load(place))
 
 
 @pipeline.command("list")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path),
                 default=".")  # fmt: skip
-def list_(directory: Path) -> None:
+@session.looking
+def list_(teller: Teller, directory: Path) -> None:
     """List the pipelines of a directory, and those that come with the package."""
     from tianzhou.cmd import pipeline_view
 
-    pipeline_view.show_list(directory)
+    teller.show(lambda: pipeline_view.rows(directory), pipeline_view.listed)
 
 
 @pipeline.command()
 @what
 @changes
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def reset(what: str, changes: tuple[str, ...], yes: bool) -> None:
+@session.force
+@session.telling
+def reset(teller: Teller, what: str, changes: tuple[str, ...], yes: bool) -> None:
     """Forget how far a pipeline is: the next run begins anew. Written rows stay."""
     declared, directory = _find(what, None, changes)
     from tianzhou.spark.pipelines.workplace import Workplace
 
     place = Workplace(declared, directory)
-    if not yes:
-        click.confirm(
-            f"Forget how far {declared.name} is ({place.path})? The next run reads its source from "
-            "the beginning, and writes rows again that are there already; only a table that is a "
-            "plain copy of topics goes on where its rows end",
-            abort=True,
-        )
+    teller.confirm(
+        f"Forget how far {declared.name} is ({place.path})? The next run reads its source from "
+        "the beginning, and writes rows again that are there already; only a table that is a "
+        "plain copy of topics goes on where its rows end",
+        yes=yes,
+    )
     place.reset()
-    click.echo(f"{declared.name} begins anew")
+    teller.done({"name": declared.name, "checkpoint": place.path}, f"{declared.name} begins anew")
 
 
 @pipeline.command()
 @click.argument("kind", type=click.Choice(["trace", "audit"]))
-@click.option(
-    "-n", "--nameserver", envvar="TIANZHOU_NAMESERVER", required=True,
-    help="host:port, or TIANZHOU_NAMESERVER.",
-)  # fmt: skip
 @click.option("--topic", help="audit: the topic.")
 @click.option("--archive", envvar="TIANZHOU_ARCHIVE", help="Also what only an archive has.")
 @click.option(
-    "--form", type=click.Choice(["table", "csv", "json", "parquet"]), default="table",
-    show_default=True, help="json is one object for each line.",
+    "--format", "form", type=click.Choice(["table", "csv", "json", "parquet"]), default="table",
+    show_default=True, help="json, or --json, is one object for each line.",
 )  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path), help="Write to this file or directory.")
 @master
+@session.asking
 def report(
+    session: Session,
     kind: str,
-    nameserver: str,
     topic: str | None,
     archive: str | None,
     form: str,
@@ -184,12 +207,12 @@ def report(
     if kind == "audit" and topic is None:
         raise UsageError("audit needs --topic")
     if form == "parquet" and output is None:
-        raise UsageError("--form parquet needs --output")
+        raise UsageError("--format parquet needs --output")
     from tianzhou.cmd import pipeline_report
 
     pipeline_report.run(
-        topic if kind == "audit" else None, nameserver=nameserver, archive=archive, master=master,
-        form=form, output=output,
+        topic if kind == "audit" else None, nameserver=session.nameserver, archive=archive,
+        master=master, form="json" if session.as_json else form, output=output,
     )  # fmt: skip
 
 

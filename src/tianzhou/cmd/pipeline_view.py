@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -34,14 +34,12 @@ def ended(running: Run) -> Text:
     return Text(f"{running.pipeline.name} ended. " + ("; ".join(parts) or "Nothing was there."))
 
 
-def show_status(name: str, place: Workplace, samples: list[Sample]) -> None:
-    console = Console()
+def status(name: str, place: Workplace, samples: list[Sample]) -> Group:
     pid = place.runs_in()
-    console.print(f"{name}: " + (f"runs in process {pid}" if pid else "does not run"))
+    state = Text(f"{name}: " + (f"runs in process {pid}" if pid else "does not run"))
     if not samples:
-        console.print(f"No micro-batch yet ({place.path})")
-        return
-    console.print(_figures(name, samples), _charts(samples))
+        return Group(state, Text(f"No micro-batch yet ({place.path})"))
+    return Group(state, _figures(name, samples), _charts(samples))
 
 
 def _rows_out(samples: list[Sample]) -> str:
@@ -106,22 +104,36 @@ def facts(name: str, place: Workplace, samples: list[Sample]) -> dict[str, Any]:
     }
 
 
-def show_list(directory: Path) -> None:
-    console = Console()
+def rows(directory: Path) -> list[dict[str, Any]]:
+    """What `list --json` prints: pipelines of a directory, then those of the package."""
+    files = sorted([*directory.glob("*.yml"), *directory.glob("*.yaml")])
+    packaged = [(name, builtin.find(name)[0].description) for name in builtin.NAMES]
+    return [_row(file, directory) for file in files] + [
+        _told(name, name=name, state="comes with the package", about=about)
+        for name, about in packaged
+    ]
+
+
+def _row(file: Path, directory: Path) -> dict[str, Any]:
+    try:
+        found = load(file)
+    except PipelineError as error:
+        return _told(file.name, name="", state="not valid", about=str(error).partition(": ")[2])
+    place = Workplace(found, directory)
+    samples = history.load(place)
+    state = "runs" if place.runs_in() else f"{len(samples)} batches" if samples else "new"
+    return _told(file.name, name=found.name, state=state, about=found.description)
+
+
+def _told(pipeline: str, *, name: str, state: str, about: str) -> dict[str, Any]:
+    return {"pipeline": pipeline, "name": name, "state": state, "description": about}
+
+
+def listed(rows: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for title in ("pipeline", "name", "state", "description"):
+    titles = ("pipeline", "name", "state", "description")
+    for title in titles:
         table.add_column(title)
-    for file in sorted([*directory.glob("*.yml"), *directory.glob("*.yaml")]):
-        try:
-            found = load(file)
-        except PipelineError as error:
-            table.add_row(file.name, "", "not valid", str(error).partition(": ")[2])
-            continue
-        place = Workplace(found, directory)
-        samples = history.load(place)
-        state = "runs" if place.runs_in() else f"{len(samples)} batches" if samples else "new"
-        table.add_row(file.name, found.name, state, found.description)
-    for name in builtin.NAMES:
-        about = builtin.find(name)[0].description
-        table.add_row(name, name, "comes with the package", about)
-    console.print(table)
+    for row in rows:
+        table.add_row(*(Text(row[title]) for title in titles))
+    return table

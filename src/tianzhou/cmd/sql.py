@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tianzhou.admin.commands.session import DEFAULT_NAMESERVER, as_json
 from tianzhou.base.errors import UsageError
 from tianzhou.cmd.pipeline import master
 
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("text", metavar="SELECT")
 @click.option(
-    "-n", "--nameserver", envvar="TIANZHOU_NAMESERVER", help="host:port, or TIANZHOU_NAMESERVER."
-)
+    "-n", "--nameserver", envvar="TIANZHOU_NAMESERVER", show_envvar=True, metavar="HOST:PORT",
+    help=f"A NameServer; {DEFAULT_NAMESERVER} unless --archive is to be asked alone.",
+)  # fmt: skip
 @click.option(
     "--archive", envvar="TIANZHOU_ARCHIVE",
     help="The table of `tianzhou pipeline run archive`, or TIANZHOU_ARCHIVE.",
@@ -29,11 +31,12 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--format", "form", type=click.Choice(["table", "csv", "json", "parquet"]), default="table",
-    show_default=True, help="json is one object for each line.",
+    show_default=True, help="json, or --json, is one object for each line.",
 )  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path), help="Write to this file or directory.")
 @click.option("--rows", default=100, show_default=True, help="Rows of a table, at most.")
 @master
+@as_json
 def sql(
     text: str,
     nameserver: str | None,
@@ -43,6 +46,7 @@ def sql(
     output: Path | None,
     rows: int,
     master: str | None,
+    as_json: bool,
 ) -> None:
     """Run a SELECT over topics.
 
@@ -50,8 +54,9 @@ def sql(
     it no longer has. Behind its name may stand TIMESTAMP AS OF '2026-11-16T08:00:00Z', or OFFSET
     BETWEEN 100 AND 200 (of each queue).
     """
+    form = "json" if as_json else form
     if nameserver is None and archive is None:
-        raise UsageError("say where: --nameserver host:port, --archive DIRECTORY, or both")
+        nameserver = DEFAULT_NAMESERVER
     if form == "parquet" and output is None:
         raise UsageError("--format parquet needs --output")
     from tianzhou.cmd.spark_session import SHORT, session

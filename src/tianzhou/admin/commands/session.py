@@ -6,6 +6,7 @@
         session.show(lambda: ..., view)
 
 `asking` gives a command -n and --json; `watched` adds --watch for commands that only look.
+`telling` and `looking` are the same for commands that ask no NameServer, and give a `Teller`.
 """
 
 import functools
@@ -46,32 +47,13 @@ every = click.option(
 force = click.option("-y", "--yes", is_flag=True, help="Do not ask before.")
 
 
-class Session:
-    """One command that runs. Owner: the command."""
+class Teller:
+    """How one command says what it found or did. Owner: the command."""
 
-    def __init__(
-        self, nameserver: str, *, as_json: bool, watch: bool = False, every_s: float = 2.0
-    ) -> None:
-        self.nameserver = nameserver
+    def __init__(self, *, as_json: bool, watch: bool = False, every_s: float = 2.0) -> None:
         self.as_json = as_json
         self._watch = watch
         self._every_s = every_s
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    @functools.cached_property
-    def admin(self) -> "Admin":
-        """Connected at first use, until the command ends."""
-        from tianzhou.client.sync.admin import Admin
-
-        return self._stack.enter_context(Admin(nameserver=self.nameserver))
-
-    # Telling
 
     def show(self, look: Callable[[], T], view: "Callable[[T], RenderableType]") -> None:
         """What there is, once or again and again. What `look` finds is what programs get."""
@@ -114,6 +96,50 @@ class Session:
         """Ask before something that can't be undone. Programs say --yes."""
         if not yes:
             click.confirm(output.plain(question), abort=True, err=True)
+
+
+class Session(Teller):
+    """One command that asks a cluster. Owner: the command."""
+
+    def __init__(
+        self, nameserver: str, *, as_json: bool, watch: bool = False, every_s: float = 2.0
+    ) -> None:
+        super().__init__(as_json=as_json, watch=watch, every_s=every_s)
+        self.nameserver = nameserver
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @functools.cached_property
+    def admin(self) -> "Admin":
+        """Connected at first use, until the command ends."""
+        from tianzhou.client.sync.admin import Admin
+
+        return self._stack.enter_context(Admin(nameserver=self.nameserver))
+
+
+def telling(command: Callable[Concatenate[Teller, P], None]) -> Callable[..., None]:
+    @as_json
+    @functools.wraps(command)
+    def call(as_json: bool, *args: P.args, **rest: P.kwargs) -> None:
+        command(Teller(as_json=as_json), *args, **rest)
+
+    return call
+
+
+def looking(command: Callable[Concatenate[Teller, P], None]) -> Callable[..., None]:
+    @as_json
+    @watch
+    @every
+    @functools.wraps(command)
+    def call(as_json: bool, watch: bool, every_s: float, *args: P.args, **rest: P.kwargs) -> None:
+        command(Teller(as_json=as_json, watch=watch, every_s=every_s), *args, **rest)
+
+    return call
 
 
 def asking(command: Callable[Concatenate[Session, P], None]) -> Callable[..., None]:

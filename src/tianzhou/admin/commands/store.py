@@ -13,6 +13,7 @@ import click
 
 from tianzhou.admin import render
 from tianzhou.admin.commands import store_view
+from tianzhou.admin.commands.session import as_json
 from tianzhou.base.clock import Clock
 from tianzhou.store import layout
 from tianzhou.store.detect import detect
@@ -20,7 +21,6 @@ from tianzhou.store.files import RealFiles
 from tianzhou.store.store import MessageStore
 from tianzhou.store.verify import Directory, Findings
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 directory = click.argument(
     "directory", type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
