@@ -60,11 +60,31 @@ def test_a_broker_is_drained_for_programs(run: Run, mq: RunningBroker) -> None:
 
 
 def test_bench_measures_and_cleans_up(run: Run) -> None:
-    found = run("bench", "--count", "1500", "--size", "100", "--json").json
-    assert (found["count"], found["sent_in_batches_of"]) == (1500, 200)
-    assert min(found["sent_per_second"], found["read_per_second"], found["send_ms_p50"]) > 0
-    assert found["send_ms_p50"] <= found["send_ms_p99"]
+    found = run("bench", "--count", "1100", "--size", "100", "--in-flight", "16", "--json").json
+    assert (found["count"], found["size"]) == (1100, 100)
+    assert {step["step"]: step["messages"] for step in found["steps"]} == {
+        "send, one at a time": 1000, "send, 16 in flight": 1100, "send, batches of 200": 1100,
+        "read, one pull at a time": 3201,
+    }  # fmt: skip
+    for step in found["steps"]:
+        assert step["per_second"] > 0
+        assert 0 < step["ms_p50"] <= step["ms_p99"]
     assert run("topic", "list", "--json").json == []
-    assert "read per second" in run("bench", "--count", "20").out
     assert run("bench", "--count", "0").code == 2
     assert run_command("bench", "-n", "127.0.0.1:1").code == 3
+
+
+def test_bench_takes_bodies_of_any_size(run: Run) -> None:
+    """A batch of 200 such messages would be more than a broker takes."""
+    shown = run("bench", "--count", "10", "--size", "500000").out
+    assert "send, batches of 4" in shown
+    assert "messages/s" in shown
+
+
+def test_bench_brings_a_broker_along(run: Run) -> None:
+    """For somebody who has installed the package and nothing else."""
+    found = run_command("bench", "--ephemeral", "--count", "20", "--json").json
+    assert len(found["steps"]) == 4
+    gone = run_command("cluster", "-n", found["nameserver"])
+    assert gone.code == 3, "it has ended with the command"
+    assert "leave out -n" in run("bench", "--ephemeral").err
