@@ -2,10 +2,12 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -127,22 +129,47 @@ def test_a_tail_shows_what_comes_and_ends_quietly(run: Run, mq: RunningBroker) -
         assert process.stderr.read() == ""
 
 
-def test_a_shell_completes_commands_and_topics(run: Run, mq: RunningBroker) -> None:
+class Bash:
+    """A bash at a terminal, as somebody sits at it."""
+
+    def __init__(self, **environment: str) -> None:
+        self._ours, its = os.openpty()
+        path = f"{Path(TIANZHOU).parent}{os.pathsep}{os.environ['PATH']}"
+        self._process = subprocess.Popen(
+            ["bash", "--norc", "--noprofile", "-i"], stdin=its, stdout=its, stderr=its,
+            start_new_session=True, env={**os.environ, **environment, "PATH": path, "PS1": "$ "},
+        )  # fmt: skip
+        os.close(its)
+        self._seen = b""
+
+    def types(self, keys: str, *, until: str) -> None:
+        """Press keys, and look until that is on the screen."""
+        os.write(self._ours, keys.encode())
+        self._seen = b""
+        deadline = time.monotonic() + 60
+        while until.encode() not in self._seen:
+            left_s = deadline - time.monotonic()
+            ready, _, _ = select.select([self._ours], [], [], max(0.0, left_s))
+            assert ready, f"{until!r} did not come: {self._seen!r}"
+            self._seen += os.read(self._ours, 65536)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ours)
+
+
+def test_a_real_bash_completes_commands_options_and_topics(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders", "-q", "1")
-
-    def completed(words: str) -> str:
-        environment = os.environ | {
-            "_TIANZHOU_COMPLETE": "bash_complete", "COMP_WORDS": words,
-            "COMP_CWORD": str(len(words.split(" ")) - 1), "TIANZHOU_NAMESERVER": mq.nameserver,
-        }  # fmt: skip
-        done = subprocess.run(
-            [TIANZHOU], env=environment, capture_output=True, text=True, timeout=60
-        )
-        return done.stdout
-
-    assert "plain,transaction" in completed("tianzhou tr")
-    assert "plain,create" in completed("tianzhou topic cr")
-    assert "plain,orders" in completed("tianzhou topic show ord")
+    with closing(Bash(TIANZHOU_NAMESERVER=mq.nameserver)) as bash:
+        bash.types('eval "$(tianzhou completion bash)" && echo loa""ded\n', until="loaded")
+        bash.types("tianzhou trans\t", until="transaction ")
+        bash.types("\x15tianzhou topic show ord\t", until="show orders ")
+        bash.types("--wat\t", until="--watch ")
+    with closing(Bash(TIANZHOU_NAMESERVER="127.0.0.1:1")) as bash:
+        bash.types('eval "$(tianzhou completion bash)" && echo loa""ded\n', until="loaded")
+        bash.types("tianzhou topic show ord\t", until="ord\x07")  # nobody knows: it beeps
+        bash.types(f"\x15tianzhou topic show -n {mq.nameserver} ord\t", until=" orders ")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -1,9 +1,38 @@
 """`tianzhou completion`: what a shell needs to complete commands, options, topics and groups."""
 
+from typing import Final
+
 import click
 from click.shell_completion import get_completion_class
 
-VARIABLE = "_TIANZHOU_COMPLETE"
+VARIABLE: Final = "_TIANZHOU_COMPLETE"
+
+BASH: Final = """\
+%(complete_func)s() {
+    local IFS=$'\\n' word response words=() glued=
+    # bash cuts words at : and =; an address has the one, a property the other.
+    for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
+        if [[ ${#words[@]} -gt 0 && ( -n $glued || $word == [:=]* ) ]]; then
+            words[-1]+=$word
+        else
+            words+=("$word")
+        fi
+        if [[ $word == *[:=] ]]; then glued=yes; else glued=; fi
+    done
+    response=$(env COMP_WORDS="${words[*]}" COMP_CWORD=$((${#words[@]} - 1)) \\
+        %(complete_var)s=bash_complete "$1")
+    for word in $response; do
+        case ${word%%,*} in
+            dir) COMPREPLY=(); compopt -o dirnames ;;
+            file) COMPREPLY=(); compopt -o default ;;
+            plain) COMPREPLY+=("${word#*,}") ;;
+        esac
+    done
+    return 0
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+"""click's own takes `-n 127.0.0.1:9876` for three words, and so asks a wrong NameServer."""
 
 
 @click.command()
@@ -14,5 +43,6 @@ def completion(ctx: click.Context, shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None, "click knows these three"
     script = found(ctx.find_root().command, {}, "tianzhou", VARIABLE)
+    template = BASH if shell == "bash" else script.source_template
     # Not `source()`: that looks for the shell, which need not be on the machine that prints.
-    click.echo(script.source_template % script.source_vars())
+    click.echo(template % script.source_vars())
