@@ -52,6 +52,16 @@ def accept(words: list[str]) -> None:
     command.make_context(command.name, rest)
 
 
+def know(words: list[str]) -> None:
+    """As `accept`, of a command that prose names without all that it needs."""
+    command, rest = command_of(words)
+    options = {"--help"}.union(*([*p.opts, *p.secondary_opts] for p in command.params))
+    unknown = [word for word in rest if word.startswith("-") and word not in options]
+    assert not unknown, f"{words}: no option {unknown}"
+    is_verb = isinstance(command, click.Group) and rest[:1] and not rest[0].startswith("-")
+    assert not is_verb, f"{words}: no command {rest[0]}"
+
+
 def is_server(words: list[str]) -> bool:
     """`tianzhou broker status` asks one, `tianzhou broker -c FILE` is one."""
     return words[:1] == ["tianzhou"] and command_of(words[1:])[0].name in PORT_OPTIONS

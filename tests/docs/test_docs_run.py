@@ -1,11 +1,12 @@
 """Every block of code in the README and the documents is run by a test, and this says by which."""
 
+import re
 import shlex
 
 import pytest
 
 from docs.pages import ROOT, Page, all_pages
-from docs.terminal import accept, joined
+from docs.terminal import accept, joined, know
 
 RUN_BY = {
     "README.md": [
@@ -68,3 +69,23 @@ def test_what_can_not_be_run_here_is_sound(page: Page) -> None:
         for word in words:
             if word.startswith(("deploy/", "docs/", "src/")):
                 assert (ROOT / word).exists(), line
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.name)
+def test_what_prose_names_is_there(page: Page) -> None:
+    """Commands between words: of ours, of make, of pytest, and modules that are run."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for text in re.findall(r"`([^`]+)`", page.prose):
+        match shlex.split(text, posix=False):
+            case ["tianzhou", word, *words] if word != "--help":
+                know([word, *words])
+            case ["make", target, *_]:
+                assert re.search(rf"^{target}:", makefile, re.MULTILINE), text
+            case ["pytest", *paths]:
+                files = [path.partition("::")[0] for path in paths if not path.startswith("-")]
+                assert all((ROOT / file).exists() for file in files), text
+            case ["python", "-m", module, *_] if module.startswith(("bench.", "tianzhou.")):
+                place = ROOT / ("src" if module.startswith("tianzhou.") else "")
+                assert (place / f"{module.replace('.', '/')}.py").exists(), text
+            case _:
+                pass
