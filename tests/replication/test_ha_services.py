@@ -49,3 +49,24 @@ def test_delays_timers_and_transactions_go_on_at_the_promoted_slave(tmp_path: Pa
             decisions.append(TransactionState.COMMIT)
             until(lambda: set(read_all(group)) == BEFORE | AFTER, "all is delivered", wait_s=60)
         assert sorted(read_all(group)) == sorted(BEFORE | AFTER)
+
+
+def test_a_switch_delivers_nothing_again(tmp_path: Path) -> None:
+    """However long ago the slave asked how far its master was: it asks once more."""
+    with Group(tmp_path, messageDelayLevel="1s", metadata_ms="600000") as group:
+        master, slave = group.master, group.add(1)
+        master.start()
+        group.create_topic()
+        slave.start()
+        until(lambda: TOPIC in str(progress_of(slave, "topics")), "the slave has asked")
+        sent = [b"delayed", b"timed", b"delayed, after", b"timed, after"]
+        with Producer("producers", nameserver=group.nameserver) as producer:
+            for level, timed in ((sent[0], sent[1]), (sent[2], sent[3])):
+                producer.send(Message(TOPIC, level, delay_level=1))
+                producer.send(Message(TOPIC, timed, delay=timedelta(seconds=1)))
+                want = {body.decode() for body in sent[: sent.index(timed) + 1]}
+                until(lambda want=want: set(read_all(group)) == want, "they came")
+                if timed == sent[1]:
+                    until_equal(master, slave)
+                    promote(group, "--switch")
+        assert sorted(read_all(group)) == sorted(body.decode() for body in sent)

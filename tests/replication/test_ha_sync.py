@@ -1,12 +1,15 @@
 """Synchronous replication between real processes: what an answer says is so."""
 
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ha_cluster import TOPIC, Group, promote, until, until_equal
+from ha_cluster import GROUP, TOPIC, Group, promote, until, until_equal
 
 from tianzhou.admin.commands.replication import look_at
 from tianzhou.client.sync import Producer, PullConsumer
 from tianzhou.record.message import Message
+from tianzhou.testing.chaos.processes import TIANZHOU
 
 SYNC = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "600"}
 
@@ -42,6 +45,57 @@ def test_answers_tell_whether_a_slave_holds_the_message(tmp_path: Path) -> None:
         until(lambda: visible(group) == 3 + 100 + 1 + 1 + 2, "consumers get those too")
         slave.start()
         until_equal(master, slave)
+
+
+def configure(group: Group, **changes: str) -> str:
+    """The command, as an operator says it; what it complains about."""
+    sets = [part for name, value in changes.items() for part in ("--set", f"{name}={value}")]
+    done = subprocess.run(
+        [TIANZHOU, "broker", "config", GROUP, "-n", group.nameserver, *sets],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.stderr
+
+
+def test_how_many_copies_must_confirm_changes_while_the_master_runs(tmp_path: Path) -> None:
+    with Group(tmp_path) as group:
+        master = group.nodes[0] = group.master = group.add(0, **SYNC)
+        slave = group.add(1)
+        master.start()
+        slave.start()
+        group.create_topic()
+        until(lambda: in_sync(master.address) == 1, "the slave is in sync")
+        assert set(statuses(group, 3)) == {"SEND_OK"}
+        assert configure(group, inSyncReplicas="3") == ""
+        until(lambda: in_sync(master.address) == 1, "the slave is back")
+        assert set(statuses(group, 3)) == {"SLAVE_NOT_AVAILABLE"}
+        assert configure(group, inSyncReplicas="2", slaveTimeout="30000") == ""
+        until(lambda: in_sync(master.address) == 1, "the slave is back")
+        assert set(statuses(group, 3)) == {"SEND_OK"}
+        slave.server.pause()
+        with ThreadPoolExecutor(1) as sending:
+            waiting = sending.submit(statuses, group, 1)
+            until(lambda: unconfirmed(master.address) > 0, "a sender waits for the slave")
+            assert not waiting.done()
+            assert configure(group, inSyncReplicas="1") == ""  # and it need not any more
+            assert waiting.result(10) == ["SEND_OK"]
+        slave.server.resume()
+        until_equal(master, slave)
+        assert configure(group, inSyncReplicas="2") == ""
+        until(lambda: in_sync(master.address) == 1, "the slave is back")
+        assert set(statuses(group, 3)) == {"SEND_OK"}
+        assert "must be from 1 to 16" in configure(group, inSyncReplicas="0")
+        assert "brokerRole can't be changed" in configure(group, brokerRole="ASYNC_MASTER")
+        look, copy = look_at(master.address), look_at(slave.address)
+        assert look is not None
+        assert copy is not None
+        assert (look.copies_needed, copy.copies_needed) == (2, 2)
+
+
+def unconfirmed(address: str) -> int:
+    look = look_at(address)
+    assert look is not None
+    return look.end - look.confirmed
 
 
 def visible(group: Group) -> int:

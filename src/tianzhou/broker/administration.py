@@ -22,7 +22,7 @@ from tianzhou.broker.handlers.refusals import Refusals
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.runtime import Runtime
 from tianzhou.broker.sessions import Sessions
-from tianzhou.broker.settable import Settable
+from tianzhou.broker.settable import Group, Settable
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.timer import Timers
 from tianzhou.broker.topics import Topics
@@ -52,6 +52,8 @@ class Administration:
     stats: Stats
     role: Callable[[], str]
     """What this broker is now, in RocketMQ's words."""
+    group: Callable[[], Group | None]
+    """Who manages master and slaves, if there are any."""
     settable: Settable = field(init=False)
     runtime: Runtime = field(init=False)
 
@@ -80,7 +82,7 @@ class Administration:
         return handlers
 
     def _settable(self) -> Settable:
-        settable = Settable(self.config, self.store.config, self.store.root, self.role)
+        settable = Settable(self.config, self.store.config, self.store.root, self.role, self.group)
         settable.adopt += [self.topics.adopt, self.groups.adopt, self._adopt]
         return settable
 

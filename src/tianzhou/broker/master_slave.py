@@ -8,6 +8,7 @@ import logging
 import secrets
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import msgspec
@@ -17,9 +18,10 @@ from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.base.settings import SettingsError
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.parts import Parts
+from tianzhou.broker.promise import CopiesPromise, check_promises
 from tianzhou.broker.role import MASTER_ID, Role, Standing
 from tianzhou.broker.slave_sync import SlaveSync, Tables
-from tianzhou.broker.topics import Topics
+from tianzhou.broker.taking_over import name_topics_of_queues
 from tianzhou.net.exchange import Refused
 from tianzhou.net.server import bind
 from tianzhou.replication import ha_epochs as epochs
@@ -34,14 +36,12 @@ from tianzhou.replication.ha_state import GroupState, probe_of, state_table
 from tianzhou.store.facts import Run
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
-from tianzhou.wire.replication_bodies import ReplicationLook, SlaveLook
+from tianzhou.wire.replication_bodies import ReplicationLook
 
 log: Final = logging.getLogger("tianzhou.replication")
 
 FRAME_BYTES: Final = 1024 * 1024
 """Log in one frame to a slave of ours: as much as is worth a chunk."""
-
-
 BACK_RATIO: Final = 0.1
 """A slave sends consumers back when so much less is unread than what made the master send them, so
 that they do not go to and fro."""
@@ -71,6 +71,7 @@ class MasterSlave:
         self._state = self._table.load()
         self.standing = Standing(config.name, *self._first_role())
         self._host: Host | None = None
+        self._promise: CopiesPromise | None = None
         self.master = HaMaster(
             store, self._facts, clock.monotonic_s,
             behind_bytes_max=settings.slave_behind_bytes_max,
@@ -105,7 +106,9 @@ class MasterSlave:
     def attach(self, host: Host) -> None:
         """The broker is put together; if it is the master, it is so from now on."""
         self._host = host
-        self.master.on_confirmed = host.parts.writer.settle
+        settle = host.parts.writer.settle
+        self._promise = CopiesPromise(self._store, host.durability, self.master, settle)
+        self.master.on_confirmed = settle
         self.master.on_superseded = self._superseded
         host.parts.writer.written.append(self._written)
         host.parts.writer.arrived.append(self._arrived)
@@ -124,18 +127,12 @@ class MasterSlave:
             marks = epochs.restarted(marks, end, token=token)
         self._remember(Role.MASTER, MASTER_ID, marks)
         self.standing.epoch = epochs.epoch_of(marks)
-        self._promise()
+        self._promised.begin(self._copies, self.settings.slave_timeout_ms / 1000)
 
-    def _promise(self) -> None:
-        """As the master: what answers wait for, and what may be seen."""
-        assert self._host is not None
-        self.master.needed = max(1, self._copies - 1)
-        self.master.hurries = self._waits
-        self.master.begin()
-        if self._waits:
-            self._host.durability.replicas = self.master
-            self._host.durability.replicas_timeout_s = self.settings.slave_timeout_ms / 1000
-            self._store.visible_bound = self._visible
+    @property
+    def _promised(self) -> CopiesPromise:
+        assert self._promise is not None
+        return self._promise
 
     @property
     def _copies(self) -> int:
@@ -145,11 +142,6 @@ class MasterSlave:
     @property
     def _waits(self) -> bool:
         return self._copies > 1
-
-    def _visible(self) -> PhysicalOffset:
-        """What slaves confirmed. While there are too few of them senders are told so, and readers
-        need not starve: it is as with asynchronous replication."""
-        return self._store.log.end if self.master.missing() else self.master.replicated
 
     def bind(self, host: str, broker_port: int) -> socket.socket | None:
         """The port for slaves; None if nobody chose one and the usual one is taken."""
@@ -205,13 +197,9 @@ class MasterSlave:
             self.slave.flushed()
 
     def _arrived(self, run: Run) -> None:
-        if self._sync is not None and self._topics.get(run.queue.topic) is None:
-            self._sync.soon()
-
-    @property
-    def _topics(self) -> Topics:
         assert self._host is not None
-        return self._host.parts.topics
+        if self._sync is not None and self._host.parts.topics.get(run.queue.topic) is None:
+            self._sync.soon()
 
     # What others say
 
@@ -221,6 +209,8 @@ class MasterSlave:
             return
         if self._host is not None and master_address == self._host.address:
             return  # it still takes us for the master that we were
+        if self._sync is not None and master_address != self.standing.master_address:
+            self._sync.soon()
         self.standing.master_address = master_address
         if not self.settings.ha_master_address and ha_address != self._ha_target:
             self._ha_target = ha_address
@@ -238,6 +228,30 @@ class MasterSlave:
 
     # Changing
 
+    @property
+    def shown(self) -> ReplicationConfig:
+        """Settings as they count now: a slave, promoted or not, promises what its master did."""
+        if self.settings.copies is not None:
+            return self.settings
+        return replace(self.settings, in_sync_replicas=self._copies)
+
+    def change(self, settings: ReplicationConfig) -> None:
+        """Take other settings than `shown`, and as the master promise by them. Raises Refused."""
+        copies = settings.in_sync_replicas
+        if copies != self.shown.in_sync_replicas:
+            check_promises(self.standing, self.settings)
+            self._remember(Role.MASTER, MASTER_ID, self._state.marks, copies)
+        self.settings = settings
+        if self.standing.is_master:
+            self._promised.change(self._copies, settings.slave_timeout_ms / 1000)
+
+    def when_told(self, then: Callable[[], None]) -> None:
+        """Before a promotion: hear once more from the master, if it is still there."""
+        if self._sync is not None and self._follows and self.standing.master_address:
+            self._sync.finish(self.standing.master_address, then)
+        else:
+            then()
+
     def promote(self, *, above: int = 0) -> int:
         """Become the master, of a new epoch; its number. Raises Refused."""
         assert self._host is not None
@@ -249,23 +263,11 @@ class MasterSlave:
         end = self._store.log.end
         marks = epochs.appointed(self._state.marks, end, token=secrets.token_hex(4), above=above)
         self._remember(Role.MASTER, MASTER_ID, marks)
-        self._promise()
+        self._promised.begin(self._copies, self.settings.slave_timeout_ms / 1000)
         self._host.take_role(Role.MASTER, MASTER_ID, marks[-1].epoch)
-        self._name_topics_of_queues()
+        name_topics_of_queues(self._host.parts, self._store)
         log.warning("broker.promoted", extra={"epoch": marks[-1].epoch, "end": int(end)})
         return marks[-1].epoch
-
-    def _name_topics_of_queues(self) -> None:
-        """The master may have died before it told us of a topic whose messages we have: without a
-        name nobody could read them."""
-        unknown: dict[str, int] = {}
-        for queue in self._store.queues:
-            topic, queue_id = queue.key
-            if self._topics.get(topic) is None:
-                unknown[topic] = max(unknown.get(topic, 0), queue_id + 1)
-        if unknown:
-            log.warning("topics.named_after_queues", extra={"topics": sorted(unknown)})
-            self._topics.ensure_all(unknown)
 
     def step_down(self, broker_id: int, *, reason: str) -> PhysicalOffset:
         """Cease to be the master, and follow who is; where the log ends. Slaves that are connected
@@ -276,8 +278,7 @@ class MasterSlave:
         log.warning("broker.steps_down", extra={"reason": reason, "id": broker_id})
         self._remember(Role.SLAVE, broker_id, self._state.marks)
         self._host.take_role(Role.SLAVE, broker_id, self.standing.epoch)
-        self._host.durability.replicas = None
-        self._store.visible_bound = None
+        self._promised.end()
         self.master.pump()
         self._follow()
         return self._store.log.end
@@ -317,7 +318,9 @@ class MasterSlave:
             return self.standing.broker_id if is_far else MASTER_ID
         if unread_bytes <= self._away_bytes or not self.settings.slave_read:
             return MASTER_ID
-        known = [row.broker_id for row in self.master.rows() if row.broker_id and row.is_in_sync]
+        known = [
+            row.broker_id for row in self.master.rows() if row.broker_id > 0 and row.is_in_sync
+        ]
         return min(known, default=MASTER_ID)
 
     @property
@@ -340,15 +343,8 @@ class MasterSlave:
             is_connected=slave is not None and slave.is_streaming,
             last_error=slave.last_error if slave is not None else "",
             master_end=slave.master_end if slave is not None else 0,
-            slaves=tuple(
-                SlaveLook(
-                    acked=row.acked, address=row.address,
-                    broker_id=-1 if row.broker_id is None else row.broker_id,
-                    is_in_sync=row.is_in_sync, lag_bytes=row.lag_bytes, lag_ms=row.lag_ms,
-                )
-                for row in rows
-            ),
-        )  # fmt: skip
+            slaves=tuple(rows),
+        )
 
     # Follower
 

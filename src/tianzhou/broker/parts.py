@@ -157,10 +157,12 @@ def assemble(
     clients = Clients(config, topics, groups, sessions, core.locks, core.filters, clock)
     delays = Delays(store, writer, clock, save_every_ms=config.delay_save_ms)
     timers = Timers(store, writer, clock, save_every_ms=config.delay_save_ms)
+    raft, replication = AdminRaft(), AdminReplication(config.name, store, standing, durability)
     administration = Administration(
         config=config, store=store, clock=clock, topics=topics, groups=groups, offsets=offsets,
         sessions=sessions, permission=permission, clients=clients, pull=pull, writer=writer,
         delays=delays, timers=timers, stats=stats, role=lambda: role_name(standing, durability),
+        group=lambda: replication.group,
     )  # fmt: skip
     halves = HalfQueue(store, offsets)
     admission.timers_are_full, admission.halves_are_full = timers.is_full, halves.is_full
@@ -175,7 +177,6 @@ def assemble(
     waiting = Waiting(
         halves=halves.pending.__len__, held_pulls=pull.holds.__len__, timers=timers.__len__
     )
-    raft, replication = AdminRaft(), AdminReplication(config.name, store, standing, durability)
     told = Told(
         facts=administration.runtime.table, config=administration.settable.table,
         raft=raft.told, replication=replication.look,

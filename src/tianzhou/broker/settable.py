@@ -7,12 +7,13 @@ remains the truth about a broker. A request with one key that may not be changed
 import dataclasses
 import enum
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
 from tianzhou.base.settings import SettingsError, declarations, load
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.net.exchange import Refused
+from tianzhou.replication.config import ReplicationConfig
 from tianzhou.store.config import StoreConfig
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.tables import PERM_INHERIT, DataVersion
@@ -26,11 +27,27 @@ CHANGEABLE: Final = (
     "client_expiry_ms",
 )
 """Settings whose owners take a new value while they run."""
+GROUP_CHANGEABLE: Final = ("in_sync_replicas", "slave_timeout_ms")
+"""The same, of a broker in a group of master and slaves."""
 
 TEXT_BYTES_MAX: Final = 64 * 1024
 
 _SECRET: Final = re.compile(r"password|secret|token|credential|access_?key", re.IGNORECASE)
 MASK: Final = "******"
+Settings = TypeVar("Settings", BrokerConfig, ReplicationConfig)
+
+
+class Group(Protocol):
+    """Who manages master and slaves."""
+
+    @property
+    def shown(self) -> ReplicationConfig:
+        """The settings as they count now."""
+        ...
+
+    def change(self, settings: ReplicationConfig) -> None:
+        """Take these instead. Raises Refused, and then nothing changed."""
+        ...
 
 
 class Settable:
@@ -42,9 +59,11 @@ class Settable:
         store: StoreConfig,
         root: str,
         role: Callable[[], str] = lambda: "ASYNC_MASTER",
+        group: Callable[[], Group | None] = lambda: None,
     ) -> None:
-        """`role` says what this broker is now, in RocketMQ's words."""
+        """`role` says what this broker is now, in RocketMQ's words; `group` who manages that."""
         self.config = config
+        self._group = group
         self._role = role
         self._store = store
         self._root = root
@@ -54,24 +73,21 @@ class Settable:
 
     def change(self, text: bytes, now_ms: int) -> dict[str, str]:
         """Take `name=value` lines, by RocketMQ's names or ours; what was asked. Raises Refused."""
-        asked = parse_properties(text)
-        declared = declarations(BrokerConfig)
-        names = {d.alias or name: name for name, d in declared.items()} | {n: n for n in declared}
-        refused = [key for key in asked if names.get(key) not in CHANGEABLE]
+        asked, group = parse_properties(text), self._group()
+        own = _named(BrokerConfig, CHANGEABLE)
+        shared = _named(ReplicationConfig, GROUP_CHANGEABLE) if group is not None else {}
+        refused = [key for key in asked if key not in own | shared]
         if refused:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 f"{', '.join(key[:64] for key in refused)} can't be changed while the broker runs; "
-                f"these can: {', '.join(_spelled(name) for name in CHANGEABLE)}",
+                f"these can: {', '.join(_spellings(own) | _spellings(shared))}",
             )
-        values: dict[str, object] = {name: getattr(self.config, name) for name in declared}
-        values |= {names[key]: value for key, value in asked.items()}
-        try:
-            changed, _ = load(BrokerConfig, values)
-        except SettingsError as error:
-            raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        changed = _changed(self.config, own, asked)
         if changed.permission & PERM_INHERIT:
             raise Refused(ResponseCode.INVALID_PARAMETER, "brokerPermission must be 0, 2, 4 or 6")
+        if group is not None and asked.keys() & shared.keys():
+            group.change(_changed(group.shown, shared, asked))
         self.config = changed
         self.version = DataVersion(counter=self.version.counter + 1, timestamp=now_ms)
         for take in self.adopt:
@@ -84,7 +100,9 @@ class Settable:
 
     def table(self) -> dict[str, str]:
         """Every setting, by name."""
+        group = self._group()
         values = {
+            **({} if group is None else table_of(group.shown)),
             "brokerRole": self._role(),
             "storePathRootDir": self._root,
             **table_of(self.config),
@@ -93,12 +111,12 @@ class Settable:
         return {key: values[key] for key in sorted(values)}
 
 
-def table_of(settings: BrokerConfig | StoreConfig) -> dict[str, str]:
+def table_of(settings: BrokerConfig | StoreConfig | ReplicationConfig) -> dict[str, str]:
     """Settings as text, under RocketMQ's names, spelled so that a broker reads them back."""
     table: dict[str, str] = {}
     for name, declared in declarations(type(settings)).items():
-        value = MASK if _SECRET.search(name) else _text(name, getattr(settings, name))
-        table[declared.alias or name] = value
+        value = _text(name, getattr(settings, name))
+        table[declared.alias or name] = MASK if value and _SECRET.search(name) else value
     return table
 
 
@@ -121,8 +139,24 @@ def parse_properties(text: bytes) -> dict[str, str]:
     return found
 
 
-def _spelled(name: str) -> str:
-    return declarations(BrokerConfig)[name].alias or name
+def _named(kind: type, names: Iterable[str]) -> dict[str, str]:
+    """How settings may be called, by RocketMQ's name and ours, and what they are."""
+    declared = declarations(kind)
+    return {name: name for name in names} | {declared[name].alias or name: name for name in names}
+
+
+def _spellings(names: Mapping[str, str]) -> dict[str, None]:
+    """One of each: RocketMQ's where it has one, which comes last."""
+    return dict.fromkeys({name: spelled for spelled, name in names.items()}.values())
+
+
+def _changed(config: Settings, names: Mapping[str, str], asked: Mapping[str, str]) -> Settings:
+    values: dict[str, object] = {name: getattr(config, name) for name in declarations(type(config))}
+    values |= {names[key]: value for key, value in asked.items() if key in names}
+    try:
+        return load(type(config), values)[0]
+    except SettingsError as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
 
 
 def _text(name: str, value: Any) -> str:
@@ -144,9 +178,11 @@ def _levels(levels_ms: tuple[int, ...]) -> str:
 
 _SPELLINGS: Final[Mapping[str, Callable[[Any], str]]] = {
     "disk_clean_ratio": lambda ratio: str(round(ratio * 100)),
+    "memory_ratio": lambda ratio: str(round(ratio * 100)),
     "retention_at_hours": lambda hours: ";".join(f"{hour:02d}" for hour in hours),
     "delay_levels_ms": _levels,
 }
 """Where RocketMQ writes a value differently: percents, hours, delays with units."""
 
-assert {*CHANGEABLE} <= {field.name for field in dataclasses.fields(BrokerConfig)}
+for _kind, _names in ((BrokerConfig, CHANGEABLE), (ReplicationConfig, GROUP_CHANGEABLE)):
+    assert {*_names} <= {field.name for field in dataclasses.fields(_kind)}

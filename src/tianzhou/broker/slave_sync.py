@@ -9,7 +9,7 @@ left here while the master was away go back to it, if it does not know better.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,6 +42,8 @@ log: Final = logging.getLogger("tianzhou.replication")
 ANSWER_S: Final = 5.0
 SOON_S: Final = 0.5
 """Between two rounds at least, however many topics are new."""
+LAST_S: Final = 2.0
+"""How long a promotion may wait for the last words of a master that is still there."""
 LOG_END: Final = "tzLogEnd"
 TIMERS: Final = "tzTimerProgress"
 """Fields of our masters' answer to GET_ALL_DELAY_OFFSET; RocketMQ's slaves ignore them."""
@@ -81,6 +83,7 @@ class SlaveSync:
         self._address = ""
         self._waiting: Progress | None = None
         self._task: asyncio.Task[None] | None = None
+        self._last: asyncio.Task[None] | None = None
         self._is_wanted = asyncio.Event()
         self.rounds = 0
         """Times that everything was asked for and answered."""
@@ -118,6 +121,19 @@ class SlaveSync:
                 async with asyncio.timeout(max(self._every_s - SOON_S, 0)):
                     await self._is_wanted.wait()
             self._is_wanted.clear()
+
+    def finish(self, address: str, then: Callable[[], None]) -> None:
+        """Take everything once more from a master that has stepped down, and then go on: what it
+        delivered or heard from consumers since the last round must not come again."""
+        self._last = asyncio.get_running_loop().create_task(self._finish(address, then))
+
+    async def _finish(self, address: str, then: Callable[[], None]) -> None:
+        try:
+            async with asyncio.timeout(LAST_S):
+                await self._round(address)
+        except (TianzhouError, OSError, TimeoutError) as error:
+            log.warning("metadata.not_taken", extra={"master": address, "reason": str(error)})
+        then()
 
     def tick(self) -> None:
         """Take over what waited for the log."""

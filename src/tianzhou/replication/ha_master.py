@@ -6,7 +6,7 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.replication.durability import Outcome
@@ -15,6 +15,7 @@ from tianzhou.replication.ha_frames import Welcome, encode_spoken
 from tianzhou.replication.ha_session import MasterFacts, MasterSession
 from tianzhou.replication.ha_state import extent_of, log_bytes, matches
 from tianzhou.store.store import MessageStore
+from tianzhou.wire.replication_bodies import SlaveLook
 
 log: Final = logging.getLogger("tianzhou.replication")
 
@@ -28,19 +29,6 @@ UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
 """Log on its way to one slave, in our memory; the rest is read from the log when there is room."""
 _HISTORY: Final = 600
 """Moments at which the end of the log is remembered, to say how late a slave is."""
-
-
-class SlaveRow(NamedTuple):
-    """A slave as others see it."""
-
-    broker_id: int | None
-    """None: one of RocketMQ's, which does not say."""
-    address: str
-    """Where it serves clients, or where its connection comes from."""
-    acked: int
-    lag_bytes: int
-    lag_ms: int
-    is_in_sync: bool
 
 
 class HaMaster:
@@ -119,22 +107,23 @@ class HaMaster:
             return False
         return self._store.log.end - session.acked < self._behind_bytes_max
 
-    def rows(self) -> list[SlaveRow]:
+    def rows(self) -> list[SlaveLook]:
         end, now_s = self._store.log.end, self._monotonic_s()
-        rows: list[SlaveRow] = []
+        rows: list[SlaveLook] = []
         for one in self.connections:
             session = one.session
             if session is None or not session.is_streaming:
                 continue
             hello = session.hello
             rows.append(
-                SlaveRow(
-                    hello.id if hello else None, (hello.address if hello else "") or one.remote,
-                    session.acked, end - session.acked,
-                    self._late_ms(session.acked, end, now_s), self._is_near(one),
+                SlaveLook(
+                    acked=session.acked, address=(hello.address if hello else "") or one.remote,
+                    broker_id=hello.id if hello else -1, is_in_sync=self._is_near(one),
+                    lag_bytes=end - session.acked,
+                    lag_ms=self._late_ms(session.acked, end, now_s),
                 )
             )  # fmt: skip
-        return sorted(rows, key=lambda row: (row.broker_id or 0, row.address))
+        return sorted(rows, key=lambda row: (row.broker_id, row.address))
 
     def _late_ms(self, acked: int, end: int, now_s: float) -> int:
         """How long ago the first byte that the slave lacks was written, about."""

@@ -5,8 +5,15 @@ import pytest
 from tianzhou.base.settings import declarations, load
 from tianzhou.broker import settable as module
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.settable import CHANGEABLE, Settable, parse_properties, table_of
+from tianzhou.broker.settable import (
+    CHANGEABLE,
+    GROUP_CHANGEABLE,
+    Settable,
+    parse_properties,
+    table_of,
+)
 from tianzhou.net.exchange import Refused
+from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.wire._generated_codes import ResponseCode
 
@@ -35,6 +42,9 @@ def test_what_is_shown_can_be_read_back() -> None:
     )  # fmt: skip
     assert load(StoreConfig, table_of(store)) == (store, [])
     assert table_of(store)["messageDelayLevel"] == "1s 90s 2h 1d"
+    copies = ReplicationConfig(role=BrokerRole.SYNC_MASTER, in_sync_replicas=3, memory_ratio=0.25)
+    assert load(ReplicationConfig, table_of(copies)) == (copies, [])
+    assert table_of(ReplicationConfig(ha_secret="x"))["ha_secret"] == "******"
 
 
 def test_every_setting_is_shown_once() -> None:
@@ -64,10 +74,39 @@ def test_a_change_reaches_the_owners() -> None:
     assert settable.config.permission == 4
 
 
+class Copies:
+    """A group whose promise may change, up to three copies."""
+
+    shown = ReplicationConfig(role=BrokerRole.SYNC_MASTER)
+
+    def change(self, settings: ReplicationConfig) -> None:
+        if settings.in_sync_replicas > 3:
+            raise Refused(ResponseCode.NO_PERMISSION, "too many")
+        self.shown = settings
+
+
+def test_what_belongs_to_the_group_is_changed_by_the_group() -> None:
+    group = Copies()
+    settable = Settable(BrokerConfig(), StoreConfig(), "data", group=lambda: group)
+    settable.change(b"inSyncReplicas=3\nslave_timeout_ms=700\nbrokerPermission=4", 1)
+    assert (group.shown.in_sync_replicas, group.shown.slave_timeout_ms) == (3, 700)
+    assert group.shown.role is BrokerRole.SYNC_MASTER
+    assert b"inSyncReplicas=3\n" in settable.text()
+    for text in (
+        b"inSyncReplicas=4",
+        b"inSyncReplicas=0",
+        b"inSyncReplicas=x",
+        b"brokerRole=SLAVE",
+    ):
+        with pytest.raises(Refused):
+            settable.change(text + b"\nbrokerPermission=6", 2)
+    assert (group.shown.in_sync_replicas, settable.config.permission) == (3, 4)
+
+
 @pytest.mark.parametrize(
     "text",
     [b"storePathRootDir=/x", b"listenPort=1", b"brokerPermission=4\nbrokerName=x", b"unknown=1",
-     b"flushDiskType=SYNC_FLUSH", b"adminTool=x", b"=1"],
+     b"flushDiskType=SYNC_FLUSH", b"adminTool=x", b"=1", b"inSyncReplicas=2"],
 )  # fmt: skip
 def test_one_key_that_may_not_change_refuses_all(text: bytes) -> None:
     assert refused(text).code == ResponseCode.NO_PERMISSION
@@ -83,10 +122,11 @@ def test_values_that_make_no_sense(text: bytes) -> None:
 
 
 def test_changeable_settings_have_bounds_or_are_switches() -> None:
-    declared = declarations(BrokerConfig)
-    for name in CHANGEABLE:
-        is_switch = isinstance(getattr(BrokerConfig(), name), bool)
-        assert is_switch or declared[name].minimum is not None
+    for config, names in ((BrokerConfig(), CHANGEABLE), (ReplicationConfig(), GROUP_CHANGEABLE)):
+        declared = declarations(type(config))
+        for name in names:
+            is_switch = isinstance(getattr(config, name), bool)
+            assert is_switch or declared[name].minimum is not None
 
 
 def test_properties_are_lines() -> None:

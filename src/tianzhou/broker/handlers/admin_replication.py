@@ -1,9 +1,12 @@
 """Looking at master and slaves, and changing by hand who is the master."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from tianzhou.broker import settable
 from tianzhou.broker.role import Standing
+from tianzhou.net.desk import encode_reply
 from tianzhou.net.exchange import Handler, Refused, Reply, Request
 from tianzhou.replication.durability import Durability
 from tianzhou.store.store import MessageStore
@@ -14,11 +17,15 @@ from tianzhou.wire.admin_bodies import HaConnection, HaStatus
 from tianzhou.wire.replication_bodies import ReplicationLook, SlaveLook
 
 
-class Group(Protocol):
+class Group(settable.Group, Protocol):
     """Who manages master and slaves."""
 
     def look(self, alone: ReplicationLook) -> ReplicationLook:
         """What a broker by itself would say, and what is known of the others."""
+        ...
+
+    def when_told(self, then: Callable[[], None]) -> None:
+        """Call it when this slave knows all that its master, if it is there, can tell."""
         ...
 
     def promote(self, *, above: int = 0) -> int: ...
@@ -54,10 +61,17 @@ class AdminReplication:
         )  # fmt: skip
         return alone if self.group is None else self.group.look(alone)
 
-    def promote(self, request: Request) -> Reply:
-        asked = PromoteBrokerRequest.from_ext(request.header.ext)
-        epoch = self._group().promote(above=asked.above_epoch)
-        return Reply(ext={"epoch": str(epoch)})
+    def promote(self, request: Request) -> None:
+        asked, group = PromoteBrokerRequest.from_ext(request.header.ext), self._group()
+
+        def answer() -> None:
+            try:
+                reply = Reply(ext={"epoch": str(group.promote(above=asked.above_epoch))})
+            except Refused as refused:
+                reply = Reply(refused.code, remark=refused.remark)
+            request.peer.send(encode_reply(request.header, reply))
+
+        group.when_told(answer)
 
     def step_down(self, request: Request) -> Reply:
         asked = StepDownBrokerRequest.from_ext(request.header.ext)
