@@ -1,0 +1,69 @@
+"""RocketMQ's C++ client on a Raft group: its leader is killed, sends go on, and consumers get all."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from raft_cluster import TOPIC, Cluster
+
+from clients.cpp_client import Clients, Producing, installed
+from clients.waiting import wait_until
+
+BACK_S = 60.0
+"""The client does not look whether its connection broke: it waits 30 s for the answer to a pull
+that it had sent."""
+SENT = 30
+SENT_S_MAX = 5.0
+"""From the kill to the next message that is acknowledged."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as made:
+        made.start()
+        made.create_topic()
+        yield made
+
+
+@pytest.fixture
+def clients(cluster: Cluster, tmp_path: Path) -> Iterator[Clients]:
+    made = Clients(installed(), tmp_path / "cpp", cluster.nameserver)
+    yield made
+    made.end()
+
+
+def sent(producer: Producing, body: str) -> float:
+    """How long it took until the group had it, with as many tries as that needed."""
+    began = time.monotonic()
+
+    def is_sent() -> bool:
+        try:
+            producer.send("sync", TOPIC, body)
+        except AssertionError as error:
+            assert "error" in str(error)
+            return False
+        return True
+
+    wait_until(is_sent, within_s=BACK_S, what=f"{body} is sent")
+    return time.monotonic() - began
+
+
+@pytest.mark.slow
+def test_cpp_clients_survive_the_leader(cluster: Cluster, clients: Clients) -> None:
+    producer = clients.producer()
+    for number in range(SENT):
+        sent(producer, f"before {number}")
+    consumer = clients.push("cpp-readers", TOPIC)
+    consumer.wait_lines("got", SENT, within_s=BACK_S)
+    killed = cluster.wait_leader()
+    killed.server.kill()
+    assert sent(producer, "after 0") < SENT_S_MAX
+    for number in range(1, SENT):
+        sent(producer, f"after {number}")
+    wanted = {f"{when} {number}" for when in ("before", "after") for number in range(SENT)}
+    wait_until(
+        lambda: {row["body"] for row in consumer.lines("got")} == wanted, within_s=BACK_S,
+        what="everything was delivered after the kill",
+    )  # fmt: skip
+    assert cluster.wait_leader() is not killed
