@@ -1,4 +1,4 @@
-"""RocketMQ's C++ client on a Raft group: its leader is killed, sends go on, and consumers get all."""
+"""RocketMQ's C++ client on a Raft group: the leader is killed, sends go on, all is delivered."""
 
 import time
 from collections.abc import Iterator
@@ -41,7 +41,8 @@ def sent(producer: Producing, body: str) -> float:
         try:
             producer.send("sync", TOPIC, body)
         except AssertionError as error:
-            assert "error" in str(error)
+            if "'error'" not in str(error):
+                raise  # the client is gone; otherwise it says what the group answered
             return False
         return True
 
