@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from tianzhou.client.sync import Admin, Producer, PullConsumer
 from tianzhou.record.message import Message
@@ -126,6 +126,15 @@ def promote(group: Group, *arguments: str) -> dict[str, object]:
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def cluster_rows(group: Group) -> list[dict[str, Any]]:
+    """What `tianzhou cluster` says of the brokers."""
+    done = subprocess.run(
+        [TIANZHOU, "cluster", "-n", group.nameserver, "--json"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
     return json.loads(done.stdout)
 
 

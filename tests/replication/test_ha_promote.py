@@ -5,7 +5,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ha_cluster import GROUP, TOPIC, Group, Node, promote, read_all, until, until_equal
+from ha_cluster import (
+    GROUP,
+    TOPIC,
+    Group,
+    Node,
+    cluster_rows,
+    promote,
+    read_all,
+    until,
+    until_equal,
+)
 
 from tianzhou.admin.commands.replication import look_at
 from tianzhou.client.errors import ClientError
@@ -106,13 +116,8 @@ def test_a_living_master_hands_over_and_nothing_is_set_aside(tmp_path: Path) -> 
 
 
 def shown(group: Group) -> list[dict[str, object]]:
-    """What `tianzhou cluster` says of the brokers."""
-    done = subprocess.run(
-        [TIANZHOU, "cluster", "-n", group.nameserver, "--json"],
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
     kept = ("id", "address", "epoch", "lag_bytes", "in_sync", "following")
-    return [{name: row[name] for name in kept} for row in json.loads(done.stdout)]
+    return [{name: row[name] for name in kept} for row in cluster_rows(group)]
 
 
 def wanted(master: Node, slave: Node) -> list[dict[str, object]]:

@@ -4,7 +4,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ha_cluster import GROUP, TOPIC, Group, promote, until, until_equal
+from ha_cluster import GROUP, TOPIC, Group, cluster_rows, promote, until, until_equal
 
 from tianzhou.admin.commands.replication import look_at
 from tianzhou.client.sync import Producer, PullConsumer
@@ -37,6 +37,10 @@ def test_answers_tell_whether_a_slave_holds_the_message(tmp_path: Path) -> None:
         assert look.confirmed == look.end == copy.flushed
         slave.server.pause()
         assert statuses(group, 1) == ["FLUSH_SLAVE_TIMEOUT"]
+        first, second = cluster_rows(group)
+        assert (first["in_sync"], first["copies_needed"]) == ([0, 1], 2)
+        assert first["confirmed"] == second["end"] == first["end"] - second["lag_bytes"]
+        assert (second["lag_ms"] > 0, second["following"]) == (True, "does not answer")
         slave.server.resume()
         until(lambda: set(statuses(group, 1)) == {"SEND_OK"}, "the slave is back")
         slave.server.kill()

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 
 from tianzhou.broker.metric_families import gauge, gauges
 from tianzhou.wire.raft_bodies import RaftLook
-from tianzhou.wire.replication_bodies import ReplicationLook
+from tianzhou.wire.replication_bodies import ReplicationLook, SlaveLook
 
 _UNNAMED: Final = "unnamed"
 """Slaves of RocketMQ do not say who they are; those that are furthest behind stand for all."""
@@ -27,6 +27,7 @@ class ReplicationMetrics:
         yield gauge("is_master", "1 while this broker takes the messages of its group",
                      int(look.role == "MASTER"))  # fmt: skip
         yield gauge("epoch", "Counts the masters of the group", look.epoch)
+        yield gauge("log_end_offset", "Where the log ends", look.end)
         yield gauge("unconfirmed_bytes", "Appended, not held by as many as answers wait for",
                      max(0, look.end - look.confirmed))  # fmt: skip
         in_sync = sum(slave.is_in_sync for slave in look.slaves)
@@ -40,15 +41,17 @@ class ReplicationMetrics:
         late = gauges(
             "replica_lag_seconds", "How long ago the first of it was written, about", "replica"
         )
-        rows: dict[str, tuple[int, int]] = {}
-        for slave in look.slaves:
-            name = _UNNAMED if slave.broker_id < 0 else str(slave.broker_id)
-            rows[name] = max(rows.get(name, (0, 0)), (slave.lag_bytes, slave.lag_ms))
-        for name, (lag_bytes, lag_ms) in rows.items():
-            size.add_metric([name], lag_bytes)
-            late.add_metric([name], lag_ms / 1000)
-        yield size
-        yield late
+        acked = gauges("replica_acked_offset", "Up to where a slave has the log", "replica")
+        near = gauges("replica_in_sync", "1 while a slave has nearly all of the log", "replica")
+        rows: dict[str, SlaveLook] = {}
+        for slave in sorted(look.slaves, key=lambda slave: (slave.lag_bytes, slave.lag_ms)):
+            rows[_UNNAMED if slave.broker_id < 0 else str(slave.broker_id)] = slave
+        for name, slave in sorted(rows.items()):
+            size.add_metric([name], slave.lag_bytes)
+            late.add_metric([name], slave.lag_ms / 1000)
+            acked.add_metric([name], slave.acked)
+            near.add_metric([name], int(slave.is_in_sync))
+        yield from (size, late, acked, near)
 
     def _members(self, raft: RaftLook | None) -> Metric:
         """Only the leader knows."""

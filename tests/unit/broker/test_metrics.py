@@ -191,7 +191,7 @@ def test_slaves_are_shown_by_their_ids() -> None:
     alone = broker.parts.replication.look()
     rows = [(1, 0, 0, True), (2, 5_000, 1_500, False), (-1, 10, 20, True), (-1, 30, 5, True)]
     slaves = tuple(
-        SlaveLook(acked=0, address="10.1.1.1:1", broker_id=number, lag_bytes=size, lag_ms=late_ms,
+        SlaveLook(acked=9_000 - size, address="10.1.1.1:1", broker_id=number, lag_bytes=size, lag_ms=late_ms,
                   is_in_sync=in_sync)
         for number, size, late_ms, in_sync in rows
     )  # fmt: skip
@@ -200,6 +200,10 @@ def test_slaves_are_shown_by_their_ids() -> None:
     assert value(series, "replicas_in_sync") == 3
     assert value(series, "replica_lag_bytes", replica="2") == 5_000
     assert value(series, "replica_lag_seconds", replica="2") == 1.5
+    assert value(series, "replica_acked_offset", replica="2") == 4_000
+    assert value(series, "replica_in_sync", replica="1") == 1
+    assert value(series, "replica_in_sync", replica="2") == 0
+    assert value(series, "log_end_offset") == alone.end > 0
     # Those that do not say who they are: the one that is furthest behind.
     assert value(series, "replica_lag_bytes", replica="unnamed") == 30
 

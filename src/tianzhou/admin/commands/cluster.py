@@ -34,7 +34,7 @@ def _rows(session: Session) -> list[dict[str, Any]]:
     masters = {name: looks[address] for _, name, broker_id, address in places if not broker_id}
     return [
         _row(session, *place)
-        | replication.facts(looks[place[3]], masters.get(place[1]))
+        | replication.facts(looks[place[3]], masters.get(place[1]), place[2])
         | groups[place[3]]
         for place in places
     ]

@@ -17,7 +17,7 @@ CATCH_UP_S: Final = 60.0
 _PAUSE_S: Final = 0.05
 UNKNOWN: Final[dict[str, Any]] = {
     "epoch": None, "end": None, "confirmed": None, "lag_bytes": None, "lag_ms": None,
-    "in_sync": None, "following": "",
+    "in_sync": None, "copies_needed": None, "following": "",
 }  # fmt: skip
 """Of a broker that does not say."""
 
@@ -40,17 +40,20 @@ def look_at(address: str) -> "ReplicationLook | None":
     return decode_replication_look(body) if answer.code == 0 else None
 
 
-def facts(look: "ReplicationLook | None", master: "ReplicationLook | None") -> dict[str, Any]:
+def facts(
+    look: "ReplicationLook | None", master: "ReplicationLook | None", broker_id: int
+) -> dict[str, Any]:
     """What `tianzhou cluster` shows of a broker; `master` is that of its group."""
-    if look is None:
-        return {}
+    seen = [slave for slave in master.slaves if slave.broker_id == broker_id] if master else []
+    late = {"lag_bytes": seen[0].lag_bytes, "lag_ms": seen[0].lag_ms} if seen else {}
+    if look is None:  # its master may still know how far it was
+        end = {"end": seen[0].acked} if seen else {}
+        return late | end | ({"following": "does not answer"} if broker_id else {})
     row = UNKNOWN | {"epoch": look.epoch, "end": look.end, "confirmed": look.confirmed}
     if look.role == "MASTER":
         in_sync = sorted(slave.broker_id for slave in look.slaves if slave.is_in_sync)
-        return row | {"in_sync": [0, *in_sync]}
-    seen = [slave for slave in master.slaves if slave.broker_id == look.broker_id] if master else []
+        return row | {"in_sync": [0, *in_sync], "copies_needed": look.copies_needed}
     if seen:
-        late = {"lag_bytes": seen[0].lag_bytes, "lag_ms": seen[0].lag_ms}
         return row | late | {"following": "follows"}
     return row | {"following": look.last_error or "follows no master"}
 
@@ -62,7 +65,11 @@ def lag_text(row: dict[str, Any]) -> str:
 
 
 def copies_text(row: dict[str, Any]) -> str:
-    return "" if row["in_sync"] is None else " ".join(map(str, row["in_sync"]))
+    """Who has the log, and of how many of them answers wait for."""
+    if row["in_sync"] is None:
+        return ""
+    ids, needed = " ".join(map(str, row["in_sync"])), row["copies_needed"]
+    return f"{ids}, needs {needed}" if needed > 1 else ids
 
 
 @click.command()
