@@ -27,6 +27,7 @@ from tianzhou.testing.chaos.history import (
     FOREVER,
     Commit,
     Delivery,
+    Kind,
     Outcome,
     Place,
     Send,
@@ -79,6 +80,46 @@ def the_slave_alone_has_a_stranger(case: Case) -> None:
 
 def a_refused_send_is_delivered(case: Case) -> None:
     change_send(case, 8, outcome=Outcome.REFUSED, place=None)
+
+
+def a_delayed_message_comes_early(case: Case) -> None:
+    change_send(case, 8, kind=Kind.DELAYED, place=None, due=109.0)
+
+
+def a_delayed_message_never_comes(case: Case) -> None:
+    change_send(case, 8, kind=Kind.DELAYED, place=None, due=108.2)
+    both_forget(case, 8)
+
+
+def a_delayed_message_comes_twice_in_peace(case: Case) -> None:
+    change_send(case, 8, kind=Kind.DELAYED, place=None, due=108.2)
+    add_copy(case, 8, tries_max=1)
+
+
+def a_delayed_message_comes_twice_long_before_a_fault(case: Case) -> None:
+    case.history.troubles.append(replace(FAULT, began=125.0, ended=126.0))
+    a_delayed_message_comes_twice_in_peace(case)
+
+
+def what_was_rolled_back_is_delivered(case: Case) -> None:
+    change_send(case, 8, kind=Kind.ROLLED_BACK, place=None)
+
+
+def only_the_slave_shows_what_was_rolled_back(case: Case) -> None:
+    send = Send("producer-1", "taken-back", 103.0, 103.5, Outcome.OK, kind=Kind.ROLLED_BACK)
+    case.history.sends.append(send)
+    stored_on(case, 1)[Place(QUEUES[0], 10)] = "taken-back"
+
+
+def what_was_committed_is_stored_twice(case: Case) -> None:
+    case.history.troubles.append(FAULT)
+    change_send(case, 5, kind=Kind.COMMITTED, place=None)
+    add_copy(case, 5, tries_max=3)
+
+
+def what_was_committed_is_lost(case: Case) -> None:
+    change_send(case, 8, kind=Kind.COMMITTED, place=None)
+    both_forget(case, 8)
 
 
 def the_answer_names_another_place(case: Case) -> None:
@@ -227,6 +268,8 @@ WRONG: Final[dict[Rule, tuple[Callable[[Case], None], ...]]] = {
         a_message_in_the_middle_is_lost,
         only_the_slave_kept_it,
         another_message_took_its_place,
+        a_delayed_message_never_comes,
+        what_was_committed_is_lost,
     ),
     checkers.everything_is_delivered: (
         it_is_stored_but_never_came,
@@ -238,6 +281,12 @@ WRONG: Final[dict[Rule, tuple[Callable[[Case], None], ...]]] = {
         a_value_from_nowhere_is_stored,
         the_slave_alone_has_a_stranger,
         a_refused_send_is_delivered,
+    ),
+    checkers.nothing_comes_early: (a_delayed_message_comes_early,),
+    checkers.transactions_end_as_decided: (
+        what_was_rolled_back_is_delivered,
+        only_the_slave_shows_what_was_rolled_back,
+        what_was_committed_is_stored_twice,
     ),
     checkers.a_place_names_one_message: (
         the_answer_names_another_place,
@@ -278,6 +327,8 @@ WRONG: Final[dict[Rule, tuple[Callable[[Case], None], ...]]] = {
         a_copy_without_a_cause,
         a_copy_of_a_client_that_tries_once,
         a_copy_after_all_was_well_again,
+        a_delayed_message_comes_twice_in_peace,
+        a_delayed_message_comes_twice_long_before_a_fault,
     ),
     checkers.redeliveries_are_explained: (
         a_redelivery_without_a_cause,

@@ -134,6 +134,7 @@ def _note(done: Done, seed: int) -> None:
             "deliveries": done.report.deliveries,
             "failovers_s": [round(seconds, 3) for seconds in done.report.failovers_s],
             **{outcome.value: count for outcome, count in done.report.counts.items()},
+            **{kind.value: count for kind, count in done.report.kinds.items()},
         }
     LEDGER.parent.mkdir(parents=True, exist_ok=True)
     with LEDGER.open("a", encoding="utf-8") as ledger:

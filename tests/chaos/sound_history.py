@@ -10,6 +10,7 @@ from tianzhou.testing.chaos.history import (
     Commit,
     Delivery,
     History,
+    Kind,
     Outcome,
     Place,
     Queue,
@@ -123,6 +124,24 @@ def a_redelivery_after_a_fault(case: Case) -> None:
     case.history.deliveries.append(delivery_of(4, 107.0))
 
 
+def delayed_messages_come_in_any_order(case: Case) -> None:
+    """The later send stands first: it was to wait for less long."""
+    two_at_once_in_any_order(case)
+    change_send(case, 4, began=104.0, ended=104.1, kind=Kind.DELAYED, place=None, due=104.5)
+    change_send(case, 6, began=104.3, ended=104.4, kind=Kind.DELAYED, place=None, due=104.5)
+
+
+def a_fault_makes_a_broker_deliver_a_delayed_message_again(case: Case) -> None:
+    case.history.troubles.append(FAULT)
+    change_send(case, 3, kind=Kind.DELAYED, place=None, due=103.8)
+    add_copy(case, 3, tries_max=1)
+
+
+def what_was_rolled_back_is_not_there(case: Case) -> None:
+    send = Send("producer-1", "taken-back", 103.0, 103.5, Outcome.OK, kind=Kind.ROLLED_BACK)
+    case.history.sends.append(send)
+
+
 def a_new_life_knows_less(case: Case) -> None:
     case.history.commits.append(Commit(GROUP, QUEUES[0], 2, "master:2", 140.0))
 
@@ -160,6 +179,9 @@ ODD_BUT_RIGHT: Final = (
     a_refused_send_is_not_there,
     a_retry_during_a_fault_leaves_two,
     a_redelivery_after_a_fault,
+    delayed_messages_come_in_any_order,
+    a_fault_makes_a_broker_deliver_a_delayed_message_again,
+    what_was_rolled_back_is_not_there,
     a_new_life_knows_less,
     a_fault_makes_a_group_forget_a_little,
     two_at_once_in_any_order,

@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 
 from chaos.cpp_load import cpp_clients
+from tianzhou.testing.chaos import deferring
+from tianzhou.testing.chaos import stage as shapes
 from tianzhou.testing.chaos.checkers import Promise
+from tianzhou.testing.chaos.cluster import Mode
+from tianzhou.testing.chaos.deferring import Answer
 from tianzhou.testing.chaos.failovers import failovers, play_of
 from tianzhou.testing.chaos.faults import FAULTS
+from tianzhou.testing.chaos.history import Kind, Send
 from tianzhou.testing.chaos.scenarios import Play, Scenario, ScenarioFailed
 from tianzhou.testing.chaos.stage import Stage
 from tianzhou.testing.chaos.table import QUICK, SCENARIOS
@@ -19,6 +24,9 @@ from tianzhou.testing.chaos.table import QUICK, SCENARIOS
 SEED = 1
 FAILOVERS = 10
 """In each of two clusters."""
+OTHER = {
+    Kind.COMMITTED: Kind.ROLLED_BACK, Kind.ROLLED_BACK: Kind.COMMITTED, Kind.DELAYED: Kind.DELAYED,
+}  # fmt: skip
 SCENARIO_S = 240
 """Six processes on a machine that may be busy; on a calm one a scenario takes ten seconds, and ten
 failovers take half a minute."""
@@ -66,6 +74,28 @@ def test_a_real_loss_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (note,) = caught.value.__notes__
     assert "make chaos ONLY=kill-master/af-ar/alone SEED=1" in note
     assert (tmp_path / "cluster" / "history.jsonl").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SCENARIO_S)
+def test_other_decisions_and_early_deliveries_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was committed is said to be rolled back, and the other way round; delays are said to be
+    longer than they were."""
+    honest = deferring.noted
+
+    def lying(client: str, value: str, began: float, answer: Answer, *, kind: Kind, due: float = 0.0
+              ) -> Send:  # fmt: skip
+        return honest(client, value, began, answer, kind=OTHER[kind], due=due + 2.0)
+
+    monkeypatch.setattr(deferring, "noted", lying)
+    scenario = Scenario("none", Mode(), shapes.alone)
+    with pytest.raises(ScenarioFailed) as caught:
+        Play(scenario, tmp_path / "cluster", SEED).run()
+    for rule in ("nothing_comes_early", "transactions_end_as_decided",
+                 "nothing_acknowledged_is_lost"):  # fmt: skip
+        assert f"{rule}: " in str(caught.value)
 
 
 @pytest.mark.slow

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from tianzhou.testing.chaos.evidence import Evidence
-from tianzhou.testing.chaos.history import Commit, History, Outcome, Place, Queue, Send, Trouble
+from tianzhou.testing.chaos.history import (
+    Commit,
+    History,
+    Kind,
+    Outcome,
+    Place,
+    Queue,
+    Send,
+    Trouble,
+)
 
 Rule = Callable[[History, Evidence, "Promise"], Iterator[str]]
 COMPLAINTS_MAX: Final = 10
@@ -23,6 +32,8 @@ PATIENCE_S: Final = 0.9
 that a slave did not confirm in time."""
 IN_FLIGHT_MAX: Final = 1_000
 """What a client may have in hand beyond that."""
+EARLY_S: Final = 0.002
+"""Brokers count moments in whole milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +60,8 @@ def nothing_acknowledged_is_lost(history: History, found: Evidence, promise: Pro
         return
     stored = set(found.stored().values())
     for send in history.sends:
-        if send.outcome is Outcome.OK and send.value not in stored:
+        is_wanted = send.outcome is Outcome.OK and send.kind is not Kind.ROLLED_BACK
+        if is_wanted and send.value not in stored:
             yield f"{send.value} of {send.client} was acknowledged at {send.ended:.3f} and is gone"
 
 
@@ -73,6 +85,29 @@ def nothing_is_invented(history: History, found: Evidence, _: Promise) -> Iterat
             yield f"{value} was never sent"
         elif outcomes[value] is Outcome.REFUSED:
             yield f"{value} was refused, and is there all the same"
+
+
+def nothing_comes_early(history: History, _: Evidence, __: Promise) -> Iterator[str]:
+    """9. A delayed message is not seen before it is due."""
+    dues = {send.value: send.due for send in history.sends if send.kind is Kind.DELAYED}
+    for row in history.deliveries:
+        early_s = dues.get(row.value, row.at) - row.at
+        if early_s > EARLY_S:
+            yield f"{row.value} came to {row.group} {early_s:.3f} s before it was due"
+
+
+def transactions_end_as_decided(history: History, found: Evidence, _: Promise) -> Iterator[str]:
+    """8. What was rolled back is never seen, on any replica; what was committed is there once,
+    however often that was said."""
+    shown = {row.value for row in history.deliveries}
+    for replica in found.replicas:
+        shown |= set(replica.stored.values())
+    copies = Counter(found.stored().values())
+    for send in history.sends:
+        if send.kind is Kind.ROLLED_BACK and send.value in shown:
+            yield f"{send.value} was rolled back, and is there all the same"
+        if send.kind is Kind.COMMITTED and copies[send.value] > 1:
+            yield f"{send.value} was committed once and is stored {copies[send.value]} times"
 
 
 def a_place_names_one_message(history: History, found: Evidence, promise: Promise
@@ -141,6 +176,8 @@ def order_is_kept(history: History, found: Evidence, promise: Promise) -> Iterat
     by_value = _first_places(found)
     rows: dict[Queue, list[tuple[float, float, int, str]]] = defaultdict(list)
     for send in history.sends:
+        if send.kind is not Kind.PLAIN:
+            continue  # it is put into its queue later, by the broker
         place = send.place or (by_value.get(send.value) if send.tries_max == 1 else None)
         if send.outcome is Outcome.OK and place is not None:
             rows[place.queue].append((send.began, send.ended, place.offset, send.value))
@@ -225,16 +262,24 @@ def offsets_follow_deliveries(history: History, found: Evidence, _: Promise) -> 
 # Doubles
 
 
-def copies_are_explained(history: History, found: Evidence, _: Promise) -> Iterator[str]:
+def copies_are_explained(history: History, found: Evidence, promise: Promise) -> Iterator[str]:
     """7. A message is stored more than once only where its sender may have tried again: not more
-    often than its tries, and not where it was answered in peace and at once."""
+    often than its tries, and not where it was answered in peace and at once. Or if it was delayed,
+    and a fault made the broker forget that it had delivered it."""
     sends = {send.value: send for send in history.sends}
     copies = Counter(found.stored().values())
     for value, count in copies.items():
         send = sends.get(value)
         if count == 1 or send is None:
             continue
-        if count > send.tries_max:
+        if send.kind is Kind.DELAYED:
+            faults = sum(
+                send.began <= trouble.ended and trouble.began <= send.due + promise.forgets_s
+                for trouble in history.troubles
+            )
+            if count > send.tries_max + faults:
+                yield f"{value}, delayed, is stored {count} times after {faults} faults"
+        elif count > send.tries_max:
             yield f"{value} is stored {count} times; its client tries {send.tries_max} times"
         elif send.ended - send.began < PATIENCE_S and not _is_disturbed(send, history):
             yield f"{value} is stored {count} times, and nothing went wrong meanwhile"
@@ -294,6 +339,8 @@ RULES: Final[tuple[Rule, ...]] = (
     nothing_acknowledged_is_lost,
     everything_is_delivered,
     nothing_is_invented,
+    nothing_comes_early,
+    transactions_end_as_decided,
     a_place_names_one_message,
     replicas_hold_the_same,
     logs_are_the_same_bytes,

@@ -31,6 +31,11 @@ SETTINGS: Final = {
     "metadata_ms": "500",
     "ha_retry_ms": "500",
     "slaveTimeout": "1000",
+    "messageDelayLevel": "1s 5s",
+    "flushDelayOffsetInterval": "1000",
+    "transactionTimeOut": "500",
+    "transactionCheckInterval": "500",
+    "transactionCheckMax": "1000",
 }
 
 

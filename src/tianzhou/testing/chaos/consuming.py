@@ -3,12 +3,10 @@
 import asyncio
 import threading
 import time
-from dataclasses import replace
 from typing import Final
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.client import (
-    ClientOptions,
     ConsumerOptions,
     MessageQueue,
     PullConsumer,
@@ -20,7 +18,7 @@ from tianzhou.client import (
 from tianzhou.testing.chaos import looking
 from tianzhou.testing.chaos.cluster import Broker
 from tianzhou.testing.chaos.history import Commit, Delivery, History, Queue, Turn
-from tianzhou.testing.chaos.producing import client_options, place_of
+from tianzhou.testing.chaos.producing import place_of, reader_options
 from tianzhou.testing.chaos.values import value_in
 
 FOLLOWERS: Final = "chaos-followers"
@@ -30,12 +28,6 @@ PULL_COUNT: Final = 256
 WAIT_S: Final = 1.0
 AFTER_ERROR_S: Final = 0.1
 LOOK_S: Final = 0.5
-ROUTE_S: Final = 1.0
-
-
-def reader_options(name: str) -> ClientOptions:
-    """Looks at routes so often that a scenario need not wait for it."""
-    return replace(client_options(name), route_interval_s=ROUTE_S, heartbeat_interval_s=5.0)
 
 
 class Following:

@@ -6,7 +6,7 @@ from typing import Final
 
 from tianzhou.testing.chaos import stage as shapes
 from tianzhou.testing.chaos.cluster import Mode, wait_for
-from tianzhou.testing.chaos.history import History, Outcome, Trouble
+from tianzhou.testing.chaos.history import History, Kind, Outcome, Trouble
 from tianzhou.testing.chaos.load import Foreigners, Load
 from tianzhou.testing.chaos.producing import Pace
 from tianzhou.testing.chaos.scenarios import WITHIN_S, Play, Scenario
@@ -31,7 +31,7 @@ def waits(history: History, since: float) -> dict[str, float]:
         for send in reversed(history.sends):
             if send.began < since and send.ended < since:
                 break
-            if send.outcome is Outcome.OK and send.began >= since:
+            if send.outcome is Outcome.OK and send.kind is Kind.PLAIN and send.began >= since:
                 found[send.client] = send.ended - since
     return found
 

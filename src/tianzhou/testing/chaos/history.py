@@ -26,6 +26,19 @@ class Outcome(enum.Enum):
     """No broker took it; it must not be found anywhere."""
 
 
+class Kind(enum.Enum):
+    """When a message is to be seen, and whether."""
+
+    PLAIN = "plain"
+    """At once."""
+    DELAYED = "delayed"
+    """Not before it is due."""
+    COMMITTED = "committed"
+    """Half of a transaction, whose producer commits it, or says so when it is asked."""
+    ROLLED_BACK = "rolled back"
+    """The same, and taken back: never."""
+
+
 class Queue(NamedTuple):
     broker: str
     """The name of the broker group."""
@@ -51,6 +64,9 @@ class Send:
     """The answer, or the error, in the client's words."""
     tries_max: int = 1
     """How often the client may have sent it."""
+    kind: Kind = Kind.PLAIN
+    due: float = 0.0
+    """Of a delayed one: nobody may get it before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +161,7 @@ class History:
 
 def _rows(history: History) -> Iterator[tuple[float, dict[str, Any]]]:
     for send in history.sends:
-        row = asdict(send) | {"outcome": send.outcome.value}
+        row = asdict(send) | {"outcome": send.outcome.value, "kind": send.kind.value}
         yield send.began, {"f": "send", **row}
     for kind, rows in (("deliver", history.deliveries), ("commit", history.commits),
                        ("turn", history.turns)):  # fmt: skip

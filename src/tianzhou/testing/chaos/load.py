@@ -10,6 +10,7 @@ from typing import Protocol
 from tianzhou.base.errors import TianzhouError
 from tianzhou.testing.chaos.cluster import PAUSE_S, QUEUES, TOPIC, Cluster, wait_for
 from tianzhou.testing.chaos.consuming import GROUPS, Following, Membership, OffsetWatch
+from tianzhou.testing.chaos.deferring import Deferring
 from tianzhou.testing.chaos.history import History
 from tianzhou.testing.chaos.producing import Pace, Producing
 from tianzhou.testing.kit.loop_thread import LoopThread
@@ -40,6 +41,7 @@ class Load:
         self._loop = LoopThread("chaos-load")
         where = (history, cluster.nameserver, TOPIC)
         self._producing, self._following = Producing(*where, pace), Following(*where)
+        self._deferring = self._loop.call(Deferring, *where)
         self._membership = self._loop.call(Membership, *where)
         self._loop.run(self._membership.start())
         self._tasks = self._loop.call(self._begin)
@@ -48,7 +50,10 @@ class Load:
 
     def _begin(self) -> "list[asyncio.Task[None]]":
         loop = asyncio.get_running_loop()
-        return [loop.create_task(part.run()) for part in (self._following, self._producing)]
+        return [
+            loop.create_task(part.run())
+            for part in (self._following, self._producing, self._deferring)
+        ]
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -77,6 +82,7 @@ class Load:
     def stop_producing(self) -> None:
         self._producing.is_over = True
         self._loop.run(_finished(self._tasks[1]))
+        self._loop.run(self._deferring.quiet())
         if self._foreign is not None:
             self._foreign.stop_producing()
 
@@ -106,7 +112,9 @@ class Load:
         """Consumers leave, and say how far they came."""
         self._loop.run(self._membership.stop())
         self._following.is_over = True
-        self._loop.run(_finished(self._tasks[0]))
+        self._loop.call(self._deferring.leave)
+        for part in (0, 2):
+            self._loop.run(_finished(self._tasks[part]))
         if self._foreign is not None:
             self._foreign.stop()
 
@@ -116,6 +124,7 @@ class Load:
         if self._foreign is not None:
             self._foreign.stop()
         self._producing.is_over = self._following.is_over = True
+        self._loop.call(self._deferring.leave)
         with contextlib.suppress(TianzhouError, TimeoutError):  # what failed is told elsewhere
             self._loop.run(self._membership.stop())
         self._loop.close()

@@ -43,6 +43,22 @@ def slaves_in_sync(address: str) -> int:
     return sum(slave.is_in_sync for slave in decode_replication_look(body).slaves)
 
 
+def waiting(address: str) -> int:
+    """How many messages this master holds back: timed ones, undecided halves, delayed ones."""
+    total = 0
+    with BlockingPeer(address) as peer:
+        for code in (RequestCode.LIST_TIMERS, RequestCode.LIST_HALF_MESSAGES):
+            answer, body = peer.call(code, {"count": "1"})
+            if answer.code != ResponseCode.SUCCESS:
+                raise Unreachable(f"{address} refuses to tell what waits: {answer.remark}")
+            total += json.loads(body)["total"]
+    for key, value in runtime(address).items():
+        if key.startswith("scheduleMessageOffset_"):
+            done, end = map(int, value.split(","))
+            total += end - done
+    return total
+
+
 def scan(address: str, broker: str, topic: str, queue_count: int) -> dict[Place, str]:
     """The value of every message of a topic that this broker shows, by its place."""
     found: dict[Place, str] = {}

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
@@ -34,6 +34,8 @@ SEND_S: Final = 3.0
 TRIES: Final = (1, 3)
 """Producers try once or three times, in turn: of the first, no message may ever be stored twice."""
 AFTER_REFUSAL_S: Final = 0.05
+ROUTE_S: Final = 1.0
+HEARTBEAT_S: Final = 1.0
 REFUSALS: Final = (
     Unreachable, NoRoute, NoNameServer, TopicNotFound, TopicNotExist, NoPermission, RouteStale,
     ServiceNotAvailable, SystemBusy,
@@ -46,6 +48,11 @@ def client_options(name: str) -> ClientOptions:
     """Each client of a load is one to the brokers. Producers have the defaults otherwise: how long
     they are without a broker is measured."""
     return ClientOptions(instance_name=name, client_ip="127.0.0.1")
+
+
+def reader_options(name: str) -> ClientOptions:
+    """Looks at routes so often that a scenario need not wait for it."""
+    return replace(client_options(name), route_interval_s=ROUTE_S, heartbeat_interval_s=HEARTBEAT_S)
 
 
 def place_of(queue: MessageQueue, offset: int) -> Place:

@@ -17,7 +17,7 @@ from tianzhou.testing.chaos import stage as shapes
 from tianzhou.testing.chaos.checkers import Promise, complaints
 from tianzhou.testing.chaos.cluster import Mode
 from tianzhou.testing.chaos.faults import FAULTS, RAFT_FAULTS, Fault
-from tianzhou.testing.chaos.history import History, Outcome, Trouble
+from tianzhou.testing.chaos.history import History, Kind, Outcome, Trouble
 from tianzhou.testing.chaos.load import Foreigners, Load
 from tianzhou.testing.chaos.producing import Pace
 from tianzhou.testing.chaos.stage import Shape, Stage, set_up
@@ -25,6 +25,8 @@ from tianzhou.testing.chaos.stage import Shape, Stage, set_up
 BEFORE: Final = 300
 AFTER: Final = 300
 """Acknowledged sends, at least."""
+DEFERRED: Final = 5
+"""The same, of each kind that is not to be seen at once."""
 WITHIN_S: Final = 30.0
 DELIVERED_S: Final = 40.0
 """RocketMQ's C++ client waits 30 s for an answer that a dead broker owes it."""
@@ -78,6 +80,8 @@ class Report:
     seed: int
     seconds: float = 0.0
     counts: dict[Outcome, int] = field(default_factory=dict[Outcome, int])
+    kinds: dict[Kind, int] = field(default_factory=dict[Kind, int])
+    """Acknowledged sends of each."""
     deliveries: int = 0
     silence_s: float = 0.0
     """The longest time without an acknowledged send."""
@@ -122,6 +126,7 @@ class Play:
             self._suffer(stage, load)
             self.tell("come to rest")
             load.stop_producing()
+            stage.wait_settled(max(send.due for send in self.history.sends))
             self.report.level_s = stage.wait_level()
             self._said = load.missing(set(stage.stored().values()), self.delivered_within_s)
             load.finish()
@@ -182,7 +187,12 @@ class Play:
         report.counts = {
             outcome: sum(send.outcome is outcome for send in history.sends) for outcome in Outcome
         }
+        report.kinds = {
+            kind: sum(send.kind is kind and send.outcome is Outcome.OK for send in history.sends)
+            for kind in Kind
+        }
         assert report.counts[Outcome.OK] >= BEFORE + AFTER, report
+        assert min(report.kinds.values()) >= DEFERRED, report
         assert report.deliveries >= len(groups) * (BEFORE + AFTER), report
         said = self._said + complaints(history, found, self.scenario.promise(groups))
         if said:

@@ -93,6 +93,17 @@ class Stage:
 
     # At the end
 
+    def wait_settled(self, last_due: float) -> None:
+        """Until nothing is held back any more: all that was delayed is due, and every transaction
+        is decided."""
+        time.sleep(max(0.0, last_due - time.monotonic()))
+        self.find_masters()
+
+        def held() -> list[int]:
+            return [looking.waiting(group[0].address) for group in self.groups]
+
+        wait_for(lambda: not any(held()), LEVEL_S, lambda: f"masters still hold back {held()}")
+
     def wait_level(self) -> float:
         """Until all replicas of a group have the same log, and show it; seconds it took."""
         began = time.monotonic()

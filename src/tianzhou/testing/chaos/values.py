@@ -10,10 +10,13 @@ def value_of(client: str, serial: int) -> str:
     return f"{client}-{serial}"
 
 
+def serial_of(value: str) -> int:
+    return int(value.rpartition("-")[2])
+
+
 def body_of(value: str) -> bytes:
     """The value, and as much filler as its serial says. tests/clients/scripts does the same."""
-    serial = int(value.rpartition("-")[2])
-    return f"{value} {'x' * (serial * 31 % FILLER_MAX)}".encode()
+    return f"{value} {'x' * (serial_of(value) * 31 % FILLER_MAX)}".encode()
 
 
 def value_in(body: bytes) -> str:
