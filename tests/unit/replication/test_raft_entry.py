@@ -13,7 +13,7 @@ from tianzhou.raft.messages import Entry, Kind, LogIndex, Term
 from tianzhou.raft.ready import HardState
 from tianzhou.record.chunk import stamp
 from tianzhou.record.walk import walk
-from tianzhou.replication import raft_entry, raft_state
+from tianzhou.replication import raft_entry, raft_marks, raft_state
 from tianzhou.replication.raft_entry import BODY, HEADER_BYTES
 from tianzhou.replication.raft_state import RaftFiles, Slot, decode_slot, encode_slot
 from tianzhou.testing.sim.disk import SimDisk
@@ -47,6 +47,15 @@ def test_the_page_shows_a_slot() -> None:
     fields = {name: data[offset : offset + size] for offset, size, name in rows(2)}
     assert int.from_bytes(fields["term"], "big") == 9
     assert fields["vote"].rstrip(b"\0") == b"n1"
+
+
+def test_the_page_shows_a_mark() -> None:
+    at = 0
+    for offset, size, _ in rows(3):
+        assert offset == at
+        at += size
+    assert at == raft_marks.MARK_BYTES
+    assert [name for *_, name in rows(3)] == [*raft_marks.Mark._fields, "crc"]
 
 
 def made(kind: Kind) -> Entry:
