@@ -70,6 +70,7 @@ def test_a_slave_without_a_master_tells_of_itself() -> None:
         ("slave 1", "refused", "bad", 900, 100), ("slave 2", "not asked", "", -1, 0),
     ]  # fmt: skip
     assert not list(worries(look, place(1, 2)))
+    assert not copies(look, place(1)).is_alone
 
 
 # Raft

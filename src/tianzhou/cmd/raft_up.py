@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from tianzhou.base.clock import Clock
 from tianzhou.base.errors import TianzhouError
 from tianzhou.cmd import serve
+from tianzhou.cmd.http import PASSWORD_FILE, HttpOptions, password_hash
 from tianzhou.nameserver.config import NameServerConfig
 from tianzhou.nameserver.server import NameServer
 from tianzhou.raft.messages import NodeId
@@ -39,6 +40,7 @@ class Wanted(NamedTuple):
     directory: Path
     replicas: int
     ready_file: Path | None
+    http: HttpOptions
 
 
 class Child:
@@ -107,13 +109,18 @@ async def start(wanted: Wanted, clock: Clock) -> list[serve.Running]:
         await _wait_master(names)
         failing.pop_all()
     members = {child.name: facts["broker"] for child, facts in zip(children, found, strict=True)}
+    pages = [str(facts["http"]) for facts in found if "http" in facts]
     facts: dict[str, object] = {
         "nameserver": nameserver, "brokerName": GROUP, "members": members, "pid": os.getpid(),
         "pids": {child.name: child.process.pid for child in children},
         "data": str(wanted.directory),
     }  # fmt: skip
+    if pages:
+        # Each shows the whole group; the others are for when the first is gone.
+        facts |= {"http": pages[0], "pages": pages}
     text = ", ".join(f"{name} {address}" for name, address in members.items())
-    said = f"NameServer {nameserver}, group {GROUP}: {text}; look: tianzhou raft status {GROUP}"
+    seen = f", dashboard {pages[0]}" if pages else ""
+    said = f"NameServer {nameserver}, group {GROUP}: {text}{seen}; tianzhou raft status {GROUP}"
     serve.announce(said, wanted.ready_file, facts)
     return [names, group]
 
@@ -137,11 +144,34 @@ async def _start(wanted: Wanted, name: NodeId, port: int, arguments: list[str]) 
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", "from tianzhou.cmd.main import main; main()", "broker",
             "-c", str(conf), "--data", str(home / "store"), "--raft-id", name,
-            "--ready-file", str(ready), *([] if name == "n0" else ["--no-http"]), *arguments,
+            "--ready-file", str(ready), *_http_arguments(wanted, name), *arguments,
             stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True,
         )  # fmt: skip
     return Child(name, process, ready)
+
+
+def _http_arguments(wanted: Wanted, name: NodeId) -> list[str]:
+    """Every member has metrics and pages of its own; the first where they were asked for."""
+    http = wanted.http
+    if http.port is None:
+        return ["--no-http"]
+    if not http.is_loopback:
+        _hand_over_password(wanted.directory, wanted.directory / name / "store")
+    port = ["--http-port", str(http.port)] if http.is_chosen else []
+    return [
+        "--http-host", http.host, *(port if name == "n0" else ["--http-port", "0"]),
+        *(word for known in http.names for word in ("--http-name", known)),
+    ]  # fmt: skip
+
+
+def _hand_over_password(directory: Path, store: Path) -> None:
+    """One for all: it is made and shown here, not in the log of each member."""
+    kept = password_hash(directory)
+    store.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(store / PASSWORD_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(kept + "\n")
 
 
 def _ports(wanted: Wanted) -> list[int]:

@@ -8,16 +8,8 @@ from pathlib import Path
 
 import click
 
-from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.server import Broker
 from tianzhou.cmd import http as http_server
-from tianzhou.cmd import logs, serve
-from tianzhou.cmd.clock import SystemClock
-from tianzhou.nameserver.config import NameServerConfig
-from tianzhou.nameserver.server import NameServer
-from tianzhou.store.config import FlushMode, StoreConfig
-from tianzhou.store.files import RealFiles
-from tianzhou.store.store import MessageStore
+from tianzhou.cmd import logs
 
 
 @click.command()
@@ -52,6 +44,17 @@ def up(
     log_file: Path | None,
 ) -> None:
     """Start a NameServer and a Broker in one process, or a group of brokers beside it."""
+    # Not above: who asks for help needs none of it.
+    from tianzhou.broker.config import BrokerConfig
+    from tianzhou.broker.server import Broker
+    from tianzhou.cmd import serve
+    from tianzhou.cmd.clock import SystemClock
+    from tianzhou.nameserver.config import NameServerConfig
+    from tianzhou.nameserver.server import NameServer
+    from tianzhou.store.config import FlushMode, StoreConfig
+    from tianzhou.store.files import RealFiles
+    from tianzhou.store.store import MessageStore
+
     serve.prepare(as_json=log_json, log_file=log_file)
     serve.warn_if_exposed(host, "NameServer and Broker")
     directory = Path(tempfile.mkdtemp(prefix="tianzhou-")) if ephemeral else data.resolve()
@@ -64,7 +67,7 @@ def up(
         if replicas > 1:
             from tianzhou.cmd import raft_up
 
-            wanted = (host, nameserver_port, broker_port, directory, replicas, ready_file)
+            wanted = (host, nameserver_port, broker_port, directory, replicas, ready_file, http)
             return await raft_up.start(raft_up.Wanted(*wanted), clock)
         names = NameServer(NameServerConfig(bind_address=host, listen_port=nameserver_port), clock)
         port = await names.start()

@@ -52,7 +52,7 @@ class Copies:
     @property
     def is_alone(self) -> bool:
         """Whether there is nobody else, and nobody is missed."""
-        return len(self.rows) == 1 and not self.is_raft
+        return not self.is_raft and [row.role for row in self.rows] == ["master"]
 
 
 def copies(look: BrokerLook, place: BrokerPlace | None = None) -> Copies:

@@ -166,7 +166,7 @@ def alarms(
             f"start it, or let another take over: tianzhou broker promote {place.name}",
         )
         for place in known.values()
-        if MASTER not in place.addresses
+        if MASTER not in place.addresses and not _elects(looked.found.get(place.name))
         for said in ("it has no master: its messages can be read, and none can be sent to it",)
     ]
     found += [
@@ -183,6 +183,11 @@ def alarms(
     troubled = groups_together(r for b in looked.found.values() for r in b.troubled)
     found += _group_alarms(troubled, now_ms)
     return sorted(found, key=lambda alarm: alarm.level is not Level.PROBLEM)
+
+
+def _elects(look: BrokerLook | None) -> bool:
+    """Whether its members find a master by themselves."""
+    return look is not None and look.raft is not None
 
 
 def _level(worry: Worry) -> Level:
