@@ -32,12 +32,15 @@ async def search(here: Here, request: Request) -> Response:
     found, looked = (
         await admin.looks.messages(wanted, broker=broker or None) if wanted else (None, None)
     )
+    is_newest = wanted is not None and wanted.by == "newest"
+    if found and is_newest:
+        found.reverse()
     # The NameServer knows them, so that the broker is asked for messages alone.
     names = [name for name in await admin.topics.all(internal=True) if not name.startswith("%")]
     return here.show(
         request, "messages.html", nav="messages", title="Messages", by=kind, kinds=KINDS,
         topic=topic, topics=names[:TOPICS_MAX], asked=dict(asked), count=COUNT,
-        is_newest=wanted is not None and wanted.by == "newest",
+        is_newest=is_newest,
         missing=looked.missing if looked else {},
         messages=None if found is None else [(message, preview(message.body)) for message in found],
     )  # fmt: skip

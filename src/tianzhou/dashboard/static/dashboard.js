@@ -45,10 +45,10 @@
   }
   const short = (n) => (n >= 1e6 ? `${+(n / 1e6).toFixed(1)}M` : n >= 1e4 ? `${+(n / 1e3).toFixed(1)}k` : n >= 100 ? Math.round(n).toLocaleString("en") : `${+n.toFixed(1)}`);
 
-  function frame(box, top) {
+  function frame(box, top, head = 8) {
     const width = Math.max(box.clientWidth, 200), height = box.clientHeight;
     const svg = draw(box, "svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
-    const area = { left: 40, right: width - 4, top: 8, bottom: height - 20 };
+    const area = { left: 40, right: width - 4, top: head, bottom: height - 20 };
     for (let part = 0; part <= 2; part++) {
       const y = area.bottom - ((area.bottom - area.top) * part) / 2;
       draw(svg, "line", { class: "grid", x1: area.left, x2: area.right, y1: y, y2: y });
@@ -62,7 +62,7 @@
     const count = 600 / step;
     const top = ceiling(Math.max(1, ...series.flatMap((one) => one.points)));
     box.replaceChildren();
-    const { svg, area } = frame(box, top);
+    const { svg, area } = frame(box, top, 26); // room for what the lines are
     const x = (rank, length) => area.right - ((length - 1 - rank) * (area.right - area.left)) / (count - 1);
     const y = (value) => area.bottom - (value / top) * (area.bottom - area.top);
     series.forEach((one, rank) => {
@@ -225,6 +225,7 @@
     charts();
     kinds();
     moments();
+    document.querySelector(".menu a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     document.addEventListener("keydown", key);
     document.addEventListener("change", kinds);
     document.addEventListener("submit", (event) => zoned(event.target));
