@@ -13,7 +13,7 @@ from tianzhou.record.chunk import NUMPY_FROM, Entry, RecordChunk, build, stamp
 from tianzhou.record.ids import decode_host
 from tianzhou.record.layout import FIELDS, HEAD, position_of
 from tianzhou.record.message import MessageView, decode_all
-from tianzhou.record.walk import Stop, first_unsound, is_sound, walk
+from tianzhou.record.walk import Stop, are_vouched_for, first_unsound, is_sound, walk
 
 hosts = st.sampled_from(STORE_HOSTS)
 
@@ -108,6 +108,9 @@ def test_the_fast_check_finds_what_the_plain_one_finds(
     ]
     found = first_unsound(buffer, chunk.starts, len(buffer), base=0)
     assert found == (plain[0] if plain else None)
+    is_vouched = are_vouched_for(buffer, chunk.starts, ends, base=0)
+    assert is_vouched == (chunk.has_crc and not plain)
+    assert not are_vouched_for(buffer, chunk.starts, ends, base=1)
 
 
 @settings(deadline=None)

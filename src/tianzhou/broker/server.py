@@ -228,7 +228,7 @@ class Broker:
             "record.damaged",
             extra={
                 "offset": offset,
-                "remedy": "its checksum fails, so it is not delivered; say: tianzhou store verify",
+                "remedy": "it is not what was written and is not delivered: tianzhou store verify",
             },
         )
 

@@ -16,6 +16,8 @@ except ImportError:  # a platform without a wheel of it
 
 crc32 = cast("Callable[[Bytes], int]", _crc32)  # isal's stub names another buffer type
 """CRC-32 of the bytes, unsigned 32 bits."""
+crc32_on = cast("Callable[[Bytes, int], int]", _crc32)
+"""The same of bytes that stand behind others, whose CRC-32 is given."""
 
 
 def crc31(data: Bytes) -> int:

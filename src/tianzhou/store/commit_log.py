@@ -19,6 +19,7 @@ from tianzhou.store import segments
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
+from tianzhou.store.page_sums import PageSums
 from tianzhou.store.segments import Segment
 
 HOT_MEMORY_RATIO: Final = 0.4
@@ -83,7 +84,7 @@ class CommitLog:
             start, stop = chunk.starts[first], chunk.ends[end - 1]
             whole = start == 0 and stop == len(chunk.data)
             data = chunk.data if whole else memoryview(chunk.data)[start:stop]
-            segment.file.pwrite(piece.offset - segment.start, data)
+            segment.write(piece.offset - segment.start, data)
             failpoint("log.after_write")
             self.end = PhysicalOffset(piece.offset + stop - start)
             self.mark = (self.end, now_ms)
@@ -102,7 +103,7 @@ class CommitLog:
                 self._reserve(segment, self.end - segment.start + len(piece))
             except OSError as error:
                 raise self._refused(error, len(view) - at) from error
-            segment.file.pwrite(self.end - segment.start, piece)
+            segment.write(self.end - segment.start, piece)
             failpoint("log.after_write")
             self.end = PhysicalOffset(self.end + len(piece))
             self.mark = (self.end, timestamp)
@@ -160,9 +161,17 @@ class CommitLog:
             if segment is None:
                 segment = self._create(offset)
             assert segment.start == offset
+            segment.sums = PageSums(0)
             self.segments.append(segment)
+        self._forget_sums()
         failpoint("log.after_roll")
         return segment
+
+    def _forget_sums(self) -> None:
+        """Of files that memory can't hold any more: what they are read from is the disk."""
+        for segment in self.segments:
+            if segment.start + self.file_bytes <= self.end - self._hot_bytes:
+                segment.sums = None
 
     def _reserve(self, segment: Segment, end: int) -> None:
         end = min(end, self.file_bytes)
@@ -219,13 +228,16 @@ class CommitLog:
     @property
     def hot_from(self) -> int:
         """Below this, bytes come from the disk, or came from it when the log was opened; above,
-        they were written a moment ago and need no check."""
+        they were written a moment ago."""
         return max(self._opened_end, self.end - self._hot_bytes)
 
     def set_end(self, end: PhysicalOffset, timestamp: int) -> None:
-        """Where recovery found the log to end."""
+        """Where recovery found the log to end, or what it was cut to."""
         self.end = self._opened_end = end
         self.mark = (end, timestamp)
+        for segment in self.segments:
+            at = end - segment.start
+            segment.sums = PageSums(at) if 0 <= at < self.file_bytes else None
 
     # Going back
 

@@ -1,22 +1,24 @@
 """Reading a queue: find the units, filter by tag, and lease the stored bytes.
 
 What is returned are views of the mapped log, neighbours joined into one; nothing is copied. The
-lease keeps their file from being removed until it is given back. What may come from the disk is
-checked first, and what is not as it was written is left out and reported.
+lease keeps their file from being removed until it is given back. Every record is checked first, and
+what is not as it was written is left out and reported.
 """
 
 import enum
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import accumulate, groupby
+from operator import itemgetter
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
 from tianzhou.base.kinds import QueueOffset
 from tianzhou.record.layout import MAGIC_V1, MAGIC_V2
-from tianzhou.record.walk import first_unsound, is_sound
+from tianzhou.record.walk import are_vouched_for, is_sound
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import MISSING_SIZE, UNIT, ConsumeQueue
 from tianzhou.store.segments import Segment
@@ -77,7 +79,8 @@ class ReadResult:
         self.count = 0
         self.size = 0
         self.damaged: list[int] = []
-        """Where in the log records stand that were left out, because their checksum fails."""
+        """Where in the log records should stand that were left out, because their checksum fails
+        or something else stands there."""
         self.spans: list[memoryview] = []
         self._segments: list[Segment] = []
 
@@ -162,9 +165,9 @@ def _read_all(
             at = first - segment.start
             if (
                 at + total <= log.file_bytes
-                and (first >= log.hot_from or _are_sound(segment, offsets, at + total))
                 and _is_record(segment, first, sizes[0], queue_id, start)
                 and _is_record(segment, offsets[-1], sizes[-1], queue_id, start + units - 1)
+                and _is_as_written(segment, at, sizes, at + total)
             ):
                 result.lease(segment, at, at + total)
                 result.count, result.size = units, total
@@ -219,45 +222,74 @@ def _read_matching(
         result.status = ReadStatus.NO_MATCHED_MESSAGE
 
 
+class _Place(NamedTuple):
+    segment: Segment
+    start: int
+    end: int
+
+
 def _take(
     log: CommitLog, queue_id: int, wanted: list[tuple[int, int, int]], result: ReadResult
 ) -> None:
-    """Lease the records of these units (rank, offset, size), neighbours joined.
-
-    A unit that leads to no record of its queue and rank is passed over: a wrong message is worse
-    than none.
-    """
-    run_segment: Segment | None = None
-    run_start = run_end = 0
-    hot_from = log.hot_from
-    for rank, offset, size in wanted:
-        if size == MISSING_SIZE or size <= 0:
-            continue
-        segment = log.segment_at(offset)
-        if segment is None or not _is_record(segment, offset, size, queue_id, rank):
-            continue
-        at = offset - segment.start
-        if offset < hot_from and not is_sound(segment.view, at, at + size, base=segment.start):
-            result.damaged.append(offset)
-            continue
-        if segment is run_segment and at == run_end:
-            run_end += size
-        else:
-            if run_segment is not None:
-                result.lease(run_segment, run_start, run_end)
-            run_segment, run_start, run_end = segment, at, at + size
-        result.count += 1
-        result.size += size
-    if run_segment is not None:
-        result.lease(run_segment, run_start, run_end)
+    """Lease the records of these units (rank, offset, size), neighbours joined."""
+    places = _records_of(log, queue_id, wanted, result)
+    for segment, row in groupby(places, itemgetter(0)):
+        run_start = run_end = -1
+        for _, start, end in _sound(segment, list(row), result):
+            if start != run_end:
+                if run_end >= 0:
+                    result.lease(segment, run_start, run_end)
+                run_start = start
+            run_end = end
+            result.count += 1
+            result.size += end - start
+        if run_end >= 0:
+            result.lease(segment, run_start, run_end)
     if not result.count:
         result.status = ReadStatus.MESSAGE_WAS_REMOVING
 
 
-def _are_sound(segment: Segment, offsets: Sequence[int], end: int) -> bool:
-    """Whether neighbours that end here are as they were written."""
-    starts = [offset - segment.start for offset in offsets]
-    return first_unsound(segment.view, starts, end, base=segment.start) is None
+def _records_of(
+    log: CommitLog, queue_id: int, wanted: list[tuple[int, int, int]], result: ReadResult
+) -> list[_Place]:
+    """A unit that leads to no record of its queue and rank is passed over: a wrong message is
+    worse than none."""
+    places: list[_Place] = []
+    for rank, offset, size in wanted:
+        if size == MISSING_SIZE or size <= 0:
+            continue
+        segment = log.segment_at(offset)
+        if segment is None:  # it expired a moment ago
+            continue
+        if _is_record(segment, offset, size, queue_id, rank):
+            at = offset - segment.start
+            places.append(_Place(segment, at, at + size))
+        else:
+            result.damaged.append(offset)
+    return places
+
+
+def _sound(segment: Segment, places: list[_Place], result: ReadResult) -> list[_Place]:
+    """Those of one file that are as they were written."""
+    _, starts, ends = zip(*places, strict=True)
+    view, base = segment.view, segment.start
+    if are_vouched_for(view, starts, ends, base=base):
+        return places
+    sound: list[_Place] = []
+    for place in places:
+        if is_sound(view, place.start, place.end, base=base):
+            sound.append(place)
+        else:
+            result.damaged.append(base + place.start)
+    return sound
+
+
+def _is_as_written(segment: Segment, start: int, sizes: tuple[int, ...], end: int) -> bool:
+    """Whether records of these sizes stand here, one behind the other, and all are sound."""
+    if segment.sums is not None and segment.sums.agree(segment.view, start, end):
+        return True
+    starts = list(accumulate(sizes, initial=start))
+    return are_vouched_for(segment.view, starts[:-1], starts[1:], base=segment.start)
 
 
 def _is_record(segment: Segment, offset: int, size: int, queue_id: int, rank: int) -> bool:

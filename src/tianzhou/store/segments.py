@@ -5,9 +5,10 @@ it does not understand and names the file; it never deletes or resizes anything 
 short last file, which a crash during creation leaves behind.
 """
 
-from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.base.kinds import Bytes, PhysicalOffset
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.files import File, Files
+from tianzhou.store.page_sums import PageSums
 
 
 class Segment:
@@ -17,7 +18,7 @@ class Segment:
     Valid until: views of it live until the last lease is given back.
     """
 
-    __slots__ = ("file", "leases", "reserved", "start", "view")
+    __slots__ = ("file", "leases", "reserved", "start", "sums", "view")
 
     def __init__(self, file: File, start: PhysicalOffset, *, reserved: int) -> None:
         self.file = file
@@ -25,7 +26,15 @@ class Segment:
         self.reserved = reserved
         """Blocks are taken for the bytes before this position of the file."""
         self.leases = 0
+        self.sums: PageSums | None = None
+        """Of what this process wrote; None: it did not, or that is long ago."""
         self.view = file.view()
+
+    def write(self, at: int, data: Bytes) -> None:
+        """Records, behind those before."""
+        self.file.pwrite(at, data)
+        if self.sums is not None:
+            self.sums.wrote(at, data)
 
     def close(self) -> None:
         self.view.release()

@@ -1,5 +1,6 @@
 """What the reading half of a store adds to `read` and `search`: unknown queues, and damage."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ from small_store import KEY, OTHER, chunk, open_store, put, read
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import QueueOffset
+from tianzhou.record.chunk import Entry, build
+from tianzhou.record.layout import HEAD
 from tianzhou.store import reading
 from tianzhou.store.read import ReadLimit, ReadStatus
 from tianzhou.store.store import MessageStore
@@ -52,6 +55,39 @@ def test_damage_is_left_out_and_told_once(tmp_path: Path) -> None:
     assert store.damaged == set(told)
     with store.record_at(told[0]) as result:
         assert (result.status, result.damaged) == (ReadStatus.NO_MATCHED_MESSAGE, told[:1])
+    store.close()
+
+
+@pytest.mark.parametrize("at", [4, 12, 20, 28], ids=["magic", "queue", "rank", "place"])
+@pytest.mark.parametrize("tags", [None, {0}], ids=["all", "tags"])
+def test_where_no_record_of_the_queue_stands_any_more_is_told_too(
+    tmp_path: Path, at: int, tags: set[int] | None
+) -> None:
+    store = open_store(tmp_path)
+    put(store, b"one", b"two", b"three")
+    told: list[int] = []
+    store.on_damage = told.append
+    (file,) = (tmp_path / "commitlog").iterdir()
+    place = file.read_bytes().index(b"two") - HEAD.size
+    with file.open("r+b") as log:  # under the running store
+        log.seek(place + at)
+        byte = log.read(1)[0]
+        log.seek(place + at)
+        log.write(bytes([byte ^ 0x40]))
+    assert read(store, tags=tags) == [b"one", b"three"]
+    assert told == [place]
+    store.close()
+
+
+def test_records_without_a_checksum_of_the_whole_are_read_too(tmp_path: Path) -> None:
+    """As RocketMQ writes them."""
+    store = open_store(tmp_path)
+    store.config = replace(store.config, record_crc=False)
+    entries = [Entry(KEY, body) for body in (b"one", b"two")]
+    store.append(build(entries, store_host=bytes(8), record_crc=False))
+    store.dispatch_all()
+    assert read(store) == read(store, tags={0}) == [b"one", b"two"]
+    assert not store.damaged
     store.close()
 
 

@@ -1,0 +1,31 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tianzhou.store.page_sums import PAGE, PageSums
+
+FILE = bytes(range(256)) * 80  # five pages
+
+
+@given(st.integers(0, 2 * PAGE), st.lists(st.integers(1, 2 * PAGE), max_size=6), st.data())
+def test_what_was_written_agrees_and_what_changed_does_not(
+    start: int, sizes: list[int], data: st.DataObject
+) -> None:
+    sums, end = PageSums(start), start
+    for size in sizes:
+        piece = FILE[end : end + size]
+        sums.wrote(end, piece)
+        end += len(piece)
+    first = data.draw(st.integers(0, len(FILE) - 1), label="first")
+    last = data.draw(st.integers(first, len(FILE) - 1), label="last")
+    is_known = first // PAGE * PAGE >= start and last < end
+    assert sums.agree(memoryview(FILE), first, last + 1) == is_known
+    changed = bytearray(FILE)
+    changed[data.draw(st.integers(first, last), label="changed")] ^= 1
+    assert not sums.agree(memoryview(changed), first, last + 1)
+
+
+def test_what_comes_behind_does_not_matter() -> None:
+    sums = PageSums(0)
+    sums.wrote(0, FILE[:100])
+    assert sums.agree(memoryview(FILE[:100] + b"x" * PAGE), 0, 100)
+    assert not sums.agree(memoryview(FILE), 0, 101), "nobody wrote that"
