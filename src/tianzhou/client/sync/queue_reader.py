@@ -170,7 +170,10 @@ class _Pulls:
         if answer.status is PullStatus.FOUND:
             self._found(answer, run, end)
         elif answer.status is PullStatus.NO_MATCHED and answer.next_offset > self._at:
-            self._advance(answer.next_offset)
+            if self._takes_all:
+                self._lose(answer.next_offset, _HOLE)
+            else:
+                self._advance(answer.next_offset)
         elif answer.status is PullStatus.OFFSET_ILLEGAL and self._at < answer.min_offset:
             self._lose(answer.min_offset, "the broker no longer keeps them")
         else:
