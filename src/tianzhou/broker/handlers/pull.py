@@ -12,6 +12,7 @@ from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.holds import Hold, Holds
 from tianzhou.broker.permission import Permission
+from tianzhou.broker.pull_answers import head_of
 from tianzhou.broker.readers import Readers
 from tianzhou.broker.role import MASTER_ID
 from tianzhou.broker.sessions import Sessions
@@ -30,10 +31,10 @@ from tianzhou.store.read import ReadLimit, ReadResult, ReadStatus
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
-from tianzhou.wire.codec import decode_header, encode_head
+from tianzhou.wire.codec import decode_header
 from tianzhou.wire.errors import HeaderFieldError
-from tianzhou.wire.frame import FrameBatch, frame_prefix
-from tianzhou.wire.header import RESPONSE_FLAG, VERSION, Header, SerialiseType
+from tianzhou.wire.frame import FrameBatch
+from tianzhou.wire.header import Header, SerialiseType
 from tianzhou.wire.headers_json import HeaderReader
 from tianzhou.wire.heartbeat import MessageModel
 from tianzhou.wire.tables import PERM_READ
@@ -58,19 +59,6 @@ _READER: Final = HeaderReader(PullMessageRequest)
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 _EMPTY: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
-_CODES: Final = {
-    ReadStatus.FOUND: ResponseCode.SUCCESS,
-    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
-    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
-    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
-}
-_ANSWER: Final = (
-    b'{"code":%%d,"extFields":{"maxOffset":"%%d","minOffset":"%%d","nextBeginOffset":"%%d",'
-    b'"suggestWhichBrokerId":"%%d"},"flag":1,"language":"PYTHON","opaque":%%d,"remark":"%%s",'
-    b'"serializeTypeCurrentRPC":"JSON","version":%d}'
-) % VERSION
 
 
 class ReadGroup(Protocol):
@@ -329,27 +317,13 @@ class Pull:
     def _reply(
         self, hold: Hold, status: ReadStatus, result: ReadResult, pieces: list[memoryview]
     ) -> None:
-        code = _CODES.get(status)
-        if code is None:  # no such queue, or nothing in it yet
-            moved = hold.request.queue_offset != 0
-            code = ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.PULL_NOT_FOUND
-        if status is ReadStatus.OFFSET_OVERFLOW_ONE and hold.offset != hold.request.queue_offset:
-            # Everything up to here was looked at while the pull was held.
-            code = ResponseCode.PULL_RETRY_IMMEDIATELY
         size = sum(map(len, pieces))
         if size:
             request = hold.request
             self._stats.got(request.topic, request.consumer_group, result.count, size)
         else:
             self._stats.missed()
-        if hold.serialise_type is SerialiseType.JSON:
-            text = _ANSWER % (
-                code, result.max_offset, result.min_offset, result.next_offset,
-                self._where_next(pieces), hold.opaque, status.name.encode(),
-            )  # fmt: skip
-            head = frame_prefix(serialise_type=0, header_size=len(text), body_size=size) + text
-        else:
-            head = _binary_head(hold, code, status, result, size, self._where_next(pieces))
+        head = head_of(hold, status, result, size=size, where_next=self._where_next(pieces))
         # One copy: the bytes must leave the mapped file before the lease ends.
         hold.peer.send(b"".join((head, *pieces)))
 
@@ -384,19 +358,3 @@ def _matching(
                 pieces.append(span[at:end])
             at = end
     return pieces
-
-
-def _binary_head(
-    hold: Hold, code: int, status: ReadStatus, result: ReadResult, size: int, where_next: int
-) -> bytes:
-    ext = {
-        "suggestWhichBrokerId": str(where_next),
-        "nextBeginOffset": str(result.next_offset),
-        "minOffset": str(result.min_offset),
-        "maxOffset": str(result.max_offset),
-    }
-    header = Header(
-        code=code, opaque=hold.opaque, flag=RESPONSE_FLAG, remark=status.name, ext=ext,
-        serialise_type=hold.serialise_type,
-    )  # fmt: skip
-    return encode_head(header, size)
