@@ -198,5 +198,6 @@ class Admission:
 def _busy(what: str) -> Refused:
     """Each of them is remembered; memory must not be what ends first."""
     return Refused(
-        ResponseCode.SYSTEM_BUSY, f"as many {what} as the broker can remember; try again later"
+        ResponseCode.SYSTEM_BUSY,
+        f"as many {what} as the broker has memory for; retry when some of them are through",
     )

@@ -77,7 +77,7 @@ class Groups:
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
                 f"there are {len(self._groups)} groups already; groups_max allows "
-                f"{self._config.groups_max}",
+                f"{self._config.groups_max}: delete some, or raise it",
             )
         if any(self._groups.get(name) != group for name, group in wanted.items()):
             before, self._groups = self._groups, self._groups | wanted

@@ -52,7 +52,8 @@ class Locks:
             self._count_at_most -= count
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
-                f"{self._count_at_most} queues are locked; {LOCKS_MAX} can be at a time",
+                f"{self._count_at_most} queues are locked, and {LOCKS_MAX} can be at a time; "
+                "retry when leases have run out, in a minute",
             )
 
     def unlock(self, group: str, client_id: str, queues: list[MessageQueue]) -> None:

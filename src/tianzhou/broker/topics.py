@@ -91,7 +91,7 @@ class Topics:
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
                 f"there are {len(self._topics)} topics already; topics_max allows "
-                f"{self._config.topics_max}",
+                f"{self._config.topics_max}: delete some, or raise it",
             )
 
     def follow(self, master: TopicConfigTable) -> list[str]:
