@@ -5,11 +5,7 @@ from pathlib import Path
 
 import click
 
-from tianzhou.base.settings import load
-from tianzhou.cmd import config_file, logs, serve
-from tianzhou.cmd.clock import SystemClock
-from tianzhou.nameserver.config import NameServerConfig
-from tianzhou.nameserver.server import NameServer
+from tianzhou.cmd import logs
 
 
 @click.command()
@@ -33,6 +29,13 @@ def nameserver(
     log_file: Path | None,
 ) -> None:
     """Start a NameServer."""
+    # Not above: who asks for help needs none of it.
+    from tianzhou.base.settings import load
+    from tianzhou.cmd import config_file, serve
+    from tianzhou.cmd.clock import SystemClock
+    from tianzhou.nameserver.config import NameServerConfig
+    from tianzhou.nameserver.server import NameServer
+
     serve.prepare(as_json=log_json, log_file=log_file)
     config, unknown = load(NameServerConfig, config_file.read(path) if path else {})
     logs.warn_unknown(unknown, path)
