@@ -41,12 +41,30 @@ def loaded_by(*arguments: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [("--help",), ("topic", "--help"), ("consume", "--help"), ("doctor", "--help"),
-     ("completion", "zsh")],
-)  # fmt: skip
+    "arguments", [("--help",), ("topic", "--help"), ("consume", "--help"), ("completion", "zsh")]
+)
 def test_start_up_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
     found = loaded_by(*arguments)
+    assert not [name for name in HEAVY if name in found]
+
+
+def test_no_command_loads_more_before_it_works() -> None:
+    """All of them in one process: what help and completion load of each. Only the loop of servers
+    is there, for the options of their HTTP port."""
+    code = (
+        "import click, sys\n"
+        "from tianzhou.cmd.main import cli\n"
+        "def walk(command):\n"
+        "    context = click.Context(command)\n"
+        "    if isinstance(command, click.Group):\n"
+        "        for name in command.list_commands(context):\n"
+        "            walk(command.get_command(context, name))\n"
+        "walk(cli)\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = set(done.stdout.split()) - {"asyncio"}
+    assert "tianzhou.cmd.up" in found
     assert not [name for name in HEAVY if name in found]
 
 
