@@ -67,7 +67,7 @@ def up(
         if replicas > 1:
             from tianzhou.cmd import raft_up
 
-            wanted = (host, nameserver_port, broker_port, directory, replicas, ready_file)
+            wanted = (host, nameserver_port, broker_port, directory, replicas, ready_file, http)
             return await raft_up.start(raft_up.Wanted(*wanted), clock)
         names = NameServer(NameServerConfig(bind_address=host, listen_port=nameserver_port), clock)
         port = await names.start()
