@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,8 +20,9 @@ from crash.broker_load import QUEUES, TOPICS, Load
 from crash.broker_reader import Reader, pull_of
 
 READY_S = 1.0
-READY_SLACK = 5
-"""A start takes less than a second on a calm machine; this one may be busy."""
+"""From start to ready. A busy machine gives us a part of its time, so what is held to this is the
+processor's time; on a calm one it is nearly the same."""
+TICK_HZ = os.sysconf("SC_CLK_TCK")
 RSS_BYTES_MAX = 80_000_000
 
 Start = Callable[..., ServerProcess]
@@ -104,21 +106,33 @@ def test_the_ready_file_appears_as_a_whole(tmp_path: Path) -> None:
         process.wait(STOP_S * 3)
 
 
+def cpu_s(pid: int) -> float:
+    """What a process has used of a processor, all its threads together."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICK_HZ
+
+
 def test_it_serves_soon_and_takes_little_memory(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    seconds: list[float] = []
+    """With its dashboard, which is loaded when clients are served already."""
+    used: list[float] = []
     for number in range(3):
-        ports = ["--nameserver-port", "0", "--broker-port", "0"]
+        ports = ["--nameserver-port", "0", "--broker-port", "0", "--http-port", "0"]
         server = ServerProcess(["up", *ports, "--ephemeral"], tmp_path / str(number))
-        seconds.append(server.wait_ready())
+        ready_s = server.wait_ready()
+        used.append(cpu_s(server.process.pid))
+        with urllib.request.urlopen(server.facts["http"], timeout=20) as page:
+            assert page.status == 200
         rss = rss_bytes(server.process.pid)
         assert server.stop() == 0
         assert rss < RSS_BYTES_MAX, f"{rss / 1e6:.0f} MB"
         record_property("rss_bytes", rss)
-        sys.stdout.write(f"ready after {seconds[-1]:.2f} s, {rss / 1e6:.0f} MB\n")
-    record_property("ready_s", min(seconds))
-    assert min(seconds) < READY_S * READY_SLACK
+        sys.stdout.write(
+            f"ready after {ready_s:.2f} s, {used[-1]:.2f} s of work, {rss / 1e6:.0f} MB\n"
+        )
+    record_property("ready_cpu_s", min(used))
+    assert min(used) < READY_S, used
 
 
 def test_it_says_when_strangers_can_reach_it(up: Start) -> None:
