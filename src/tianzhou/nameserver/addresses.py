@@ -17,7 +17,8 @@ Ip: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _PORT_MAX: Final = 65_535
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,252})")
-_NUMBERS: Final = re.compile(r"[0-9.]+")
+_NUMBERS: Final = re.compile(r"(?:0[xX][0-9A-Fa-f]*|[0-9]+|\.)+")
+"""Resolvers take `0xa9fea9fe` and `127.1` for addresses, so they are no names."""
 
 
 def checked_address(text: str, *, may_be_any: bool = False) -> str:

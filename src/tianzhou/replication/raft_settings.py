@@ -1,5 +1,6 @@
 """Settings of a Raft group, with DLedger's property names as aliases, and who its peers are."""
 
+import ipaddress
 from dataclasses import dataclass
 
 from tianzhou.base.errors import UsageError
@@ -64,10 +65,21 @@ def peers_of(text: str) -> dict[NodeId, str]:
         host, colon, port = address.rpartition(":")
         if not (name and sign and host and colon and port.isdecimal() and 0 < int(port) < 65536):
             raise UsageError(f"{part!r} is no peer; say name=host:port, several separated by ;")
+        if _is_nowhere(host):
+            raise UsageError(f"{address} is none where a member can be")
         if name in found:
             raise UsageError(f"{name} is named twice in raft_peers")
         found[name] = address
     return found
+
+
+def _is_nowhere(host: str) -> bool:
+    """Where the services of clouds live that hand out secrets, or many at once."""
+    try:
+        ip = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False  # a name
+    return ip.is_link_local or ip.is_multicast
 
 
 def check(settings: RaftSettings) -> dict[NodeId, str]:
