@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 from pyspark.sql.functions import lit
 
 from clients.server_process import spare_port
@@ -19,6 +20,7 @@ def said(act: Callable[[], Any]) -> str:
     """What the user reads, without the stack."""
     with pytest.raises(PySparkException) as caught:
         act()
+    assert "UnboundLocalError" not in str(caught.value)
     (line,) = {
         line.partition("[ROCKETMQ.")[2]
         for line in str(caught.value).splitlines()
@@ -28,19 +30,20 @@ def said(act: Callable[[], Any]) -> str:
 
 
 def test_unknown_options_and_values(tables: Tables, topic: str) -> None:
-    assert said(tables.read(topic, topc="x").count).startswith(
-        "WRONG_OPTION] option 'topc' is not known: did you mean topic?"
-    )
+    for load in (lambda: tables.read(topic, topc="x"), tables.stream(topic, topc="x").load):
+        assert said(load).startswith(
+            "WRONG_OPTION] option 'topc' is not known: did you mean topic?"
+        )
     assert "option failOnDataLoss is 'perhaps'; it must be true or false" in said(
-        tables.read(topic, failOnDataLoss="perhaps").count
+        lambda: tables.read(topic, failOnDataLoss="perhaps")
     )
 
 
 def test_missing_options(tables: Tables) -> None:
     reader = tables.spark.read.format("rocketmq")
-    assert "option nameserver is missing" in said(reader.load("orders").count)
+    assert "option nameserver is missing" in said(lambda: reader.load("orders"))
     reader = tables.spark.read.format("rocketmq").option("nameserver", tables.nameserver)
-    assert "say which topics to read" in said(reader.load().count)
+    assert "say which topics to read" in said(reader.load)
     assert "option path is missing" in said(tables.spark.read.format("rocketmq-store").load)
 
 
@@ -66,6 +69,10 @@ def test_offsets_out_of_range(tables: Tables, filling: Filling, topic: str) -> N
     assert f"which has offsets 0 to {ends[0]}" in sentence
     rows = tables.read(topic, startingOffsets=far, failOnDataLoss="false")
     assert rows.count() == 8 - ends[0]
+    first, second = (f'{{"{topic}":{{"broker-a":{{"0":{offset}}}}}}}' for offset in (2, 1))
+    assert "from offset 2 on, which is behind endingOffsets, 1: exchange them" in said(
+        tables.read(topic, startingOffsets=first, endingOffsets=second).count
+    )
     unknown = f'{{"{topic}":{{"broker-x":{{"0":1}}}}}}'
     assert "UNKNOWN_QUEUE] startingOffsets names queue 0 of topic" in said(
         tables.read(topic, startingOffsets=unknown).count
@@ -83,15 +90,29 @@ def test_schemas_that_do_not_fit(tables: Tables, filling: Filling, topic: str) -
     assert "option columns names 'price'" in said(lambda: tables.read(topic, columns="price"))
 
 
-def test_streams_fail_when_they_start(tables: Tables, topic: str, tmp_path: Path) -> None:
-    def started() -> None:
-        query = (
-            tables.stream(topic).load().writeStream.format("noop")
-            .option("checkpointLocation", str(tmp_path)).start()
-        )  # fmt: skip
-        query.awaitTermination(30)
+def test_streams_fail_when_they_start(
+    tables: Tables, filling: Filling, topic: str, tmp_path: Path
+) -> None:
+    """At once, also those that end by themselves, and with nothing of Spark's own behind it."""
 
-    assert said(started).startswith(f"UNKNOWN_TOPIC] topic '{topic}' does not exist")
+    def started(rows: DataFrame, *, once: bool) -> Callable[[], Any]:
+        writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+        writer = writer.trigger(availableNow=True) if once else writer
+        return lambda: writer.start().awaitTermination(20)
+
+    unknown = tables.stream(topic).load()
+    for once in (False, True):
+        assert said(started(unknown, once=once)).startswith(f"UNKNOWN_TOPIC] topic '{topic}' does")
+    filling.create(topic, 1)
+    assert "a stream has no end" in said(
+        started(tables.stream(topic, endingOffsets="latest").load(), once=True)
+    )
+    narrow = tables.stream(topic).schema("body string").load()
+    assert "column body is binary; the schema says string" in said(started(narrow, once=False))
+    far = f'{{"{topic}":{{"broker-a":{{"0":1000}}}}}}'
+    assert "OFFSET_OUT_OF_RANGE] startingOffsets asks for offset 1000 of queue 0" in said(
+        started(tables.stream(topic, startingOffsets=far).load(), once=True)
+    )
 
 
 def test_writing(tables: Tables, topic: str) -> None:

@@ -1,21 +1,23 @@
 """A topic as a table that ends: planned once on the driver, read by tasks."""
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from tianzhou.client.sync.brokers import Brokers
 from tianzhou.spark import plan
-from tianzhou.spark.arrow import Batch
 from tianzhou.spark.option_values import EARLIEST, LATEST
 from tianzhou.spark.options import ReadOptions
-from tianzhou.spark.plan import Offsets
+from tianzhou.spark.plan import Offsets, Ranges
 from tianzhou.spark.pushdown import Narrowed, narrow
-from tianzhou.spark.reading import Ranges, read_ranges
 from tianzhou.spark.schema import TOPIC, arrow_schema
 from tianzhou.spark.topics import Topics, told
 from tianzhou.wire.queues import MessageQueue
+
+if TYPE_CHECKING:
+    from tianzhou.spark.arrow import Batch
 
 
 class TopicReader(DataSourceReader):
@@ -35,7 +37,10 @@ class TopicReader(DataSourceReader):
         )
         return [Ranges(ranges) for ranges in divided]
 
-    def read(self, partition: InputPartition) -> Iterator[Batch]:
+    def read(self, partition: InputPartition) -> "Iterator[Batch]":
+        # The driver, which only plans, begins sooner without what a task decodes with.
+        from tianzhou.spark.reading import read_ranges
+
         return read_ranges(self._options, self._schema, self._tags(), partition)
 
     def _tags(self) -> str:
@@ -52,6 +57,8 @@ class TopicReader(DataSourceReader):
         earliest, latest = topics.earliest(queues), topics.latest(queues)
         start = self._side("starting", brokers, earliest, latest)
         end = self._side("ending", brokers, earliest, latest)
+        if not any(isinstance(one, int) for one in (self._options.starting, self._options.ending)):
+            plan.check_forward(start, end)
         if self._narrowed.tags == set():
             return {}, {}
         chosen = [q for q in queues if self._narrowed.takes_queue(q.topic, q.queue_id)]

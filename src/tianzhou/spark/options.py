@@ -13,7 +13,6 @@ from tianzhou.base.errors import UsageError
 from tianzhou.client.options import parse_nameservers
 from tianzhou.client.sync.brokers import Brokers, Credentials
 from tianzhou.filter.errors import FilterError
-from tianzhou.filter.sql92 import compile_sql
 from tianzhou.filter.tags import parse_tags
 from tianzhou.record.names import checked_topic
 from tianzhou.spark.errors import SourceError
@@ -71,6 +70,9 @@ def _read_tags(text: str) -> str:
 
 
 def _read_sql(text: str) -> str:
+    # Few queries have one, and each loads this in a process of its own.
+    from tianzhou.filter.sql92 import compile_sql
+
     _checked(lambda: compile_sql(text))
     return text
 
@@ -207,15 +209,23 @@ class ReadOptions:
     pull_count: int | None
 
 
-def read_options_of(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
+def check_read_options(given: Mapping[str, str]) -> dict[str, Any]:
+    """What can be said before it is known whether a batch or a stream is read: the values."""
     found = read_options(given, READ, _OF_SPARK)
-    topics = found.get("topic", found.get("topicPattern"))
-    if topics is None or {"topic", "topicPattern"} <= found.keys():
+    if len({"topic", "topicPattern"} & found.keys()) != 1:
         raise SourceError(
             "MISSING_OPTION", "say which topics to read: either option topic or topicPattern"
         )
     _refuse_pairs(found, ("startingOffsets", "startingTimestamp"),
                   ("endingOffsets", "endingTimestamp"), ("tags", "sql92"))  # fmt: skip
+    _refuse_backwards(found, "startingTimestamp", "endingTimestamp")
+    _refuse_backwards(found, "minOffsetsPerTrigger", "maxOffsetsPerTrigger")
+    _cluster(found)
+    return found
+
+
+def read_options_of(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
+    found = check_read_options(given)
     if is_stream:
         _refuse_in_streams(found)
     starting = found.get("startingOffsets", LATEST if is_stream else EARLIEST)
@@ -226,7 +236,8 @@ def read_options_of(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions
             "a batch that begins at the latest or ends at the earliest offset is empty",
         )
     return ReadOptions(
-        cluster=_cluster(found), topics=topics, columns=found.get("columns", ()),
+        cluster=_cluster(found), topics=found["topic"] if "topic" in found else found["topicPattern"],
+        columns=found.get("columns", ()),
         starting=starting, ending=ending,
         starting_ms=found.get("startingTimestamp"), ending_ms=found.get("endingTimestamp"),
         tags=found.get("tags", "*"), sql92=found.get("sql92", ""),
@@ -257,6 +268,13 @@ def _refuse_pairs(found: dict[str, Any], *pairs: tuple[str, str]) -> None:
     for first, second in pairs:
         if first in found and second in found:
             raise SourceError("WRONG_OPTION", f"give either {first} or {second}, not both")
+
+
+def _refuse_backwards(found: dict[str, Any], low: str, high: str) -> None:
+    if low in found and high in found and found[low] > found[high]:
+        raise SourceError(
+            "WRONG_OPTION", f"{low} ({found[low]}) is above {high} ({found[high]}): exchange them"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

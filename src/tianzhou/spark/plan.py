@@ -5,8 +5,11 @@ Offsets of a table are a number for each queue. In Spark's checkpoints, and in t
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
+
+from pyspark.sql.datasource import InputPartition
 
 from tianzhou.client.sync.queue_reader import QueueRange
 from tianzhou.spark.errors import DataLoss, SourceError
@@ -21,6 +24,14 @@ BEGUN: Final = "$begun"
 
 FROM_EARLIEST: Final = "$earliest"
 """The beginning of a stream that begins with whatever each queue still has, as a name alone."""
+
+
+@dataclass(frozen=True, repr=False)
+class Ranges(InputPartition):
+    """The work of one task. Read again, it gives the same rows."""
+
+    ranges: tuple[QueueRange, ...]
+
 
 SMALL_ROWS: Final = 2_000
 PACKED_ROWS: Final = 8_000
@@ -93,6 +104,17 @@ def check_inside(
                 f"{option} asks for offset {offset} of {_named(queue)}, which has offsets "
                 f"{earliest[queue]} to {latest[queue]}; correct it, or set failOnDataLoss=false "
                 "to read what is there",
+            )
+
+
+def check_forward(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> None:
+    """Whoever exchanged two offsets would get nothing, and not know why. Raises SourceError."""
+    for queue, first in start.items():
+        if first > end[queue]:
+            raise SourceError(
+                "WRONG_OPTION",
+                f"startingOffsets asks for {_named(queue)} from offset {first} on, which is behind "
+                f"endingOffsets, {end[queue]}: exchange them",
             )
 
 

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,16 +19,10 @@ from tianzhou.record import flags, names
 from tianzhou.spark.arrow import Batch, Schema, pa, pc
 from tianzhou.spark.columns import Chunk, to_batch
 from tianzhou.spark.options import GROUP_DEFAULT, ReadOptions
+from tianzhou.spark.plan import Ranges
 from tianzhou.spark.topics import told
 
 _LOG: Final = logging.getLogger("tianzhou.spark")
-
-
-@dataclass(frozen=True, repr=False)
-class Ranges(InputPartition):
-    """The work of one task. Read again, it gives the same rows."""
-
-    ranges: tuple[QueueRange, ...]
 
 
 def read_ranges(

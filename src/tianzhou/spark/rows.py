@@ -128,7 +128,7 @@ def _property_strings(columns: dict[str, Array], count: int) -> list[bytes]:
             for tag, keys_here, own in zip(tags, lists, given, strict=True)
         ]
     except UsageError as error:
-        raise SourceError("WRONG_ROW", f"a row can't be a message: {error}") from error
+        raise SourceError("WRONG_ROW", f"a row can't be a message: {error}") from None
 
 
 def _property_string(

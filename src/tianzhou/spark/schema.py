@@ -5,7 +5,7 @@ narrower schema (`spark.read.schema("queueId int, body binary")`) or by the opti
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.pandas import types as spark_arrow
 from pyspark.sql.types import (
@@ -21,8 +21,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tianzhou.spark.arrow import Schema
 from tianzhou.spark.errors import SourceError
+
+if TYPE_CHECKING:
+    from tianzhou.spark.arrow import Schema
 
 TOPIC: Final[dict[str, DataType]] = {
     "topic": StringType(),
@@ -58,7 +60,7 @@ def table_schema(columns: dict[str, DataType], asked: Sequence[str]) -> StructTy
     return StructType([StructField(name, columns[name]) for name in chosen])
 
 
-def arrow_schema(columns: dict[str, DataType], asked: StructType) -> Schema:
+def arrow_schema(columns: dict[str, DataType], asked: StructType) -> "Schema":
     """What batches must look like for the schema that a query was planned with."""
     by_name = {name.lower(): name for name in columns}
     for field in asked.fields:

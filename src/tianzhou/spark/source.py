@@ -1,14 +1,22 @@
-"""`format("rocketmq")`: topics as tables, for reading and writing, batches and streams."""
+"""`format("rocketmq")`: topics as tables, for reading and writing, batches and streams.
+
+Spark starts a Python process for every stream, and one to plan every batch: each loads the part of
+the source that it is for.
+"""
+
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from tianzhou.spark.batch_reader import NarrowedReader, TopicReader
 from tianzhou.spark.errors import SourceError
-from tianzhou.spark.options import read_options_of, write_options_of
+from tianzhou.spark.options import check_read_options, read_options_of, write_options_of
 from tianzhou.spark.schema import TOPIC, table_schema
-from tianzhou.spark.stream_reader import TopicStreamReader
-from tianzhou.spark.writer import TopicStreamWriter, TopicWriter
+
+if TYPE_CHECKING:
+    from tianzhou.spark.batch_reader import TopicReader
+    from tianzhou.spark.stream_reader import RefusedStream, TopicStreamReader
+    from tianzhou.spark.writer import TopicStreamWriter, TopicWriter
 
 
 class RocketMQ(DataSource):
@@ -17,26 +25,36 @@ class RocketMQ(DataSource):
         return "rocketmq"
 
     def schema(self) -> StructType:
-        # Whether it is a batch or a stream is not known here; the reader looks at all options.
-        columns = self.options.get("columns", "")
-        asked = [word.strip() for word in columns.split(",") if word.strip()]
-        return table_schema(TOPIC, asked)
+        # A wrong option is told here, when the table is loaded. Whether it will be a batch or a
+        # stream is not known yet.
+        return table_schema(TOPIC, check_read_options(self.options).get("columns", ()))
 
-    def reader(self, schema: StructType) -> TopicReader:
+    def reader(self, schema: StructType) -> "TopicReader":
+        from tianzhou.spark.batch_reader import NarrowedReader, TopicReader
+
         options = read_options_of(self.options, is_stream=False)
         return (NarrowedReader if options.pushdown else TopicReader)(options, schema)
 
-    def streamReader(self, schema: StructType) -> TopicStreamReader:
-        return TopicStreamReader(read_options_of(self.options, is_stream=True), schema)
+    def streamReader(self, schema: StructType) -> "TopicStreamReader | RefusedStream":
+        from tianzhou.spark.stream_reader import RefusedStream, TopicStreamReader
 
-    def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
+        try:
+            return TopicStreamReader(read_options_of(self.options, is_stream=True), schema)
+        except SourceError as error:
+            return RefusedStream(error)
+
+    def writer(self, schema: StructType, overwrite: bool) -> "TopicWriter":
+        from tianzhou.spark.writer import TopicWriter
+
         if overwrite:
             raise SourceError(
                 "APPEND_ONLY", 'messages of a topic are never replaced: use mode("append")'
             )
         return TopicWriter(write_options_of(self.options, is_stream=False), schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "TopicStreamWriter":
+        from tianzhou.spark.writer import TopicStreamWriter
+
         if overwrite:
             raise SourceError(
                 "APPEND_ONLY", 'messages of a topic are never replaced: use outputMode("append")'

@@ -104,12 +104,12 @@ def _told() -> Generator[None]:
     try:
         yield
     except NoStore as error:
-        raise SourceError("NO_STORE", str(error)) from error
+        raise SourceError("NO_STORE", str(error)) from None
     except LogDamaged as error:
-        raise DataLoss(str(error)) from error
+        raise DataLoss(str(error)) from None
     except FileNotFoundError as error:
         raise DataLoss(
             f"{error.filename} is gone: did the broker's retention take it during the read?"
-        ) from error
+        ) from None
     except (TianzhouError, OSError) as error:
         raise SourceError("READ_FAILED", str(error)) from error

@@ -12,7 +12,7 @@ offsets with the number of its first message, and is read from there by the next
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -26,15 +26,40 @@ from pyspark.sql.types import StructType
 
 from tianzhou.client.errors import ClientError
 from tianzhou.spark import plan
-from tianzhou.spark.arrow import Batch
+from tianzhou.spark.errors import SourceError
 from tianzhou.spark.option_values import EARLIEST, LATEST
 from tianzhou.spark.options import ReadOptions
-from tianzhou.spark.plan import Offsets
-from tianzhou.spark.reading import Ranges, read_ranges
+from tianzhou.spark.plan import Offsets, Ranges
 from tianzhou.spark.schema import TOPIC, arrow_schema
 from tianzhou.spark.topics import Topics, told
 
+if TYPE_CHECKING:
+    from tianzhou.spark.arrow import Batch
+
 _LOG: Final = logging.getLogger("tianzhou.spark")
+
+
+class RefusedStream(DataSourceStreamReader):
+    """Says at Spark's first question why there is no stream. What is raised before that comes to
+    the user behind a mistake of Spark's own: it stops the reader that it did not get."""
+
+    def __init__(self, error: SourceError) -> None:
+        self._error = error
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._error
+
+    def initialOffset(self) -> plan.OffsetJson:
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> "Iterator[Batch]":
+        raise self._error
+
+    def stop(self) -> None:
+        """It has nothing."""
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -48,8 +73,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = arrow_schema(TOPIC, schema)
         self._brokers = options.cluster.connect()
         self._topics = Topics(self._brokers, options)
+        self._has_end = False
+        """Whether it is an AvailableNow query."""
         self._target: Offsets | None = None
-        """Where an AvailableNow query ends."""
+        """Where such a query ends."""
         self._initial: plan.OffsetJson | None = None
         self._latest: Offsets = {}
         self._held_since_s: float | None = None
@@ -94,7 +121,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._ask(lambda: self._topics.latest(self._topics.queues()))
+        """Where it ends is asked with the first micro-batch. A query that is new has by then heard
+        at once of topics that are not there; one that goes on waits for them."""
+        self._has_end = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> plan.OffsetJson:
         is_named = plan.FROM_EARLIEST in start
@@ -120,7 +149,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self, before: Offsets) -> Offsets:
         """The ends of all queues that can be asked, or what was the end when the query began."""
-        if self._target is not None:
+        if self._has_end:
+            if self._target is None:
+                self._target = self._ask(lambda: self._topics.latest(self._topics.queues()))
             ends = {queue: max(end, before.get(queue, 0)) for queue, end in self._target.items()}
         else:
             ends = self._ask(lambda: self._topics.latest_of_reachable(self._topics.queues()))
@@ -148,7 +179,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMinRows):
             least = max(least, limit.min_rows)
         ready = plan.row_count(before, self._latest)
-        if self._target is not None or ready == 0 or ready >= least:
+        if self._has_end or ready == 0 or ready >= least:
             self._held_since_s = None
             return False
         now_s = time.monotonic()
@@ -188,7 +219,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return [Ranges(ranges) for ranges in divided]
 
-    def read(self, partition: InputPartition) -> Iterator[Batch]:
+    def read(self, partition: InputPartition) -> "Iterator[Batch]":
+        # The driver, which only plans, begins sooner without what a task decodes with.
+        from tianzhou.spark.reading import read_ranges
+
         return read_ranges(self._options, self._schema, self._options.tags, partition)
 
     # Afterwards

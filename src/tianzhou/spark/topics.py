@@ -47,17 +47,17 @@ def told(options: ReadOptions) -> Generator[None]:
     try:
         yield
     except OffsetGone as error:
-        raise DataLoss(f"{error}. With failOnDataLoss=false the query goes on without") from error
+        raise DataLoss(f"{error}. With failOnDataLoss=false the query goes on without") from None
     except TopicNotFound as error:
         raise SourceError(
             "UNKNOWN_TOPIC", f"topic {error.topic!r} does not exist at {options.cluster.nameserver}"
-        ) from error
+        ) from None
     except NoNameServer as error:
-        raise SourceError("NAMESERVER_UNREACHABLE", f"{error}; check option nameserver") from error
+        raise SourceError("NAMESERVER_UNREACHABLE", f"{error}; check option nameserver") from None
     except NoPermission as error:
-        raise SourceError("NO_PERMISSION", str(error)) from error
+        raise SourceError("NO_PERMISSION", str(error)) from None
     except _AWAY as error:
-        raise SourceError("BROKER_UNREACHABLE", str(error)) from error
+        raise SourceError("BROKER_UNREACHABLE", str(error)) from None
     except TianzhouError as error:
         raise SourceError("READ_FAILED", str(error)) from error
 

@@ -208,8 +208,8 @@ def _told(options: WriteOptions) -> Generator[None]:
             "UNKNOWN_TOPIC",
             f"topic {error.topic!r} does not exist at {options.cluster.nameserver}, and the "
             "brokers there do not make topics by themselves",
-        ) from error
+        ) from None
     except NoNameServer as error:
-        raise SourceError("NAMESERVER_UNREACHABLE", f"{error}; check option nameserver") from error
+        raise SourceError("NAMESERVER_UNREACHABLE", f"{error}; check option nameserver") from None
     except TianzhouError as error:
         raise SourceError("WRITE_FAILED", str(error)) from error

@@ -89,6 +89,14 @@ WRONG = [
         r"begins at the latest or ends at the earliest offset is empty",
     ),
     ({"topics": "other"}, r"option topic is given twice"),
+    (
+        {"startingTimestamp": "2", "endingTimestamp": "1"},
+        r"startingTimestamp \(2\) is above endingTimestamp \(1\): exchange them",
+    ),
+    (
+        {"minOffsetsPerTrigger": "20", "maxOffsetsPerTrigger": "10"},
+        r"minOffsetsPerTrigger \(20\) is above maxOffsetsPerTrigger \(10\)",
+    ),
 ]
 
 
