@@ -101,7 +101,8 @@ class Member:
     @property
     def filler(self) -> Path:
         """A file on its own disk, to take the room away."""
-        return Path(f"/proc/{self.server.pid}/root{self.disk}/filler")
+        seen_by_it = Path("/proc", str(self.server.pid), "root")
+        return seen_by_it.joinpath(*self.disk.parts[1:], "filler")
 
     def start(self, *extra: str, settings: Mapping[str, str] = {}) -> None:
         self._settings |= settings
