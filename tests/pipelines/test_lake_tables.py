@@ -45,6 +45,7 @@ def test_rows_are_once_and_know_how_far_they_go(spark: SparkSession, tmp_path: P
     write(table, messages(spark, 10, 6), 1)  # the same micro-batch again
     write(table, messages(spark, 0, 10), 0)
     assert numbers(table, spark) == seen_by_arrow(tmp_path) == list(range(16))
+    assert table.state().starts == {"%DLQ%stock": {"broker-a": {"0": 0, "1": 0}}}
     assert table.state().ends == {"%DLQ%stock": {"broker-a": {"0": 8, "1": 8}}}
     assert {str(row.date) for row in table.read(spark).collect()} == {"2026-11-16"}
     assert {row.topic for row in table.read(spark).collect()} == {"%DLQ%stock"}

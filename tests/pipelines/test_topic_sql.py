@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from pyspark.sql import SparkSession
 
 from clients.waiting import wait_until
@@ -104,6 +105,35 @@ def test_topic_and_archive_are_one_table(place: Place) -> None:
     alone = place.cluster("archive")
     only = type(alone)({}, alone.archive)
     assert history(place.spark, topic, only).count() == 40
+
+
+def test_an_archive_that_begins_late_hides_nothing(place: Place) -> None:
+    """What the broker had before the archive began comes from the broker."""
+    topic = place.topic("orders")
+    place.send(topic, [{"n": n} for n in range(12)])
+    pipeline = place.pipeline(f"name: archive-{topic}\n{ARCHIVE}", topic)
+    late = structs.replace(pipeline, source={**pipeline.source, "startingOffsets": "latest"})
+    place.run(late)
+    place.send(topic, [{"n": n} for n in range(12, 20)])
+    place.run(late)
+    place.send(topic, [{"n": n} for n in range(20, 24)])
+    assert place.table("archive").state().rows == 8
+    (row,) = ask(place, f"SELECT count(*) c, count(DISTINCT body.n) d FROM `{topic}`")
+    assert (row.c, row.d) == (24, 24)
+    rows = ask(place, f"SELECT queueOffset FROM `{topic}` OFFSET BETWEEN 2 AND 3", bodies="raw")
+    assert sorted(row.queueOffset for row in rows) == [2] * 4 + [3] * 4
+
+
+def test_a_table_of_some_messages_is_no_archive(place: Place) -> None:
+    topic = place.topic("orders")
+    place.send(topic, ["x"], tags="paid")
+    place.send(topic, ["y"], tags="open")
+    pipeline = place.pipeline(f"name: archive-{topic}\n{ARCHIVE}", topic)
+    place.run(structs.replace(pipeline, source={**pipeline.source, "tags": "paid"}))
+    with pytest.raises(TableError, match=rf"archive has not all messages of {topic} as they were"):
+        ask(place, f"SELECT count(*) FROM `{topic}`")
+    (row,) = ask(place, f"SELECT count(*) c FROM `{topic}`", archive=None)
+    assert row.c == 2
 
 
 def test_filters_reach_the_broker_where_that_is_safe(place: Place) -> None:

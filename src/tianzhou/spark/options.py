@@ -236,7 +236,8 @@ def read_options_of(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions
             "a batch that begins at the latest or ends at the earliest offset is empty",
         )
     return ReadOptions(
-        cluster=_cluster(found), topics=found["topic"] if "topic" in found else found["topicPattern"],
+        cluster=_cluster(found),
+        topics=found["topic"] if "topic" in found else found["topicPattern"],
         columns=found.get("columns", ()),
         starting=starting, ending=ending,
         starting_ms=found.get("startingTimestamp"), ending_ms=found.get("endingTimestamp"),

@@ -1,9 +1,12 @@
 """Pipelines that come with the package, as files that anybody may copy and change."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
+from tianzhou.spark.pipelines import pipeline_file
 from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.model import Pipeline
 from tianzhou.spark.pipelines.pipeline_file import load, parse
@@ -17,6 +20,20 @@ def template(name: str) -> str:
     if name not in NAMES:
         raise PipelineError(f"there is no pipeline {name!r}; there are {', '.join(NAMES)}")
     return (_FILES / f"{name}.yml").read_text("utf-8")
+
+
+@contextmanager
+def located(what: str) -> Generator[None]:
+    """Errors that are found while a pipeline is planned, with the file and line they are about."""
+    try:
+        yield
+    except PipelineError as error:
+        is_file = Path(what).is_file()
+        text = Path(what).read_text("utf-8") if is_file else template(what)
+        found = pipeline_file.located(text, what if is_file else f"<{what}>", error)
+        if found is error:
+            raise
+        raise found from error
 
 
 def find(what: str, given: dict[str, Any] | None = None) -> tuple[Pipeline, Path]:

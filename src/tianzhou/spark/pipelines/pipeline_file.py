@@ -19,6 +19,7 @@ from tianzhou.spark.pipelines.units import read_interval, read_size
 
 _ERROR: Final = re.compile(r"(?P<text>.*?)(?: - at `\$(?P<path>[^`]*)`)?", re.DOTALL)
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
+_KEY: Final = re.compile(r"(?:source|decode|transform|sinks)(?:\.\w+)*")
 _UNKNOWN: Final = re.compile(r"unknown field `(\w+)`")
 
 # What JSON calls them, and what YAML does.
@@ -47,6 +48,15 @@ def parse(text: str, file: str, *, given: Mapping[str, Any] | None = None) -> Pi
         raise _explained(document, error) from error
     _check(document, pipeline)
     return pipeline
+
+
+def located(text: str, file: str, error: PipelineError) -> PipelineError:
+    """The same error with file and line: what planning says begins with the key it is about."""
+    key = _KEY.match(str(error))
+    if key is None:
+        return error
+    path: Path = tuple(int(step) if step.isdigit() else step for step in key[0].split("."))
+    return read_document(text, file).error(path, str(error))
 
 
 def _put(document: Document, steps: Sequence[str], value: object) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tianzhou.spark import plan
+from tianzhou.spark.errors import sentence_of
 from tianzhou.spark.options import read_options_of
 from tianzhou.spark.pipelines import decode, history, reading
 from tianzhou.spark.pipelines.errors import PipelineError
@@ -24,8 +24,7 @@ from tianzhou.spark.pipelines.transform import transformed
 from tianzhou.spark.pipelines.units import read_interval
 from tianzhou.spark.pipelines.workplace import Workplace, absolute
 from tianzhou.spark.tables.table import Table
-from tianzhou.spark.topics import Topics
-from tianzhou.spark.topics import told as told_of
+from tianzhou.spark.topics import Topics, told
 
 STOP_S: Final = 20.0
 """How long a stop waits for micro-batches in work; what is cut off is done again next time."""
@@ -70,7 +69,9 @@ class Run:
             name = f"sink-{rank}"
             if isinstance(sink, ParquetSink):
                 Table(absolute(sink.path, place.directory)).repair()
-            writers[name] = writer_of(counted_out(rows), sink, place, name=name)
+            writers[name] = writer_of(
+                counted_out(rows), sink, place, name=name, is_part=is_part(pipeline)
+            )
         if found.can_fail:
             bad = ParquetSink(path=self.quarantine_path)
             Table(self.quarantine_path).repair()
@@ -131,7 +132,9 @@ class Run:
         for name, query in self._queries.items():
             error = None if query.isActive else query.exception()
             if error is not None:
-                raise PipelineError(f"{self.pipeline.name}/{name} failed: {told(error)}") from error
+                raise PipelineError(
+                    f"{self.pipeline.name}/{name} failed: {sentence_of(error)}"
+                ) from error
         return fresh
 
     def watch(self, show: Callable[[], None], *, until: Callable[[], bool]) -> None:
@@ -155,6 +158,13 @@ def run_to_end(spark: SparkSession, pipeline: Pipeline, directory: Path) -> list
         finally:
             run.stop()
     return run.samples[run.kept :]
+
+
+def is_part(pipeline: Pipeline) -> bool:
+    """Whether messages are left out or changed between topic and sink."""
+    options = read_options_of(reading.checked_options(pipeline), is_stream=True)
+    filtered = options.tags != "*" or options.sql92 or options.columns
+    return bool(filtered or pipeline.decode.format != "raw" or pipeline.transform != Transform())
 
 
 def _with(pipeline: Pipeline, trigger: Trigger) -> Pipeline:
@@ -182,22 +192,12 @@ def triggered(writer: DataStreamWriter, trigger: Trigger) -> DataStreamWriter:
 def plan_from(ends: Any, options: dict[str, str]) -> dict[str, str]:
     """Where a source begins whose rows up to `ends` are kept already."""
     read = read_options_of(options, is_stream=True)
-    with told_of(read), read.cluster.connect() as brokers:
+    with told(read), read.cluster.connect() as brokers:
         topics = Topics(brokers, read)
         earliest = topics.earliest(topics.queues())
     kept = plan.from_json(ends)
     starts = {queue: kept.get(queue, first) for queue, first in earliest.items()}
     return {"startingOffsets": json.dumps(plan.to_json(starts))}
-
-
-def told(error: StreamingQueryException) -> str:
-    """The sentence of the innermost error that is ours or Spark's, without the stacks."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    for mark in ("TableError: ", "PipelineError: ", "[ROCKETMQ."):
-        for line in reversed(lines):
-            if mark in line:
-                return line[line.index(mark) :].removeprefix(mark if mark[0] != "[" else "")
-    return lines[0] if lines else "for a reason that Spark does not tell"
 
 
 def _as_dict(progress: Any) -> dict[str, Any]:

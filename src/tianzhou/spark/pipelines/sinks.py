@@ -31,16 +31,20 @@ DAY_MS = 86_400_000
 Each = Callable[[DataFrame, int], None]
 
 
-def writer_of(rows: DataFrame, sink: Sink, place: Workplace, *, name: str) -> "DataStreamWriter":
-    """The query that fills a sink, ready to be started."""
+def writer_of(
+    rows: DataFrame, sink: Sink, place: Workplace, *, name: str, is_part: bool = True
+) -> "DataStreamWriter":
+    """The query that fills a sink, ready to be started. Rows are a part of their topics, unless
+    each message is one of them, as it was."""
     mode = "append" if isinstance(sink, ParquetSink) else sink.mode
     match sink:
         case ParquetSink():
             table = absolute(sink.path, place.directory)
-            write = to_table(rows.schema, sink, table, query=f"{place.identity()}-{name}")
+            query = f"{place.identity()}-{name}"
+            write = to_table(rows.schema, sink, table, query=query, is_part=is_part)
             writer = rows.writeStream.foreachBatch(write)
         case TopicSink():
-            chosen = _told("columns", lambda: rows.selectExpr(*(sink.columns or ("*",))))
+            chosen = _told(name, lambda: rows.selectExpr(*(sink.columns or ("*",))))
             writer = chosen.writeStream.format("rocketmq").options(**as_text(sink.options))
         case JdbcSink():
             writer = rows.writeStream.foreachBatch(ToDatabase(sink))
@@ -49,11 +53,12 @@ def writer_of(rows: DataFrame, sink: Sink, place: Workplace, *, name: str) -> "D
     return writer.outputMode(mode)
 
 
-def _told(key: str, make: Callable[[], DataFrame]) -> DataFrame:
+def _told(name: str, make: Callable[[], DataFrame]) -> DataFrame:
     try:
         return make()
     except AnalysisException as error:
-        raise PipelineError(f"sinks: {key}: {str(error).partition(';')[0]}") from error
+        key = f"{name.replace('-', 's.')}.columns"  # sink-0 is sinks.0
+        raise PipelineError(f"{key}: {str(error).partition(';')[0]}") from error
 
 
 @dataclass(frozen=True)
@@ -67,19 +72,25 @@ class ToTable:
     compact_files: int
     compact_below: int
     keep_days: int | None
+    is_part: bool
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         table = Table(self.path)
         if self.date is not None:
             rows = rows.withColumn("date", F.to_date(F.expr(self.date)))
-        table.write(rows, query=self.query, batch=batch, partition_by=self.partition_by)
+        table.write(
+            rows, query=self.query, batch=batch, partition_by=self.partition_by,
+            is_part=self.is_part,
+        )  # fmt: skip
         table.compact(rows.sparkSession, files=self.compact_files, below=self.compact_below)
         if self.keep_days is not None:
             oldest_s = time.time() - self.keep_days * DAY_MS / 1000
             table.expire(time.strftime("%Y-%m-%d", time.gmtime(oldest_s)))
 
 
-def to_table(schema: StructType, sink: ParquetSink, path: str, *, query: str) -> ToTable:
+def to_table(
+    schema: StructType, sink: ParquetSink, path: str, *, query: str, is_part: bool
+) -> ToTable:
     names = set(schema.names)
     date = sink.date or _usual_date(schema)
     if "date" in names:
@@ -89,7 +100,7 @@ def to_table(schema: StructType, sink: ParquetSink, path: str, *, query: str) ->
         path=path, query=query, date=date,
         partition_by=[name for name in sink.partition_by if name in has],
         compact_files=sink.compact_files, compact_below=read_size(sink.compact_below),
-        keep_days=_days(sink.retention),
+        keep_days=_days(sink.retention), is_part=is_part,
     )  # fmt: skip
 
 

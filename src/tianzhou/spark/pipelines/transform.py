@@ -95,7 +95,7 @@ def _imported(module: str, directory: Path) -> object:
 
 
 def _called(function: Callable[[DataFrame], DataFrame], rows: DataFrame, place: str) -> DataFrame:
-    found = cast("object", _told(place, lambda: function(rows)))
+    found = cast("object", _told(f"python: {place}", lambda: function(rows)))
     if not isinstance(found, DataFrame):
         raise PipelineError(
             f"transform.python: {place} returned {type(found).__name__}; it must be a DataFrame"

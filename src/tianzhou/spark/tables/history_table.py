@@ -1,14 +1,16 @@
 """A topic and its archive as one table: no row twice, none missing.
 
-For every queue there is one offset where the archive's rows end. Rows before it come from the
-archive, which never changes, even if the broker still has them; rows from it on come from the
-broker. If the broker has already thrown away some of those, the table can't be made, and the
-error names what is missing.
+For every queue there are two offsets, where the archive's rows begin and where they end. Rows
+between them come from the archive, which never changes, even if the broker still has them; all
+others come from the broker. If the broker has already thrown away some of those behind the archive,
+the table can't be made, and the error names what is missing. A table that has only some messages of
+its topics, or has changed them, is no archive of them, and is refused.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -73,37 +75,64 @@ def history(spark: SparkSession, topic: str, cluster: Cluster, wanted: Range = A
     """All rows of a topic that there are, with the columns of `format("rocketmq")`. Raises
     TableError if some are gone, and SourceError if nobody knows the topic."""
     state = Table(cluster.archive).state() if cluster.archive else State()
-    ends = plan.from_json({topic: state.ends[topic]}) if topic in state.ends else {}
-    live = _live(spark, topic, cluster, ends, wanted) if cluster.options.get("nameserver") else None
-    found = [live] if live is not None else []
-    if ends:
+    archived = _Archived(
+        starts=plan.from_json({topic: state.starts.get(topic, {})}),
+        ends=plan.from_json({topic: state.ends.get(topic, {})}),
+    )
+    found: list[DataFrame] = []
+    if cluster.options.get("nameserver"):
+        found += _live(spark, topic, cluster, archived, wanted)
+    if archived.ends:
         assert cluster.archive is not None
+        if state.is_part:
+            raise TableError(
+                f"{cluster.archive} has not all messages of {topic} as they were: its pipeline has "
+                "a filter, a decoder or a step. Leave out --archive, or make an archive without"
+            )
         rows = Table(cluster.archive).read(spark, state)
         found.append(rows.where(F.col("topic") == topic).select(*TOPIC))
     if not found:
         raise TableError(f"there is no topic {topic!r}, neither at a broker nor in an archive")
-    rows = found[0] if len(found) == 1 else found[0].unionByName(found[1])
-    return wanted.chosen(rows)
+    return wanted.chosen(reduce(DataFrame.unionByName, found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Archived:
+    """Where the rows of an archive begin and end, by queue."""
+
+    starts: plan.Offsets
+    """Tables of older versions don't know: they were taken to begin where the topic did."""
+    ends: plan.Offsets
 
 
 def _live(
-    spark: SparkSession, topic: str, cluster: Cluster, ends: plan.Offsets, wanted: Range
-) -> DataFrame | None:
-    """What the broker has behind the archive's end, as far as it can be wanted; None if only the
-    archive knows the topic."""
+    spark: SparkSession, topic: str, cluster: Cluster, archived: _Archived, wanted: Range
+) -> list[DataFrame]:
+    """What the broker has before the archive's beginning and behind its end, as far as it can be
+    wanted; nothing if only the archive knows the topic."""
     options = _read_options(cluster, topic)
     with told(options), options.cluster.connect() as brokers:
         topics = Topics(brokers, options)
         try:
             queues = topics.queues()
         except TopicNotFound:
-            if ends:
-                return None
+            if archived.ends:
+                return []
             raise
         earliest, latest = topics.earliest(queues), topics.latest(queues)
-        starts = {queue: ends.get(queue, earliest[queue]) for queue in queues}
-        first, last = _narrowed(brokers, starts, latest, wanted)
-    _check(starts, earliest, latest)
+        behind = {queue: archived.ends.get(queue, earliest[queue]) for queue in queues}
+        begun = {queue: archived.starts.get(queue, first) for queue, first in earliest.items()}
+        before = plan.clamped(begun, earliest, latest)
+        found = [_narrowed(brokers, behind, latest, wanted)]
+        if plan.row_count(earliest, before):
+            found.append(_narrowed(brokers, earliest, before, wanted))
+    _check(behind, earliest, latest)
+    return [_between(spark, topic, cluster, first, last) for first, last in found]
+
+
+def _between(
+    spark: SparkSession, topic: str, cluster: Cluster, first: plan.Offsets, last: plan.Offsets
+) -> DataFrame:
     reader = spark.read.format("rocketmq").options(**cluster.options).option("topic", topic)
     reader = reader.option("startingOffsets", json.dumps(plan.to_json(first)))
     return reader.option("endingOffsets", json.dumps(plan.to_json(last))).load()
@@ -121,7 +150,7 @@ def _narrowed(
     if wanted.as_of_ms is not None:
         behind_ms = wanted.as_of_ms + CLOCK_MARGIN_MS + 1
         last = plan.clamped(brokers.offsets_at(last, behind_ms), starts, last)
-    return first, last
+    return {queue: min(offset, last[queue]) for queue, offset in first.items()}, last
 
 
 def _check(

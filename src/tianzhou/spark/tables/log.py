@@ -11,7 +11,7 @@ holds the whole state, and older ones go.
 Invariant: a table has one writer at a time. Names of files are never used twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -24,8 +24,8 @@ STAGING: Final = "_tianzhou/staging"
 RECORDS_KEPT: Final = 64
 """Changes after which the state is written down again: reading a table opens at most so many."""
 
-QueueEnds = dict[str, dict[str, dict[str, int]]]
-"""Topic to broker to queue to the offset behind the last row."""
+QueueOffsets = dict[str, dict[str, dict[str, int]]]
+"""Topic to broker to queue to an offset."""
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -47,7 +47,12 @@ class State(msgspec.Struct):
     partitions: list[str] = []
     batches: dict[str, int] = {}
     """Query to the last of its micro-batches that is in."""
-    ends: QueueEnds = {}
+    starts: QueueOffsets = {}
+    """The first offset that ever was in, for tables of messages."""
+    ends: QueueOffsets = {}
+    """The offset behind the last."""
+    is_part: bool = False
+    """Whether messages were left out or changed on the way."""
 
     def has(self, query: str, batch: int) -> bool:
         return self.batches.get(query, -1) >= batch
@@ -65,11 +70,18 @@ class State(msgspec.Struct):
             self.schema, self.partitions = change.schema, list(change.partitions)
         if change.query:
             self.batches[change.query] = change.batch
-        for topic, brokers in change.ends.items():
-            for broker, queues in brokers.items():
-                known = self.ends.setdefault(topic, {}).setdefault(broker, {})
-                for queue, end in queues.items():
-                    known[queue] = max(known.get(queue, 0), end)
+        self.is_part = self.is_part or change.is_part
+        fold(self.starts, change.starts, min)
+        fold(self.ends, change.ends, max)
+
+
+def fold(known: QueueOffsets, more: QueueOffsets, choose: Callable[[int, int], int]) -> None:
+    """Offsets of both, in `known`; where a queue is in both, the chosen one."""
+    for topic, brokers in more.items():
+        for broker, queues in brokers.items():
+            here = known.setdefault(topic, {}).setdefault(broker, {})
+            for queue, offset in queues.items():
+                here[queue] = choose(here.get(queue, offset), offset)
 
 
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -79,7 +91,9 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     batch: int = -1
     schema: str = ""
     partitions: Sequence[str] = ()
-    ends: QueueEnds = {}
+    starts: QueueOffsets = {}
+    ends: QueueOffsets = {}
+    is_part: bool = False
     state: State | None = None
     """Everything up to here; other fields are empty then."""
 

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from tianzhou.spark.tables.columns import merged
 from tianzhou.spark.tables.errors import TableError
 from tianzhou.spark.tables.files import Files
-from tianzhou.spark.tables.log import STAGING, Change, DataFile, Log, QueueEnds, State
+from tianzhou.spark.tables.log import STAGING, Change, DataFile, Log, QueueOffsets, State, fold
 
 _parquet: Any = import_module("pyarrow.parquet")
 _PLACE: Final = ("brokerName", "queueId", "queueOffset")
@@ -58,9 +58,16 @@ class Table:
     # Writing
 
     def write(
-        self, rows: DataFrame, *, query: str, batch: int, partition_by: Sequence[str]
+        self,
+        rows: DataFrame,
+        *,
+        query: str,
+        batch: int,
+        partition_by: Sequence[str],
+        is_part: bool = False,
     ) -> None:
-        """Add the rows of a micro-batch, unless they are in already."""
+        """Add the rows of a micro-batch, unless they are in already. `is_part` says that the topics
+        have messages that were left out, or are not as they were."""
         state, number = self._log.read()
         if state.has(query, batch):
             return
@@ -72,34 +79,36 @@ class Table:
                 f"the pipeline says {', '.join(partition_by) or 'nothing'}: write to another table"
             )
         prefix = f"{query[:8]}-{batch:08d}"
-        added, ends = self._add_files(rows, partition_by, prefix)
+        added, starts, ends = self._add_files(rows, partition_by, prefix)
         change = Change(
             added=added, query=query, batch=batch, schema=schema.json(),
-            partitions=list(partition_by), ends=ends,
+            partitions=list(partition_by), starts=starts, ends=ends, is_part=is_part,
         )  # fmt: skip
         self._log.append(change, number)
         self._log.settle()
 
     def _add_files(
         self, rows: DataFrame, partition_by: Sequence[str], prefix: str
-    ) -> tuple[list[DataFile], QueueEnds]:
+    ) -> tuple[list[DataFile], QueueOffsets, QueueOffsets]:
+        """The files, and where the queues in them begin and end."""
         aside = f"{STAGING}/{uuid.uuid4().hex}"
         rows.write.partitionBy(*partition_by).parquet(self.files.uri_of(aside))
         added: list[DataFile] = []
-        ends: QueueEnds = {}
+        starts: QueueOffsets = {}
+        ends: QueueOffsets = {}
         written = [
             one for one in self.files.files_in(aside, deep=True) if one.name.endswith(".parquet")
         ]
         for rank, entry in enumerate(sorted(written)):
             directory = entry.name[len(aside) + 1 :].rpartition("/")[0]
             with self.files.open(entry.name) as file:
-                count = _ends_of(_parquet.ParquetFile(file), directory, ends)
+                count = _read_spans(_parquet.ParquetFile(file), directory, starts, ends)
             name = f"{directory}/{prefix}-{rank}.parquet".lstrip("/")
             if count:
                 added.append(DataFile(name, count, entry.size))
                 self.files.move(entry.name, name)
         self.files.remove_all(aside)
-        return added, ends
+        return added, starts, ends
 
     # Keeping in order
 
@@ -132,7 +141,7 @@ class Table:
         names = [file.name for file in small]
         rows = self._frame(spark, schema, names).coalesce(1)
         prefix = f"compact-{number:08d}"
-        added, _ = self._add_files(rows, state.partitions, prefix)
+        added, _, _ = self._add_files(rows, state.partitions, prefix)
         self._replace(names, added, number)
 
     def expire(self, first_day: str) -> int:
@@ -149,16 +158,17 @@ class Table:
             self.files.remove(name)
 
 
-def _ends_of(file: Any, directory: str, ends: QueueEnds) -> int:
-    """How many rows a file has; how far its queues go comes into `ends`."""
+def _read_spans(file: Any, directory: str, starts: QueueOffsets, ends: QueueOffsets) -> int:
+    """How many rows a file has; where its queues begin and end comes into `starts` and `ends`."""
     names = {column.name for column in file.schema_arrow}
     topics = [unquote(part[6:]) for part in directory.split("/") if part.startswith("topic=")]
     if topics and names.issuperset(_PLACE):
         found = file.read(columns=list(_PLACE)).group_by(["brokerName", "queueId"])
-        for row in found.aggregate([("queueOffset", "max")]).to_pylist():
-            queues = ends.setdefault(topics[0], {}).setdefault(row["brokerName"], {})
-            queue, end = str(row["queueId"]), row["queueOffset_max"] + 1
-            queues[queue] = max(queues.get(queue, 0), end)
+        spans = found.aggregate([("queueOffset", "min"), ("queueOffset", "max")])
+        for row in spans.to_pylist():
+            broker, queue = row["brokerName"], str(row["queueId"])
+            fold(starts, {topics[0]: {broker: {queue: row["queueOffset_min"]}}}, min)
+            fold(ends, {topics[0]: {broker: {queue: row["queueOffset_max"] + 1}}}, max)
     return file.metadata.num_rows
 
 
