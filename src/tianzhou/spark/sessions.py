@@ -1,13 +1,12 @@
 """Sessions in which topics are tables."""
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import SparkSession
 
-from tianzhou.spark import java
+from tianzhou.spark import java, python
 from tianzhou.spark.source import RocketMQ
 from tianzhou.spark.store_source import RocketMQStore
 
@@ -43,14 +42,14 @@ def session(
         builder = builder.remote(remote)
     else:
         java.provide()
-        # Workers run what we run, not whatever `python3` is on the PATH.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         submitted = "PYSPARK_GATEWAY_PORT" in os.environ
         if master is None and not submitted:
             master = "local[*]"
+        is_local = master is not None and master.startswith("local")
+        python.provide(is_local=is_local)
         if master is not None:
             builder = builder.master(master)
-            settings |= _LOCAL_SETTINGS if master.startswith("local") else {}
+            settings |= _LOCAL_SETTINGS if is_local else {}
     for key, value in (settings | dict(config or {})).items():
         builder = builder.config(key, value)
     # Spark finds the sources by itself: its workers run in the environment that we are in.
