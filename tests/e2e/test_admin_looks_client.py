@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 
 from e2e.admin_world import commit, give_up, send
+from tianzhou.base.errors import UsageError
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.client.errors import GroupNotExist, TopicNotFound
 from tianzhou.client.sync.admin import Admin
 from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire._generated_headers_admin import LookAtMessagesRequest
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +43,48 @@ def test_two_brokers_are_one_world(mq: RunningBroker) -> None:
                 brokers = admin.looks.brokers()
             assert set(brokers.found) == {"broker-a"}
             assert set(brokers.missing) == {"broker-b"}
+            with other.faults.refuse(
+                {RequestCode.LIST_TIMERS, RequestCode.LIST_HALF_MESSAGES}, code
+            ):
+                assert set(admin.looks.timers(count=1)[1].missing) == {"broker-b"}
+                assert set(admin.looks.transactions(count=1)[1].found) == {"broker-a"}
+
+
+def test_messages_of_all_brokers_come_in_the_order_of_time(mq: RunningBroker) -> None:
+    config = replace(BrokerConfig(), name="broker-b")
+    with RunningBroker(config=config, nameserver=mq) as other:
+        for broker in (mq, other):
+            broker.create_topic("orders", queues=2)
+        for number in range(6):
+            send((mq, other)[number % 2], "orders", b"%d" % number, KEYS="k")
+        wanted = LookAtMessagesRequest(topic="orders", by="key", count=10, word="k")
+        with Admin(nameserver=mq.nameserver) as admin:
+            found, looked = admin.looks.messages(wanted)
+            assert [message.body for message in found] == [b"%d" % n for n in range(6)]
+            assert set(looked.found) == {"broker-a", "broker-b"}
+            found, looked = admin.looks.messages(wanted, broker="broker-b")
+            assert [message.body for message in found] == [b"1", b"3", b"5"]
+            with pytest.raises(UsageError, match="no broker broker-c"):
+                admin.looks.messages(wanted, broker="broker-c")
+            with pytest.raises(TopicNotFound, match="nowhere"):
+                admin.looks.messages(LookAtMessagesRequest(topic="nowhere", by="newest", count=1))
+            look, place = admin.looks.broker("broker-b")
+            assert look.name == place.name == "broker-b"
+            assert look.config["brokerName"] == "broker-b"
+            assert look.facts["msgPutTotalTodayNow"] == "3"
+
+
+def test_a_move_is_planned_in_the_same_answer(mq: RunningBroker) -> None:
+    mq.create_topic("orders", queues=2)
+    send(mq, "orders", b"1", b"2", b"3")
+    commit(mq, "billing", "orders", offset=1)
+    with Admin(nameserver=mq.nameserver) as admin:
+        for time_ms, targets in ((0, [0, 0]), (-1, [3, 0])):
+            look = admin.looks.group("billing", move_in="orders", time_ms=time_ms).found["broker-a"]
+            assert [move.target for move in look.moves] == targets
+            assert [move.committed for move in look.moves] == [1, -1]
+        assert not admin.looks.group("billing").found["broker-a"].moves
+        assert not admin.looks.group("billing", move_in="nowhere").found["broker-a"].moves
 
 
 def test_what_no_broker_has_is_an_error(mq: RunningBroker) -> None:

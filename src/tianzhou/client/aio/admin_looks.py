@@ -7,16 +7,25 @@ from typing import TypeVar
 from tianzhou.base.errors import TianzhouError, UsageError
 from tianzhou.base.kinds import Bytes
 from tianzhou.client.aio.admin_calls import AdminCalls
+from tianzhou.client.aio.admin_timers import WaitingTimer
+from tianzhou.client.aio.admin_transactions import PendingTransaction
 from tianzhou.client.core.admin_results import LATEST, BrokerPlace
 from tianzhou.client.core.looks import Looked, groups_together, topics_together
 from tianzhou.client.errors import GroupNotExist, NoRoute, TopicNotExist, TopicNotFound
 from tianzhou.record.message import MessageView, decode_all
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import (
+    ListWaitingRequest,
     LookAtBrokerRequest,
     LookAtGroupRequest,
     LookAtMessagesRequest,
     TopicRequest,
+)
+from tianzhou.wire.admin_bodies import (
+    HalfMessages,
+    TimedMessages,
+    decode_half_messages,
+    decode_timed_messages,
 )
 from tianzhou.wire.fields import ExtFields
 from tianzhou.wire.look_bodies import (
@@ -85,6 +94,30 @@ class Looks:
             code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             raise GroupNotExist("every broker", code, f"group {name} does not exist")
         return looked
+
+    async def timers(self, *, count: int) -> tuple[list[WaitingTimer], Looked[TimedMessages]]:
+        """The soonest of each broker, and who was asked."""
+        fields = ListWaitingRequest(count=count)
+        looked = await self._ask(RequestCode.LIST_TIMERS, decode_timed_messages, fields)
+        found = [
+            WaitingTimer(name, message)
+            for name, told in looked.found.items()
+            for message in told.messages
+        ]
+        return sorted(found, key=lambda timer: timer.message.deliver_timestamp), looked
+
+    async def transactions(
+        self, *, count: int
+    ) -> tuple[list[PendingTransaction], Looked[HalfMessages]]:
+        """Those that nobody decided, the oldest of each broker, and who was asked."""
+        fields = ListWaitingRequest(count=count)
+        looked = await self._ask(RequestCode.LIST_HALF_MESSAGES, decode_half_messages, fields)
+        found = [
+            PendingTransaction(name, half)
+            for name, told in looked.found.items()
+            for half in told.messages
+        ]
+        return sorted(found, key=lambda pending: pending.half.store_timestamp), looked
 
     async def messages(
         self, wanted: LookAtMessagesRequest, *, broker: str | None = None

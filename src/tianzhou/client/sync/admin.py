@@ -119,6 +119,8 @@ class Looks:
         self.topic = blocking(inner.topic)
         self.group = blocking(inner.group)
         self.messages = blocking(inner.messages)
+        self.timers = blocking(inner.timers)
+        self.transactions = blocking(inner.transactions)
 
 
 class Transactions:

@@ -10,20 +10,20 @@ COUNT = 200
 
 
 async def listed(here: Here, request: Request) -> Response:
-    waiting = await (await here.admin()).timers.all(count=COUNT)
+    waiting, looked = await (await here.admin()).looks.timers(count=COUNT)
     chosen = request.query_params.get("id", "")
     one = next((row for row in waiting if row.message.offset_msg_id == chosen), None)
     return here.show(
-        request, "timers.html", nav="timers", title="Timers", waiting=waiting, count=COUNT, one=one
-    )
+        request, "timers.html", nav="timers", title="Timers", waiting=waiting, count=COUNT, one=one,
+        total=sum(told.total for told in looked.found.values()), missing=looked.missing,
+    )  # fmt: skip
 
 
 async def cancel(here: Here, request: Request) -> Response:
-    timers, chosen = (await here.admin()).timers, field_of(request, "id")
-    one = next(
-        (row for row in await timers.all(count=COUNT) if row.message.offset_msg_id == chosen), None
-    )
+    admin, chosen = await here.admin(), field_of(request, "id")
+    waiting, _ = await admin.looks.timers(count=COUNT)
+    one = next((row for row in waiting if row.message.offset_msg_id == chosen), None)
     if one is None:
         raise UsageError("this message does not wait any more: it was delivered or taken back")
-    await timers.cancel(one)
+    await admin.timers.cancel(one)
     return here.done("/timers", f"{one.message.msg_id} will not be delivered.")
