@@ -100,6 +100,20 @@ def test_marks_of_another_past_are_not_believed(seed: int, tmp_path: Path) -> No
         assert reopened(tmp_path) == wanted
 
 
+def test_marks_go_on_where_the_log_was_cut(tmp_path: Path) -> None:
+    log = Log(tmp_path, spacing=MARKED)
+    log.storage.write([barrier(index) for index in range(1, 61)])
+    log.storage.write([barrier(20, term=2)])
+    log.storage.write([barrier(index, term=2) for index in range(21, 101)])
+    marks = Marks(log.files.marks_file, MARKED.step_bytes).load()
+    assert [one.index for one in marks if one.index <= 20][-1] == 20
+    assert {one.term for one in marks if one.index >= 20} == {2}
+    assert marks[-1].index > 95
+    log.store.flush()
+    log.crash()
+    assert reopened(tmp_path) == reopened(tmp_path, has_marks=False)
+
+
 def test_a_log_whose_oldest_files_have_expired(tmp_path: Path) -> None:
     log = Log(tmp_path, spacing=MARKED)
     log.storage.write([barrier(1), members(2, "n0", "n1")])
