@@ -50,8 +50,12 @@ def test_a_broker_is_drained_for_programs(run: Run, mq: RunningBroker) -> None:
     run("produce", "orders", stdin="x\n")
     done = run("broker", "drain", "--json").json
     assert (done["broker"], done["drained"], done["takes_messages"]) == ("broker-a", True, False)
+    assert "refused: it is drained" in run("broker", "status").out
+    assert "takes no messages: it is drained" in run("cluster").out
+    assert not run("broker", "status", "--json").json["takes_messages"]
     back = run("broker", "drain", "--undo", "--json").json
     assert back == {"broker": "broker-a", "address": mq.broker, "takes_messages": True}
+    assert run("broker", "status", "--json").json["takes_messages"]
     run("group", "create", "billing")
     assert run("group", "reset", "billing", "orders", "--to-first", "-y").code == 0
     late = run("broker", "drain", "--timeout", "0", "--json")
@@ -88,3 +92,10 @@ def test_bench_brings_a_broker_along(run: Run) -> None:
     gone = run_command("cluster", "-n", found["nameserver"])
     assert gone.code == 3, "it has ended with the command"
     assert "leave out -n" in run("bench", "--ephemeral").err
+
+
+def test_a_broker_alone_is_no_group(run: Run) -> None:
+    for words in (("status", "broker-a"), ("transfer", "broker-a", "n1"), ("status", "nope")):
+        said = run("raft", *words)
+        assert said.code == 4
+        assert "tianzhou cluster" in said.err

@@ -61,9 +61,9 @@ def test_json_lines_go_round(run: Run, mq: RunningBroker) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("{", "line 2"),
+        ("{", "without --format json"),
         ("[]", "is not an object"),
-        ('{"body": "x", "colour": "red"}', "colour mean nothing"),
+        ('{"body": "x", "colour": "red"}', "no field is called colour"),
         ('{"tags": "a"}', "body and body_base64"),
         ('{"body_base64": "?"}', "not base64"),
         ('{"body": "x", "keys": [1]}', "list of texts"),
@@ -92,7 +92,8 @@ def test_a_load_has_its_size_and_rate(run: Run, mq: RunningBroker) -> None:
 
 
 def test_delay(run: Run, mq: RunningBroker) -> None:
-    assert run("produce", "orders", "--delay", "1h", stdin="later\n").code == 0
+    said = run("produce", "orders", "--delay", "1h", stdin="later\n")
+    assert (said.code, "tianzhou timer list" in said.out) == (0, True)
     assert mq.stored("orders") == []
     mq.clock.advance(hours=2)
     assert [m.body for m in mq.stored("orders")] == [b"later"]

@@ -81,6 +81,9 @@ def test_a_topic_is_changed_and_shrunk(run: Run, mq: RunningBroker) -> None:
     run("group", "reset", "billing", "orders", "--to-last", "-y")
     assert run("topic", "shrink", "orders", "-q", "2", "--wait", "5", "--json").json["done"]
     assert len(run("topic", "show", "orders", "--json").json["queues"]) == 2
+    more = run("topic", "shrink", "orders", "-q", "9")
+    assert more.code == 2
+    assert "tianzhou topic update orders --write-queues 9 --read-queues 9" in more.err
 
 
 def test_deleting_asks_first(run: Run) -> None:
@@ -96,6 +99,24 @@ def test_deleting_asks_first(run: Run) -> None:
 def test_nobody_answers_is_code_3() -> None:
     said = run_command("topic", "list", "-n", "127.0.0.1:1")
     assert said.code == 3
-    assert "127.0.0.1:1" in said.err
+    assert said.err.startswith(
+        "tianzhou: no NameServer answers: 127.0.0.1:1 can't be reached: Connection refused; "
+    )
     assert "tianzhou up" in said.err
     assert run_command("topic", "list", "-n", "nonsense").code == 2
+    copied = run_command("topic", "list", "-n", "http://127.0.0.1:9876")
+    assert copied.code == 2
+    assert "leave out http://" in copied.err
+
+
+def test_a_broker_is_no_nameserver(mq: RunningBroker) -> None:
+    said = run_command("topic", "list", "-n", mq.broker)
+    assert said.code == 5
+    assert "is this the port of a NameServer" in said.err
+
+
+def test_a_name_that_is_nearly_right() -> None:
+    said = run_command("tpoic", "list")
+    assert said.code == 2
+    assert "did you mean 'topic'?" in said.err
+    assert run_command("xyzzy").code == 2

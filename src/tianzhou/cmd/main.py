@@ -56,6 +56,19 @@ class LazyGroup(click.Group):
         module, _, name = place[0].partition(":")
         return getattr(importlib.import_module(module), name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """A name that is nearly right is answered with the one that is; click itself knows only
+        commands that are loaded."""
+        if args[0] not in COMMANDS and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            if near:
+                raise click.UsageError(f"no command {args[0]!r}; did you mean {near[0]!r}?", ctx)
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Errors of ours are one sentence and an exit code; anything else is a bug and shows
         itself."""

@@ -10,7 +10,19 @@ from tianzhou.admin.commands.session import Session, watched
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from tianzhou.client.core.admin_results import BrokerStatus
+
 FIRST: Final = "broker-a"
+_WRITE: Final = 2
+_ALL: Final = "6"
+
+
+def refusal_of(session: Session, status: "BrokerStatus") -> str:
+    """Why it takes no messages; empty if it does. That it is drained stands in its settings."""
+    permission = session.admin.brokers.config(status.name).get("brokerPermission", _ALL)
+    if not int(permission) & _WRITE:
+        return f"it is drained; tianzhou broker drain {status.name} --undo"
+    return status.refusal
 
 
 @click.command()
@@ -23,13 +35,14 @@ def status(session: Session, name: str, everything: bool) -> None:
     def look() -> dict[str, Any]:
         found = session.admin.brokers.status(name)
         producers = session.admin.brokers.producers(name)
+        refusal = refusal_of(session, found)
         return {
             "broker": name,
             "address": found.address,
             "version": found.version,
             "started_ms": found.started_ms,
-            "takes_messages": not found.refusal,
-            "refusal": found.refusal,
+            "takes_messages": not refusal,
+            "refusal": refusal,
             "sent_per_second": found.put_per_second,
             "read_per_second": found.get_per_second,
             "sent_today": found.put_today,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tianzhou.admin.commands import output, raft, replication
+from tianzhou.admin.commands.broker_status import refusal_of
 from tianzhou.admin.commands.session import Session, watched
 from tianzhou.base.errors import TianzhouError
 
@@ -50,6 +51,7 @@ def _row(session: Session, cluster: str, name: str, broker_id: int, address: str
         return row  # only masters are asked
     try:
         status = session.admin.brokers.status(name)
+        refusal = refusal_of(session, status)
     except TianzhouError as error:
         return row | {"error": str(error)}
     return row | {
@@ -57,7 +59,7 @@ def _row(session: Session, cluster: str, name: str, broker_id: int, address: str
         "sent_per_second": status.put_per_second,
         "read_per_second": status.get_per_second,
         "disk_used_ratio": status.disk_used_ratio,
-        "refusal": status.refusal,
+        "refusal": refusal,
     }
 
 

@@ -13,15 +13,19 @@ Nothing of the client is imported until something has gone wrong.
 """
 
 import enum
-from typing import IO, Any
+import os
+import re
+from collections.abc import Iterable
+from typing import IO, Any, Final
 
 import click
 
 from tianzhou.admin.commands.output import plain
 from tianzhou.base.errors import TianzhouError, UsageError
 
-CHARS_MAX = 2_000
+CHARS_MAX: Final = 2_000
 """An error may quote what a stranger sent."""
+_ERRNO: Final = re.compile(r"\[Errno (\d+)\] Connect call failed \([^)]*\)")
 
 
 class ExitCode(enum.IntEnum):
@@ -61,8 +65,8 @@ def failure_of(error: TianzhouError | OSError) -> Failure:
 
     if isinstance(error, errors.NoNameServer):
         return Failure(
-            f"{error}; is one running there? `tianzhou up` starts one with a broker, "
-            "-n names another",
+            f"no NameServer answers: {_reasons(error.failures.values())}; is one running there? "
+            "`tianzhou up` starts one with a broker, -n names another",
             ExitCode.UNREACHABLE,
         )
     if isinstance(error, errors.TopicNotFound):
@@ -83,7 +87,18 @@ def failure_of(error: TianzhouError | OSError) -> Failure:
                   | errors.CallTimeout | errors.SendTimeout):  # fmt: skip
         return Failure(f"{error}; `tianzhou doctor` says why", ExitCode.UNREACHABLE)
     if isinstance(error, errors.SendFailed):
-        return Failure(f"{error}; `tianzhou doctor` says why", ExitCode.REFUSED)
+        return Failure(f"{error}; `tianzhou doctor -t {error.topic}` says why", ExitCode.REFUSED)
+    if isinstance(error, errors.RequestCodeNotSupported):
+        return Failure(
+            f"{error}; is this the port of a NameServer, and of a broker that can do it? "
+            "`tianzhou doctor` says what is there",
+            ExitCode.REFUSED,
+        )
     if isinstance(error, errors.RemoteError):
         return Failure(str(error), ExitCode.REFUSED)
     return Failure(str(error))
+
+
+def _reasons(failures: Iterable[str]) -> str:
+    """Each names its address. In words, without the numbers of the system."""
+    return "; ".join(_ERRNO.sub(lambda found: os.strerror(int(found[1])), one) for one in failures)

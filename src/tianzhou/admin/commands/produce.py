@@ -78,6 +78,8 @@ def produce(
     if sending.sent == 1 and sending.last is not None:
         last = sending.last
         said = f"{last.message_id} in queue {last.queue.queue_id} at offset {last.queue_offset}"
+        if delay is not None:
+            said = f"{last.message_id} waits for its moment; `tianzhou timer list` shows it"
     session.done(facts, said)
 
 

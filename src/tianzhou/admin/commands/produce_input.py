@@ -61,7 +61,12 @@ def from_json(stream: IO[bytes], template: Template) -> "Iterator[Message]":
 
 
 def _decoded(line: bytes, template: Template) -> "Message":
-    given: Any = json.loads(line)
+    try:
+        given: Any = json.loads(line)
+    except ValueError as error:
+        raise UsageError(
+            f"it is not JSON: {error}; without --format json lines are sent as they are"
+        ) from error
     if not isinstance(given, dict):
         raise UsageError('it is not an object such as {"body": "two apples", "keys": ["T1"]}')
     return _message(cast("dict[str, Any]", given), template)
@@ -73,7 +78,7 @@ def _message(given: dict[str, Any], template: Template) -> "Message":
     unknown = sorted(given.keys() - _KNOWN)
     if unknown:
         known = ", ".join((*SENT, *_MORE))
-        raise UsageError(f"{', '.join(unknown)} mean nothing here; these do: {known}")
+        raise UsageError(f"no field is called {', '.join(unknown)}; there are: {known}")
     delay, moment = given.get("delay_s"), given.get("deliver_ms")
     return Message(
         template.topic,
@@ -139,7 +144,7 @@ def load(count: int, size: int, template: Template) -> "Iterator[Message]":
     """Messages that differ in their number, all of one size."""
     width = len(str(max(count - 1, 0)))
     if size < width:
-        raise UsageError(f"--size {size} is too small to tell {count} messages apart: {width}")
+        raise UsageError(f"--size {size} is too small to tell {count} messages apart; say {width}")
     filler = b"." * (size - width)
     for number in range(count):
         yield template.message(b"%0*d" % (width, number) + filler)

@@ -151,13 +151,17 @@ def _looks(session: Session, group: str) -> "list[tuple[str, RaftLook]]":
     places = [place for place in session.admin.brokers.all() if place.name == group]
     addresses = [address for place in places for address in place.addresses.values()]
     found = [(address, look_at(address)) for address in addresses]
-    return [(address, look) for address, look in found if look is not None]
+    looks = [(address, look) for address, look in found if look is not None]
+    if not looks:
+        raise not_found(
+            f"no broker of {group} says that it is a member of a Raft group; "
+            "`tianzhou cluster` shows all brokers"
+        )
+    return looks
 
 
 def _rows(session: Session, group: str) -> list[dict[str, Any]]:
     looks = {look.member: (address, look) for address, look in _looks(session, group)}
-    if not looks:
-        raise not_found(f"no broker of {group} says that it is a member of a Raft group")
     newest = max((look for _, look in looks.values()), key=lambda look: look.term)
     leads = next((look for _, look in looks.values() if look.is_leading), newest)
     rows = [_row(*looks[name], leads) for name in sorted(looks)]
@@ -195,8 +199,7 @@ def _leader(session: Session, group: str) -> "RaftLook":
     for look in looks:
         if look.is_leading:
             return look
-    terms = ", ".join(f"{look.member} is {look.role} in term {look.term}" for look in looks)
-    said = terms or "no member answers"
+    said = ", ".join(f"{look.member} is {look.role} in term {look.term}" for look in looks)
     raise _NotYet(f"nobody leads {group} now: {said}; wait for an election, or look why")
 
 

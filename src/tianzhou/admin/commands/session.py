@@ -33,9 +33,19 @@ DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 COMPLETE_S: Final = 0.5
 """How long a shell waits for names when somebody presses the key."""
 
+
+def addresses(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
+    """What people copy from a browser is refused here, where it can be said in one sentence."""
+    if "://" in text:
+        raise click.BadParameter(
+            f"{text!r} is not host:port; leave out {text.partition('://')[0]}://"
+        )
+    return text
+
+
 nameserver = click.option(
     "-n", "--nameserver", envvar="TIANZHOU_NAMESERVER", default=DEFAULT_NAMESERVER,
-    show_default=True, show_envvar=True, metavar="HOST:PORT",
+    show_default=True, show_envvar=True, metavar="HOST:PORT", callback=addresses,
     help="A NameServer; several with ; between.",
 )  # fmt: skip
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

@@ -190,12 +190,23 @@ def shrink(session: Session, topic: str, queues: int, wait_s: float) -> None:
             sleep(LOOK_S)
             progress = session.admin.topics.shrink(topic, queues=queues)
             tell(unread - sum(progress.unread.values()))
+    _check_shrunk(session, topic, queues)
     session.done(
         {"topic": topic, "queues": queues, "done": progress.is_done, "unread": {**progress.unread}},
         _shrunk(progress),
     )
     if not progress.is_done:
         raise SystemExit(1)
+
+
+def _check_shrunk(session: Session, topic: str, queues: int) -> None:
+    """A topic that had fewer queues than that has them still."""
+    count = max(one.write_queue_nums for one in session.admin.topics.show(topic).configs.values())
+    if count < queues:
+        raise click.UsageError(
+            f"topic {topic} has {count} queues; more are given to it by: tianzhou topic update "
+            f"{topic} --write-queues {queues} --read-queues {queues}"
+        )
 
 
 def _shrunk(progress: "Shrinking") -> str:
