@@ -49,9 +49,17 @@ def test_slaves_are_in_sync_or_behind_or_do_not_follow() -> None:
     assert [row.lag_ms for row in known.rows] == [-1, 0, 70, -1]
     said = [(worry.is_problem, worry.said) for worry in worries(look, place(0, 1, 2, 3))]
     assert said == [
-        (False, "slave 2 at 10.0.0.2:1 is 600 bytes behind"),
+        (False, "slave 2 at 10.0.0.2:1 is 600 bytes and 0 s behind"),
         (False, "slave 3 at 10.0.0.3:1 does not follow it"),
     ]
+
+
+def test_a_slave_that_hangs_is_late_before_it_is_far_behind() -> None:
+    hangs = msgspec.structs.replace(SLAVE, acked=990, lag_bytes=10, lag_ms=5_000)
+    known = copies(with_slaves(hangs), place(0, 1))
+    assert (known.rows[1].state, known.rows[1].mark, known.in_sync) == ("late", "warn", 2)
+    (worry,) = worries(with_slaves(hangs, needed=2), place(0, 1))
+    assert worry.said == "slave 1 at 10.0.0.1:1 is 10 bytes and 5 s behind"
 
 
 def test_fewer_copies_than_producers_wait_for_are_a_problem() -> None:

@@ -5,15 +5,20 @@ PYTHONPATH=tests python -m dashboard.pictures SECONDS    messages flow for so lo
                                                          shows up to ten minutes of them
 """
 
+import os
+import signal
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import Final
 
 from playwright.sync_api import sync_playwright
 
 from abuse.raw_client import RawClient, send_v2
 from dashboard.conftest import CHROMIUM
+from dashboard.copies_world import master_and_slaves, raft_group
 from dashboard.site import Site
 from dashboard.world import connected, fill, order, pull
 from docs.pages import ROOT
@@ -21,6 +26,8 @@ from e2e.admin_world import commit
 
 SCREEN: Final = (1280, 800)
 PHONE: Final = (390, 844)
+LOW: Final = (1280, 620)
+SETTLE_S: Final = 4.0
 
 
 def traffic(site: Site, stop: threading.Event) -> None:
@@ -42,9 +49,10 @@ def traffic(site: Site, stop: threading.Event) -> None:
                 )
 
 
-def take(site: Site) -> None:
+def take_all(site: Site) -> None:
     message = site.mq.stored("orders")[3]
-    pictures = (
+    take(
+        site.url,
         ("overview", "/", "light", SCREEN),
         ("overview-dark", "/", "dark", SCREEN),
         ("phone", "/", "dark", PHONE),
@@ -52,6 +60,26 @@ def take(site: Site) -> None:
         ("message", f"/messages/orders/{message.offset_id}", "dark", SCREEN),
         ("reset", "/groups/shipping/reset?topic=orders&where=first", "light", SCREEN),
     )
+
+
+def take_copies() -> None:
+    """A master with a slave that is behind, and a Raft group without one of its members."""
+    with tempfile.TemporaryDirectory() as made, master_and_slaves(Path(made)) as group:
+        group.send(300)
+        group.servers[1].pause()
+        group.send(60)
+        time.sleep(SETTLE_S)
+        take(group.url, ("replication", "/brokers/broker-a", "light", LOW))
+        group.servers[1].resume()
+    with tempfile.TemporaryDirectory() as made, raft_group(Path(made)) as (group, pids):
+        group.send(300)
+        os.kill(pids["n2"], signal.SIGKILL)
+        group.send(100)
+        time.sleep(SETTLE_S)
+        take(group.url, ("raft", "/brokers/broker-a", "dark", LOW))
+
+
+def take(url: str, *pictures: tuple[str, str, str, tuple[int, int]]) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         for name, path, scheme, (width, height) in pictures:
@@ -59,7 +87,7 @@ def take(site: Site) -> None:
                 color_scheme="dark" if scheme == "dark" else "light",
                 viewport={"width": width, "height": height},
             )
-            page.goto(site.url + path)
+            page.goto(url + path)
             target = ROOT / "docs" / "pictures" / f"{name}.png"
             page.screenshot(path=target, full_page=width == PHONE[0])
             sys.stdout.write(f"wrote {target.relative_to(ROOT)}\n")
@@ -77,10 +105,11 @@ def main() -> None:
         try:
             time.sleep(flow_s)
             with connected(site):
-                take(site)
+                take_all(site)
         finally:
             stop.set()
             flowing.join()
+    take_copies()
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def test_every_option_is_explained(page: Page) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pictures_are_there_and_small(page: Page) -> None:
     shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.text)
-    assert len(shown) == 6
+    assert len(shown) == 8
     for name in shown:
         path: Path = ROOT / "docs" / name
         assert path.read_bytes().startswith(b"\x89PNG")

@@ -17,6 +17,8 @@ from tianzhou.wire.replication_bodies import ReplicationLook, SlaveLook
 Mark = Literal["", "good", "warn", "bad"]
 
 AWAY: Final = "away"
+LATE_MS: Final = 3_000
+"""A slave that counts as in sync, and has not taken for so long what there is, may hang."""
 UNKNOWN: Final = -1
 
 
@@ -36,6 +38,8 @@ class Copy:
     lag_ms: int = UNKNOWN
     """How long ago the first of it was written; -1: not known."""
     broker_id: int = UNKNOWN
+    is_in_sync: bool = False
+    """Whether it counts for those who wait for copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class Copies:
 
     @property
     def in_sync(self) -> int:
-        return sum(row.mark == "good" for row in self.rows)
+        return sum(row.is_in_sync for row in self.rows)
 
     @property
     def is_alone(self) -> bool:
@@ -72,7 +76,10 @@ def copies(look: BrokerLook, place: BrokerPlace | None = None) -> Copies:
 
 def _of_master(told: ReplicationLook, addresses: dict[int, str]) -> Iterator[Copy]:
     address = addresses.pop(MASTER, "")
-    yield Copy("master", address, "master", "takes messages", "good", told.end, broker_id=MASTER)
+    yield Copy(
+        "master", address, "master", "takes messages", "good", told.end, broker_id=MASTER,
+        is_in_sync=True,
+    )  # fmt: skip
     for slave in sorted(told.slaves, key=lambda one: one.broker_id):
         known = addresses.pop(slave.broker_id, "")
         yield _slave(slave, known or slave.address)
@@ -83,10 +90,14 @@ def _of_master(told: ReplicationLook, addresses: dict[int, str]) -> Iterator[Cop
 
 def _slave(slave: SlaveLook, address: str) -> Copy:
     name = f"slave {slave.broker_id}" if slave.broker_id > 0 else "slave"
-    state, mark = ("in sync", "good") if slave.is_in_sync else ("behind", "warn")
+    state, mark = "in sync", "good"
+    if not slave.is_in_sync:
+        state, mark = "behind", "warn"
+    elif slave.lag_bytes and slave.lag_ms > LATE_MS:
+        state, mark = "late", "warn"
     return Copy(
         name, address, "slave", state, mark, slave.acked, slave.lag_bytes, slave.lag_ms,
-        slave.broker_id,
+        slave.broker_id, slave.is_in_sync,
     )  # fmt: skip
 
 
@@ -112,7 +123,8 @@ def _members(told: RaftLook) -> Iterator[Copy]:
         role = "leader" if peer.name == told.leader else "follower" if peer.is_voter else "learner"
         reached = told.last if peer.name == told.member else peer.match
         lag = max(told.last - reached, 0) if reached >= 0 else 0
-        yield Copy(peer.name, peer.address, role, state, mark, reached, lag)
+        is_near = mark == "good"
+        yield Copy(peer.name, peer.address, role, state, mark, reached, lag, is_in_sync=is_near)
 
 
 def _member_state(told: RaftLook, peer: RaftPeer) -> tuple[str, Mark]:
@@ -158,7 +170,8 @@ def _slave_worries(name: str, needed: int, known: Copies) -> Iterator[Worry]:
             yield Worry(f"{where} does not follow it", "is it running? its own log says why")
         elif row.mark == "warn":
             mend = "it catches up when less is sent; is its disk or network slow?"
-            yield Worry(f"{where} is {row.lag:,} bytes behind", mend)
+            late = f"{row.lag:,} bytes and {row.lag_ms / 1000:.0f} s behind"
+            yield Worry(f"{where} is {late}", mend)
 
 
 def _raft_worries(name: str, told: RaftLook) -> Iterator[Worry]:
