@@ -43,10 +43,17 @@ class Live:
         return RawClient(self.nameserver)
 
     def rss_bytes(self) -> int:
+        return self._memory("VmRSS")
+
+    def heap_bytes(self) -> int:
+        """Without what is mapped of files, which the system takes back when it needs it."""
+        return self._memory("RssAnon")
+
+    def _memory(self, kind: str) -> int:
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
+            if line.startswith(f"{kind}:"):
                 return int(line.split()[1]) * 1024
-        raise AssertionError("no VmRSS")
+        raise AssertionError(f"no {kind}")
 
     def fd_count(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))

@@ -2,9 +2,10 @@
 
 import asyncio
 import socket
+from pathlib import Path
 
 import pytest
-from live import Live, wait_for
+from live import Live, Witness, running, wait_for
 from raw_client import RawClient, pull_of, request, send_v2
 from small_server import ECHO, LARGE, PARKED, Echo, World, ended, run, until
 
@@ -12,6 +13,7 @@ from tianzhou.net.limits import NetLimits
 from tianzhou.net.link import Link
 
 FLOW_CONTROL = 215
+ONEWAY = 2
 SOON = NetLimits(idle_s=0.4, partial_s=0.2, blocked_s=0.2, close_s=0.2, sweep_s=0.02)
 
 
@@ -184,6 +186,33 @@ def test_s07_sends_that_wait_for_the_disk_are_all_answered(live: Live) -> None:
                 client.socket.setblocking(True)
                 assert client.receive().code == 0
                 received += 1
+
+
+@pytest.mark.slow
+def test_s07_a_flood_that_asks_for_no_answers(tmp_path: Path) -> None:
+    """Nobody waits for an answer, so only the broker can slow it down: what waits for the disk is
+    bounded, others are served in time, and all of it is stored."""
+    flood, messages = 40 * 2**20, 20_000
+    with running(tmp_path, "--sync-flush") as live, live.to_broker() as client:
+        witness = Witness(live)
+        assert client.ask(310, send_v2("Flood"), b"x").code == 0
+        witness.check()
+        before, most = live.heap_bytes(), 0
+        _, one = request(310, send_v2("Flood"), bytes(flood // messages), flag=ONEWAY)
+        for _ in range(messages // 500):
+            client.send(one * 500)
+            most = max(most, live.heap_bytes())
+        witness.check()
+        # Answered behind all that was sent before it.
+        assert client.ask(30, {"topic": "Flood", "queueId": "0"}, wait_s=60).code == 0
+        wait_for(lambda: end_of(client, "Flood") == messages + 1, 30)
+        assert most - before < flood // 2, f"{(most - before) >> 10} KiB"
+        witness.check()
+        witness.stop()
+
+
+def end_of(client: RawClient, topic: str) -> int:
+    return int(client.ask(30, {"topic": topic, "queueId": "0"}).header.ext["offset"])
 
 
 def test_s08_who_does_not_read_is_not_listened_to_and_dropped() -> None:
