@@ -21,15 +21,15 @@ from tianzhou.broker.parts import Parts
 from tianzhou.broker.promise import CopiesPromise, check_promises
 from tianzhou.broker.role import MASTER_ID, Role, Standing
 from tianzhou.broker.slave_sync import SlaveSync, Tables
+from tianzhou.broker.soon import Soon
 from tianzhou.broker.taking_over import name_topics_of_queues
 from tianzhou.net.exchange import Refused
-from tianzhou.net.server import bind
 from tianzhou.replication import ha_epochs as epochs
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.replication.durability import Durability
 from tianzhou.replication.ha_agreement import check_master, settle_log
 from tianzhou.replication.ha_frames import Hello, Welcome
-from tianzhou.replication.ha_master import HaMaster
+from tianzhou.replication.ha_master import HaMaster, bind_for_slaves
 from tianzhou.replication.ha_session import MasterFacts
 from tianzhou.replication.ha_slave import HaSlave, SlaveSettings
 from tianzhou.replication.ha_state import GroupState, probe_of, state_table
@@ -72,6 +72,7 @@ class MasterSlave:
         self.standing = Standing(config.name, *self._first_role())
         self._host: Host | None = None
         self._promise: CopiesPromise | None = None
+        self._settle_soon = Soon(lambda: None)
         self.master = HaMaster(
             store, self._facts, clock.monotonic_s,
             behind_bytes_max=settings.slave_behind_bytes_max,
@@ -108,7 +109,8 @@ class MasterSlave:
         self._host = host
         settle = host.parts.writer.settle
         self._promise = CopiesPromise(self._store, host.durability, self.master, settle)
-        self.master.on_confirmed = settle
+        self._settle_soon = Soon(settle)
+        self.master.on_confirmed = self._confirmed
         self.master.on_superseded = self._superseded
         host.parts.writer.written.append(self._written)
         host.parts.writer.arrived.append(self._arrived)
@@ -145,16 +147,8 @@ class MasterSlave:
 
     def bind(self, host: str, broker_port: int) -> socket.socket | None:
         """The port for slaves; None if nobody chose one and the usual one is taken."""
-        wanted = self.settings.ha_port
-        if not wanted:
-            wanted = broker_port + 1 if self._config.port else 0
-        try:
-            return bind(host, wanted)
-        except OSError as error:
-            if self.settings.ha_port:
-                raise
-            log.warning("ha_port.busy", extra={"port": wanted, "reason": str(error)})
-            return None
+        usual = broker_port + 1 if self._config.port else 0
+        return bind_for_slaves(host, self.settings.ha_port, usual)
 
     async def start(self, bound: socket.socket | None, host: str) -> None:
         if bound is not None:
@@ -170,8 +164,10 @@ class MasterSlave:
         if self.slave is not None:
             await self.slave.stop()
         self.master.close()
+        self._settle_soon.cancel()
 
     def abort(self) -> None:
+        self._settle_soon.cancel()
         self._stop_following()
         self.master.close()
 
@@ -195,6 +191,12 @@ class MasterSlave:
         self.master.grown()
         if self.slave is not None:
             self.slave.flushed()
+
+    def _confirmed(self) -> None:
+        """Slaves have more of the log: producers are answered first, then consumers see it."""
+        assert self._host is not None
+        self._host.parts.writer.release()
+        self._settle_soon()
 
     def _arrived(self, run: Run) -> None:
         assert self._host is not None
@@ -375,8 +377,8 @@ class MasterSlave:
         log.info("master.agreed", extra={"epoch": self.standing.epoch, "end": int(store.log.end)})
 
     def appended(self) -> None:
-        assert self._host is not None
-        self._host.parts.writer.settle()
+        # Not at once: the master waits for our report, which leaves when we return.
+        self._settle_soon()
 
     def lost(self) -> None:
         self.ask_nameservers()

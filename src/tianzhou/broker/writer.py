@@ -153,6 +153,11 @@ class Writer:
                     tell(run)
         if self._unseen:
             self._note_seen(self._store.watermarks.dispatched)
+        self.release()
+
+    def release(self) -> None:
+        """Send the answers that need wait no more. Who then asks for these messages finds them:
+        see `catch_up`."""
         if len(self.acks):
             self.acks.release(self._durability.confirmed())
 

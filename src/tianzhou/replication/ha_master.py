@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.net.server import bind
 from tianzhou.replication.durability import Outcome
 from tianzhou.replication.errors import PeerRefused, Superseded
 from tianzhou.replication.ha_frames import Welcome, encode_spoken
@@ -29,6 +30,17 @@ UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
 """Log on its way to one slave, in our memory; the rest is read from the log when there is room."""
 _HISTORY: Final = 600
 """Moments at which the end of the log is remembered, to say how late a slave is."""
+
+
+def bind_for_slaves(host: str, chosen: int, usual: int) -> socket.socket | None:
+    """The port where slaves come; None if nobody chose one (0) and the usual one is taken."""
+    try:
+        return bind(host, chosen or usual)
+    except OSError as error:
+        if chosen:
+            raise
+        log.warning("ha_port.busy", extra={"port": usual, "reason": str(error)})
+        return None
 
 
 class HaMaster:
