@@ -11,28 +11,22 @@ from typing import Any, Final, Self
 
 from tianzhou.client.sync import Admin, Producer, PullConsumer
 from tianzhou.record.message import Message
-from tianzhou.testing.chaos.processes import HOST, TIANZHOU, Server, spare_ports
+from tianzhou.testing.chaos.processes import HOST, SMALL_FILES, TIANZHOU, Server, spare_ports
 
 GROUP: Final = "broker-a"
 TOPIC: Final = "orders"
-FILE_BYTES: Final = 256 * 1024
 WAIT_S: Final = 20.0
 BATCH: Final = 20
 """Messages of one send, so that files fill quickly."""
 
 SETTINGS: Final = {
-    "vip_port": "false",
-    "mappedFileSizeCommitLog": str(FILE_BYTES),
-    "mappedFileSizeConsumeQueue": "20000",
-    "maxHashSlotNum": "1000",
-    "maxIndexNum": "4000",
-    "reserve_bytes": str(64 * 1024),
+    **SMALL_FILES,
     "registerNameServerPeriod": "1000",
     "metadata_ms": "300",
     "ha_retry_ms": "500",
     "haSendHeartbeatInterval": "500",
 }
-"""Small files, so that a test crosses the ends of several, and short times."""
+"""Short times."""
 
 
 class Node:

@@ -20,7 +20,7 @@ from tianzhou.store.detect import detect
 from tianzhou.store.files import RealFiles
 from tianzhou.store.verify import Directory, Findings
 from tianzhou.testing.chaos import looking
-from tianzhou.testing.chaos.processes import HOST, Server, spare_ports
+from tianzhou.testing.chaos.processes import HOST, SMALL_FILES, Server, spare_ports
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
 TOPIC: Final = "raft-test"
@@ -31,14 +31,8 @@ ADDED_MAX: Final = 2
 """So many members may be added to a group."""
 PAUSE_S: Final = 0.02
 
-# Files so small that a test crosses many of their ends.
 SETTINGS: Final = {
-    "vip_port": "false",
-    "mappedFileSizeCommitLog": str(256 * 1024),
-    "mappedFileSizeConsumeQueue": "20000",
-    "maxHashSlotNum": "1000",
-    "maxIndexNum": "4000",
-    "reserve_bytes": str(64 * 1024),
+    **SMALL_FILES,
     "flushConsumerOffsetInterval": "500",
 }
 

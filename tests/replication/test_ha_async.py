@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from ha_cluster import FILE_BYTES, Group, until_equal
+from ha_cluster import Group, until_equal
+
+from tianzhou.testing.chaos.processes import FILE_BYTES
 
 
 def test_a_slave_holds_the_same_bytes_over_kills_of_both(tmp_path: Path) -> None:

@@ -9,22 +9,16 @@ from typing import Final, Self
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.testing.chaos import looking
-from tianzhou.testing.chaos.processes import HOST, Server, spare_ports
+from tianzhou.testing.chaos.processes import HOST, SMALL_FILES, Server, spare_ports
 from tianzhou.testing.chaos.proxy import Proxies
 
 TOPIC: Final = "chaos"
 QUEUES: Final = 4
 PAUSE_S: Final = 0.05
 
-# Files so small that a scenario crosses many of their ends, and intervals so short that it sees
-# what would otherwise take a minute.
+# Intervals so short that a scenario sees what would otherwise take a minute.
 SETTINGS: Final = {
-    "vip_port": "false",
-    "mappedFileSizeCommitLog": str(256 * 1024),
-    "mappedFileSizeConsumeQueue": "20000",
-    "maxHashSlotNum": "1000",
-    "maxIndexNum": "4000",
-    "reserve_bytes": str(64 * 1024),
+    **SMALL_FILES,
     "registerNameServerPeriod": "1000",
     "flushConsumerOffsetInterval": "1000",
     "autoCreateTopicEnable": "false",

@@ -18,6 +18,16 @@ from typing import Final
 
 HOST: Final = "127.0.0.1"
 TIANZHOU: Final = str(Path(sys.executable).parent / "tianzhou")
+FILE_BYTES: Final = 256 * 1024
+SMALL_FILES: Final = {
+    "vip_port": "false",
+    "mappedFileSizeCommitLog": str(FILE_BYTES),
+    "mappedFileSizeConsumeQueue": "20000",
+    "maxHashSlotNum": "1000",
+    "maxIndexNum": "4000",
+    "reserve_bytes": str(64 * 1024),
+}
+"""Settings of brokers whose files are so small that a test crosses many of their ends."""
 READY_S: Final = 30.0
 STOP_S: Final = 15.0
 PAUSE_S: Final = 0.02
