@@ -7,7 +7,7 @@ from tianzhou.client.core.admin_results import BrokerPlace
 from tianzhou.client.core.copies import Copies, copies, worries
 from tianzhou.wire.look_bodies import BrokerLook
 from tianzhou.wire.raft_bodies import RaftLook, RaftPeer
-from tianzhou.wire.replication_bodies import ReplicationLook, SlaveLook
+from tianzhou.wire.replication_bodies import LostSlave, ReplicationLook, SlaveLook
 
 ALONE = ReplicationLook(
     broker_id=0, broker_name="a", confirmed=1000, end=1000, epoch=2, flushed=1000, min=0,
@@ -52,6 +52,17 @@ def test_slaves_are_in_sync_or_behind_or_do_not_follow() -> None:
         (False, "slave 2 at 10.0.0.2:1 is 600 bytes and 0 s behind"),
         (False, "slave 3 at 10.0.0.3:1 does not follow it"),
     ]
+
+
+def test_a_slave_that_died_is_missed() -> None:
+    gone = LostSlave(acked=700, address="h:7", broker_id=4, gone_ms=12_000)
+    told = msgspec.structs.replace(ALONE, slaves=(SLAVE,), lost=(gone,))
+    look = msgspec.structs.replace(BROKER, replication=told)
+    known = copies(look, place(0, 1))
+    assert (known.in_sync, len(known.rows)) == (2, 3)
+    assert seen(known)[2] == ("slave 4", "does not follow", "bad", 700, 300)
+    (worry,) = worries(look, place(0, 1))
+    assert worry.said == "slave 4 at h:7 does not follow it, for 12 s now"
 
 
 def test_a_slave_that_hangs_is_late_before_it_is_far_behind() -> None:

@@ -55,11 +55,19 @@ def test_a_master_shows_its_slaves_and_how_far_they_are(browser: Browser, tmp_pa
         group.servers[1].resume()
         expect(slave).not_to_contain_text("KiB")
 
+        # One that dies is forgotten by the NameServer at once, and missed by its master.
+        group.servers[1].kill()
+        expect(slave).to_contain_text("does not follow")
+        expect(page.locator(".alarms")).to_contain_text("slave 1 at")
+        group.servers[1].start()
+        url = group.servers[1].wait_ready()["http"]
+        expect(slave).to_contain_text("in sync")
+
         # Without a master a slave tells what it knows.
         group.servers[0].kill()
-        page = opened(browser, group.others[0])
+        page = opened(browser, url)
         wait_until(
-            lambda: "no master" in ask_of(group.others[0], "/brokers/broker-a"), within_s=20,
+            lambda: "no master" in ask_of(url, "/brokers/broker-a"), within_s=20,
             what="the NameServer knows that the master is gone",
         )  # fmt: skip
         page.goto("/")

@@ -344,6 +344,7 @@ class MasterSlave:
             copies_needed=self._copies,
             is_connected=slave is not None and slave.is_streaming,
             last_error=slave.last_error if slave is not None else "",
+            lost=tuple(self.master.lost()) if self.standing.is_master else (),
             master_end=slave.master_end if slave is not None else 0,
             slaves=tuple(rows),
         )

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
+import msgspec
+
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.net.server import bind
 from tianzhou.replication.durability import Outcome
@@ -16,7 +18,7 @@ from tianzhou.replication.ha_frames import Welcome, encode_spoken
 from tianzhou.replication.ha_session import MasterFacts, MasterSession
 from tianzhou.replication.ha_state import extent_of, log_bytes, matches
 from tianzhou.store.store import MessageStore
-from tianzhou.wire.replication_bodies import SlaveLook
+from tianzhou.wire.replication_bodies import LostSlave, SlaveLook
 
 log: Final = logging.getLogger("tianzhou.replication")
 
@@ -28,6 +30,8 @@ LAZY_S: Final = 0.005
 a piece for every round of the loop would cost the master more than half of what a send does."""
 UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
 """Log on its way to one slave, in our memory; the rest is read from the log when there is room."""
+_MISSED_S: Final = 86_400.0
+"""A slave that was taken away for good is not missed for ever."""
 _HISTORY: Final = 600
 """Moments at which the end of the log is remembered, to say how late a slave is."""
 
@@ -77,6 +81,7 @@ class HaMaster:
         self._replicated = PhysicalOffset(0)
         self._ends: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
         self._listener: asyncio.Server | None = None
+        self._left: dict[int, tuple[float, LostSlave]] = {}
 
     async def listen(self, bound: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -87,6 +92,7 @@ class HaMaster:
         declared so by whoever made it the master."""
         self._replicated = self._store.log.end
         self._ends.clear()
+        self._left.clear()
 
     def drop_all(self) -> None:
         for connection in tuple(self.connections):
@@ -136,6 +142,26 @@ class HaMaster:
                 )
             )  # fmt: skip
         return sorted(rows, key=lambda row: (row.broker_id, row.address))
+
+    def left(self, slave: LostSlave) -> None:
+        """It does not follow any more."""
+        self._left.pop(slave.broker_id, None)
+        self._left[slave.broker_id] = self._monotonic_s(), slave
+        if len(self._left) > SLAVES_MAX:
+            del self._left[next(iter(self._left))]
+
+    def lost(self) -> list[LostSlave]:
+        """A slave that dies is forgotten by everybody else at once: somebody must miss it."""
+        here, now_s = {row.broker_id for row in self.rows()}, self._monotonic_s()
+        self._left = {
+            broker_id: (at_s, slave)
+            for broker_id, (at_s, slave) in self._left.items()
+            if broker_id not in here and now_s - at_s < _MISSED_S
+        }
+        return [
+            msgspec.structs.replace(slave, gone_ms=round((now_s - at_s) * 1000))
+            for at_s, slave in self._left.values()
+        ]
 
     def _late_ms(self, acked: int, end: int, now_s: float) -> int:
         """How long ago the first byte that the slave lacks was written, about."""
@@ -301,8 +327,14 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._master.connections.discard(self)
-        if self.session is not None and self.session.is_streaming:
-            self._note("slave.gone", acked=int(self.session.acked))
+        session = self.session
+        if session is not None and session.is_streaming:
+            self._note("slave.gone", acked=int(session.acked))
+            if session.hello is not None:
+                address, broker_id = session.hello.address or self.remote, session.hello.id
+                self._master.left(
+                    LostSlave(acked=session.acked, address=address, broker_id=broker_id, gone_ms=0)
+                )
 
     def _note(self, event: str, **facts: object) -> None:
         hello = self.session.hello if self.session is not None else None

@@ -17,6 +17,16 @@ class SlaveLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     lag_ms: int
 
 
+class LostSlave(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A slave that followed this master, and does not now."""
+
+    acked: int
+    address: str
+    broker_id: int
+    gone_ms: int
+    """For so long."""
+
+
 class ReplicationLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Answer to LOOK_AT_REPLICATION."""
 
@@ -33,6 +43,8 @@ class ReplicationLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     """A slave: its master sends it the log."""
     last_error: str = ""
     """A slave: why it is not, or was not."""
+    lost: tuple[LostSlave, ...] = ()
+    """A master: who followed it within the last day, and does not now."""
     master_address: str = ""
     master_end: int = 0
     """A slave: how far the master's log reaches, as it heard."""

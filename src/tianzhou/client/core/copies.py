@@ -17,6 +17,7 @@ from tianzhou.wire.replication_bodies import ReplicationLook, SlaveLook
 Mark = Literal["", "good", "warn", "bad"]
 
 AWAY: Final = "away"
+LOST: Final = "does not follow"
 LATE_MS: Final = 3_000
 """A slave that counts as in sync, and has not taken for so long what there is, may hang."""
 UNKNOWN: Final = -1
@@ -83,9 +84,14 @@ def _of_master(told: ReplicationLook, addresses: dict[int, str]) -> Iterator[Cop
     for slave in sorted(told.slaves, key=lambda one: one.broker_id):
         known = addresses.pop(slave.broker_id, "")
         yield _slave(slave, known or slave.address)
-    for broker_id, lost in sorted(addresses.items()):
-        state = "does not follow"
-        yield Copy(f"slave {broker_id}", lost, "slave", state, "bad", UNKNOWN, broker_id=broker_id)
+    for lost in sorted(told.lost, key=lambda one: one.broker_id):
+        known = addresses.pop(lost.broker_id, "") or lost.address
+        yield Copy(
+            f"slave {lost.broker_id}", known, "slave", LOST, "bad", lost.acked,
+            max(told.end - lost.acked, 0), lost.gone_ms, lost.broker_id,
+        )  # fmt: skip
+    for broker_id, known in sorted(addresses.items()):
+        yield Copy(f"slave {broker_id}", known, "slave", LOST, "bad", UNKNOWN, broker_id=broker_id)
 
 
 def _slave(slave: SlaveLook, address: str) -> Copy:
@@ -167,7 +173,8 @@ def _slave_worries(name: str, needed: int, known: Copies) -> Iterator[Worry]:
     for row in known.rows:
         where = f"{row.name} at {row.address}"
         if row.mark == "bad":
-            yield Worry(f"{where} does not follow it", "is it running? its own log says why")
+            since = f", for {row.lag_ms / 1000:.0f} s now" if row.lag_ms >= 0 else ""
+            yield Worry(f"{where} does not follow it{since}", "is it running? its own log says why")
         elif row.mark == "warn":
             mend = "it catches up when less is sent; is its disk or network slow?"
             late = f"{row.lag:,} bytes and {row.lag_ms / 1000:.0f} s behind"
