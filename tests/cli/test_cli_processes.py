@@ -6,8 +6,10 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
-from contextlib import closing
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -111,21 +113,48 @@ def test_watching_goes_on_until_it_is_interrupted(run: Run, mq: RunningBroker) -
     assert [rows[0]["topic"] for rows in first] == ["orders"] * 3
 
 
+def on_a_screen(arguments: list[str]) -> tuple[str, str]:
+    """What a command prints and what it draws beside that, each on a terminal of 80 columns."""
+    with ThreadPoolExecutor(2) as pool:
+        seen: list[Future[bytes]] = []
+        theirs: list[int] = []
+        for _ in range(2):
+            ours, its = os.openpty()
+            termios.tcsetwinsize(its, (24, 80))
+            theirs.append(its)
+            seen.append(pool.submit(all_of, ours))
+        try:
+            subprocess.run(
+                arguments, stdin=subprocess.DEVNULL, stdout=theirs[0], stderr=theirs[1],
+                env={**os.environ, "TERM": "xterm"}, check=True, timeout=60,
+            )  # fmt: skip
+        finally:
+            for its in theirs:
+                os.close(its)
+        out, drawn = [one.result(60).decode() for one in seen]
+    return out, drawn
+
+
+def all_of(terminal: int) -> bytes:
+    """Everything that is shown on it; who reads a terminal that nobody has open gets an error."""
+    shown = b""
+    with os.fdopen(terminal, "rb", buffering=0) as screen, suppress(OSError):
+        while data := screen.read(65536):
+            shown += data
+    return shown
+
+
 def test_dead_letters_are_replayed_under_a_bar(run: Run, mq: RunningBroker) -> None:
     """In a terminal, where it takes longer than a moment."""
     run("group", "create", "billing")
     run("produce", "orders", "--count", "60", "--size", "10")
     commit(mq, "billing", "orders", offset=0)
     give_up(mq, "billing", "orders")
-    ours, its = os.openpty()
     arguments = [TIANZHOU, "dlq", "replay", "billing", "-n", mq.nameserver, "-y"]
-    with mq.faults.slow(seconds=0.015), os.fdopen(ours, "rb", buffering=0) as terminal:
-        with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=its, text=True) as process:
-            os.close(its)
-            out, _ = process.communicate(timeout=60)
-        drawn = terminal.read(65536)
+    with mq.faults.slow(seconds=0.015):
+        out, drawn = on_a_screen(arguments)
     assert "60 sent to %RETRY%billing, 0 left" in out
-    assert b"60/60" in drawn
+    assert "60/60" in drawn
     assert len(mq.stored("%RETRY%billing")) == 60
 
 
@@ -145,6 +174,14 @@ def test_a_tail_shows_what_comes_and_ends_quietly(run: Run, mq: RunningBroker) -
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
         assert process.stderr.read() == ""
+
+
+def test_ids_are_whole_on_a_narrow_terminal(run: Run, mq: RunningBroker) -> None:
+    """They are there to be copied."""
+    run("produce", "orders", "--delay", "2h", stdin="later\n")
+    (waiting,) = mq.wait_until(lambda: run("timer", "list", "--json").json, what="a timer")
+    out, _ = on_a_screen([TIANZHOU, "timer", "list", "-n", mq.nameserver])
+    assert waiting["message_id"] in out
 
 
 class Bash:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 CELL_CHARS_MAX: Final = 256
+COLUMNS_MIN: Final = 132
 PIPE_COLUMNS: Final = 400
 """Where there is no terminal, nothing is cut or wrapped to fit one."""
 
@@ -106,6 +107,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
     for row in rows:
         found.add_row(*map(cell, row))
     return found
+
+
+def show(view: "RenderableType") -> None:
+    """Print it once. What needs more than the terminal has gets up to COLUMNS_MIN: lines are then
+    broken by the terminal, but ids and addresses, which are there to be copied, are whole."""
+    from rich.measure import Measurement
+
+    found = console()
+    needed = Measurement.get(found, found.options.update(max_width=COLUMNS_MIN), view).maximum
+    found.width = max(found.width, needed)
+    found.print(view)
 
 
 def listing(

@@ -78,7 +78,7 @@ class Teller:
         if self.as_json:
             output.echo_json(found)
         else:
-            output.console().print(view(found))
+            output.show(view(found))
 
     def _repeat(self, act: Callable[[], None]) -> None:
         try:
