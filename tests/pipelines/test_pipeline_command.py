@@ -3,11 +3,14 @@
 import itertools
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -102,19 +105,20 @@ def topic(shared_broker: RunningBroker) -> str:
     return name
 
 
-Start = Callable[[list[str]], "subprocess.Popen[bytes]"]
+Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts commands in the test's directory; whatever still runs ends with the test."""
+    """Starts commands in the test's directory, `screen` says on what instead of a file; whatever
+    still runs ends with the test."""
     begun: list[subprocess.Popen[bytes]] = []
 
-    def start(arguments: list[str]) -> "subprocess.Popen[bytes]":
+    def start(arguments: list[str], screen: int | None = None) -> "subprocess.Popen[bytes]":
         with (tmp_path / "said.txt").open("ab") as out:
             process = subprocess.Popen(
                 [SCRIPT, *arguments], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=out,
-                stderr=out, start_new_session=True,
+                stderr=out if screen is None else screen, start_new_session=True,
             )  # fmt: skip
         begun.append(process)
         return process
@@ -124,6 +128,26 @@ def start(tmp_path: Path) -> Iterator[Start]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+@pytest.fixture
+def screen(tmp_path: Path) -> Iterator[int]:
+    """A terminal; what is shown on it goes where all is said."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40, 120))
+
+    def copy() -> None:
+        # A terminal that nobody has open any more is an error to whoever reads it.
+        with (tmp_path / "said.txt").open("ab", buffering=0) as out, suppress(OSError):
+            while data := os.read(ours, 65536):
+                out.write(data)
+
+    thread = Thread(target=copy)
+    thread.start()
+    yield theirs
+    os.close(theirs)
+    thread.join()
+    os.close(ours)
 
 
 def until(look: Callable[[], object], what: str, cwd: Path) -> None:
@@ -166,7 +190,7 @@ def test_a_plan_is_made_with_real_topics(
     assert plain.returncode == 0, plain.stderr
     planned = subprocess.run([*command, "--plan"], cwd=tmp_path, capture_output=True, text=True)
     assert planned.returncode == 1
-    assert "transform.sql" in planned.stderr
+    assert "count.yml:3: transform.sql: " in planned.stderr
     assert "`nothing`" in planned.stderr
     assert [path.name for path in (tmp_path / "checkpoints" / "count").iterdir()] == ["spark.log"]
 
@@ -187,9 +211,7 @@ def test_a_report_of_what_clients_traced(
         within_s=30, what="the traces are stored",
     )  # fmt: skip
     command = [SCRIPT, "pipeline", "report", "audit", "--topic", topic, "-n", nameserver]
-    said = subprocess.run(
-        [*command, "--form", "json"], cwd=tmp_path, capture_output=True, text=True
-    )
+    said = subprocess.run([*command, "--json"], cwd=tmp_path, capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
     rows = [json.loads(line) for line in said.stdout.splitlines()]
     assert {row["producer"] for row in rows} == {"shop"}
@@ -223,8 +245,10 @@ def test_a_killed_archive_has_every_message_once(
             until(lambda seen=seen: log_length() > seen, "a record", tmp_path)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    process = start([*command, "--once"])
+    process = start([*command, "--once", "--json"])
     assert process.wait(START_S) == 0, (tmp_path / "said.txt").read_text()[-3000:]
+    facts = json.loads((tmp_path / "said.txt").read_text().splitlines()[-1])
+    assert facts["queries"]["sink-0"]["rowsIn"] > 0
     check_archive(shared_broker, topic, table, tmp_path)
 
 
@@ -238,13 +262,16 @@ def check_archive(broker: RunningBroker, topic: str, table: Table, directory: Pa
     ends = table.state().ends[topic]["broker-a"]
     archived = {key: body for key, body in stored.items() if key[1] < ends[str(key[0])]}
     assert places == archived
-    sql = f"SELECT count(*) AS c, count(DISTINCT queueId, queueOffset) AS d FROM `{topic}`"
+    sql = f"""SELECT count(*) AS c, count(DISTINCT queueId, queueOffset) AS d,
+              timestamp_seconds(0) AS begin FROM `{topic}`"""
     said = subprocess.run(
-        [SCRIPT, "sql", sql, "-n", broker.nameserver, "--archive", "archive", "--format", "json",
+        [SCRIPT, "sql", sql, "-n", broker.nameserver, "--archive", "archive", "--json",
          "--bodies", "raw"],
         cwd=directory, capture_output=True, text=True, check=True,
+        env={**os.environ, "TZ": "Asia/Shanghai"},
     ).stdout  # fmt: skip
     counted = json.loads(said)
+    assert counted["begin"] == "1970-01-01T00:00:00", "UTC, wherever one is"
     assert counted["c"] == counted["d"] >= len(stored)
     assert counted["c"] <= len(broker.stored(topic))
 
@@ -258,11 +285,15 @@ def test_ctrl_c_ends_in_order_and_nobody_runs_twice(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     start: Start,
+    screen: int,
 ) -> None:
     command = ["pipeline", "run", "archive", "-n", shared_broker.nameserver, "--topic", topic]
-    process = start([*command, "--set", "trigger.interval=1s"])
+    process = start([*command, "--set", "trigger.interval=1s"], screen)
     log = tmp_path / "archive/_tianzhou/log"
     until(lambda: len(list(log.glob("*.json"))) > 1, "two micro-batches", tmp_path)
+    live = ("rows in", "rows out", "behind", "latency", "█", "max ")
+    until(lambda: all(word in (tmp_path / "said.txt").read_text() for word in live),
+          "the live view", tmp_path)  # fmt: skip
     facts = said("pipeline", "status", "archive", "--json", cwd=tmp_path, monkeypatch=monkeypatch)
     assert json.loads(facts)["process"] == process.pid
     second = subprocess.run([SCRIPT, *command], cwd=tmp_path, capture_output=True, text=True)

@@ -8,7 +8,7 @@ import pytest
 from tianzhou.spark.pipelines import builtin
 from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.model import ConsoleSink, JdbcSink, ParquetSink, TopicSink
-from tianzhou.spark.pipelines.pipeline_file import load, parse
+from tianzhou.spark.pipelines.pipeline_file import load, located, parse
 from tianzhou.spark.pipelines.units import read_interval, read_size
 
 GOOD = """name: cities
@@ -89,6 +89,20 @@ def test_mistakes_are_told_with_their_line(change: tuple[str, str], line: int, w
     said = refused(text)
     assert said.startswith(f"p.yml:{line}: "), said
     assert words in said
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [("decode.schema is 'x'", 7), ("transform.sql: nothing", 1), ("sinks.0.path: no", 10),
+     ("sinks.0.columns: no", 9), ("source: [ROCKETMQ.UNKNOWN_TOPIC] no", 2)],
+)  # fmt: skip
+def test_what_planning_finds_has_its_line_too(said: str, line: int) -> None:
+    assert str(located(GOOD, "p.yml", PipelineError(said))) == f"p.yml:{line}: {said}"
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    error = PipelineError("the pipeline runs already, in process 7")
+    assert located(GOOD, "p.yml", error) is error
 
 
 @pytest.mark.parametrize("text", ["", "- a\n- b\n", "name: [1", "a: b: c", "\tname: x"])

@@ -7,12 +7,14 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from clients.waiting import wait_until
 from spark.conftest import Tables
 from spark.filling import Filling
+from tianzhou.cmd.main import cli
 
 pytestmark = pytest.mark.slow
 WITHIN_S = 150.0
@@ -245,6 +247,11 @@ def test_a_group_shows_how_far_the_query_is(
     sink.run(tables.stream(topic, **options).load())
     committed = filling.brokers.committed(f"group-{topic}", filling.queues(topic))
     assert {queue.queue_id: at for queue, at in committed.items()} == filling.ends(topic)
+    filling.many(topic, 20, first=100)
+    shown = CliRunner().invoke(
+        cli, ["group", "show", f"group-{topic}", "-n", tables.nameserver, "--json"]
+    )
+    assert json.loads(shown.output)["lag"] == 20, shown.output
 
 
 def test_the_same_columns_as_in_batches(

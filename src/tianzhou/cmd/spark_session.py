@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,9 @@ def session(
         raise click.ClickException(
             f'{error.name} is not installed; say: pip install "tianzhou[spark]"'
         ) from error
+    # Python shows the times of rows in the zone of the machine, without a word about it.
+    os.environ["TZ"] = "UTC"
+    time.tzset()
     is_remote = master is not None and master.startswith("sc://")
     # Repeats as JSON, with the stack, what is raised anyway.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
@@ -70,11 +74,12 @@ def spark_errors() -> Generator[None]:
     """What Spark and its sources say, in one sentence; the stacks are in the log."""
     from pyspark.errors import PySparkException
 
+    from tianzhou.spark.errors import sentence_of
+
     try:
         yield
     except PySparkException as error:
-        text = str(error).partition("\n\nJVM stacktrace")[0].partition(";\n'")[0]
-        raise click.ClickException(text.strip().partition("\n")[0]) from error
+        raise click.ClickException(sentence_of(error)) from error
 
 
 def _packaged() -> str:
