@@ -27,7 +27,7 @@ from tianzhou.testing.chaos.values import body_of, serial_of, value_in, value_of
 Answer = SendResult | TianzhouError
 DELAYER: Final = "delayer"
 TRANSACTOR: Final = "transactor"
-PAUSE_S: Final = 0.06
+PAUSE_S: Final = 0.03
 LEVEL_S: Final = 1.0
 """Of delay level 1; see SETTINGS of the cluster."""
 TIMED_S: Final = (0.2, 0.9)
