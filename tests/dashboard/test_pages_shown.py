@@ -6,6 +6,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page, expect
 
+from dashboard.readable import unreadable
 from dashboard.site import Site, ask
 from dashboard.world import TRACED
 from e2e.admin_world import send
@@ -38,6 +39,8 @@ def test_every_page_is_shown_on_a_screen_and_on_a_phone(page: Page) -> None:
             page.set_viewport_size({"width": width, "height": 800})
             # Tables may scroll inside of themselves; a page never does, sideways.
             assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        assert unreadable(page) == [], path
+        assert page.locator("h1").count() == 1, path
 
 
 def test_the_overview_says_what_is_wrong(page: Page) -> None:
