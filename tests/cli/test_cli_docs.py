@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from cli.command_reference import DOCS, MARKER, PAGES, table
-from cli.conftest import Run, run_command
+from cli.conftest import Run
 from docs.pages import Page
 from tianzhou.admin.commands.failures import ExitCode
 
@@ -32,8 +32,9 @@ def test_every_command_works(run: Run) -> None:
         stdin = ""
         if words[0] == "echo":
             stdin, words = words[1] + "\n", words[3:]
+        if words[0] == "eval":  # a real bash does it in test_cli_processes.py
+            assert words[1] == "$(tianzhou completion bash)", line
+            continue
         assert words[0] == "tianzhou", line
-        # One command asks no broker, and has no -n.
-        call = run_command if words[1] == "completion" else run
-        said = call(*words[1:], stdin=stdin)
+        said = run(*words[1:], stdin=stdin)
         assert said.code == 0, f"{line}: {said.out}{said.err}"

@@ -176,6 +176,13 @@ def test_a_tail_shows_what_comes_and_ends_quietly(run: Run, mq: RunningBroker) -
         assert process.stderr.read() == ""
 
 
+def test_a_port_that_somebody_has(mq: RunningBroker) -> None:
+    arguments = [TIANZHOU, "nameserver", "-p", mq.nameserver.rpartition(":")[2]]
+    said = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    assert said.returncode == 1
+    assert f"can't listen on {mq.nameserver}: Address already in use; stop what" in said.stderr
+
+
 def test_ids_are_whole_on_a_narrow_terminal(run: Run, mq: RunningBroker) -> None:
     """They are there to be copied."""
     run("produce", "orders", "--delay", "2h", stdin="later\n")

@@ -13,6 +13,7 @@ Nothing of the client is imported until something has gone wrong.
 """
 
 import enum
+import errno
 import os
 import re
 from collections.abc import Iterable
@@ -60,6 +61,9 @@ def failure_of(error: TianzhouError | OSError) -> Failure:
     if isinstance(error, UsageError):
         return Failure(str(error), ExitCode.WRONG_USE)
     if isinstance(error, OSError):
+        if error.errno == errno.EADDRINUSE:
+            told = error.strerror or str(error)
+            return Failure(f"{told}; stop what runs there, or give another port, 0 for any")
         return Failure(str(error))
     from tianzhou.client import errors
 
