@@ -1,5 +1,6 @@
 """Master and slave on one machine: what copies cost the master, and what waiting for them costs."""
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 from time import monotonic, perf_counter, sleep
 
 from bench.broker import TOPIC, cpu_seconds, sends, served
-from bench.load import Connection, drive, send_frame
+from bench.load import Connection, batch_frame, drive, send_frame
 from bench.measure import Row
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.wire._generated_codes import RequestCode
@@ -17,8 +18,12 @@ from tianzhou.wire.replication_bodies import ReplicationLook, decode_replication
 
 BODY = 128
 TOTAL = 60_000
-PRODUCERS = {"connections": 8, "window": 8}
-"""64 sends in flight."""
+IN_FLIGHT = {
+    "64 in flight on 8 connections": {"connections": 8, "window": 8},
+    "64 producers": {"connections": 64, "window": 1},
+}
+"""The same number of sends at once. Each producer with a connection of its own costs everybody a
+system call for every message."""
 ROUNDS = 3
 TURNS = 6
 WAIT_S = 60.0
@@ -93,6 +98,7 @@ def rate(server: dict[str, str], *, connections: int, window: int, total: int) -
 def rows() -> Iterator[Row]:
     yield from cost()
     yield from waiting()
+    yield catching_up()
 
 
 def cost() -> Iterator[Row]:
@@ -123,27 +129,69 @@ def cost() -> Iterator[Row]:
 
 
 def waiting() -> Iterator[Row]:
-    """All four promises, with 64 in flight, beside the weakest. In turn, so that whatever else the
-    machine does disturbs all of them alike."""
-    rates: dict[Mode, float] = dict.fromkeys(MODES, 0.0)
+    """All four promises, beside the weakest. In turn, so that whatever else the machine does
+    disturbs all of them alike."""
+    rates: dict[tuple[str, Mode], float] = {}
     times: dict[Mode, list[float]] = {mode: [] for mode in MODES}
     with ExitStack() as stack:
         servers = {mode: stack.enter_context(pair(mode)) for mode in MODES}
         for turn in range(TURNS):
+            total = TOTAL // 20 if turn == 0 else TOTAL // 6
             for mode, server in servers.items():
-                total = TOTAL // 20 if turn == 0 else TOTAL // 6
-                found = rate(server, **PRODUCERS, total=total)
-                rates[mode] = max(rates[mode], found)
+                for name, shape in IN_FLIGHT.items():
+                    found = rate(server, **shape, total=total)
+                    rates[name, mode] = max(rates.get((name, mode), 0.0), found)
                 times[mode] += latencies(server["broker"])
     weakest = MODES[0]
-    p50 = {mode: sorted(taken)[len(taken) // 2] for mode, taken in times.items()}
-    for mode in MODES:
-        name = f"{mode.name}, 64 in flight (1: p50 x {p50[mode] / p50[weakest]:.1f})"
+    for (name, mode), best in rates.items():
         floor = 0.4 if mode == Mode(False, True) else None
-        ratio = rates[mode] / rates[weakest]
         yield Row(
-            "replication", name, rates[mode], rates[mode] * BODY, 0.0, "async, async", ratio, floor
+            "replication", f"{mode.name}: {name}", best, best * BODY, 0.0, weakest.name,
+            best / rates[name, weakest], floor,
+        )  # fmt: skip
+    p50 = {mode: sorted(taken)[len(taken) // 2] for mode, taken in times.items()}
+    for mode, taken in p50.items():
+        yield Row(
+            "replication", f"{mode.name}: p50 of one at a time", 1 / taken, BODY / taken, 0.0,
+            weakest.name, taken / p50[weakest], smaller_is_better=True,
+        )  # fmt: skip
+
+
+def catching_up() -> Row:
+    """A fresh slave takes the log of a master that has one; beside a copy of the same files."""
+    batches, count = 2_000, 64
+    frame = batch_frame(TOPIC, [bytes(1024)] * count, 0) * 8
+    with tempfile.TemporaryDirectory(prefix="tianzhou-bench-") as name, ExitStack() as stack:
+        directory = Path(name)
+        master = stack.enter_context(served(broker(directory / "master")))
+        drive(master["broker"], lambda _: frame, connections=4, window=8, total=batches)
+        size = look(master).end
+        made = broker(
+            directory / "slave", brokerRole="SLAVE", brokerId="1", haMasterAddress=master["ha"]
         )
+        slave = stack.enter_context(served(made))
+        begun, before = perf_counter(), cpu_seconds(int(slave["pid"]))
+        left = size - look(slave).end
+        until(lambda: look(slave).end >= size, "it has caught up")
+        seconds = perf_counter() - begun
+        cpu = (cpu_seconds(int(slave["pid"])) - before) / (batches * count) * size / max(left, 1)
+        copied_s = _copy_seconds(directory / "master" / "data" / "commitlog", size)
+    speed = left / seconds
+    return Row(
+        "replication", "a fresh slave catches up, 1 KiB", speed / size * batches * count, speed,
+        cpu * 1e6, "copying the file, synced", speed / (size / copied_s),
+    )  # fmt: skip
+
+
+def _copy_seconds(log: Path, size: int) -> float:
+    """How long it takes to write the first bytes of a log a second time."""
+    data = memoryview(min(log.iterdir()).read_bytes())[:size]
+    begun = perf_counter()
+    with (log.parent / "copy").open("wb") as copy:
+        copy.write(data)
+        copy.flush()
+        os.fdatasync(copy.fileno())
+    return perf_counter() - begun
 
 
 def latencies(address: str) -> list[float]:
