@@ -299,7 +299,7 @@ def test_ctrl_c_ends_in_order_and_nobody_runs_twice(
     second = subprocess.run([SCRIPT, *command], cwd=tmp_path, capture_output=True, text=True)
     assert second.returncode == 1
     assert f"runs already, in process {process.pid}" in second.stderr
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: Java and workers hear it too
     assert process.wait(60) == 0
     text = (tmp_path / "said.txt").read_text()
     assert "archive ended. sink-0:" in text

@@ -149,11 +149,19 @@ def test_two_brokers_and_one_is_down(
             wait_until(lambda: archive.table().count() == 250 or query.exception(), within_s=60,
                        what="the other broker is read all the same")  # fmt: skip
             assert query.exception() is None
+            # From the checkpoint, which has queues of a broker that is not there.
+            query.stop()
+            query = archive.start(once=False)
+            filling.send(topic, b"meanwhile-50", queue=0)
+            bodies.append("meanwhile-50")
+            wait_until(lambda: archive.table().count() == 251 or query.exception(), within_s=60,
+                       what="it goes on with the broker that is there")  # fmt: skip
+            assert query.exception() is None
             start("broker-b")
             more = Filling(nameserver)
             with more:
                 bodies += more.many(topic, 100, first=200)
-            wait_until(lambda: archive.table().count() == 350 or query.exception(), within_s=60,
+            wait_until(lambda: archive.table().count() == 351 or query.exception(), within_s=60,
                        what="both are read again")  # fmt: skip
             assert query.exception() is None
         finally:

@@ -202,14 +202,15 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         options, last = self._options, plan.from_json(end)
         if is_named:
-            kept_from = self._ask(lambda: self._topics.earliest(last))
-            first = {queue: min(kept_from[queue], offset) for queue, offset in last.items()}
+            earliest = self._ask(lambda: self._topics.earliest(last))
+            first = {queue: min(earliest[queue], offset) for queue, offset in last.items()}
+            moved = last
         else:
             # A queue that is new in `end` has its first offset there: nothing to read yet.
             known = plan.from_json(start)
             first = {queue: known.get(queue, offset) for queue, offset in last.items()}
-        moved = {queue: offset for queue, offset in last.items() if offset != first[queue]}
-        earliest = self._ask(lambda: self._topics.earliest(moved))
+            moved = {queue: offset for queue, offset in last.items() if offset != first[queue]}
+            earliest = self._ask(lambda: self._topics.earliest(moved))
         if options.fail_on_data_loss:
             plan.check_kept(first, moved, earliest)
         divided = plan.divided(
