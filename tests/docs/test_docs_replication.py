@@ -24,7 +24,8 @@ def is_complete(terminal: Terminal, slave: str) -> bool:
 
 @pytest.mark.slow
 def test_a_pair_and_its_promotions(tmp_path: Path) -> None:
-    start, promote = PAGE.blocks("sh")
+    start, copies, promote = PAGE.blocks("sh")
+    assert "--set inSyncReplicas" in copies  # of a SYNC_MASTER; see tests/replication/test_ha_sync
     gone, switch = joined(promote)
     with Terminal(tmp_path) as terminal:
         terminal.type("tianzhou nameserver")
@@ -38,6 +39,8 @@ def test_a_pair_and_its_promotions(tmp_path: Path) -> None:
         terminal.type(slave_line)
         wait_until(lambda: is_complete(terminal, "slave"), within_s=60, what="the slave has all")
         assert terminal.type(look).count("broker-a") == 2
+        assert "inSyncReplicas=3" in terminal.play(copies)
+        wait_until(lambda: is_complete(terminal, "slave"), within_s=60, what="it is back")
         _, master, _ = terminal.servers
         master.kill()
         terminal.type(gone)
