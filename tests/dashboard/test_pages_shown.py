@@ -236,3 +236,13 @@ def test_what_is_not_there_says_so(site: Site) -> None:
     for path, status, words in LOST:
         answer = ask(site.port, path)
         assert (answer.status, words in answer.text) == (status, True), path
+
+
+def test_a_lag_that_grows_is_a_line_that_rises(page: Page, site: Site) -> None:
+    """The last of all: others count what is there."""
+    page.goto("/groups/order-archive")
+    send(site.mq, "orders", *(b"x" for _ in range(30)))
+    line = page.locator("[data-spark=lag] polyline")
+    expect(line).to_have_attribute("points", re.compile(r"^\S+,\S+ .*90,1\.0$"))
+    heights = [float(at.split(",")[1]) for at in (line.get_attribute("points") or "").split()]
+    assert heights[0] > heights[-1]  # from the top of the picture

@@ -109,6 +109,21 @@
     draw(svg, "text", { class: "axis", x: area.left, y: area.bottom + 15 }, "24 h ago");
     draw(svg, "text", { class: "axis", x: area.right, y: area.bottom + 15, "text-anchor": "end" }, "this hour");
   }
+  // How single figures went since the page was opened: does a lag grow, or shrink?
+
+  const SPARKS = 90;
+  const went = new Map();
+  function sparks() {
+    for (const box of document.querySelectorAll("[data-spark]")) {
+      const values = [...(went.get(box.dataset.spark) ?? []), Number(box.dataset.value)].slice(-SPARKS);
+      went.set(box.dataset.spark, values);
+      const top = Math.max(1, ...values);
+      const points = values.map((value, rank) => `${SPARKS - values.length + rank + 1},${(19 - (value / top) * 18).toFixed(1)}`);
+      box.replaceChildren();
+      draw(box, "polyline", { points: points.join(" ") });
+      draw(box, "title", {}, `${short(values[0])} when this page was opened, at most ${short(Math.max(...values))}`);
+    }
+  }
   function charts() {
     document.querySelectorAll("[data-series]").forEach(lines);
     document.querySelectorAll("[data-bars]").forEach(bars);
@@ -116,9 +131,11 @@
 
   // Live parts: the same page again, and of it what has changed. Nobody looks, nobody asks.
 
+  let isAsking = false; // a cluster that answers slowly is not asked twice at once
   async function refresh() {
-    if (isPaused || document.hidden || isBusy()) return;
+    if (isPaused || isAsking || document.hidden || isBusy()) return;
     let text;
+    isAsking = true;
     try {
       const answer = await fetch(location.href.split("#")[0], { redirect: "manual", headers: { "X-Live": "1" } });
       if (answer.type === "opaqueredirect") location.reload(); // the session is over
@@ -127,6 +144,8 @@
     } catch {
       document.body.classList.add("lost");
       return;
+    } finally {
+      isAsking = false;
     }
     document.body.classList.remove("lost");
     if (isPaused || isBusy()) return;
@@ -147,6 +166,7 @@
       }
     }
     if (isChanged) charts();
+    sparks();
     document.body.dataset.refreshed = String(Number(document.body.dataset.refreshed || 0) + 1);
   }
   function isBusy() {
@@ -223,6 +243,7 @@
   document.addEventListener("DOMContentLoaded", () => {
     times(document);
     charts();
+    sparks();
     kinds();
     moments();
     document.querySelector(".menu a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
