@@ -17,6 +17,7 @@ from threading import Event, Thread
 import pytest
 from click.testing import CliRunner
 
+from clients.server_process import spare_port
 from clients.waiting import wait_until
 from tianzhou.client.options import ProducerOptions
 from tianzhou.client.sync import Message, Producer
@@ -193,6 +194,31 @@ def test_a_plan_is_made_with_real_topics(
     assert "count.yml:3: transform.sql: " in planned.stderr
     assert "`nothing`" in planned.stderr
     assert [path.name for path in (tmp_path / "checkpoints" / "count").iterdir()] == ["spark.log"]
+
+
+@pytest.mark.slow
+def test_mistakes_are_told_before_spark_starts(
+    shared_broker: RunningBroker, tmp_path: Path
+) -> None:
+    """Its log is not even there."""
+    here, nobody = shared_broker.nameserver, f"127.0.0.1:{spare_port()}"
+    (tmp_path / "there.csv").touch()
+    for words, said in (
+        (["pipeline", "run", "archive", "-n", here, "--topic", "nothing-here"],
+         "<archive>:5: source: [ROCKETMQ.UNKNOWN_TOPIC] topic 'nothing-here' does not exist"),
+        (["sql", "SELECT 1", "-n", nobody],
+         "[ROCKETMQ.NAMESERVER_UNREACHABLE] no name server answered"),
+        (["sql", "SELECT 1", "-n", here, "--format", "csv", "--output", "there.csv"],
+         "there.csv is there already"),
+    ):  # fmt: skip
+        done = subprocess.run(
+            [SCRIPT, *words], cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path)},
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode != 0
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) <= 4, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["there.csv"]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from rich.live import Live
 from tianzhou.cmd import pipeline_view
 from tianzhou.cmd.pipeline import stop_on_signals
 from tianzhou.cmd.spark_session import SHORT, session
+from tianzhou.spark.pipelines import reading
 from tianzhou.spark.pipelines.model import Pipeline
 from tianzhou.spark.pipelines.pipeline_file import as_text
 from tianzhou.spark.pipelines.running import Run
@@ -17,6 +18,8 @@ from tianzhou.spark.pipelines.workplace import Workplace
 
 def run(pipeline: Pipeline, directory: Path, *, master: str | None, quiet: bool) -> None:
     """Raises PipelineError if a query fails. Signals end it in order."""
+    # Spark takes seconds to start, and a person who mistook a name waits for them.
+    reading.check_source(reading.checked_options(pipeline))
     place = Workplace(pipeline, directory)
     console = Console(stderr=True)
     with place.locked():

@@ -59,11 +59,15 @@ def sql(
         nameserver = DEFAULT_NAMESERVER
     if form == "parquet" and output is None:
         raise UsageError("--format parquet needs --output")
-    from tianzhou.cmd.spark_session import SHORT, session
-    from tianzhou.spark.tables.history_table import Cluster
+    if output is not None and output.exists():
+        raise UsageError(f"{output} is there already; name another file")
+    from tianzhou.cmd.spark_session import SHORT, session, spark_errors
+    from tianzhou.spark.tables.history_table import Cluster, topics_of
     from tianzhou.spark.tables.query import query_once
 
     cluster = Cluster({"nameserver": nameserver} if nameserver else {}, archive)
+    with spark_errors():
+        topics_of(cluster)  # whether anybody answers, before Spark takes its time to start
     log = Path(tempfile.gettempdir()) / "tianzhou-sql.log"
     with session("tianzhou-sql", master=master, config=SHORT, log=log) as spark:
         found = query_once(spark, text, cluster, bodies=bodies)
