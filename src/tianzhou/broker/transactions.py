@@ -118,7 +118,7 @@ def _is_decided(stored: Stored) -> bool:
 
 
 def _check(half: Stored, asked: EndTransactionRequest) -> None:
-    """The producer must name the half message exactly: group, offset, place."""
+    """The producer must name the half message exactly: group, offset, place, id."""
     group = (half.get(keys.PRODUCER_GROUP) or b"").decode("utf-8", "replace")
     if group != asked.producer_group:
         raise Refused(
@@ -130,6 +130,13 @@ def _check(half: Stored, asked: EndTransactionRequest) -> None:
             ResponseCode.SYSTEM_ERROR,
             f"the transaction state table offset wrong: the message has "
             f"{half.view.queue_offset}, not {asked.tran_state_table_offset}",
+        )
+    unique = half.view.unique_id
+    if unique and asked.msg_id and asked.msg_id not in (unique, half.view.offset_id):
+        # The half that is meant was lost with its master, and this one took its place.
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"another message stands at {asked.commit_log_offset}: {unique}, not {asked.msg_id}",
         )
 
 

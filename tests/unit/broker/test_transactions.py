@@ -119,11 +119,12 @@ def test_the_first_decision_wins(
         {"commitLogOffset": "3"},
         {"commitLogOffset": "-1"},
         {"commitLogOffset": str(1 << 50)},
+        {"msgId": "7F000001000000000000000000000001"},
     ],
 )
 def test_a_decision_must_name_the_half_exactly(wrong: dict[str, str]) -> None:
     broker = SmallBroker()
-    half = send_half(broker)
+    half = send_half(broker, UNIQ_KEY="7F000001000000000000000000000000")
     answer = decide(broker, half, COMMIT, oneway=False, **wrong)
     assert code_of(answer) == ResponseCode.SYSTEM_ERROR
     assert visible(broker) == ops(broker) == []
