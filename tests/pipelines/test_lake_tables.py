@@ -140,3 +140,13 @@ def test_states_that_nobody_shares() -> None:
     first = State()
     first.add(Change(added=[DataFile("a", 1, 1)]))
     assert State().files == {}
+
+
+def test_a_table_of_an_older_version_begins_where_its_topics_did() -> None:
+    """It wrote down where queues end, and not where they begin."""
+    state = State()
+    state.add(Change(ends={"orders": {"broker-a": {"0": 5, "1": 4}}}))
+    new = {"orders": {"broker-a": {"0": 5, "2": 7}}}
+    state.add(Change(starts=new, ends={"orders": {"broker-a": {"0": 9, "2": 8}}}))
+    assert state.starts == {"orders": {"broker-a": {"0": 0, "1": 0, "2": 7}}}
+    assert state.ends == {"orders": {"broker-a": {"0": 9, "1": 4, "2": 8}}}

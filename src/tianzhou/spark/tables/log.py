@@ -71,6 +71,9 @@ class State(msgspec.Struct):
         if change.query:
             self.batches[change.query] = change.batch
         self.is_part = self.is_part or change.is_part
+        if self.ends and not self.starts:
+            # Of a version that did not write down where queues begin: not where this change does.
+            fold(self.starts, _zeros(self.ends), min)
         fold(self.starts, change.starts, min)
         fold(self.ends, change.ends, max)
 
@@ -82,6 +85,13 @@ def fold(known: QueueOffsets, more: QueueOffsets, choose: Callable[[int, int], i
             here = known.setdefault(topic, {}).setdefault(broker, {})
             for queue, offset in queues.items():
                 here[queue] = choose(here.get(queue, offset), offset)
+
+
+def _zeros(offsets: QueueOffsets) -> QueueOffsets:
+    return {
+        topic: {broker: dict.fromkeys(queues, 0) for broker, queues in brokers.items()}
+        for topic, brokers in offsets.items()
+    }
 
 
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
