@@ -1,6 +1,5 @@
 """`tianzhou doctor`: why a send or a consumer does not work, in sentences."""
 
-from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,8 +39,7 @@ def doctor(session: Session, topic: str | None, group: str | None, observe_s: fl
     )
     found: list[dict[str, Any]] = []
     console = output.console()
-    busy = nullcontext() if session.as_json else output.console(err=True).status("looking")
-    with busy:
+    with session.busy("looking"):
         for finding in examine(complaint, clock.now_ms, is_internal):
             found.append(asdict(finding) | {"level": finding.level.value})
             if not session.as_json:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tianzhou.admin.commands import output
-from tianzhou.admin.commands.failures import not_found
+from tianzhou.admin.commands.failures import Failure, not_found
 from tianzhou.admin.commands.session import Session, asking, force, watched
 from tianzhou.base.errors import TianzhouError, UsageError
 
@@ -259,11 +259,12 @@ def _wait(
 ) -> None:
     """Until the leader says so."""
     deadline = monotonic() + timeout_s
-    while monotonic() < deadline:
-        try:
-            if is_so(_leader(session, group)):
-                return
-        except _NotYet:
-            pass  # between two leaders
-        sleep(_PAUSE_S)
+    with session.busy(f"until {what}"):
+        while monotonic() < deadline:
+            try:
+                if is_so(_leader(session, group)):
+                    return
+            except (_NotYet, Failure):
+                pass  # between two leaders, and for a moment perhaps without anybody who answers
+            sleep(_PAUSE_S)
     raise TianzhouError(f"{what}: not within {timeout_s:.0f} s; look with tianzhou raft status")

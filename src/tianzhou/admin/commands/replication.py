@@ -108,7 +108,9 @@ def promote(session: Session, name: str, broker_id: int | None, switch: bool, ye
     )  # fmt: skip
     if old is not None:
         taken = {number for place in places for number in place.addresses}
-        _step_down(old[0], address, next(n for n in range(1, len(taken) + 2) if n not in taken))
+        free = next(n for n in range(1, len(taken) + 2) if n not in taken)
+        with session.busy(f"until {address} has the rest of the log"):
+            _step_down(old[0], address, free)
     above = max(look.epoch for look in looks.values())
     epoch = int(_ask(address, "PROMOTE_BROKER", {"aboveEpoch": str(above)})["epoch"])
     session.done(

@@ -12,7 +12,7 @@
 import functools
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from time import sleep
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
 
@@ -101,6 +101,10 @@ class Teller:
             output.echo_json(facts)
         else:
             click.echo(output.plain(sentence))
+
+    def busy(self, what: str) -> AbstractContextManager[object]:
+        """Something turns on the error stream while people wait."""
+        return nullcontext() if self.as_json else output.console(err=True).status(what)
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask before something that can't be undone. Programs say --yes."""
