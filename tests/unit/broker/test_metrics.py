@@ -191,8 +191,8 @@ def test_slaves_are_shown_by_their_ids() -> None:
     alone = broker.parts.replication.look()
     rows = [(1, 0, 0, True), (2, 5_000, 1_500, False), (-1, 10, 20, True), (-1, 30, 5, True)]
     slaves = tuple(
-        SlaveLook(acked=9_000 - size, address="10.1.1.1:1", broker_id=number, lag_bytes=size, lag_ms=late_ms,
-                  is_in_sync=in_sync)
+        SlaveLook(acked=9_000 - size, address="10.1.1.1:1", broker_id=number, lag_bytes=size,
+                  lag_ms=late_ms, is_in_sync=in_sync)
         for number, size, late_ms, in_sync in rows
     )  # fmt: skip
     broker.parts.measured.replication = lambda: msgspec.structs.replace(alone, slaves=slaves)
