@@ -186,6 +186,7 @@ def test_pipelines_are_groups_that_confirm_without_members(page: Page) -> None:
     page.goto("/pipelines")
     row = row_of(page, "order-archive")
     assert "runs" in row
+    assert "70% of 40" in row
     assert "12" in row
     assert "orders" in row
     assert "shipping" not in page.locator("tbody").inner_text()

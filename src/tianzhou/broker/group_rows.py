@@ -37,6 +37,7 @@ class _Tally:
     """What the queues of one group add up to."""
 
     lag: int = 0
+    held: int = 0
     retrying: int = 0
     oldest_ms: int = 0
     is_unknown: bool = False
@@ -93,6 +94,8 @@ class GroupRows:
                 bounds[topic] = self._bounds(topic)
             waits = _waiting(group, topic, committed, bounds[topic])
             self._add(tally, group, topic, sum(lag.messages for lag in waits))
+            if not topic.startswith(names.RETRY_PREFIX):
+                tally.held += sum(end - first for first, end in bounds[topic])
             waiting += waits
         self._add_ages(tallies, waiting, now_ms)
         self._add_findings(tallies)
@@ -148,6 +151,7 @@ class GroupRows:
             dead_not_replayed=not_replayed,
             enabled=config is None or config.consume_enable,
             get_per_second=rate,
+            held=tally.held,
             is_abandoned=name in self.sessions.abandoned,
             is_consistent=members is None or members.is_consistent,
             is_system=names.is_system_group(name),

@@ -60,6 +60,8 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     dead_not_replayed: int
     enabled: bool
     get_per_second: float
+    held: int = 0
+    """Messages that are there for it, read or not; those that are tried again do not count."""
     is_abandoned: bool
     """Whether it had members since the broker began, and has none now."""
     is_consistent: bool

@@ -78,6 +78,7 @@ def _both_groups(one: GroupRow, other: GroupRow) -> GroupRow:
         dead_not_replayed=one.dead_not_replayed + other.dead_not_replayed,
         enabled=one.enabled and other.enabled,
         get_per_second=one.get_per_second + other.get_per_second,
+        held=one.held + other.held,
         is_abandoned=one.is_abandoned or other.is_abandoned,
         is_consistent=one.is_consistent and other.is_consistent,
         lag=one.lag + other.lag,
