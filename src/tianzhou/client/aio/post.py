@@ -110,17 +110,17 @@ class Post:
         self._waiting.add(task)
         task.add_done_callback(ended)
 
-    def refresh_soon(self, topic: str) -> None:
+    def refresh_soon(self, topic: str, pause_s: float = REFRESH_S) -> None:
         """A broker is gone, or a topic was made: the name server may know more by now, or in a
         moment. However many sends ask for it, one asks: at once, and then less and less often."""
         is_asking = topic in self._troubled_s
         self._troubled_s[topic] = self.loop.time()
         if not is_asking and not self.is_closed:
-            self.later(self._ask_for_change(topic), _log_refresh_failed)
+            self.later(self._ask_for_change(topic, pause_s), _log_refresh_failed)
 
-    async def _ask_for_change(self, topic: str) -> None:
+    async def _ask_for_change(self, topic: str, pause_s: float) -> None:
         """Until the route leads elsewhere, or nobody needs that any more."""
-        before, pause_s = self.cluster.known_route(topic), REFRESH_S
+        before = self.cluster.known_route(topic)
         try:
             while self.loop.time() - self._troubled_s[topic] < CALM_S:
                 # Deliveries go on with the old route if there is no new one, and say what fails.
@@ -278,7 +278,9 @@ class Delivery:
         post.latencies.took(self._queue.broker_name, (now_s - self._tried_s) * 1000, now_s)
         route = post.cluster.known_route(self._parcel.topic)
         if route is not None and route.is_borrowed:
-            post.refresh_soon(self._parcel.topic)  # the topic has just been made
+            # The topic has just been made, on this broker. Without haste: by the route of a topic
+            # that one broker alone has, no other would ever get a message that makes it there, too.
+            post.refresh_soon(self._parcel.topic, REFRESH_S_MAX)
         self._done(results, None)
 
     def _is_worth_more(self) -> bool:
