@@ -18,10 +18,12 @@ def demo(teller: Teller, master: str, seed: int) -> None:
     """Run the main job: cluster, producers, consumers, pipelines, SQL; exit code 1 if a figure is
     wrong."""
     # Not above: who asks for help needs none of it.
-    from tianzhou.cmd import demo_job
+    from tianzhou.cmd import demo_job, logs
     from tianzhou.cmd.demo_view import Show
 
     directory = Path(tempfile.mkdtemp(prefix="tianzhou-demo-"))
+    # What the broker in this process has to say, of a busy machine for example, is not the show.
+    logs.set_up(as_json=False, file=directory / "servers.log")
     # For programs the steps go where people may still look.
     show = Show(output.console(err=True)) if teller.as_json else Show()
     try:
