@@ -12,6 +12,7 @@ from loops import Run
 from clients import server_process
 from clients.server_process import ServerProcess, spare_port
 from tianzhou.client import (
+    Admin,
     ClientOptions,
     Gathering,
     Message,
@@ -61,8 +62,10 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         made.end()
 
 
-async def make_topic(producer: Producer, topic: str) -> None:
-    """At both brokers, which each make it when a message comes."""
+async def make_topic(producer: Producer, cluster: Cluster, topic: str) -> None:
+    """At both brokers at once: a route that shows it at one of them leads to no other."""
+    async with Admin(nameserver=cluster.nameserver) as admin:
+        await admin.topics.create(topic, queues=4)
     queues = await producer.queues(topic)
     assert {queue.broker_name for queue in queues} == {"broker-a", "broker-b"}
     for queue in queues:
@@ -91,7 +94,7 @@ def test_sends_go_on_with_at_most_one_failed_try_each(
 ) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=cluster.nameserver, options=options) as producer:
-            await make_topic(producer, "going")
+            await make_topic(producer, cluster, "going")
             killed = asyncio.Event()
 
             async def work(rank: int) -> list[SendResult]:
@@ -118,7 +121,7 @@ def test_a_killed_broker_is_used_again_when_it_is_back(cluster: Cluster) -> None
     async def body() -> None:
         often = ClientOptions(route_interval_s=0.2)
         async with Producer("makers", nameserver=cluster.nameserver, client=often) as producer:
-            await make_topic(producer, "back")
+            await make_topic(producer, cluster, "back")
             cluster.brokers["broker-a"].kill()
             for _ in range(16):
                 await producer.send(Message("back", b"without"))
