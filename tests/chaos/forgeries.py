@@ -56,6 +56,11 @@ def it_is_stored_but_never_came(case: Case) -> None:
     del case.history.deliveries[7]
 
 
+def it_never_came_where_places_may_be_used_again(case: Case) -> None:
+    case.promise = replace(case.promise, keeps_places=False)
+    del case.history.deliveries[19]
+
+
 def only_another_group_got_it(case: Case) -> None:
     rows = case.history.deliveries
     rows[7] = replace(rows[7], group="others")
@@ -273,6 +278,7 @@ WRONG: Final[dict[Rule, tuple[Callable[[Case], None], ...]]] = {
     ),
     checkers.everything_is_delivered: (
         it_is_stored_but_never_came,
+        it_never_came_where_places_may_be_used_again,
         only_another_group_got_it,
         one_group_of_two_got_nothing,
     ),

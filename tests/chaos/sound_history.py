@@ -142,6 +142,14 @@ def what_was_rolled_back_is_not_there(case: Case) -> None:
     case.history.sends.append(send)
 
 
+def a_reader_passed_a_place_before_it_was_used_again(case: Case) -> None:
+    """What it got there was lost with a master that no slave had kept up with."""
+    case.promise = replace(case.promise, keeps_acknowledged=False, keeps_places=False)
+    case.history.sends.append(Send("producer-1", "lost", 117.0, 117.5, Outcome.OK, place_of(19)))
+    rows = case.history.deliveries
+    rows[19] = replace(rows[19], value="lost")
+
+
 def a_new_life_knows_less(case: Case) -> None:
     case.history.commits.append(Commit(GROUP, QUEUES[0], 2, "master:2", 140.0))
 
@@ -182,6 +190,7 @@ ODD_BUT_RIGHT: Final = (
     delayed_messages_come_in_any_order,
     a_fault_makes_a_broker_deliver_a_delayed_message_again,
     what_was_rolled_back_is_not_there,
+    a_reader_passed_a_place_before_it_was_used_again,
     a_new_life_knows_less,
     a_fault_makes_a_group_forget_a_little,
     two_at_once_in_any_order,
