@@ -275,16 +275,23 @@ def copies_are_explained(history: History, found: Evidence, promise: Promise) ->
         if count == 1 or send is None:
             continue
         if send.kind is Kind.DELAYED:
-            faults = sum(
-                send.began <= trouble.ended and trouble.began <= send.due + promise.forgets_s
-                for trouble in history.troubles
-            )
+            faults = _forgettings(send, history, promise)
             if count > send.tries_max + faults:
                 yield f"{value}, delayed, is stored {count} times after {faults} faults"
         elif count > send.tries_max:
             yield f"{value} is stored {count} times; its client tries {send.tries_max} times"
         elif send.ended - send.began < PATIENCE_S and not _is_disturbed(send, history):
             yield f"{value} is stored {count} times, and nothing went wrong meanwhile"
+
+
+def _forgettings(send: Send, history: History, promise: Promise) -> int:
+    """Faults after which a delayed message may be delivered again: those that came soon after it
+    was due, and soon after one of these, because it was delivered anew then."""
+    last, count = send.due + promise.forgets_s, 0
+    for trouble in sorted(history.troubles, key=lambda trouble: trouble.began):
+        if send.began <= trouble.ended and trouble.began <= last:
+            last, count = trouble.ended + promise.forgets_s, count + 1
+    return count
 
 
 def _is_disturbed(send: Send, history: History) -> bool:
