@@ -5,7 +5,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker.administration import Administration, StatsTicks
@@ -35,7 +35,7 @@ from tianzhou.broker.permission import Permission
 from tianzhou.broker.readers import Readers
 from tianzhou.broker.requests import Requests
 from tianzhou.broker.role import Standing
-from tianzhou.broker.services import Service, Watch
+from tianzhou.broker.services import Watch
 from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.subscriptions import Filters
@@ -51,6 +51,14 @@ from tianzhou.replication.durability import Durability
 from tianzhou.store.store import MessageStore
 
 
+class MasterServices(NamedTuple):
+    """What the master does without being asked, in the order in which they begin."""
+
+    delays: Delays
+    timers: Timers
+    checks: TransactionChecks
+
+
 @dataclass(slots=True)
 class Parts:
     """What the server drives. Handlers never see this."""
@@ -62,8 +70,7 @@ class Parts:
     topics: Topics
     offsets: ConsumerOffsets
     permission: Permission
-    services: tuple[Service, ...]
-    """What the master does without being asked, in the order in which they begin."""
+    services: MasterServices
     watches: tuple[Watch, ...]
     """What every broker does at each tick, whatever its role."""
     stats: Stats
@@ -206,8 +213,8 @@ def assemble(
     }
     return Parts(
         Requests(core.send, pull, desk, writer.catch_up), clients, pull, writer, topics, offsets,
-        permission, (delays, timers, checks), (StatsTicks(stats, clock), watchdog), stats,
-        core.readers, watchdog, measured, raft, replication, groups, codes=frozenset(handlers),
+        permission, MasterServices(delays, timers, checks), (StatsTicks(stats, clock), watchdog),
+        stats, core.readers, watchdog, measured, raft, replication, groups, frozenset(handlers),
     )  # fmt: skip
 
 

@@ -44,7 +44,10 @@ class RaftMember:
         parts = broker.parts
         self.metadata = RaftMetadata(
             opened.store,
-            Tables(opened.store, parts.topics, parts.measured.groups, parts.offsets),
+            Tables(
+                opened.store, parts.topics, parts.groups, parts.offsets,
+                parts.services.delays, parts.services.timers,
+            ),
             parts.writer, clock,
         )  # fmt: skip
         self.group = RaftGroup(settings, opened, broker=broker.address, serving=self)

@@ -21,8 +21,10 @@ from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.broker import names
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.delay import Delays
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.stored import records
+from tianzhou.broker.timer import Timers
 from tianzhou.broker.timer_progress import TimerProgress, progress_table
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.writer import Writer
@@ -53,16 +55,25 @@ class Tables:
     """The tables of a broker as rows, to be compared, told and taken over."""
 
     def __init__(
-        self, store: MessageStore, topics: Topics, groups: Groups, offsets: ConsumerOffsets
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        delays: Delays,
+        timers: Timers,
     ) -> None:
         self._store = store
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
-        self._timers = progress_table(store)
+        self._delays = delays
+        self._timers = timers
 
     def now(self) -> dict[str, Rows]:
-        delays = self._store.tables.delay_offsets.load().offset_table
+        """Progress as it is, not as it was saved: what it speaks of stands in the log before the
+        record that tells it."""
+        delays = self._delays.table().offset_table
         return {
             "topics": dict(self._topics.all()),
             "groups": dict(self._groups.all()),
@@ -72,7 +83,7 @@ class Tables:
                 for key, row in self._offsets.table().offset_table.items()
             },
             "delays": {str(level): offset for level, offset in delays.items()},
-            "timers": {"progress": self._timers.load()},
+            "timers": {"progress": self._timers.progress()},
         }
 
     def take(self, table: str, rows: Rows) -> None:
@@ -107,7 +118,7 @@ class Tables:
         delays = {int(level): offset for level, offset in told.get("delays", {}).items()}
         self._store.tables.delay_offsets.save(DelayOffsetTable(offset_table=delays))
         progress = cast("Rows", told.get("timers", {}).get("progress") or {})
-        self._timers.save(msgspec.convert(progress, TimerProgress))
+        progress_table(self._store).save(msgspec.convert(progress, TimerProgress))
         for key, row in told.get("offsets", {}).items():
             topic, _, group = key.partition("@")
             if group == names.TRANSACTION_GROUP:
@@ -183,6 +194,8 @@ class RaftMetadata:
 
     def follow(self) -> None:
         self.is_leading = False
+        # Nothing is told between `lead` and `begin`: services have not begun there.
+        self._told = {}
 
     def tick(self) -> None:
         self.read()

@@ -4,6 +4,7 @@ import logging
 from typing import Final
 
 from tianzhou.broker.parts import Parts
+from tianzhou.broker.services import Service
 from tianzhou.store.store import MessageStore
 
 log: Final = logging.getLogger("tianzhou.replication")
@@ -17,7 +18,8 @@ def begin_as_master(parts: Parts, store: MessageStore) -> None:
     if not store.is_writing:
         store.begin_writing()
     parts.offsets.clamp(store.max_offset)
-    for service in parts.services:
+    services: tuple[Service, ...] = parts.services
+    for service in services:
         service.begin()
     parts.writer.settle()
 

@@ -7,6 +7,7 @@ import pytest
 from tianzhou.base.kinds import queue_key
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.delay import Delays
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.names import TRANSACTION_GROUP
 from tianzhou.broker.raft_metadata import (
@@ -17,11 +18,13 @@ from tianzhou.broker.raft_metadata import (
     RaftMetadata,
     Tables,
 )
-from tianzhou.broker.timer_progress import TimerProgress, progress_table
+from tianzhou.broker.timer import TIMER_QUEUE, Timers
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.writer import Writer
+from tianzhou.record.chunk import Entry
 from tianzhou.replication.durability import durability_of
 from tianzhou.store.config import StoreConfig
+from tianzhou.store.facts import SCHEDULE_TOPIC
 from tianzhou.store.files import RealFiles, Usage
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
@@ -44,12 +47,25 @@ class Member:
         self.groups = Groups(self.store.tables.groups, BrokerConfig(), clock)
         self.offsets = ConsumerOffsets(self.store.tables.consumer_offsets, clock)
         self.writer = Writer(self.store, bytes(8), clock.monotonic_s, durability_of(self.store))
-        tables = Tables(self.store, self.topics, self.groups, self.offsets)
+        self.delays = Delays(self.store, self.writer, clock, save_every_ms=3_600_000)
+        self.timers = Timers(self.store, self.writer, clock, save_every_ms=3_600_000)
+        tables = Tables(
+            self.store, self.topics, self.groups, self.offsets, self.delays, self.timers
+        )
         self.metadata = RaftMetadata(self.store, tables, self.writer, clock)
 
     def lead(self) -> None:
         self.metadata.lead()
+        self.delays.begin()
+        self.timers.begin()
         self.metadata.begin()
+        self.store.dispatch_all()
+
+    def deliver(self, seconds: int) -> None:
+        """What is due by then."""
+        self.clock.advance(seconds=seconds)
+        for service in (self.delays, self.timers):
+            service.tick()
         self.store.dispatch_all()
 
     def pass_time(self, seconds: float = OFFSETS_S) -> None:
@@ -134,21 +150,41 @@ def test_everything_is_told_again_after_many_changes(leader: Member, tmp_path: P
     assert follower.offsets.get("readers", "orders", 0) == CHANGES_MAX + 2
 
 
-def test_who_begins_to_lead_takes_over_committed_progress(leader: Member, tmp_path: Path) -> None:
-    """And not what it saved itself when it led: that may never have been committed."""
-    leader.store.tables.delay_offsets.save(DelayOffsetTable(offset_table={3: 10}))
-    progress_table(leader.store).save(TimerProgress(low=5, scanned=6))
+MEANT = b"REAL_TOPIC\x01orders\x02REAL_QID\x010\x02"
+
+
+def put_delayed(leader: Member) -> None:
+    """Two for a second from now, one for a moment and one for an hour ahead."""
+    now_ms = leader.clock.now_ms()
+    timed = [MEANT + b"TIMER_DELIVER_MS\x01%d\x02" % (now_ms + ms) for ms in (1_000, 3_600_000)]
+    leader.writer.put(
+        [Entry(queue_key(SCHEDULE_TOPIC, 0), b"level", MEANT + b"DELAY\x011\x02")] * 2
+        + [Entry(TIMER_QUEUE, b"moment", words) for words in timed]
+    )
+    leader.store.dispatch_all()
+
+
+def test_who_begins_to_lead_goes_on_where_the_last_one_was(leader: Member, tmp_path: Path) -> None:
+    """As the log says, not as either of them saved it: what one saved as a leader may never have
+    been committed, and what was delivered since a save would come again."""
+    put_delayed(leader)
+    leader.deliver(seconds=2)
+    orders = queue_key("orders", 0)
+    assert leader.store.max_offset(orders) == 3
     leader.offsets.put(TRANSACTION_GROUP, "halves", 0, 9)
     leader.pass_time()
     next_leader = follower_of(leader, tmp_path / "next")
-    next_leader.store.tables.delay_offsets.save(DelayOffsetTable(offset_table={3: 99}))
+    next_leader.store.tables.delay_offsets.save(DelayOffsetTable(offset_table={1: 99}))
     next_leader.offsets.put(TRANSACTION_GROUP, "halves", 0, 77)
     next_leader.store.begin_writing()
     next_leader.lead()
-    assert next_leader.store.tables.delay_offsets.load().offset_table == {3: 10}
-    assert progress_table(next_leader.store).load() == TimerProgress(low=5, scanned=6)
+    assert next_leader.store.tables.delay_offsets.load().offset_table == {1: 2}
     assert next_leader.offsets.get(TRANSACTION_GROUP, "halves", 0) == 9
     assert told(next_leader) == told(leader) + 1
+    next_leader.deliver(seconds=60)
+    assert next_leader.store.max_offset(orders) == 3, "nothing comes again"
+    next_leader.deliver(seconds=3_600)
+    assert next_leader.store.max_offset(orders) == 4
 
 
 def test_its_queue_is_of_the_brokers_own() -> None:
