@@ -30,6 +30,7 @@ def test_the_demo_shows_what_the_readme_says(tmp_path: Path) -> None:
         [script, "demo"], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
     for figure in FIGURES:
         assert re.search(rf"ok +{figure}", done.stdout), f"{figure}: {done.stdout}"
     assert "Every figure agrees with what was sent" in done.stdout

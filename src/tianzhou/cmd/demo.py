@@ -1,5 +1,6 @@
 """`tianzhou demo`: the main job, from a producer to SQL, in one process and about a minute."""
 
+import logging
 import shutil
 import tempfile
 from pathlib import Path
@@ -21,9 +22,9 @@ def demo(teller: Teller, master: str, seed: int) -> None:
     from tianzhou.cmd import demo_job, logs
     from tianzhou.cmd.demo_view import Show
 
+    # What the broker in this process has to say of a busy machine is not the show; errors are.
+    logs.set_up(as_json=False, level=logging.ERROR)
     directory = Path(tempfile.mkdtemp(prefix="tianzhou-demo-"))
-    # What the broker in this process has to say, of a busy machine for example, is not the show.
-    logs.set_up(as_json=False, file=directory / "servers.log")
     # For programs the steps go where people may still look.
     show = Show(output.console(err=True)) if teller.as_json else Show()
     try:
