@@ -1,6 +1,6 @@
 """Pulls that wait for a message: by queue, each with the moment when it is answered anyway."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tianzhou.base.kinds import QueueKey
@@ -71,8 +71,12 @@ class Holds:
         self._forget(taken)
         return taken
 
-    def take_expired(self, now: float) -> Iterator[tuple[QueueKey, Hold]]:
-        """Those whose time is up; those of closed connections are dropped on the way."""
+    def take_expired(self, now: float) -> list[tuple[QueueKey, Hold]]:
+        """Those whose time is up; those of closed connections are dropped on the way.
+
+        All at once: to answer one may bring messages to light, and others are taken for them.
+        """
+        expired: list[tuple[QueueKey, Hold]] = []
         for key in list(self._holds):
             row = self._holds[key]
             kept = [hold for hold in row if hold.deadline > now and hold.peer.is_open]
@@ -84,6 +88,5 @@ class Holds:
                 self._holds[key] = kept
             else:
                 del self._holds[key]
-            for hold in gone:
-                if hold.peer.is_open:
-                    yield key, hold
+            expired += [(key, hold) for hold in gone if hold.peer.is_open]
+        return expired
