@@ -35,7 +35,7 @@ def test_a_slave_that_was_away_longer_than_messages_are_kept_begins_again(tmp_pa
         assert look.min > 0
 
 
-def test_strangers_at_the_ha_port_do_no_harm(tmp_path: Path) -> None:
+def test_s32_strangers_at_the_ha_port_do_no_harm(tmp_path: Path) -> None:
     dice = random.Random(11)
     with Group(tmp_path) as group:
         master, slave = group.master, group.add(1)
@@ -68,7 +68,7 @@ def ends(connection: socket.socket) -> bool:
     return True
 
 
-def test_only_who_knows_the_secret_follows(tmp_path: Path) -> None:
+def test_s32_only_who_knows_the_secret_follows(tmp_path: Path) -> None:
     with Group(tmp_path, ha_secret="open sesame") as group:
         master, slave = group.master, group.add(1)
         stranger = group.add(2, ha_secret="open barley")

@@ -66,7 +66,7 @@ def test_an_empty_rocketmq_slave_begins_with_the_last_file() -> None:
 
 
 @pytest.mark.parametrize("wrong", [2501, 400, 1 << 62])
-def test_a_report_beyond_what_was_sent_or_going_back_ends_it(wrong: int) -> None:
+def test_s32_a_report_beyond_what_was_sent_or_going_back_ends_it(wrong: int) -> None:
     master = FakeLog(end=2500).session(facts())
     master.received(report(500), 0.0)
     stream(master)
