@@ -5,7 +5,6 @@ here, so their queues are empty; what waits instead is shown under them: held pu
 queue, answers that wait for the disk for the send queue.
 """
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -114,11 +113,11 @@ class Runtime:
 
     def _disk(self) -> dict[str, str]:
         try:
-            usage = shutil.disk_usage(self.store.root)
+            usage = self.store.usage
         except FileNotFoundError:
-            # A simulated disk, or the directory was moved away. RocketMQ says -1 then.
+            # The directory was moved away. RocketMQ says -1 then.
             return {"commitLogDiskRatio": "-1", "consumeQueueDiskRatio": "-1"}
-        ratio = str((usage.total - usage.free) / usage.total)
+        ratio = str(usage.used_ratio)
         return {
             "commitLogDirCapacity": (
                 f"Total : {_size_text(usage.total)}, Free : {_size_text(usage.free)}."

@@ -82,7 +82,7 @@ def test_a_broker_tells_of_itself_and_of_what_goes_on() -> None:
     assert look.totals.lag == 4
     assert [row.name for row in look.troubled] == ["billing"]
     assert look.disk.log_size == broker.store.watermarks.appended
-    assert look.disk.total == 0  # a simulated disk has no size
+    assert (look.disk.total, look.disk.free) == broker.store.usage
     assert look.put_longest_ms >= look.put_p99_ms >= 0
 
 

@@ -4,7 +4,6 @@ Nothing is kept up to date for whoever may look; what an answer needs is worked 
 asked for, from tables that are there anyway.
 """
 
-import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -173,9 +172,8 @@ class AdminLooks:
 
     def _disk(self, now_ms: int) -> Disk:
         try:
-            usage = shutil.disk_usage(self.store.root)
-            total, free = usage.total, usage.free
-        except FileNotFoundError:  # a simulated disk, or the directory was moved away
+            total, free = self.store.usage
+        except FileNotFoundError:  # the directory was moved away
             total = free = 0
         config, puts, marks = self.store.config, self.stats.puts, self.store.watermarks
         return Disk(
