@@ -2,6 +2,7 @@
 submitted job does, `pipelines/test_pipeline_cluster.py`."""
 
 import os
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -88,6 +89,20 @@ def test_the_python_of_workers(
         monkeypatch.setenv("PYSPARK_PYTHON", before.replace("stand-in", stand_in))
     python.provide(is_local=is_local)
     assert os.environ["PYSPARK_PYTHON"] == after.replace("stand-in", stand_in)
+
+
+def test_every_zip_of_spark_is_taken_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Spark names it twice for sources that it found by itself; what users named stays."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    python.provide(is_local=True)
+    zips = ["/spark/python/lib/pyspark.zip", "/again/pyspark.zip"]
+    path = ":".join([zips[0], "/py4j.zip", zips[1], "/mine *", "/mine too"])
+    found = subprocess.run(
+        [os.environ["PYSPARK_PYTHON"], "-c", "import os; print(os.environ['PYTHONPATH'])"],
+        env={"PYTHONPATH": path}, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert found.stdout.strip() == "/py4j.zip:/mine *:/mine too"
 
 
 def test_connect(count: str, tmp_path: Path) -> None:

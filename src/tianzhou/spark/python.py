@@ -17,9 +17,15 @@ import pyspark
 from tianzhou.spark import stand_ins
 
 _SCRIPT: Final = """#!/bin/sh
-case $PYTHONPATH in */pyspark.zip:*) PYTHONPATH=${{PYTHONPATH#*/pyspark.zip:}} ;; esac
-exec "{python}" "$@"
+set -f
+IFS=:
+kept=
+for place in $PYTHONPATH; do
+  case $place in */pyspark.zip) ;; *) kept=$kept:$place ;; esac
+done
+PYTHONPATH=${{kept#:}} exec "{python}" "$@"
 """
+"""Spark may name the zip several times."""
 
 
 _VARIABLE: Final = "PYSPARK_PYTHON"
