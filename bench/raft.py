@@ -16,7 +16,7 @@ from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.raft_bodies import decode_raft_look
 
 TOTAL = 20_000
-ROUNDS = 3
+ROUNDS = 5
 FLOOR = 0.35
 WAIT_S = 30.0
 

@@ -13,6 +13,7 @@ from tianzhou.base.clock import Clock
 from tianzhou.broker.raft_metadata import RaftMetadata, Tables
 from tianzhou.broker.role import MASTER_ID, Role
 from tianzhou.broker.server import Broker
+from tianzhou.broker.soon import Soon
 from tianzhou.raft.roles import Role as RaftRole
 from tianzhou.replication.raft_group import Opened, RaftGroup
 from tianzhou.replication.raft_settings import RaftSettings, broker_id_of, peers_of
@@ -50,6 +51,7 @@ class RaftMember:
             ),
             parts.writer, clock,
         )  # fmt: skip
+        self._settle_soon = Soon(parts.writer.settle)
         self.group = RaftGroup(settings, opened, broker=broker.address, serving=self)
         broker.durability.replicas = self.group
         broker.durability.flush_waits = False  # a majority has it on disk; that may be without us
@@ -79,9 +81,11 @@ class RaftMember:
         """A leader lets another take over first, so that nobody waits for an election."""
         await self._hand_over()
         await self.group.close()
+        self._settle_soon.cancel()
 
     def abort(self) -> None:
         self.group.abort()
+        self._settle_soon.cancel()
 
     async def _hand_over(self) -> None:
         heir = self.group.best_heir()
@@ -114,7 +118,9 @@ class RaftMember:
         standing.master_address = self.group.leader_broker
 
     def settle(self) -> None:
-        self._broker.parts.writer.settle()
+        """Answers, and what the node says to others, leave before queues and index are written."""
+        self._broker.parts.writer.release()
+        self._settle_soon()
 
     def fenced(self, reason: str) -> None:
         self._on_fenced(reason)
