@@ -19,14 +19,6 @@ SENT_S_MAX = 5.0
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as made:
-        made.start()
-        made.create_topic()
-        yield made
-
-
-@pytest.fixture
 def clients(cluster: Cluster, tmp_path: Path) -> Iterator[Clients]:
     made = Clients(installed(), tmp_path / "cpp", cluster.nameserver)
     yield made

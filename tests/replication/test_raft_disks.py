@@ -15,14 +15,6 @@ DISK_BYTES = 48 << 20
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as made:
-        made.start()
-        made.create_topic()
-        yield made
-
-
-@pytest.fixture
 def small_disks(tmp_path: Path) -> Iterator[Cluster]:
     tried = subprocess.run(
         [*OWN_DISK, "size=1m", str(tmp_path), "true"], capture_output=True, timeout=10, check=False

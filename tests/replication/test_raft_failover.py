@@ -3,8 +3,6 @@ lost, and clients go on."""
 
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from raft_cluster import Cluster, Load, Member, wait_for
@@ -14,14 +12,6 @@ from tianzhou.raft.roles import Role
 KILLS = 3
 WITHOUT_LEADER_S_MAX = 0.5
 """For each step of a rolling restart, as members note it."""
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as made:
-        made.start()
-        made.create_topic()
-        yield made
 
 
 def check(cluster: Cluster, load: Load) -> None:

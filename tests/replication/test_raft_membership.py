@@ -4,21 +4,12 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from raft_cluster import GROUP, Cluster, Load, Member, wait_for
 
 from tianzhou.testing.chaos.processes import TIANZHOU
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as made:
-        made.start()
-        made.create_topic()
-        yield made
 
 
 def tianzhou(cluster: Cluster, *arguments: str) -> str:

@@ -187,5 +187,19 @@ def test_who_begins_to_lead_goes_on_where_the_last_one_was(leader: Member, tmp_p
     assert next_leader.store.max_offset(orders) == 4
 
 
+def test_nothing_is_told_before_services_have_begun(leader: Member) -> None:
+    """A topic may change then; but how far delays came, services know only when they began."""
+    leader.metadata.follow()
+    before = told(leader)
+    leader.metadata.lead()
+    leader.topics.put(TopicConfig(topic_name="orders"))
+    leader.metadata.tell_at_once()
+    leader.store.dispatch_all()
+    assert told(leader) == before
+    leader.metadata.begin()
+    leader.store.dispatch_all()
+    assert told(leader) == before + 1
+
+
 def test_its_queue_is_of_the_brokers_own() -> None:
     assert queue_key("rmq_sys_raft_metadata", 0) == QUEUE
