@@ -59,6 +59,31 @@ def test_registering_is_allowed(
     assert tables.read(topic).count() == 5
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["found", "registered"])
+def test_streams_add_nothing_to_what_spark_keeps_for_all_of_them(
+    spark: SparkSession, server: ServerProcess, filling: Filling, topic: str, tmp_path: Path,
+    own: bool,
+) -> None:  # fmt: skip
+    """Spark writes that map out with every job, without a lock: see `worker_variables`."""
+    filling.many(topic, 5)
+    session: Any = spark.newSession()
+    before = variables_of(tianzhou.spark.register(session) if own else session)
+    assert len(before) > 4
+    query = (
+        session.readStream.format("rocketmq").option("nameserver", server.nameserver)
+        .load(topic).writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    assert set(variables_of(session)) == set(before)
+    assert variables_of(session)["SPARK_LOCAL_DIRS"]  # Spark's own value came in its place
+
+
+def variables_of(session: Any) -> dict[str, str]:
+    known = session._jsparkSession.sessionState().dataSourceManager()
+    return dict(known.lookupDataSource("rocketmq").dataSourceCls().envVars())
+
+
 def test_local_workers_run_compiled_modules(spark: SparkSession) -> None:
     """Spark would have every Python process compile PySpark out of a zip."""
 

@@ -6,10 +6,11 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from tianzhou.spark import java, python
+from tianzhou.spark import java, python, worker_variables
 from tianzhou.spark.source import RocketMQ
 from tianzhou.spark.store_source import RocketMQStore
 
+_SOURCES: Final = (RocketMQ, RocketMQStore)
 _SETTINGS: Final = {
     # Without it Spark refuses tables with the option `pushdown`; others do not care.
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -53,12 +54,17 @@ def session(
     for key, value in (settings | dict(config or {})).items():
         builder = builder.config(key, value)
     # Spark finds the sources by itself: its workers run in the environment that we are in.
-    return builder.getOrCreate()
+    return _prepared(builder.getOrCreate())
 
 
 def register(spark: SparkSession) -> SparkSession:
     """Make `rocketmq` and `rocketmq-store` known to a session of your own whose workers don't find
-    them by themselves; returns it."""
-    spark.dataSource.register(RocketMQ)
-    spark.dataSource.register(RocketMQStore)
+    them by themselves, or that starts several streams at once; returns it."""
+    for source in _SOURCES:
+        spark.dataSource.register(source)
+    return _prepared(spark)
+
+
+def _prepared(spark: SparkSession) -> SparkSession:
+    worker_variables.name_all(spark, *(source.name() for source in _SOURCES))
     return spark
