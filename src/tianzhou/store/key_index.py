@@ -80,8 +80,9 @@ class KeyIndex(KeyIndexView):
     # Writing
 
     def put(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
-        """Add entries in the order of the log."""
-        at = 0
+        """Add entries in the order of the log. What is there already is skipped: a disk that ran
+        full in the middle of this row took some of it."""
+        at = self._count_from(offsets[0])
         while at < len(hashes):
             file = self._current()
             end = min(len(hashes), at + file.room)
@@ -89,22 +90,41 @@ class KeyIndex(KeyIndexView):
             self.dirty.add(file.file.path)
             at = end
 
+    def _count_from(self, offset: int) -> int:
+        """How many entries there are of messages at or beyond this offset."""
+        count = 0
+        for file in reversed(self.files):
+            if file.end_offset < offset:
+                break
+            count += file.count - file.count_below(offset)
+        return count
+
     def _current(self) -> IndexFile:
         newest = self.files[-1] if self.files else None
         if newest is not None and newest.room > 0:
             return newest
         failpoint("index.before_create")
-        path = f"{self.directory}/{self._fresh_name()}"
-        made = IndexFile.begin(
-            self._files.create(path, file_bytes(self._slots, self._entries)),
-            slots=self._slots,
-            entries=self._entries,
-            offset=newest.end_offset if newest else 0,
-            timestamp=newest.end_timestamp if newest else 0,
-        )
+        made = self._begin(newest)
         self.files.append(made)
         failpoint("index.after_create")
         return made
+
+    def _begin(self, newest: IndexFile | None) -> IndexFile:
+        path = f"{self.directory}/{self._fresh_name()}"
+        file = self._files.create(path, file_bytes(self._slots, self._entries))
+        try:
+            return IndexFile.begin(
+                file,
+                slots=self._slots,
+                entries=self._entries,
+                offset=newest.end_offset if newest else 0,
+                timestamp=newest.end_timestamp if newest else 0,
+            )
+        except OSError:
+            # It is tried again and again while the disk is full, each time by another name.
+            file.close()
+            self._files.remove(path)
+            raise
 
     def _fresh_name(self) -> str:
         """The local time to the millisecond; later than every name there is."""

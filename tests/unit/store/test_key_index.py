@@ -1,10 +1,14 @@
+import errno
 from pathlib import Path
+
+import pytest
 
 from tianzhou.base.java import key_hash
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.store.files import RealFiles
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.testing.sim.clock import ManualClock
+from tianzhou.testing.sim.disk import SimDisk
 
 EVER = 1 << 60
 NOW = 1_700_000_000_000
@@ -97,4 +101,41 @@ def test_one_message_with_two_equal_keys_is_found_once(tmp_path: Path) -> None:
     index = make(tmp_path / "index", ManualClock())
     index.put([key_hash("t#k")] * 2, [7000] * 2, [NOW] * 2)
     assert find(index, "k") == [7]
+    index.close()
+
+
+def test_a_row_that_a_full_disk_cut_in_two_is_not_found_twice() -> None:
+    """It is put again, as a whole, when there is room. Two messages have two keys each."""
+    clock, disk = ManualClock(), SimDisk()
+    index = KeyIndex(disk, "index", clock, slots=8, entries=11)
+    hashes = [key_hash("t#k")] * 24
+    offsets = [1000 * (rank // 2) for rank in range(24)]
+    times = [NOW] * 24
+    tries = 0
+    for fail in range(1, 8):  # of the calls that one try makes
+        disk.fail_at(fail, errno.ENOSPC)
+        try:
+            clock.advance(ms=5)
+            index.put(hashes, offsets, times)
+            break
+        except OSError:
+            tries += 1
+    assert tries > 2
+    assert [file.count - 1 for file in index.files] == [10, 10, 4]
+    assert disk.list("index") == [file.name for file in index.files], "none is left behind"
+    assert find(index, "k") == list(range(11, -1, -1))
+    index.close()
+
+
+def test_a_file_that_finds_no_room_is_closed_and_removed() -> None:
+    clock, disk = ManualClock(), SimDisk()
+    index = KeyIndex(disk, "index", clock, slots=8, entries=11)
+    for _ in range(3):
+        clock.advance(ms=5)
+        disk.fail_at(2, errno.ENOSPC)  # the blocks of the file, not the file
+        with pytest.raises(OSError, match="No space"):
+            put(index, 1)
+        assert disk.list("index") == []
+    put(index, 1)
+    assert find(index, "k0") == [0]
     index.close()
