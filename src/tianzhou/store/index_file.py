@@ -67,7 +67,8 @@ class IndexFile:
                 f"has {file.size()} bytes; {slots} slots and {entries} entries need "
                 f"{file_bytes(slots, entries)}",
             )
-        self._reserved = self._entries_at
+        self._reserved = 0
+        """Blocks are known to be taken up to here: a copy of a file may have holes."""
         self._view = file.writable()
         (
             self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset,
@@ -79,9 +80,12 @@ class IndexFile:
         cls, file: File, *, slots: int, entries: int, offset: int, timestamp: int
     ) -> "IndexFile":
         """A new file. It inherits the last one's end as its begin until the first entry comes."""
-        file.reserve(0, HEADER.size + SLOT.size * slots)
+        slots_end = HEADER.size + SLOT.size * slots
+        file.reserve(0, slots_end)
         file.pwrite(0, HEADER.pack(timestamp, timestamp, offset, offset, 0, 1))
-        return cls(file, slots=slots, entries=entries)
+        made = cls(file, slots=slots, entries=entries)
+        made._reserved = slots_end
+        return made
 
     @property
     def room(self) -> int:
@@ -226,7 +230,7 @@ class IndexFile:
         (number,) = SLOT.unpack_from(self._view, slot_at)
         # Entries know the second, so a time may be up to 999 ms later than they say.
         earliest = begin_ms - 999
-        while 0 < number < self.count:
+        while 0 < number < min(self.count, self._entries_max):
             at = self._entries_at + ENTRY.size * number
             hash_, offset, seconds, previous = ENTRY.unpack_from(self._view, at)
             # The first entry's time was taken against the begin of before; see `begin`.

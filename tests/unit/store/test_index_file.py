@@ -95,6 +95,30 @@ def test_a_chain_that_leads_forward_ends(tmp_path: Path) -> None:
     made.close()
 
 
+def test_a_slot_and_a_count_that_lead_out_of_the_file_lead_nowhere(tmp_path: Path) -> None:
+    made = begin(tmp_path / "index")
+    made.put([3], [100], [NOW])
+    made.count = 1 << 30
+    index_file.SLOT.pack_into(
+        made._view, index_file.HEADER.size + index_file.SLOT.size * 3, 1 << 29
+    )
+    assert list(made.find(3, 0, 1 << 60)) == []
+    made.close()
+
+
+def test_blocks_are_taken_anew_in_a_copy_that_may_have_holes(tmp_path: Path) -> None:
+    """Writing into a hole through a mapping, on a full disk, kills the process."""
+    slots, path = 40_000, tmp_path / "copy"
+    with path.open("wb") as file:
+        file.write(index_file.HEADER.pack(NOW, NOW, 5, 5, 0, 1))
+        file.truncate(file_bytes(slots, ENTRIES))
+    copy = IndexFile(RealFiles().open(str(path)), slots=slots, entries=ENTRIES)
+    assert path.stat().st_blocks * 512 < 4 * slots, "looking takes none"
+    copy.put([3], [100], [NOW])
+    assert path.stat().st_blocks * 512 >= 4 * slots
+    copy.close()
+
+
 def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
     file = RealFiles().create(str(tmp_path / "index"), 100)
     with pytest.raises(StoreDamaged, match="has 100 bytes"):
