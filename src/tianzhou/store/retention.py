@@ -12,6 +12,7 @@ from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.facts import store_time_of
 from tianzhou.store.failpoint import failpoint
+from tianzhou.store.scan import sound_record_at
 
 
 class Pressure(enum.Enum):
@@ -92,10 +93,12 @@ class Retention:
 
     def _ages(self, now_ms: int) -> list[int]:
         """Age of the youngest message of each file but the last: the first of the next file is
-        at most a moment younger."""
-        ages: list[int] = []
-        for segment in self._log.segments[1:]:
-            if segment.start >= self._log.end:
-                break
-            ages.append(now_ms - store_time_of(segment.view, 0))
-        return ages
+        at most a moment younger. If that one is damaged, what follows it tells, or nobody does."""
+        log, ages, age_ms = self._log, list[int](), 0
+        for segment in reversed(log.segments[1:]):
+            if segment.start >= log.end:
+                continue
+            if sound_record_at(log.segments, log.file_bytes, segment.start) is not None:
+                age_ms = now_ms - store_time_of(segment.view, 0)
+            ages.append(age_ms)
+        return ages[::-1]

@@ -1,7 +1,11 @@
+from pathlib import Path
+
 import pytest
+from small_store import FILE_BYTES, open_store, put
 
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.retention import Pressure, pressure_of, verdict
+from tianzhou.testing.sim.clock import ManualClock
 
 HOUR = 3_600_000
 CONFIG = StoreConfig(retention_hours=10, retention_at_hours=(4,))
@@ -46,3 +50,19 @@ def test_verdict(ages: list[int], pressure: Pressure, hour: int, by_hand: bool, 
 def test_nothing_is_ever_old_enough_without_a_reason() -> None:
     assert verdict([OLD], Pressure.NONE, 5, CONFIG, by_hand=False).reason == ""
     assert verdict([OLD], Pressure.FORCE, 5, CONFIG, by_hand=False).reason
+
+
+@pytest.mark.parametrize("damaged", [1, 2], ids=["the next file", "the last file"])
+def test_a_file_is_not_old_because_the_next_one_lost_its_first_message(
+    tmp_path: Path, damaged: int
+) -> None:
+    clock = ManualClock()
+    store = open_store(tmp_path, clock=clock)  # keeps messages for an hour
+    while len(store.log.segments) < 3:
+        put(store, b"x" * 900)
+    with (tmp_path / "commitlog" / f"{damaged * FILE_BYTES:020d}").open("r+b") as file:
+        file.write(bytes(200))
+    assert store.clean(by_hand=True) == 0
+    clock.advance(hours=2)
+    assert store.clean(by_hand=True) == 3 - damaged, "what nobody can date stays"
+    store.close()
