@@ -122,6 +122,8 @@ class MessageStore(FollowingStore):
         files, root, config = self.files, self.root, self.config
         self.visible_bound: Callable[[], PhysicalOffset] | None = None
         """Nothing behind this becomes visible, whatever is flushed. Replication sets it."""
+        self.on_expired: Callable[[], None] = lambda: None
+        """Told when files of the log are gone, before anything else happens."""
         self.was_clean = not files.exists(f"{root}/{layout.ABORT}")
         self._checkpoint = CheckpointFile(files, f"{root}/{layout.CHECKPOINT}")
         if layout.was_used_by_another(lock):
@@ -393,6 +395,7 @@ class MessageStore(FollowingStore):
                 queue.remove_expired()
             if self.index is not None:
                 self.index.remove_expired(self.log.min_offset)
+            self.on_expired()
         return removed
 
     def _refuse(self, reason: str) -> None:
