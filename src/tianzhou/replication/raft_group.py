@@ -166,6 +166,7 @@ class RaftGroup:
         self.applied = saved.commit
         self._members: Members | None = None
         self.store.visible_bound = lambda: self._applied
+        self.store.on_expired = self._trim
 
     async def start(self) -> None:
         host, _, port = self._peers_given[self.node.id].rpartition(":")
@@ -265,10 +266,14 @@ class RaftGroup:
     def second(self) -> None:
         """About once a second: what is not urgent."""
         self._note()
+        self._prefer()
+
+    def _trim(self) -> None:
+        """Files have expired. At once: a member that needs one of them is told where the log begins
+        now, and whoever looked for it would take the log for damaged."""
         index = self.storage.trim()
         if index > self.node.core.log.start.index:
             self.node.trimmed(index)
-        self._prefer()
 
     def _prefer(self) -> None:
         """Let the member lead that the settings want, if it is there and has nearly everything."""
@@ -300,24 +305,24 @@ class RaftGroup:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, refusal.value)
         try:
             self.driver.write_tail()
-            parts, appended = self.storage.append(chunk, node.hard.term)
+            return self.storage.append(chunk, node.hard.term, self._propose)
         except DiskFull:
             self._give_up()
             raise
-        for data in parts:
-            position = node.propose(data)
-            assert not isinstance(position, Refusal), f"{position}: said to be possible before"
-        self.driver.wake()
-        return appended
+        finally:
+            self.driver.wake()
+
+    def _propose(self, data: bytes) -> None:
+        position = self.node.propose(data)
+        assert not isinstance(position, Refusal), f"{position}: said to be possible before"
 
     def _give_up(self) -> None:
-        """The disk is full: let somebody else lead. Nothing was written, so there is something to
-        hand over; if nobody can take it, the others find out by themselves."""
+        """The disk is full: let somebody else lead. All that was written is proposed, so there is
+        something to hand over; if nobody can take it, the others find out by themselves."""
         self.driver.is_full = True
         heir = self.best_heir()
         if heir is None or self.transfer(heir) is not None:
             self.node.resign()
-        self.driver.wake()
 
     # Replicas
 

@@ -235,10 +235,12 @@ class RaftStorage:
 
     # Writing
 
-    def append(self, chunk: RecordChunk, term: Term) -> tuple[list[bytes], Appended]:
-        """Write a leader's chunk now, as one entry or several: what they hold, to be proposed,
-        and where the records went. Raises what `MessageStore.append` does."""
-        parts: list[bytes] = []
+    def append(
+        self, chunk: RecordChunk, term: Term, propose: Callable[[bytes], object]
+    ) -> Appended:
+        """Write a leader's chunk now, as one entry or several; where the records went. What each
+        entry holds is proposed when it stands in the log: if there is no room behind it, log and
+        node agree all the same. Raises what `MessageStore.append` does."""
         pieces: list[Piece] = []
         offsets: list[int] = []
         first = 0
@@ -249,9 +251,9 @@ class RaftStorage:
             offsets += appended.queue_offsets[1:]
             segment = appended.pieces[0].segment
             pieces.append(Piece(segment, PhysicalOffset(place + HEADER_BYTES), first, end))
-            parts.append(self.entries(self.last, self.last, 0)[0].data)
+            propose(self.entries(self.last, self.last, 0)[0].data)
             first = end
-        return parts, Appended(self._store.log.end, offsets, pieces, chunk.starts)
+        return Appended(self._store.log.end, offsets, pieces, chunk.starts)
 
     def _fitting(self, chunk: RecordChunk, first: int) -> int:
         room = self._store.log.file_bytes - HEADER_BYTES - BLANK_BYTES_MIN

@@ -72,7 +72,8 @@ class Log:
         self.store.dispatch_all()
 
     def send(self, *bodies: bytes, term: int = 1, key: QueueKey = KEY) -> list[bytes]:
-        parts, _ = self.storage.append(chunk(*bodies, key=key), Term(term))
+        parts: list[bytes] = []
+        self.storage.append(chunk(*bodies, key=key), Term(term), parts.append)
         return parts
 
     def entries(self, first: int = 1, last: int | None = None) -> list[Entry]:

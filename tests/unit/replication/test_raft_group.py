@@ -1,163 +1,23 @@
-"""Three members in one process, on real files and sockets: disks that fail, disks that fill up."""
+"""Members of a group: who is listened to, disks that fail, disks that fill up."""
 
 import asyncio
-import errno
-import socket
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from raft_logs import KEY, chunk
+from raft_logs import chunk
+from raft_trio import NAMES, Member, Trio, play, until
 
 from tianzhou.base.errors import UsageError
-from tianzhou.base.kinds import QueueOffset
-from tianzhou.cmd.clock import SystemClock
 from tianzhou.net.exchange import Refused
 from tianzhou.raft.messages import LogIndex, Term, VoteRequest
 from tianzhou.raft.roles import Role
-from tianzhou.record.message import decode_all
-from tianzhou.replication.raft_group import RaftGroup, open_member
-from tianzhou.replication.raft_settings import RaftSettings, broker_id_of, peers_of
-from tianzhou.store.config import FlushMode, StoreConfig
+from tianzhou.replication.raft_settings import broker_id_of, peers_of
 from tianzhou.store.errors import DiskFull
-from tianzhou.store.files import RealFile, RealFiles, Usage
-from tianzhou.store.read import ReadLimit
-
-NAMES = ("n0", "n1", "n2")
-WAIT_S = 20.0
-FILE_BYTES = 64 * 1024
-
-
-class BadFile(RealFile):
-    __slots__ = ("disk",)
-    disk: "BadDisk"
-
-    def sync(self) -> None:
-        if self.disk.sync_fails:
-            raise OSError(errno.EIO, "the disk is broken", self.path)
-        super().sync()
-
-    def reserve(self, start: int, end: int) -> None:
-        if self.disk.is_full:
-            raise OSError(errno.ENOSPC, "the disk is full", self.path)
-        super().reserve(start, end)
-
-
-class BadDisk(RealFiles):
-    """Real files on a disk that can be made to fail."""
-
-    def __init__(self) -> None:
-        self.sync_fails = False
-        self.is_full = False
-
-    def create(self, path: str, size: int) -> RealFile:
-        return self._bad(super().create(path, size))
-
-    def open(self, path: str) -> RealFile:
-        return self._bad(super().open(path))
-
-    def _bad(self, file: RealFile) -> RealFile:
-        made = BadFile(file.path, file._fd)
-        made.disk = self
-        return made
-
-    def usage(self, path: str) -> Usage:
-        return Usage(total=100, free=90)
-
-
-class Member:
-    """A member without a broker: takes messages by itself when it leads."""
-
-    def __init__(
-        self, name: str, root: Path, peers: str, group: str = "g", secret: str = ""
-    ) -> None:
-        self.disk = BadDisk()
-        settings = RaftSettings(
-            raft_enabled=True, raft_group=group, raft_peers=peers, raft_id=name, raft_new=True,
-            raft_election_ms=300, raft_heartbeat_ms=60, raft_secret=secret,
-        )  # fmt: skip
-        config = StoreConfig(
-            commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=2000, reserve_bytes=4096,
-            index_slots=8, index_entries=400, flush_mode=FlushMode.SYNC, flush_interval_ms=20,
-        )  # fmt: skip
-        opened = open_member(settings, self.disk, str(root / name), config, SystemClock())
-        self.store = opened.store
-        self.fenced_because = ""
-        self.group = RaftGroup(settings, opened, broker=name, serving=self)
-
-    async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.store.start(lambda: loop.call_soon_threadsafe(self.group.flushed) and None)
-        await self.group.start()
-
-    async def close(self) -> None:
-        await self.group.close()
-        self.store.abandon()
-
-    # Serving
-
-    def lead(self) -> None:
-        self.store.dispatch_all()
-        self.store.begin_writing()
-
-    def follow(self) -> None:
-        self.store.stop_writing()
-
-    def settle(self) -> None:
-        self.store.dispatch_all()
-
-    def fenced(self, reason: str) -> None:
-        self.fenced_because = reason
-
-    def shown(self) -> list[bytes]:
-        with self.store.read(KEY, QueueOffset(0), ReadLimit(10_000, 1 << 24)) as found:
-            return [view.body for span in found.spans for view in decode_all(span)]
-
-
-class Trio:
-    def __init__(self, root: Path, secret: str) -> None:
-        with socket.socket() as one, socket.socket() as two, socket.socket() as three:
-            for bound in (one, two, three):
-                bound.bind(("127.0.0.1", 0))
-            ports = [bound.getsockname()[1] for bound in (one, two, three)]
-        named = zip(NAMES, ports, strict=True)
-        self.peers = ";".join(f"{name}=127.0.0.1:{port}" for name, port in named)
-        self.members = [Member(name, root, self.peers, secret=secret) for name in NAMES]
-
-    async def leader(self) -> Member:
-        await until(lambda: any(member.group.is_leading for member in self.members))
-        return next(member for member in self.members if member.group.is_leading)
-
-    async def send(self, *bodies: bytes) -> None:
-        """Until a majority has them."""
-        leader = await self.leader()
-        end = leader.group.append(chunk(*bodies)).end
-        await until(lambda: leader.group.replicated >= end)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - whatever is waited for has no event of its own
-            await asyncio.sleep(0.01)
 
 
 def fill(member: Member) -> None:
     for _ in range(100):
         member.group.append(chunk(b"x" * 1000))
-
-
-def play(root: Path, scene: Callable[[Trio], Awaitable[None]], *, secret: str = "") -> None:
-    async def run() -> None:
-        trio = Trio(root, secret)
-        for member in trio.members:
-            await member.start()
-        try:
-            await scene(trio)
-        finally:
-            for member in trio.members:
-                await member.close()
-
-    asyncio.run(run())
 
 
 def test_what_a_leader_takes_is_seen_on_all_members_over_several_files(tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ def test_every_file_begins_with_a_header(leader: Log) -> None:
 
 
 def test_a_large_chunk_becomes_several_entries(leader: Log) -> None:
-    before = leader.storage.last
-    parts, appended = leader.storage.append(chunk(*[b"y" * 500] * 30), Term(1))
+    before, parts = leader.storage.last, list[bytes]()
+    appended = leader.storage.append(chunk(*[b"y" * 500] * 30), Term(1), parts.append)
     assert leader.storage.last == before + len(parts) > before + 3
     assert list(appended.queue_offsets) == list(range(30))
     places = appended.physical_offsets()

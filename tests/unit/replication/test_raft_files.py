@@ -1,0 +1,57 @@
+"""Files of a group's log that can't be made, or that expire, while members are behind."""
+
+from pathlib import Path
+
+import pytest
+from raft_logs import chunk
+from raft_trio import FILE_BYTES, Member, Trio, play, until
+
+from tianzhou.store.errors import DiskFull
+
+
+def test_a_chunk_of_which_only_a_part_has_room_leaves_logs_equal(tmp_path: Path) -> None:
+    """The part that was written stays, and what comes next stands behind it on all members, if
+    nobody takes the leadership over."""
+
+    async def scene(trio: Trio) -> None:
+        await trio.send(b"before")
+        leader = await trio.leader()
+        heir = trio.named(leader.group.best_heir())
+        other = next(one for one in trio.members if one not in (leader, heir))
+        leader.disk.room_bytes = FILE_BYTES + FILE_BYTES // 2
+        with pytest.raises(DiskFull):
+            leader.group.append(chunk(*[b"x" * 1000] * 150))
+        trio.crash(heir)  # before it hears that it is to lead
+        leader.disk.room_bytes = 1 << 40
+        await until(lambda: leader.group.node.may_propose(1) is None)
+        await trio.send(b"after")
+        await until(lambda: other.shown()[-1:] == [b"after"])
+        assert leader.shown() == other.shown()
+        assert 1 < leader.shown().count(b"x" * 1000) < 150
+        assert not leader.fenced_because
+
+    play(tmp_path, scene)
+
+
+def test_a_file_expires_that_a_member_still_needs(tmp_path: Path) -> None:
+    """Whoever was away begins where the log of the leader does, from that moment on."""
+
+    async def scene(trio: Trio) -> None:
+        leader = await trio.leader()
+        late = next(one for one in trio.members if one is not leader)
+        await late.close()
+        for _ in range(30):
+            await trio.send(*[b"y" * 1000] * 10)
+        leader.disk.free = 12
+        assert leader.store.clean(wait=True)
+        again = Member(late.group.node.id, tmp_path, trio.peers)
+        trio.members[trio.members.index(late)] = again
+        await again.start()
+        await trio.send(b"after")
+        await until(lambda: again.group.applied == leader.group.applied)
+        assert again.store.log.min_offset == leader.store.log.min_offset > 0
+        assert again.shown()[-1:] == [b"after"]
+        assert again.shown() == leader.shown()
+        assert not leader.fenced_because
+
+    play(tmp_path, scene)
