@@ -11,7 +11,7 @@ from tianzhou.client.aio.channel import Channel
 from tianzhou.client.aio.members import group_of
 from tianzhou.net.desk import encode_reply
 from tianzhou.net.exchange import Reply, Request
-from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
 log: Final = logging.getLogger("tianzhou.client")
 
@@ -31,7 +31,10 @@ class BrokerRequests:
     ) -> Callable[[], None]:
         handlers = self._handlers.setdefault(code, {}).setdefault(group, [])
         if group is not None and handlers:
-            raise UsageError(f"request {code} for group {group!r} has a handler already")
+            raise UsageError(
+                f"a client of group {group!r} answers {RequestCode(code).name} in this process"
+                " already; use that one, or give this one a ClientOptions(instance_name=...)"
+            )
         handlers.append(handler)
 
         def stop() -> None:

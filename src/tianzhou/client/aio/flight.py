@@ -6,6 +6,16 @@ from collections import deque
 from tianzhou.client.errors import TooManyInFlight
 
 
+class Wave:
+    """Sends that began between two calls of `landed`."""
+
+    __slots__ = ("count", "landed")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.landed = asyncio.Event()
+
+
 class Flight:
     """Owner: the event loop.
 
@@ -18,14 +28,17 @@ class Flight:
         self.count = 0
         self.size = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._landed: asyncio.Event | None = None
+        self._wave = Wave()
+        self._earlier: list[Wave] = []
+        """Waves that somebody waits for."""
 
     @property
     def is_full(self) -> bool:
         # One message is always let through, however large.
         return self.count >= self._count_max or (self.size >= self._bytes_max and self.count > 0)
 
-    def enter(self, size: int) -> None:
+    def enter(self, size: int) -> Wave:
+        """What to leave with. Raises TooManyInFlight."""
         if self.is_full:
             raise TooManyInFlight(
                 f"{self.count} sends with {self.size} bytes wait for answers; at most"
@@ -33,16 +46,28 @@ class Flight:
             )
         self.count += 1
         self.size += size
+        self._wave.count += 1
+        if self._waiting:
+            self._wake()  # a large one that left made room for several
+        return self._wave
 
-    def leave(self, size: int) -> None:
+    def leave(self, size: int, wave: Wave) -> None:
         self.count -= 1
         self.size -= size
-        if self._waiting and not self.is_full:
+        wave.count -= 1
+        if not wave.count and wave is not self._wave:
+            self._earlier.remove(wave)
+            wave.landed.set()
+        if self._waiting:
+            self._wake()
+
+    def _wake(self) -> None:
+        """The next one that still waits, if there is room for it."""
+        while self._waiting and not self.is_full:
             waiting = self._waiting.popleft()
-            if not waiting.done():
+            if not waiting.done():  # who was cancelled is passed over
                 waiting.set_result(None)
-        if not self.count and self._landed is not None:
-            self._landed.set()
+                return
 
     async def room(self) -> None:
         """Wait until one more may be sent."""
@@ -53,14 +78,20 @@ class Flight:
                 await waiting
             except asyncio.CancelledError:
                 # Whoever let us go meant one of us; it is the next one's turn.
-                if waiting.done() and not waiting.cancelled() and self._waiting:
-                    following = self._waiting.popleft()
-                    if not following.done():
-                        following.set_result(None)
+                self._wake()
                 raise
 
+    def dismiss(self) -> None:
+        """Whoever waits for room looks again: there will be nobody to leave and wake it."""
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+
     async def landed(self) -> None:
-        """Wait until nothing is in flight."""
-        if self.count:
-            self._landed = asyncio.Event()
-            await self._landed.wait()
+        """Wait until nothing is in flight of what is now; others may begin meanwhile."""
+        if self._wave.count:
+            self._earlier.append(self._wave)
+            self._wave = Wave()
+        for wave in tuple(self._earlier):
+            await wave.landed.wait()

@@ -79,12 +79,12 @@ class Outgoing:
         message_ids = [self.new_id() for _ in messages]
         parcel = batch_parcel(messages, message_ids)
         size = sum(len(message.body) for message in messages)
-        self.flight.enter(size)
+        wave = self.flight.enter(size)
         answer: asyncio.Future[list[SendResult]] = self.post.loop.create_future()
         begun_ms = self._cluster.now_ms()
 
         def on_done(results: list[SendResult], failure: Failure | None) -> None:
-            self.flight.leave(size)
+            self.flight.leave(size, wave)
             if not answer.done():
                 if failure is None:
                     answer.set_result(results)
@@ -120,13 +120,13 @@ class Outgoing:
     ) -> "tuple[asyncio.Future[SendResult], Awaited]":
         """The future of a result, and what fulfils it. Raises TooManyInFlight."""
         size, flight, trace = len(message.body), self.flight, self._trace
-        flight.enter(size)
+        wave = flight.enter(size)
         answer: asyncio.Future[SendResult] = self.post.loop.create_future()
         begun_ms = self._cluster.now_ms()
         message_id = self._cluster.unique_ids.next(begun_ms)
 
         def on_sent(result: SendResult | None, failure: Failure | None) -> None:
-            flight.leave(size)
+            flight.leave(size, wave)
             if not answer.done():  # who waited may have been cancelled
                 if result is not None:
                     answer.set_result(result)

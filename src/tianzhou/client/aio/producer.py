@@ -9,6 +9,7 @@ stale. A message may be stored twice when an answer is lost; both have one uniqu
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -64,7 +65,7 @@ class Producer:
         self._check = check
         self._outgoing: Outgoing | None = None
         self._spans = self._spanned() if options.spans else None
-        self._is_closing = False
+        self._closing: asyncio.Task[None] | None = None
 
     def _spanned(self) -> "SendSpans":
         from tianzhou.client.spans import SendSpans
@@ -78,12 +79,16 @@ class Producer:
         if self._outgoing is not None:
             raise UsageError("a producer is started once")
         self._cluster = cluster = Cluster.join(self._nameserver, self._client)
-        self._trace = await self._traced() if self.options.trace else None
+        async with contextlib.AsyncExitStack() as failing:
+            failing.push_async_callback(cluster.leave)
+            self._checks = None
+            if self._check is not None:
+                self._checks = Checks(cluster, self.group, self._check, self._checked)
+                failing.callback(self._checks.stop)
+            self._trace = await self._traced() if self.options.trace else None
+            failing.pop_all()
         self._outgoing = Outgoing(cluster, self.options, self.group, self._trace)
         self._requests = Requests(cluster)
-        self._checks = None
-        if self._check is not None:
-            self._checks = Checks(cluster, self.group, self._check, self._checked)
         self._leave_group = cluster.add_producer(self.group)
         return self
 
@@ -94,12 +99,16 @@ class Producer:
 
     async def close(self) -> None:
         """Take no more, wait for what is in flight, which its deadlines bound; then leave."""
-        outgoing = self._outgoing
-        if outgoing is None or self._is_closing:
+        if self._outgoing is None:
             return
-        self._is_closing = True
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close(self._outgoing))
+        await asyncio.shield(self._closing)  # goes on for others when one of them has to go
+
+    async def _close(self, outgoing: Outgoing) -> None:
         outgoing.flush()
         await outgoing.flight.landed()
+        outgoing.flight.dismiss()
         outgoing.post.close()
         self._requests.close()
         if self._checks is not None:
@@ -123,7 +132,7 @@ class Producer:
     def _running(self) -> Outgoing:
         if self._outgoing is None:
             raise ClientClosed("the producer was not started: use `async with`, or call start()")
-        if self._is_closing:
+        if self._closing is not None:
             raise ClientClosed("the producer is closed")
         return self._outgoing
 
@@ -223,7 +232,7 @@ class Producer:
         )
 
     async def flush(self) -> None:
-        """Send what is being gathered, and wait for everything in flight."""
+        """Send what is being gathered, and wait for everything that is in flight now."""
         outgoing = self._running()
         outgoing.flush()
         await outgoing.flight.landed()

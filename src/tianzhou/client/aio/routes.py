@@ -9,7 +9,7 @@ from typing import Final
 from tianzhou.base.errors import TianzhouError
 from tianzhou.client.aio.nameservers import NameServers
 from tianzhou.client.core.routing import TopicRoute, addresses_of, borrowed_route, route_of
-from tianzhou.client.errors import TopicNotFound
+from tianzhou.client.errors import ClientClosed, TopicNotFound
 
 log: Final = logging.getLogger("tianzhou.client")
 
@@ -70,7 +70,12 @@ class Routes:
             asking = asyncio.get_running_loop().create_task(self._ask(topic))
             self._asking[topic] = asking
             asking.add_done_callback(lambda done: self._asked(topic, done))
-        return await asyncio.shield(asking)
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            if asking.cancelled():  # not this caller was, but everything was closed
+                raise ClientClosed(f"the client was closed before {topic!r} was found") from None
+            raise
 
     async def _ask(self, topic: str) -> TopicRoute:
         return route_of(topic, await self._nameservers.route(topic))

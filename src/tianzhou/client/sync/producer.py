@@ -157,7 +157,7 @@ class Producer:
         return self._runner.run(self._inner.queues(topic))
 
     def flush(self) -> None:
-        """Send what is being gathered, and wait for everything in flight."""
+        """Send what is being gathered, and wait for everything that is in flight now."""
         self._runner.run(self._inner.flush())
 
 

@@ -1,0 +1,126 @@
+"""Waiting, flushing and closing, when several do it at once, are cancelled, or cannot begin."""
+
+import asyncio
+import socket
+
+import pytest
+from loops import Run
+
+from tianzhou.client import (
+    ClientOptions,
+    Message,
+    MessageView,
+    Producer,
+    ProducerOptions,
+    TransactionState,
+)
+from tianzhou.client.errors import ClientClosed, UsageError
+from tianzhou.testing import RunningBroker
+
+WITHIN_S = 10.0
+SLOW_S = 0.2
+
+
+def producer_of(mq: RunningBroker, in_flight: int = 100, group: str = "makers") -> Producer:
+    options = ProducerOptions(in_flight_count_max=in_flight)
+    return Producer(group, nameserver=mq.nameserver, options=options)
+
+
+async def begun(*tasks: "asyncio.Task[object]") -> None:
+    """Each of them has run as far as it could."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not any(task.done() for task in tasks)
+
+
+def test_who_waits_for_room_may_be_cancelled(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with producer_of(mq, in_flight=1) as producer, asyncio.timeout(WITHIN_S):
+            await producer.send(Message("room", b"0"))
+            with mq.faults.slow(seconds=SLOW_S):
+                first, second, third = (
+                    asyncio.create_task(producer.send(Message("room", b"%d" % n)))
+                    for n in (1, 2, 3)
+                )
+                await begun(first, second, third)
+                second.cancel()
+                await asyncio.gather(first, third)
+        assert [message.body for message in mq.stored("room")] == [b"0", b"1", b"3"]
+
+    run(body)
+
+
+def test_several_flush_at_once(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        async with producer_of(mq) as producer, asyncio.timeout(WITHIN_S):
+            await producer.send(Message("flushed", b"0"))
+            with mq.faults.slow(seconds=SLOW_S):
+                sent = producer.send_async(Message("flushed", b"1"))
+                await asyncio.gather(producer.flush(), producer.flush())
+                assert sent.done()
+
+    run(body)
+
+
+def test_closing_goes_on_when_who_closes_is_cancelled(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        producer = await producer_of(mq).start()
+        await producer.send(Message("closed", b"0"))
+        with mq.faults.slow(seconds=SLOW_S):
+            sent = producer.send_async(Message("closed", b"1"))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(producer.close(), SLOW_S / 4)
+            await asyncio.wait_for(producer.close(), WITHIN_S)
+        assert sent.done()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(body)
+
+
+def test_closing_sends_home_who_waits_for_room(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        producer = await producer_of(mq, in_flight=1).start()
+        await producer.send(Message("closed", b"0"))
+        with mq.faults.slow(seconds=SLOW_S):
+            sends = [asyncio.create_task(producer.send(Message("closed", b"1"))) for _ in range(4)]
+            await begun(*sends)
+            await asyncio.wait_for(producer.close(), WITHIN_S)
+        ends = await asyncio.wait_for(asyncio.gather(*sends, return_exceptions=True), WITHIN_S)
+        assert [type(end) for end in ends[1:]] == [ClientClosed] * 3
+
+    run(body)
+
+
+async def check(_message: MessageView) -> TransactionState:
+    return TransactionState.COMMIT
+
+
+def test_a_group_has_one_check_in_a_client(mq: RunningBroker, run: Run) -> None:
+    async def body() -> None:
+        second = Producer("payers", nameserver=mq.nameserver, check=check)
+        async with Producer("payers", nameserver=mq.nameserver, check=check):
+            with pytest.raises(UsageError, match=r"'payers' answers CHECK_TRANSACTION_STATE"):
+                await second.start()
+            own = ClientOptions(instance_name="another")
+            async with Producer("payers", nameserver=mq.nameserver, check=check, client=own):
+                pass
+        # It left nothing behind, and may be started now.
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        async with second:
+            await second.send(Message("paid", b"x"))
+
+    run(body)
+
+
+def test_a_question_that_is_cut_off_by_the_end_says_so(run: Run) -> None:
+    async def body() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:  # connects, and never answers
+            address = "{}:{}".format(*silent.getsockname())
+            producer = await Producer("makers", nameserver=address).start()
+            asked = asyncio.create_task(producer.queues("unknown"))
+            await begun(asked)
+            await producer.close()
+            with pytest.raises(ClientClosed, match="'unknown'"):
+                await asked
+
+    run(body)
