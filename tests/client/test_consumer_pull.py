@@ -7,7 +7,9 @@ import pytest
 from consuming import asynchronous, numbers, on_both_loops, send, send_to, until
 
 from tianzhou.base.errors import UsageError
+from tianzhou.client.aio.admin import Admin
 from tianzhou.client.aio.lite_pull import LitePullConsumer
+from tianzhou.client.aio.producer import Producer
 from tianzhou.client.aio.pull_consumer import PullConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.offsets import Start
@@ -16,6 +18,7 @@ from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92
 from tianzhou.client.errors import ClientClosed, GroupNotExist, TopicNotFound
 from tianzhou.testing import RunningBroker
+from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.queues import MessageQueue
 
 ALL = {"orders": "*"}
@@ -195,6 +198,59 @@ async def test_what_ends_lite_pull_is_raised_by_poll(mq: RunningBroker) -> None:
 
     with mq.faults.refuse([11], 26), pytest.raises(GroupNotExist):
         await consume()
+
+
+@asynchronous
+async def test_a_start_that_fails_leaves_nothing_behind(mq: RunningBroker) -> None:
+    """Also in a client that goes on, because somebody else has it too."""
+    mq.create_topic("orders", queues=1)
+    await send(mq, "orders", numbers(1))
+    async with Producer("others", nameserver=mq.nameserver):
+        questions = (
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+        )
+        with mq.faults.refuse(questions, 26), pytest.raises(GroupNotExist):
+            await lite(mq).start()
+        async with lite(mq) as consumer:
+            assert len(await poll_all(consumer, 1)) == 1
+
+
+@asynchronous
+async def test_a_queue_that_comes_back_is_where_the_group_is(mq: RunningBroker) -> None:
+    """And not where this member left it: others have gone on meanwhile."""
+    mq.create_topic("orders", queues=1)
+    await send(mq, "orders", numbers(2))
+    async with assigned(mq, commit_interval_s=0.05) as one:
+        await one.assign([queue(mq)])
+        await poll_all(one, 2)
+        await one.poll(0)  # which commits what came before
+        await one.assign([])
+        assert mq.committed("g", "orders") == {0: 2}
+        await send(mq, "orders", numbers(3, first=2))
+        async with assigned(mq) as two:
+            await two.assign([queue(mq)])
+            await poll_all(two, 3)
+        assert mq.committed("g", "orders") == {0: 5}
+        await one.assign([queue(mq)])
+        assert one.position(queue(mq)) == 5
+        await one.poll(0.2)
+        assert mq.committed("g", "orders") == {0: 5}
+    assert mq.committed("g", "orders") == {0: 5}
+
+
+@asynchronous
+async def test_a_reset_is_not_undone(mq: RunningBroker) -> None:
+    mq.create_topic("orders", queues=1)
+    await send(mq, "orders", numbers(4))
+    async with lite(mq, commit_interval_s=0.05) as consumer, Admin(nameserver=mq.nameserver) as ops:
+        await poll_all(consumer, 4)
+        await consumer.poll(0)
+        await mq.until(lambda: mq.committed("g", "orders") == {0: 4})
+        await ops.offsets.reset_to_time("g", "orders", time_ms=0)
+        await until(lambda: consumer.position(queue(mq)) == 0)
+        await mq.until(lambda: mq.committed("g", "orders") == {0: 0})
+    assert mq.committed("g", "orders") == {0: 0}
 
 
 # One pull at a time

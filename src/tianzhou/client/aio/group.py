@@ -359,6 +359,7 @@ class Group:
             self.lanes[queue] = moved
             await self._keeper.giving_up(lane)
             if save:
+                self._note(lane)  # its last word, which the new offset overrides
                 self.store.put(queue, offset)
                 await self.store.save_surely([queue])
             if self.lanes.get(queue) is moved and not moved.is_dropped:

@@ -60,6 +60,7 @@ class LitePullConsumer:
         self._wanted = dict(subscribe or {})
         self._failure: BaseException | None = None
         self._was_started = self._is_running = False
+        self._stopping: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
         self._handed: dict[MessageQueue, int] = {}
         """Where each queue goes on behind what was handed out."""
@@ -75,12 +76,18 @@ class LitePullConsumer:
         self._cluster = Cluster.join(self._nameserver, self._client, consumer_group=self.group)
         async with contextlib.AsyncExitStack() as failing:
             failing.push_async_callback(self._cluster.leave, consumer_group=self.group)
-            await self._start()
+            self._make()
+            failing.pop_all()
+            failing.push_async_callback(self._end)  # which leaves the cluster, too
+            await check_expressions(self._cluster, self._group, self._wanted)
+            if self._wanted:
+                self._requests.start()
+                await self._group.join()
             failing.pop_all()
         self._is_running = True
         return self
 
-    async def _start(self) -> None:
+    def _make(self) -> None:
         self._tasks = Tasks(self._fail)
         self._ready = Ready()
         self._group = Group(self.group, self._cluster, self.options, self, self._tasks)
@@ -93,10 +100,6 @@ class LitePullConsumer:
         )
         for topic, expression in self._wanted.items():
             self._group.subscriptions[topic] = self._subscription(topic, expression)
-        await check_expressions(self._cluster, self._group, self._wanted)
-        if self._wanted:
-            self._requests.start()
-            await self._group.join()
 
     def _subscription(self, topic: str, expression: str | Sql92) -> Subscription:
         return subscribe(topic, expression, version=self._cluster.now_ms())
@@ -106,13 +109,18 @@ class LitePullConsumer:
         if self._is_running:
             self._is_running = False
             self._arrived.set()
-            try:
-                await self._group.leave()
-            finally:
-                self._requests.stop()
-                await self._tasks.cancel()
-                await self._cluster.leave(consumer_group=self.group)
+            self._stopping = asyncio.get_running_loop().create_task(self._end())
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
         self._raise_failure()
+
+    async def _end(self) -> None:
+        try:
+            await self._group.leave()
+        finally:
+            self._requests.stop()
+            await self._tasks.cancel()
+            await self._cluster.leave(consumer_group=self.group)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -271,4 +279,7 @@ class LitePullConsumer:
         self._ready.discard(lane)
 
     def committable(self, lane: Lane) -> int | None:
+        if lane.is_gone:  # the last word: if the queue comes back, it is at the group's offset
+            self._handed.pop(lane.queue, None)
+            return self._done.pop(lane.queue, None)
         return self._done.get(lane.queue)
