@@ -52,17 +52,22 @@ def a_new_disk_counts_only_when_it_is_repaired(cluster: Cluster, load: Load) -> 
     wait_for("it is repaired", lambda: not wiped.raft()["isInDoubt"])
 
 
+def was_done(cluster: Cluster, *arguments: str) -> bool:
+    """Whether the command says that there was nothing to do."""
+    return json.loads(tianzhou(cluster, "raft", *arguments))["already"]
+
+
 def added(cluster: Cluster, name: str) -> Member:
     """A fresh member, that has a vote when this returns."""
     member = cluster.add(name)
     member.start()
     member.server.wait_ready()
-    tianzhou(cluster, "raft", "add", GROUP, f"{name}={member.raft_address}")
+    assert not was_done(cluster, "add", GROUP, f"{name}={member.raft_address}")
     return member
 
 
 def removed(cluster: Cluster, member: Member) -> None:
-    tianzhou(cluster, "raft", "remove", GROUP, member.name, "--yes")
+    assert not was_done(cluster, "remove", GROUP, member.name, "--yes")
     cluster.members.remove(member)
 
 
@@ -110,6 +115,20 @@ def a_leader_is_removed(cluster: Cluster, load: Load) -> None:
     assert sorted(row["member"] for row in rows) == left
     rows = json.loads(tianzhou(cluster, "cluster"))
     assert {row["member"] for row in rows} >= set(left)
+    who_repeats_a_command_changes_nothing(cluster, gone="n3")
+
+
+def who_repeats_a_command_changes_nothing(cluster: Cluster, gone: str) -> None:
+    """As somebody does who was not told that it was done."""
+    leader = cluster.wait_leader()
+    before = leader.raft()["term"]
+    assert was_done(cluster, "transfer", GROUP, leader.name)
+    assert was_done(cluster, "remove", GROUP, gone, "--yes")
+    assert was_done(cluster, "add", GROUP, f"{leader.name}={leader.raft_address}")
+    assert leader.raft()["isLeading"]
+    assert leader.raft()["term"] == before
+    with pytest.raises(AssertionError, match="remove it first"):
+        tianzhou(cluster, "raft", "add", GROUP, f"{leader.name}=127.0.0.1:1")
 
 
 def test_a_directory_of_another_member_is_refused(tmp_path: Path) -> None:

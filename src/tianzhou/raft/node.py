@@ -139,7 +139,8 @@ class Node:
         return self._refusal()
 
     def change(self, target: Members) -> Position | Refusal:
-        """Make these the members. The leader finishes by itself what takes two steps."""
+        """Make these the members. The leader finishes by itself what takes two steps. If they are
+        the members already, this is where that stands."""
         check(target)
         core = self._core
         refusal = self._refusal()
@@ -148,6 +149,8 @@ class Node:
         if target.outgoing:
             raise UsageError("name the members that are wanted; the way there is found")
         history = core.log.members
+        if target == history.current:
+            return Position(history.current_index, core.term)
         if history.current.outgoing or history.current_index > core.log.commit:
             return Refusal.CHANGING
         if not leader.has_committed_in_term(core):
@@ -168,7 +171,7 @@ class Node:
         """Make another member the leader. Given up after an election timeout."""
         core = self._core
         refusal = self._refusal()
-        if refusal is not None:
+        if refusal is not None or target == core.id:
             return refusal
         peer = core.peers.get(target)
         if peer is None or peer.doubt or not core.log.members.current.may_vote(target):

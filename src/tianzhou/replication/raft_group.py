@@ -341,7 +341,7 @@ class RaftGroup:
 
     def transfer(self, target: NodeId) -> Refusal | None:
         refusal = self.node.hand_over(target)
-        if refusal is None:
+        if refusal is None and target != self.node.id:
             # From here on, until the heir says that it serves, nobody takes messages.
             log.info("raft.hands_over", extra={"term": self.node.hard.term, "heir": target})
         self.driver.wake()

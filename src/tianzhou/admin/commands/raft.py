@@ -48,9 +48,8 @@ def status(session: Session, group: str) -> None:
 @asking
 def transfer(session: Session, group: str, member: str) -> None:
     """Make MEMBER the leader of GROUP."""
-    if _leader(session, group).member != member:
-        _hand_over(session, group, member)
-    session.done({"group": group, "leader": member}, f"{member} leads {group}")
+    is_new = _bring_about(session, group, "transfer", member)
+    _say(session, {"group": group, "leader": member}, f"{member} leads {group}", is_new=is_new)
 
 
 @raft.command()
@@ -67,15 +66,20 @@ def add(session: Session, group: str, member: str, learner: bool) -> None:
     name, sign, address = member.partition("=")
     if not sign:
         raise UsageError(f"{member!r} says no address; say {member}=host:port")
-    _change(session, group, "learner", name, address)
-    _wait(session, group, "the change is finished", lambda look: not look.is_changing)
+    known = _peer(_leader(session, group), name)
+    if known is not None and known.address != address:
+        raise UsageError(
+            f"{name} is a member of {group} already, at {known.address}; if it has moved to "
+            f"{address}, remove it first"
+        )
+    kind, is_new = "learner" if learner else "voter", False
+    if learner or _kind(known) != "voter":
+        is_new |= _bring_about(session, group, "learner", name, address)
     if not learner:
-        _wait(session, group, f"{name} has caught up", lambda look: _is_near(look, name),
-              CATCH_UP_S)  # fmt: skip
-        _change(session, group, "voter", name)
-        _wait(session, group, "the change is finished", lambda look: not look.is_changing)
-    kind = "learner" if learner else "voter"
-    session.done({"group": group, "member": name, "kind": kind}, f"{name} is a {kind} of {group}")
+        _wait(session, group, f"{name} has caught up", lambda look: _is_near(look, name))
+        is_new |= _bring_about(session, group, "voter", name)
+    facts = {"group": group, "member": name, "kind": kind}
+    _say(session, facts, f"{name} is a {kind} of {group}", is_new=is_new)
 
 
 @raft.command()
@@ -90,13 +94,15 @@ def remove(session: Session, group: str, member: str, yes: bool) -> None:
     session.confirm(f"remove {member} from {group}, leaving {', '.join(voters)}?", yes=yes)
     if leader.member == member and (heirs := [p for p in leader.peers if _is_heir(p, member)]):
         # Who leaves while it leads is missed: the others would have to wait for an election.
-        _hand_over(session, group, max(heirs, key=lambda peer: peer.match).name)
-    _change(session, group, "remove", member)
-    _wait(
-        session, group, f"{member} is gone",
-        lambda look: not look.is_changing and member not in {peer.name for peer in look.peers},
-    )  # fmt: skip
-    session.done({"group": group, "removed": member}, f"{member} is no member of {group} any more")
+        _bring_about(session, group, "transfer", max(heirs, key=lambda peer: peer.match).name)
+    is_new = _bring_about(session, group, "remove", member)
+    sentence = f"{member} is no member of {group}; its voters are {', '.join(voters)}"
+    _say(session, {"group": group, "removed": member}, sentence, is_new=is_new)
+
+
+def _say(session: Session, facts: dict[str, Any], sentence: str, *, is_new: bool) -> None:
+    """Whoever repeats a command, because its answer was lost, hears that it was done."""
+    session.done({**facts, "already": not is_new}, sentence + ("" if is_new else " already"))
 
 
 # What there is
@@ -203,28 +209,50 @@ def _leader(session: Session, group: str) -> "RaftLook":
     raise _NotYet(f"nobody leads {group} now: {said}; wait for an election, or look why")
 
 
-def _hand_over(session: Session, group: str, member: str) -> None:
-    _change(session, group, "transfer", member)
-    _wait(session, group, f"{member} leads", lambda look: look.member == member)
-
-
 def _is_heir(peer: "RaftPeer", leaving: str) -> bool:
     fit = peer.is_voter and peer.is_connected and not peer.is_in_doubt
     return fit and peer.name != leaving
 
 
-def _change(session: Session, group: str, action: str, member: str, where: str = "") -> None:
-    """Ask the leader for it; again if it says that it can't yet, or if there is none just now."""
+def _bring_about(session: Session, group: str, action: str, member: str, where: str = "") -> bool:
+    """Ask the leader for it until it is so; whether it was not so before. To ask again does no
+    harm: an answer may be lost, and a change as well, with the leader that began it."""
     from tianzhou.net.blocking import Unreachable
 
-    deadline = monotonic() + SETTLE_S
-    while True:
-        try:
-            return _ask(_leader(session, group).leader_broker, action, member, where)
-        except (_NotYet, Unreachable):
-            if monotonic() > deadline:
-                raise
-        sleep(_PAUSE_S)
+    deadline, is_asked, reason = monotonic() + SETTLE_S, False, ""
+    with session.busy(f"for {action} {member}"):
+        while monotonic() < deadline:
+            try:
+                look = _leader(session, group)
+                if _is_so(look, action, member):
+                    return is_asked
+                is_asked = True
+                _ask(look.leader_broker, action, member, where)
+            except (_NotYet, Unreachable) as error:
+                reason = f": {error}"
+            except Failure:
+                if not is_asked:
+                    raise
+                # Between two leaders, and for a moment perhaps without anybody who answers.
+            sleep(_PAUSE_S)
+    raise TianzhouError(
+        f"{action} {member}: not within {SETTLE_S:.0f} s{reason}; look with tianzhou raft status"
+    )
+
+
+def _is_so(look: "RaftLook", action: str, member: str) -> bool:
+    if action == "transfer":
+        return look.member == member
+    wanted = "" if action == "remove" else action
+    return not look.is_changing and _kind(_peer(look, member)) == wanted
+
+
+def _peer(look: "RaftLook", name: str) -> "RaftPeer | None":
+    return next((peer for peer in look.peers if peer.name == name), None)
+
+
+def _kind(peer: "RaftPeer | None") -> str:
+    return "" if peer is None else "voter" if peer.is_voter else "learner"
 
 
 class _NotYet(TianzhouError):
@@ -250,15 +278,9 @@ def _is_near(look: "RaftLook", name: str) -> bool:
     )
 
 
-def _wait(
-    session: Session,
-    group: str,
-    what: str,
-    is_so: "Callable[[RaftLook], bool]",
-    timeout_s: float = SETTLE_S,
-) -> None:
+def _wait(session: Session, group: str, what: str, is_so: "Callable[[RaftLook], bool]") -> None:
     """Until the leader says so."""
-    deadline = monotonic() + timeout_s
+    deadline = monotonic() + CATCH_UP_S
     with session.busy(f"until {what}"):
         while monotonic() < deadline:
             try:
@@ -267,4 +289,4 @@ def _wait(
             except (_NotYet, Failure):
                 pass  # between two leaders, and for a moment perhaps without anybody who answers
             sleep(_PAUSE_S)
-    raise TianzhouError(f"{what}: not within {timeout_s:.0f} s; look with tianzhou raft status")
+    raise TianzhouError(f"{what}: not within {CATCH_UP_S:.0f} s; look with tianzhou raft status")

@@ -68,13 +68,10 @@ class AdminRaft:
 
 
 def changed(members: Members, action: str, member: str, *, address: str) -> Members:
-    """The members that are wanted. Raises UsageError."""
+    """The members that are wanted; those that there are, if it is so already. Raises UsageError."""
     addresses = peers_of(members.addresses)
     voters, learners = members.voters - {member}, members.learners - {member}
     if action == REMOVE:
-        if member not in members.everyone():
-            names = ", ".join(sorted(members.everyone()))
-            raise UsageError(f"{member} is no member; there are {names}")
         addresses.pop(member, None)
     elif action in (LEARNER, VOTER):
         if address:
@@ -83,6 +80,8 @@ def changed(members: Members, action: str, member: str, *, address: str) -> Memb
             raise UsageError(f"where is {member}? say {member}=host:port")
         if action == VOTER:
             voters |= {member}
+        elif members.may_vote(member):
+            raise UsageError(f"{member} has a vote; to make it a learner remove it first")
         else:
             learners |= {member}
     else:
