@@ -248,14 +248,45 @@ class RealFiles:
         return min(total, int(allowed)) if allowed.isdecimal() else total
 
     def lock(self, path: str) -> RealFile:
+        if os.path.exists(path) and _node(os.stat(path)) in _locked:
+            raise _already_locked(path, "a store of this very process")
         fd = os.open(path, _OPEN | os.O_CREAT, 0o644)
         try:
             # One byte at 0, as Java locks it: the two exclude each other.
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-        except OSError as error:
+        except (BlockingIOError, PermissionError) as error:
             os.close(fd)
-            raise StoreLocked(
-                f"{path} is locked by another process: a broker already runs on this directory; "
-                "stop it, or give this one another directory"
-            ) from error
-        return RealFile(path, fd)
+            raise _already_locked(path, "another process") from error
+        except OSError:  # a file system without locks
+            os.close(fd)
+            raise
+        return _LockedFile(path, fd)
+
+
+_locked: Final[set[tuple[int, int]]] = set()
+"""Files that this process has locked. The system does not keep a process from what it has locked
+itself, and unlocks as soon as any handle of the file is closed; so none is even opened."""
+
+
+def _node(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _already_locked(path: str, by: str) -> StoreLocked:
+    return StoreLocked(
+        f"{path} is locked by {by}: a broker already runs on this directory; "
+        "stop it, or give this one another directory"
+    )
+
+
+class _LockedFile(RealFile):
+    __slots__ = ("_place",)
+
+    def __init__(self, path: str, fd: int) -> None:
+        super().__init__(path, fd)
+        self._place = _node(os.fstat(fd))
+        _locked.add(self._place)
+
+    def close(self) -> None:
+        super().close()
+        _locked.discard(self._place)

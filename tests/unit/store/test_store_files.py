@@ -1,8 +1,13 @@
+import errno
+import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tianzhou.store.errors import StoreLocked
 from tianzhou.store.files import RealFiles, Usage
 
 
@@ -79,3 +84,40 @@ def test_use_of_the_disk(tmp_path: Path) -> None:
 def test_a_missing_file_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         RealFiles().open(str(tmp_path / "nobody"))
+
+
+def test_a_directory_is_locked_within_one_process_too(tmp_path: Path) -> None:
+    """The system lets a process lock again what it has locked, and then unlocks both at once."""
+    path, other = str(tmp_path / "lock"), tmp_path / "other"
+    held = RealFiles().lock(path)
+    other.symlink_to(tmp_path, target_is_directory=True)
+    for name in (path, str(other / "lock")):
+        with pytest.raises(StoreLocked, match="this very process"):
+            RealFiles().lock(name)
+    assert _is_locked(path), "trying has unlocked it"
+    held.close()
+    assert not _is_locked(path)
+    RealFiles().lock(path).close()
+
+
+def _is_locked(path: str) -> bool:
+    """Whether another process could not lock it."""
+    script = (
+        "import sys\n"
+        "from tianzhou.store.files import RealFiles\n"
+        "RealFiles().lock(sys.argv[1])\n"
+    )  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True)
+    assert done.returncode == 0 or "locked by another process" in done.stderr
+    return done.returncode != 0
+
+
+def test_a_file_system_without_locks_is_not_called_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    with pytest.raises(OSError, match="No locks available"):
+        RealFiles().lock(str(tmp_path / "lock"))
