@@ -114,6 +114,14 @@ class Flusher:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 self._fence("the next commit log file", error)
 
+    def give_up(self) -> None:
+        """Nobody syncs any more."""
+        if self.error is None:
+            self.error = StoreFenced(
+                "the flush thread ended by a mistake of ours, its trace is on the standard error; "
+                "nothing is acknowledged any more, because nothing is synced; restart"
+            )
+
     def _fence(self, what: str, error: OSError) -> None:
         self.error = StoreFenced(
             f"syncing {what} failed: {error}; nothing is acknowledged any more, "
@@ -173,7 +181,7 @@ class FlushThread:
         self._asked = False
         self._saving: Derivations | None = None
         self._stopping = False
-        self._thread = threading.Thread(target=self._loop, name="tianzhou-flush", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tianzhou-flush", daemon=True)
         self._thread.start()
 
     def ask(self) -> None:
@@ -215,6 +223,15 @@ class FlushThread:
             self._wake.notify_all()
         self._thread.join(_STOP_S)
         assert not self._thread.is_alive(), "the disk did not answer; the flush thread hangs"
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        finally:
+            if not self._stopping:
+                self._flusher.give_up()
+                with self._wake:
+                    self._wake.notify_all()
 
     def _loop(self) -> None:
         last_flush_s = self._clock.monotonic_s()

@@ -138,6 +138,26 @@ def test_a_failed_sync_is_the_end_and_a_second_one_is_not_tried(
     again.close()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_flush_thread_that_dies_takes_the_store_with_it(tmp_path: Path) -> None:
+    """Without it nothing is ever synced again, and everything would go on being acknowledged."""
+
+    def mistake() -> None:
+        raise ZeroDivisionError
+
+    def send() -> None:
+        for body in (b"synced, and then it dies", b"never synced"):
+            store.wait_flushed(store.append(chunk(body)).end, 30)
+
+    store = open_store(tmp_path)
+    store.start(mistake)
+    with pytest.raises(StoreFenced, match="the flush thread ended"):
+        send()
+    assert store.is_broken
+    store.close()
+    assert (tmp_path / "abort").exists()
+
+
 def test_maintenance_saves_when_it_is_time(tmp_path: Path) -> None:
     clock = ManualClock()
     store = open_store(tmp_path, clock=clock)
