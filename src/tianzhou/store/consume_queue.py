@@ -18,7 +18,7 @@ from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.file_cache import FileCache
-from tianzhou.store.files import File
+from tianzhou.store.files import File, list_visible
 from tianzhou.store.segments import file_name, is_file_name
 
 UNIT: Final = struct.Struct(">qiq")
@@ -86,7 +86,7 @@ class ConsumeQueue:
             self.truncate(end)
 
     def _file_starts(self, *, mend: bool) -> list[int]:
-        names = self._cache.files.list(self.directory)
+        names = list_visible(self._cache.files, self.directory)
         for name in names:
             if not is_file_name(name) or int(name) % (self._file_units * UNIT_BYTES):
                 raise StoreDamaged(f"{self.directory}/{name}", "is not a consume queue file")

@@ -4,7 +4,7 @@ from tianzhou.base.settings import load
 from tianzhou.store import layout
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.errors import StoreDamaged
-from tianzhou.store.files import Files
+from tianzhou.store.files import Files, list_visible
 
 
 def detect(files: Files, root: str) -> StoreConfig:
@@ -12,7 +12,7 @@ def detect(files: Files, root: str) -> StoreConfig:
 
     RocketMQ's own proportion of four index entries a slot is assumed.
     """
-    if not files.list(f"{root}/{layout.COMMIT_LOG}"):
+    if not list_visible(files, f"{root}/{layout.COMMIT_LOG}"):
         raise StoreDamaged(root, f"has no {layout.COMMIT_LOG} files; is it a store directory?")
     found: dict[str, object] = {}
     size = _size_of_first(files, f"{root}/{layout.COMMIT_LOG}")
@@ -21,8 +21,8 @@ def detect(files: Files, root: str) -> StoreConfig:
     queues = f"{root}/{layout.CONSUME_QUEUE}"
     directories = (
         f"{queues}/{topic}/{queue}"
-        for topic in files.list(queues)
-        for queue in files.list(f"{queues}/{topic}")
+        for topic in list_visible(files, queues)
+        for queue in list_visible(files, f"{queues}/{topic}")
     )
     size = next(filter(None, (_size_of_first(files, directory) for directory in directories)), 0)
     if size:
@@ -38,7 +38,7 @@ def detect(files: Files, root: str) -> StoreConfig:
 
 def _size_of_first(files: Files, directory: str) -> int:
     """The oldest file has its full size, whatever happened to the newest."""
-    names = files.list(directory)
+    names = list_visible(files, directory)
     if not names:
         return 0
     file = files.open(f"{directory}/{names[0]}")

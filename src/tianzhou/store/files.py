@@ -97,6 +97,11 @@ class Files(Protocol):
         ...
 
 
+def list_visible(files: Files, path: str) -> list[str]:
+    """Names in a directory, without those that file browsers and NFS hide there."""
+    return [name for name in files.list(path) if not name.startswith(".")]
+
+
 def make_lasting_dirs(files: Files, path: str) -> None:
     """Make a directory, and those it lies in, whose names survive a crash: files synced within
     them are lost with a name that was not."""

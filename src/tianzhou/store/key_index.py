@@ -8,7 +8,7 @@ from tianzhou.base.clock import Clock
 from tianzhou.base.java import key_hash
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.store.failpoint import failpoint
-from tianzhou.store.files import Files
+from tianzhou.store.files import Files, list_visible
 from tianzhou.store.index_file import IndexFile, file_bytes
 
 QUERY_COUNT_MAX: Final = 64
@@ -73,7 +73,7 @@ class KeyIndex(KeyIndexView):
         files.make_dirs(directory)
 
     def load(self) -> None:
-        for name in self._files.list(self.directory):
+        for name in list_visible(self._files, self.directory):
             file = self._files.open(f"{self.directory}/{name}")
             self.files.append(IndexFile(file, slots=self._slots, entries=self._entries))
 

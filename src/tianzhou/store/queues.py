@@ -7,7 +7,7 @@ from tianzhou.base.kinds import PhysicalOffset, QueueKey, queue_key
 from tianzhou.store.consume_queue import ConsumeQueue
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.file_cache import FileCache
-from tianzhou.store.files import Files
+from tianzhou.store.files import Files, list_visible
 
 OPEN_FILES_MAX: Final = 256
 
@@ -55,8 +55,8 @@ class Queues:
             self._queues[key] = queue
 
     def on_disk(self) -> Iterator[QueueKey]:
-        for topic in self._files.list(self.directory):
-            for name in self._files.list(f"{self.directory}/{topic}"):
+        for topic in list_visible(self._files, self.directory):
+            for name in list_visible(self._files, f"{self.directory}/{topic}"):
                 if not name.isdecimal():
                     raise StoreDamaged(
                         f"{self.directory}/{topic}/{name}", "is not a queue number; move it away"
@@ -77,9 +77,11 @@ class Queues:
         for queue in queues:
             queue.remove_all()
             del self._queues[queue.key]
-        if queues and self._files.exists(f"{self.directory}/{topic}"):
-            self._files.remove_dir(f"{self.directory}/{topic}")
-            self.cache.dirty_dirs.discard(f"{self.directory}/{topic}")
+        directory = f"{self.directory}/{topic}"
+        if queues and self._files.exists(directory):
+            if not self._files.list(directory):
+                self._files.remove_dir(directory)
+                self.cache.dirty_dirs.discard(directory)
             self._files.sync_dir(self.directory)
         return len(queues)
 
@@ -98,7 +100,7 @@ class Queues:
             if not is_needed:
                 queue.remove_all()
                 del self._queues[key]
-        for topic in self._files.list(self.directory):
+        for topic in list_visible(self._files, self.directory):
             if not self._files.list(f"{self.directory}/{topic}"):
                 self._files.remove_dir(f"{self.directory}/{topic}")
 

@@ -7,7 +7,7 @@ short last file, which a crash during creation leaves behind.
 
 from tianzhou.base.kinds import Bytes, PhysicalOffset
 from tianzhou.store.errors import StoreDamaged
-from tianzhou.store.files import File, Files
+from tianzhou.store.files import File, Files, list_visible
 from tianzhou.store.page_sums import PageSums
 
 
@@ -66,7 +66,7 @@ def create(files: Files, directory: str, start: PhysicalOffset, size: int, reser
 
 def open_all(files: Files, directory: str, size: int, *, heal: bool = True) -> list[Segment]:
     """Every file of the directory, in order. Only with `heal` is anything put right."""
-    names = [name for name in files.list(directory) if not name.startswith(".")]
+    names = list_visible(files, directory)
     for name in names:
         if not is_file_name(name):
             raise StoreDamaged(f"{directory}/{name}", "is not a commit log file; move it away")

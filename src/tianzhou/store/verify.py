@@ -11,7 +11,7 @@ from tianzhou.store.consume_queue import UNIT, UNIT_BYTES
 from tianzhou.store.derive import derive
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.facts import Derived
-from tianzhou.store.files import Files
+from tianzhou.store.files import Files, list_visible
 from tianzhou.store.index_file import IndexFile
 from tianzhou.store.key_index import KeyIndexView
 from tianzhou.store.queues import Queues
@@ -130,7 +130,7 @@ class Directory:
     def index_files(self, found: Findings) -> list[IndexFile]:
         opened: list[IndexFile] = []
         directory = f"{self.root}/{layout.INDEX}"
-        for name in self.files.list(directory):
+        for name in list_visible(self.files, directory):
             try:
                 file = self.files.open(f"{directory}/{name}")
                 opened.append(

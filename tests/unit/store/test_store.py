@@ -7,8 +7,11 @@ from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.record import flags
 from tianzhou.record.errors import RecordTooLarge
 from tianzhou.store.config import FlushMode
+from tianzhou.store.detect import detect
 from tianzhou.store.errors import StoreClosed, StoreFenced
 from tianzhou.store.files import RealFile
+from tianzhou.store.recovery import Report
+from tianzhou.store.verify import Directory
 from tianzhou.testing.sim.clock import ManualClock
 
 
@@ -156,6 +159,28 @@ def test_a_flush_thread_that_dies_takes_the_store_with_it(tmp_path: Path) -> Non
     assert store.is_broken
     store.close()
     assert (tmp_path / "abort").exists()
+
+
+def test_what_a_file_browser_leaves_is_passed_over(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put(store, b"a")
+    store.close()
+    config = store.config
+    for place in (".", "commitlog", "consumequeue", "consumequeue/orders", "index"):
+        (tmp_path / place / ".DS_Store").write_bytes(b"x")
+    (tmp_path / "consumequeue/orders/0/.nfs0001").write_bytes(b"x")
+    assert detect(CalmFiles(), str(tmp_path)).commit_log_file_bytes == config.commit_log_file_bytes
+    directory = Directory(CalmFiles(), str(tmp_path), config)
+    assert directory.verify(lambda _done, _total: None).problems == []
+    directory.close()
+    again = open_store(tmp_path)
+    assert again.recovered == Report()
+    assert read(again) == [b"a"]
+    assert again.delete_topic("orders") == 1
+    again.close()
+    again = open_store(tmp_path)
+    assert (again.recovered, again.max_offset(KEY)) == (Report(), 0)
+    again.close()
 
 
 def test_maintenance_saves_when_it_is_time(tmp_path: Path) -> None:
