@@ -6,13 +6,13 @@ import pytest
 
 from clients.server_process import Lives, ServerProcess, spare_port
 from spark.filling import Filling
-from tianzhou.client.core.signing import Credentials
 from tianzhou.client.errors import NoNameServer, TopicNotFound
 from tianzhou.client.sync.batch_sender import BatchSender, Entry
 from tianzhou.client.sync.brokers import Brokers
 from tianzhou.client.sync.queue_reader import OffsetGone, QueueRange, QueueReader
 from tianzhou.record.message import MessageView
 from tianzhou.spark.looking import not_arrived
+from tianzhou.wire.signing import Credentials
 
 pytestmark = pytest.mark.slow
 

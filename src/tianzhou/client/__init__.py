@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tianzhou.record.message import Message as Message
     from tianzhou.record.message import MessageView as MessageView
     from tianzhou.wire.queues import MessageQueue as MessageQueue
+    from tianzhou.wire.signing import Credentials as Credentials
 
 _PLACES = {
     "Admin": "tianzhou.client.aio.admin",
@@ -50,6 +51,7 @@ _PLACES = {
     "Compression": "tianzhou.client.core.sending",
     "ConsumeResult": "tianzhou.client.core.outcome",
     "ConsumerOptions": "tianzhou.client.consumer_options",
+    "Credentials": "tianzhou.wire.signing",
     "FlowLimits": "tianzhou.client.core.window",
     "Gathering": "tianzhou.client.options",
     "LitePullConsumer": "tianzhou.client.aio.lite_pull",

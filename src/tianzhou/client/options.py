@@ -8,6 +8,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.base.limits import BODY_BYTES_MAX
 from tianzhou.client.core.selection import QueueChoice
 from tianzhou.client.core.sending import Compression
+from tianzhou.wire.signing import Credentials
 
 _PORT_MAX: Final = 65_535
 GROUP_CHARS_MAX: Final = 120
@@ -27,6 +28,8 @@ class ClientOptions:
     client_ip: str = ""
     """Part of the client id. Empty: the address through which this machine reaches others."""
     unit_name: str = ""
+    credentials: Credentials | None = None
+    """Whose access and secret key sign every request; None: nothing is signed."""
     call_timeout_s: float = 3.0
     """How long one question to a name server or broker may take, unless the caller says."""
     connect_timeout_s: float = 3.0

@@ -3,6 +3,7 @@
 import asyncio
 
 from tianzhou.client.aio.channel import Channel, Owner
+from tianzhou.client.options import ClientOptions
 from tianzhou.net.exchange import Request
 
 
@@ -32,7 +33,7 @@ def test_a_peer_that_is_gone_at_once_is_no_error() -> None:
     owner: Owner = keeper
     loop = asyncio.new_event_loop()
     try:
-        channel = Channel("127.0.0.1:1", owner, loop, silent_s=5.0)
+        channel = Channel("127.0.0.1:1", owner, loop, ClientOptions())
         channel.connection_made(DeadTransport())
         assert channel.remote == "unknown:0"
         assert not channel.is_open

@@ -14,6 +14,7 @@ from typing import Final, Protocol, cast
 
 from tianzhou.base.errors import ProtocolError
 from tianzhou.base.kinds import Bytes
+from tianzhou.client.options import ClientOptions
 from tianzhou.net.exchange import OnAnswer, Request
 from tianzhou.record.ids import Host, encode_host
 from tianzhou.wire.codec import decode_header
@@ -45,10 +46,11 @@ class Channel(asyncio.BufferedProtocol):
     """Owner: the event loop. It is a `Peer` for handlers of the broker's requests."""
 
     def __init__(
-        self, address: str, owner: Owner, loop: asyncio.AbstractEventLoop, silent_s: float
+        self, address: str, owner: Owner, loop: asyncio.AbstractEventLoop, options: ClientOptions
     ) -> None:
         self.address = address
-        self._silent_s = silent_s
+        self._silent_s = options.silent_s
+        self._credentials = options.credentials
         self._owner = owner
         self._loop = loop
         self._buffer = FrameBuffer(READ_BYTES)
@@ -164,6 +166,8 @@ class Channel(asyncio.BufferedProtocol):
 
     def tell(self, code: int, ext: dict[str, str], body: Bytes = b"") -> None:
         """A one-way request."""
+        if self._credentials is not None:
+            ext = self._credentials.sign(ext, body)
         self.send(self._pending.oneway(code, ext, body_size=len(body)))
         if body:
             self.send(body)
@@ -179,6 +183,8 @@ class Channel(asyncio.BufferedProtocol):
         if not self.is_open:
             on_answer(None, b"")
             return
+        if self._credentials is not None:
+            ext = self._credentials.sign(ext, body)
         head = self._pending.request(
             code, ext, token=on_answer, deadline=deadline, body_size=len(body)
         )

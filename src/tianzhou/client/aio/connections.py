@@ -84,7 +84,7 @@ class Connections:
             async with asyncio.timeout(limit_s):
                 # Names are looked up here, so each time anew.
                 _, channel = await self._loop.create_connection(
-                    lambda: Channel(address, self, self._loop, self._options.silent_s), host, port
+                    lambda: Channel(address, self, self._loop, self._options), host, port
                 )
         except TimeoutError:
             raise Unreachable(address, f"no connection within {limit_s:.3g} s") from None

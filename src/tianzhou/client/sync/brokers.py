@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from tianzhou.client.core.routing import TopicRoute, borrowed_route, route_of
-from tianzhou.client.core.signing import Credentials
 from tianzhou.client.errors import (
     ClientError,
     NoNameServer,
@@ -32,6 +31,7 @@ from tianzhou.wire._generated_headers_pull import (
 )
 from tianzhou.wire.queues import MessageQueue
 from tianzhou.wire.routes import decode_route
+from tianzhou.wire.signing import Credentials
 from tianzhou.wire.tables import decode_topic_list
 
 __all__ = ["Brokers", "Credentials"]

@@ -12,13 +12,13 @@ from typing import Final, NamedTuple, Self
 
 from tianzhou.base.kinds import Bytes
 from tianzhou.base.limits import FRAME_BYTES_MAX
-from tianzhou.client.core.signing import Credentials
 from tianzhou.client.errors import CallTimeout, ConnectionLost, Unreachable
 from tianzhou.client.options import ClientOptions, split_address
 from tianzhou.wire.codec import decode_header, encode_head
 from tianzhou.wire.errors import FrameError
 from tianzhou.wire.frame import PREFIX
 from tianzhou.wire.header import Header
+from tianzhou.wire.signing import Credentials
 
 RECEIVE_BUFFER_BYTES: Final = 4 * 1024 * 1024
 """Room in the kernel for a whole pull, so that it arrives while the last one is decoded."""
