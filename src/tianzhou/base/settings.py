@@ -10,12 +10,16 @@ it complains. Reading files and the environment is the business of the program.
 
 import dataclasses
 import enum
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from tianzhou.base.errors import UsageError
 
 T = TypeVar("T")
+
+MASK: Final = "******"
+_SECRET: Final = re.compile(r"password|secret|token|credential|access_?key", re.IGNORECASE)
 
 
 class SettingsError(UsageError):
@@ -50,6 +54,11 @@ def setting(
     return dataclasses.field(default=default, metadata={"setting": declared})
 
 
+def masked(name: str, value: str) -> str:
+    """The value, or stars in its place if its name says that it is for nobody's eyes."""
+    return MASK if value and _SECRET.search(name) else value
+
+
 def declarations(kind: type) -> dict[str, Declaration]:
     """Name to declaration, in the order of the class."""
     return {
@@ -80,7 +89,7 @@ def load(kind: type[T], values: Mapping[str, object]) -> tuple[T, list[str]]:
         try:
             chosen[name] = _convert(value, types[name], declared[name])
         except ValueError as error:
-            problems.append(f"{key} = {value!r}: {error}")
+            problems.append(f"{key} = {masked(key, repr(value))}: {error}")
     problems += _out_of_bounds(kind, _defaults(kind) | chosen)
     try:
         found = kind(**chosen)

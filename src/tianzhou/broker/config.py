@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tianzhou.base.settings import setting
+from tianzhou.wire.signing import checked_credentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,11 @@ class BrokerConfig:
     nameservers: str = setting(
         "", alias="namesrvAddr", help="NameServers, `host:port` separated by `;`."
     )
+    cluster_credentials: str = setting(
+        "", alias="innerClientAuthenticationCredentials", read=checked_credentials,
+        help="The pair that NameServers want registrations signed with, as JSON: "
+        '`{"accessKey":"…","secretKey":"…"}`.',
+    )  # fmt: skip
     permission: int = setting(
         6, min=0, max=6, alias="brokerPermission", help="4 allows reading, 2 writing."
     )

@@ -26,8 +26,8 @@ class Health:
     name: str
     store: MessageStore
     permission: Permission
-    unregistered: Callable[[], list[str]]
-    """NameServers that do not know of this broker."""
+    unregistered: Callable[[], dict[str, str]]
+    """NameServers that do not know of this broker, and why."""
     nameservers: int
 
     def live(self) -> Answer:
@@ -48,9 +48,10 @@ class Health:
             reasons.append(f"the broker takes no messages, it is being drained: {say}")
         missing = self.unregistered()
         if missing and len(missing) == self.nameservers:
+            told = "; ".join(f"{server}: {reason}" for server, reason in missing.items())
             reasons.append(
-                f"no NameServer knows of this broker, so that clients do not find it: "
-                f"{', '.join(missing)}; check that they run: tianzhou doctor"
+                f"no NameServer knows of this broker, so that clients do not find it: {told}; "
+                "check that they run: tianzhou doctor"
             )
         return _answer("ready", reasons)
 

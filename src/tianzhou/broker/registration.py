@@ -19,6 +19,7 @@ from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.header import Header
 from tianzhou.wire.registration import EPOCH, FREE_ID
+from tianzhou.wire.signing import Credentials
 from tianzhou.wire.tables import RegisterBrokerBody, TopicConfigTable
 
 log: Final = logging.getLogger("tianzhou.broker")
@@ -26,6 +27,7 @@ log: Final = logging.getLogger("tianzhou.broker")
 ANSWER_S: Final = 6.0
 LEAVE_S: Final = 1.0
 """How long name servers are waited for at the end; messages are still to be saved after that."""
+NO_ANSWER: Final = "no answer"
 RETRY_S: Final = 1.0
 """How often a name server that is not there is looked for. Clients find no broker meanwhile."""
 
@@ -58,8 +60,9 @@ class Registration:
         """Where slaves find us."""
         self._servers = [server for server in config.nameservers.split(";") if server.strip()]
         self._links: dict[str, Link] = {}
-        self._failed: set[str] = set()
-        """Name servers that did not take the last registration."""
+        self._pair = Credentials.read(config.cluster_credentials)
+        self._failed: dict[str, str] = {}
+        """Name servers that did not take the last registration, and what they said."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         topics.changed.append(self._wake.set)
@@ -71,14 +74,14 @@ class Registration:
     def servers(self) -> list[str]:
         return self._servers
 
-    def missing(self) -> list[str]:
-        """Name servers that do not know of this broker."""
+    def missing(self) -> dict[str, str]:
+        """Name servers that do not know of this broker, and why as far as they said."""
         links = self._links
-        return [
-            server
+        return {
+            server: self._failed.get(server, NO_ANSWER)
             for server in self._servers
             if server in self._failed or server not in links or not links[server].is_open
-        ]
+        }
 
     async def start(self) -> None:
         """Register once, then go on in the background."""
@@ -128,12 +131,13 @@ class Registration:
             ext[EPOCH] = str(epoch)
         answer = await self._call(server, RequestCode.REGISTER_BROKER, ext, body)
         if answer is not None and answer.code == 0:
-            self._failed.discard(server)
+            self._failed.pop(server, None)
             self._heard(answer.ext)
-        elif server not in self._failed:
-            self._failed.add(server)
-            remark = answer.remark if answer else "no answer"
-            log.warning("registration.failed", extra={"nameserver": server, "reason": remark})
+            return
+        reason = f"{answer.remark} (code {answer.code})" if answer else NO_ANSWER
+        if self._failed.get(server) != reason:
+            log.warning("registration.failed", extra={"nameserver": server, "reason": reason})
+        self._failed[server] = reason
 
     def _heard(self, ext: Mapping[str, str]) -> None:
         """What a name server says of the group."""
@@ -163,6 +167,8 @@ class Registration:
             except (OSError, TimeoutError):
                 return None
         answered: asyncio.Future[Header | None] = asyncio.get_running_loop().create_future()
+        if self._pair is not None:
+            ext = self._pair.sign(ext, body)
         link.ask(code, ext, body, _resolve(answered), ANSWER_S)
         try:
             async with asyncio.timeout(ANSWER_S):

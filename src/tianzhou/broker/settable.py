@@ -6,11 +6,10 @@ remains the truth about a broker. A request with one key that may not be changed
 
 import dataclasses
 import enum
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
-from tianzhou.base.settings import SettingsError, declarations, load
+from tianzhou.base.settings import SettingsError, declarations, load, masked
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.net.exchange import Refused
 from tianzhou.replication.config import ReplicationConfig
@@ -32,8 +31,6 @@ GROUP_CHANGEABLE: Final = ("in_sync_replicas", "slave_timeout_ms")
 
 TEXT_BYTES_MAX: Final = 64 * 1024
 
-_SECRET: Final = re.compile(r"password|secret|token|credential|access_?key", re.IGNORECASE)
-MASK: Final = "******"
 Settings = TypeVar("Settings", BrokerConfig, ReplicationConfig)
 
 
@@ -116,7 +113,7 @@ def table_of(settings: BrokerConfig | StoreConfig | ReplicationConfig) -> dict[s
     table: dict[str, str] = {}
     for name, declared in declarations(type(settings)).items():
         value = _text(name, getattr(settings, name))
-        table[declared.alias or name] = MASK if value and _SECRET.search(name) else value
+        table[declared.alias or name] = masked(name, value)
     return table
 
 

@@ -51,6 +51,7 @@ def broker(
     if ctx.invoked_subcommand is not None:
         return
     # Not above: who asks a running broker needs none of it.
+    from tianzhou.admin.commands.credentials import from_environment
     from tianzhou.broker.config import BrokerConfig
     from tianzhou.cmd import broker_start, config_file, serve
     from tianzhou.replication.config import ReplicationConfig
@@ -69,7 +70,9 @@ def broker(
         config = replace(config, nameservers=nameservers)
     if port is not None:
         config = replace(config, port=port)
-    serve.warn_if_exposed(config.host, "the Broker")
+    if not config.cluster_credentials:
+        config = replace(config, cluster_credentials=from_environment())
+    serve.warn_if_exposed(config.host, "the Broker", serve.OPEN_BROKER)
     directory = (data or Path(str(stored_at or "tianzhou-data")).expanduser()).resolve()
     serve.refuse_shared(directory)
 

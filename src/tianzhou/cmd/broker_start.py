@@ -54,8 +54,9 @@ async def start(wanted: Wanted) -> list[serve.Running]:
     facts["broker"] = running.address
     text = f"Broker {running.address}, data in {directory}"
     pages = http_server.serve(
-        wanted.http, running, clock, nameserver=config.nameservers, data=directory
-    )
+        wanted.http, running, clock, nameserver=config.nameservers, data=directory,
+        credentials=config.cluster_credentials,
+    )  # fmt: skip
     if pages is not None:
         facts["http"] = pages.url
         text += f", dashboard {pages.url}"

@@ -135,8 +135,9 @@ class HttpServer:
 
 
 def serve(
-    chosen: HttpOptions, answers: Answers, clock: Clock, *, nameserver: str, data: Path
-) -> HttpServer | None:
+    chosen: HttpOptions, answers: Answers, clock: Clock, *, nameserver: str, data: Path,
+    credentials: str = "",
+) -> HttpServer | None:  # fmt: skip
     """Call it when the broker serves. None: it was not wanted, or the usual port is taken."""
     bound = _bind(chosen)
     if bound is None:
@@ -145,14 +146,17 @@ def serve(
 
     def load() -> "tuple[ASGIApp, Here]":
         importlib.import_module("tianzhou.broker.metrics")  # not in the loop, at the first scrape
+        from tianzhou.client.options import ClientOptions
         from tianzhou.dashboard.access import Access
         from tianzhou.dashboard.app import create
         from tianzhou.dashboard.here import Here
+        from tianzhou.wire.signing import Credentials
 
         here = Here(
             nameserver=nameserver, clock=clock, access=Access(password),
             version=tianzhou.__version__, metrics=answers.metrics, health=answers.health,
             readiness=answers.readiness,
+            client=ClientOptions(credentials=Credentials.read(credentials)),
         )  # fmt: skip
         own = ("localhost", socket.gethostname(), chosen.host, *chosen.names)
         return create(here, own), here

@@ -30,6 +30,7 @@ def nameserver(
 ) -> None:
     """Start a NameServer."""
     # Not above: who asks for help needs none of it.
+    from tianzhou.admin.commands.credentials import from_environment
     from tianzhou.base.settings import load
     from tianzhou.cmd import config_file, serve
     from tianzhou.cmd.clock import SystemClock
@@ -43,7 +44,10 @@ def nameserver(
         config = replace(config, listen_port=port)
     if host is not None:
         config = replace(config, bind_address=host)
-    serve.warn_if_exposed(config.bind_address, "the NameServer")
+    pair = config.cluster_credentials or from_environment()
+    config = replace(config, cluster_credentials=pair)
+    can = serve.SIGNED_NAMES if pair else serve.OPEN_NAMES
+    serve.warn_if_exposed(config.bind_address, "the NameServer", can)
 
     async def start() -> list[serve.Running]:
         server = NameServer(config, SystemClock())

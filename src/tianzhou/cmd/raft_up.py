@@ -41,6 +41,8 @@ class Wanted(NamedTuple):
     replicas: int
     ready_file: Path | None
     http: HttpOptions
+    credentials: str = ""
+    """What the NameServer wants; members have it from the same environment."""
 
 
 class Child:
@@ -88,8 +90,12 @@ class Group:
 
 async def start(wanted: Wanted, clock: Clock) -> list[serve.Running]:
     names = NameServer(
-        NameServerConfig(bind_address=wanted.host, listen_port=wanted.nameserver_port), clock
-    )
+        NameServerConfig(
+            bind_address=wanted.host, listen_port=wanted.nameserver_port,
+            cluster_credentials=wanted.credentials,
+        ),
+        clock,
+    )  # fmt: skip
     nameserver = f"{wanted.host}:{await names.start()}"
     ports = _ports(wanted)
     peers = ";".join(f"n{rank}={wanted.host}:{port + 1}" for rank, port in enumerate(ports))

@@ -68,8 +68,13 @@ def write_ready(path: Path, facts: Mapping[str, object]) -> None:
     temporary.replace(path)
 
 
-def warn_if_exposed(host: str, what: str) -> None:
-    """One line when strangers can reach us."""
+OPEN_BROKER: Final = "read, write and delete messages"
+OPEN_NAMES: Final = "register a broker and draw clients to it, unless cluster_credentials are set"
+SIGNED_NAMES: Final = "see where topics are"
+
+
+def warn_if_exposed(host: str, what: str, *can: str) -> None:
+    """One line when strangers can reach us, with what they can do."""
     try:
         exposed = not ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -77,7 +82,7 @@ def warn_if_exposed(host: str, what: str) -> None:
     if exposed:
         logs.say(
             f"tianzhou: {what} on {host} can be reached from other machines, without a password: "
-            "anybody there can read, write and delete messages",
+            f"anybody there can {', and '.join(can)}",
             "server.exposed", level=logging.WARNING,
         )  # fmt: skip
 

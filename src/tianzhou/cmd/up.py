@@ -45,6 +45,7 @@ def up(
 ) -> None:
     """Start a NameServer and a Broker in one process, or a group of brokers beside it."""
     # Not above: who asks for help needs none of it.
+    from tianzhou.admin.commands.credentials import from_environment
     from tianzhou.broker.config import BrokerConfig
     from tianzhou.broker.server import Broker
     from tianzhou.cmd import serve
@@ -56,20 +57,25 @@ def up(
     from tianzhou.store.store import MessageStore
 
     serve.prepare(as_json=log_json, log_file=log_file)
-    serve.warn_if_exposed(host, "NameServer and Broker")
+    pair = from_environment()
+    can = (serve.OPEN_BROKER,) if pair else (serve.OPEN_BROKER, serve.OPEN_NAMES)
+    serve.warn_if_exposed(host, "NameServer and Broker", *can)
     directory = Path(tempfile.mkdtemp(prefix="tianzhou-")) if ephemeral else data.resolve()
     serve.refuse_shared(directory)
     clock = SystemClock()
     flush_mode = FlushMode.SYNC if sync_flush else FlushMode.ASYNC
-    broker_config = BrokerConfig(host=host, port=broker_port)
+    broker_config = BrokerConfig(host=host, port=broker_port, cluster_credentials=pair)
 
     async def start() -> list[serve.Running]:
         if replicas > 1:
             from tianzhou.cmd import raft_up
 
             wanted = (host, nameserver_port, broker_port, directory, replicas, ready_file, http)
-            return await raft_up.start(raft_up.Wanted(*wanted), clock)
-        names = NameServer(NameServerConfig(bind_address=host, listen_port=nameserver_port), clock)
+            return await raft_up.start(raft_up.Wanted(*wanted, pair), clock)
+        names_config = NameServerConfig(
+            bind_address=host, listen_port=nameserver_port, cluster_credentials=pair
+        )
+        names = NameServer(names_config, clock)
         port = await names.start()
         store = MessageStore(RealFiles(), str(directory), StoreConfig(flush_mode=flush_mode), clock)
         broker = Broker(replace(broker_config, nameservers=f"{host}:{port}"), store, clock)
@@ -84,7 +90,9 @@ def up(
         }
         text = f"NameServer {host}:{port}, broker {broker.address}, data in {directory}"
         near = f"127.0.0.1:{port}" if host in ("", "0.0.0.0") else f"{host}:{port}"
-        pages = http_server.serve(http, broker, clock, nameserver=near, data=directory)
+        pages = http_server.serve(
+            http, broker, clock, nameserver=near, data=directory, credentials=pair
+        )
         running: list[serve.Running] = [names, broker]
         if pages is not None:
             facts["http"] = pages.url

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from tianzhou.base.clock import Clock
 from tianzhou.client.aio.admin import Admin
+from tianzhou.client.options import ClientOptions
 from tianzhou.dashboard.access import Access
 from tianzhou.dashboard.render import environment
 
@@ -29,6 +30,7 @@ class Here:
     metrics: Callable[[], bytes] | None = None
     health: Callable[[], tuple[int, bytes]] | None = None
     readiness: Callable[[], tuple[int, bytes]] | None = None
+    client: ClientOptions = ClientOptions()
     templates: jinja2.Environment = field(default_factory=environment)
     _admin: Admin | None = None
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -39,7 +41,7 @@ class Here:
     async def admin(self) -> Admin:
         async with self._starting:
             if self._admin is None:
-                self._admin = await Admin(nameserver=self.nameserver).start()
+                self._admin = await Admin(nameserver=self.nameserver, client=self.client).start()
         return self._admin
 
     async def close(self) -> None:

@@ -19,6 +19,7 @@ from tianzhou.wire._generated_headers_nameserver import (
     RegisterTopicRequest,
     WipeWritePermResponse,
 )
+from tianzhou.wire.registration import REFUSED_BROKERS
 from tianzhou.wire.routes import QueueData, decode_route
 from tianzhou.wire.tables import KVTable
 
@@ -26,8 +27,9 @@ from tianzhou.wire.tables import KVTable
 
 
 def put_kv_config(state: State, request: Request) -> Reply:
-    state.admit(request)
     header = PutKvConfigRequest.from_ext(request.header.ext)
+    if header.namespace == REFUSED_BROKERS:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"{REFUSED_BROKERS} can only be read")
     state.kv.put(header.namespace, header.key, header.value)
     _note(state, request, "kv.put", namespace=header.namespace, key=header.key)
     return Reply()
@@ -45,7 +47,6 @@ def get_kv_config(state: State, request: Request) -> Reply:
 
 
 def delete_kv_config(state: State, request: Request) -> Reply:
-    state.admit(request)
     header = DeleteKvConfigRequest.from_ext(request.header.ext)
     state.kv.delete(header.namespace, header.key)
     _note(state, request, "kv.deleted", namespace=header.namespace, key=header.key)
@@ -54,7 +55,11 @@ def delete_kv_config(state: State, request: Request) -> Reply:
 
 def get_kv_list(state: State, request: Request) -> Reply:
     header = GetKvListRequest.from_ext(request.header.ext)
-    found = state.kv.namespace(header.namespace)
+    found = (
+        state.admission.refused(state.clock.monotonic_s())
+        if header.namespace == REFUSED_BROKERS
+        else state.kv.namespace(header.namespace)
+    )
     if not found:
         raise Refused(
             ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}"
@@ -66,7 +71,6 @@ def get_kv_list(state: State, request: Request) -> Reply:
 
 
 def wipe_write_perm(state: State, request: Request) -> Reply:
-    state.admit(request)
     header = BrokerNameRequest.from_ext(request.header.ext)
     count = state.routes.topics.wipe_write(header.broker_name)
     _note(state, request, "write.wiped", broker=header.broker_name, topics=str(count))
@@ -74,7 +78,6 @@ def wipe_write_perm(state: State, request: Request) -> Reply:
 
 
 def add_write_perm(state: State, request: Request) -> Reply:
-    state.admit(request)
     header = BrokerNameRequest.from_ext(request.header.ext)
     count = state.routes.topics.add_write(header.broker_name)
     _note(state, request, "write.added", broker=header.broker_name, topics=str(count))
@@ -86,7 +89,6 @@ def add_write_perm(state: State, request: Request) -> Reply:
 
 def delete_topic(state: State, request: Request) -> Reply:
     """From all brokers, or from those of one cluster. A broker that still has it brings it back."""
-    state.admit(request)
     header = DeleteTopicInNameserverRequest.from_ext(request.header.ext)
     topics = state.routes.topics
     if header.cluster_name:
@@ -99,7 +101,6 @@ def delete_topic(state: State, request: Request) -> Reply:
 
 
 def register_topic(state: State, request: Request) -> Reply:
-    state.admit(request)
     header = RegisterTopicRequest.from_ext(request.header.ext)
     rows = decode_route(request.body).queue_datas if request.body else ()
     _check_rows(state, header.topic, rows)
@@ -132,7 +133,6 @@ def get_config(state: State, _: Request) -> Reply:
 
 def update_config(state: State, request: Request) -> Reply:
     """All of what is asked, or nothing of it."""
-    state.admit(request)
     try:
         values = config.read_properties(request.body.decode())
     except UnicodeDecodeError:

@@ -4,7 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
-from tianzhou.base.settings import declarations, load, setting
+from tianzhou.base.settings import declarations, load, masked, setting
+from tianzhou.wire.signing import checked_credentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,11 @@ class NameServerConfig:
     connections_max: int = setting(
         20_000, min=1, max=1_000_000,
         help="Connections at a time; more are refused.",
+    )  # fmt: skip
+
+    cluster_credentials: str = setting(
+        "", alias="innerClientAuthenticationCredentials", read=checked_credentials,
+        help="Who does not sign with this pair changes nothing here. Empty: everybody may.",
     )  # fmt: skip
 
     scan_interval_ms: int = setting(
@@ -97,7 +103,9 @@ def read_properties(text: str) -> dict[str, str]:
 
 def write_properties(config: NameServerConfig) -> str:
     values = dataclasses.asdict(config)
-    return "".join(f"{shown_name(name)}={_text(value)}\n" for name, value in values.items())
+    return "".join(
+        f"{shown_name(name)}={masked(name, _text(value))}\n" for name, value in values.items()
+    )
 
 
 def _text(value: object) -> str:

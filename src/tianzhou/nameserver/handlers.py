@@ -107,33 +107,46 @@ def _flagged(state: State, wanted: Callable[[int], bool]) -> Reply:
 
 StateHandler: TypeAlias = Callable[[State, Request], Reply]
 
-HANDLERS: Final[Mapping[RequestCode, StateHandler]] = {
-    RequestCode.PUT_KV_CONFIG: administration.put_kv_config,
+LOOKS: Final[Mapping[RequestCode, StateHandler]] = {
     RequestCode.GET_KV_CONFIG: administration.get_kv_config,
-    RequestCode.DELETE_KV_CONFIG: administration.delete_kv_config,
-    RequestCode.REGISTER_BROKER: registrations.register_broker,
-    RequestCode.UNREGISTER_BROKER: registrations.unregister_broker,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: get_route,
     RequestCode.GET_BROKER_CLUSTER_INFO: get_cluster_table,
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: administration.wipe_write_perm,
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: get_all_topics,
-    RequestCode.DELETE_TOPIC_IN_NAMESRV: administration.delete_topic,
-    RequestCode.REGISTER_TOPIC_IN_NAMESRV: administration.register_topic,
     RequestCode.GET_KVLIST_BY_NAMESPACE: administration.get_kv_list,
     RequestCode.GET_TOPICS_BY_CLUSTER: get_topics_by_cluster,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: get_system_topics,
     RequestCode.GET_UNIT_TOPIC_LIST: get_unit_topics,
     RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: get_unit_subscribed_topics,
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: get_unit_subscribed_plain_topics,
-    RequestCode.UPDATE_NAMESRV_CONFIG: administration.update_config,
     RequestCode.GET_NAMESRV_CONFIG: administration.get_config,
+    RequestCode.GET_BROKER_MEMBER_GROUP: registrations.get_broker_member_group,
+}
+"""Requests that change nothing: everybody may ask."""
+
+CHANGES: Final[Mapping[RequestCode, StateHandler]] = {
+    RequestCode.PUT_KV_CONFIG: administration.put_kv_config,
+    RequestCode.DELETE_KV_CONFIG: administration.delete_kv_config,
+    RequestCode.REGISTER_BROKER: registrations.register_broker,
+    RequestCode.UNREGISTER_BROKER: registrations.unregister_broker,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: administration.wipe_write_perm,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: administration.delete_topic,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: administration.register_topic,
+    RequestCode.UPDATE_NAMESRV_CONFIG: administration.update_config,
     RequestCode.QUERY_DATA_VERSION: registrations.query_data_version,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: administration.add_write_perm,
-    RequestCode.GET_BROKER_MEMBER_GROUP: registrations.get_broker_member_group,
     RequestCode.BROKER_HEARTBEAT: registrations.broker_heartbeat,
 }
+"""Requests of who is admitted. Those for a version and heartbeats keep a broker alive."""
+
+HANDLERS: Final[Mapping[RequestCode, StateHandler]] = {**LOOKS, **CHANGES}
 
 
 def handlers_of(state: State) -> dict[int, Handler]:
     """By request code, ready for a desk."""
-    return {code: partial(handler, state) for code, handler in HANDLERS.items()}
+    looks: dict[int, Handler] = {code: partial(look, state) for code, look in LOOKS.items()}
+    return looks | {code: partial(_change, state, change) for code, change in CHANGES.items()}
+
+
+def _change(state: State, handler: StateHandler, request: Request) -> Reply:
+    state.admit(request)
+    return handler(state, request)

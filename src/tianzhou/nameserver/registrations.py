@@ -37,7 +37,6 @@ _TIMEOUT_MS_MAX: Final = 3_600_000
 
 
 def register_broker(state: State, request: Request) -> Reply:
-    state.admit(request)
     header = RegisterBrokerRequest.from_ext(request.header.ext)
     if header.body_crc32 and header.body_crc32 != checksum(request.body):
         raise Refused(ResponseCode.SYSTEM_ERROR, "the body does not match its checksum bodyCrc32")
@@ -51,6 +50,7 @@ def register_broker(state: State, request: Request) -> Reply:
     )
     if verdict is Verdict.NOT_ALONE:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"register broker failed: {verdict.value}")
+    state.admission.admitted(wanted.broker_name)
     if verdict is not Verdict.AGAIN:
         event = "broker.registered" if verdict is Verdict.FIRST else "broker.outdated"
         state.note(event, _facts(wanted.broker_name, wanted.address, request))
@@ -119,7 +119,6 @@ def _who_came_later(state: State, request: Request, broker_name: str) -> dict[st
 
 
 def unregister_broker(state: State, request: Request) -> Reply:
-    state.admit(request)
     header = UnregisterBrokerRequest.from_ext(request.header.ext)
     if state.routes.unregister(header.broker_name, header.broker_addr):
         state.note("broker.unregistered", _facts(header.broker_name, header.broker_addr, request))
@@ -127,7 +126,6 @@ def unregister_broker(state: State, request: Request) -> Reply:
 
 
 def broker_heartbeat(state: State, request: Request) -> Reply:
-    state.admit(request)
     header = BrokerHeartbeatRequest.from_ext(request.header.ext)
     state.routes.heard(header.broker_name, header.broker_addr, state.clock.monotonic_s())
     return Reply()
@@ -135,7 +133,6 @@ def broker_heartbeat(state: State, request: Request) -> Reply:
 
 def query_data_version(state: State, request: Request) -> Reply:
     """Whether a full registration is wanted. If not, this counts as a sign of life."""
-    state.admit(request)
     header = QueryDataVersionRequest.from_ext(request.header.ext)
     known = state.routes.data_version_of(header.broker_name, header.broker_addr)
     is_changed = known is None or known != decode_data_version(request.body)

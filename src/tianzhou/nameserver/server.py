@@ -17,7 +17,7 @@ from tianzhou.nameserver.brokers import Member
 from tianzhou.nameserver.config import NameServerConfig
 from tianzhou.nameserver.handlers import handlers_of
 from tianzhou.nameserver.routes import RouteTable
-from tianzhou.nameserver.state import Admission, State, admit_everybody
+from tianzhou.nameserver.state import State
 from tianzhou.net.desk import Desk
 from tianzhou.net.link import Link
 from tianzhou.net.server import Server, bind
@@ -29,10 +29,8 @@ log: Final = logging.getLogger("tianzhou.nameserver")
 class NameServer:
     """Owner: the event loop. Make it, start it and close it there."""
 
-    def __init__(
-        self, config: NameServerConfig, clock: Clock, *, admit: Admission = admit_everybody
-    ) -> None:
-        self._state = State(clock=clock, config=config, admit=admit, note=_log_event)
+    def __init__(self, config: NameServerConfig, clock: Clock) -> None:
+        self._state = State(clock=clock, config=config, note=_log_event)
         self._desk = Desk(handlers_of(self._state))
         self._server: Server | None = None
         self._scanner: asyncio.TimerHandle | None = None

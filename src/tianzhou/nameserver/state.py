@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
+from tianzhou.nameserver.admission import REFUSAL, Admission
 from tianzhou.nameserver.config import NameServerConfig
 from tianzhou.nameserver.kv import KvTable
 from tianzhou.nameserver.routes import RouteTable
@@ -21,9 +22,6 @@ from tianzhou.wire.routes import (
     encode_routes,
 )
 
-Admission: TypeAlias = Callable[[Request], None]
-"""Asked before anything is changed; raises Refused to keep a stranger out."""
-
 Note: TypeAlias = Callable[[str, dict[str, str]], None]
 """Told what happened, in the form noun.verb, and the facts of it."""
 
@@ -33,10 +31,6 @@ STANDARD_JSON_VERSION: Final = 401
 _BODY_BYTES_MAX: Final = FRAME_BYTES_MAX - 2 * HEADER_BYTES_MAX
 _ADDRESSES: Final = re.compile(rb'"brokerAddrs":\{("[0-9][^{}]*)\}')
 _KEY: Final = re.compile(rb'"([0-9]+)":"')
-
-
-def admit_everybody(_: Request) -> None:
-    """Until there is access control: the name server listens on loopback unless told otherwise."""
 
 
 def note_nothing(_: str, __: dict[str, str]) -> None:
@@ -49,14 +43,25 @@ class State:
 
     clock: Clock
     config: NameServerConfig = NameServerConfig()
-    admit: Admission = admit_everybody
     note: Note = note_nothing
     routes: RouteTable = field(default_factory=RouteTable)
     kv: KvTable = field(default_factory=KvTable)
+    admission: Admission = field(init=False)
     started_s: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self.admission = Admission(self.config)
         self.started_s = self.clock.monotonic_s()
+
+    def admit(self, request: Request) -> None:
+        """Before anything is changed. Raises Refused."""
+        reason = self.admission.why_not(request)
+        if not reason:
+            return
+        if self.admission.is_news(request, reason, self.clock.monotonic_s()):
+            facts = {"code": str(request.header.code), "peer": request.peer.remote}
+            self.note("request.refused", facts | {"reason": reason})
+        raise Refused(ResponseCode.NO_PERMISSION, REFUSAL)
 
 
 def reply_with(body: object) -> Reply:

@@ -52,6 +52,10 @@ to know if there is a later one. Of the answer: of which epoch that is."""
 FREE_ID: Final = "tzFreeId"
 """Of such an answer: an id that nobody in the group has."""
 
+REFUSED_BROKERS: Final = "REFUSED_BROKERS"
+"""The namespace, ours alone, in which a name server lists brokers that it did not let register.
+Nobody can put anything there."""
+
 VERSION_WITH_FILTERS: Final = 37
 """V3_0_11. Before it the body is the table of topics alone."""
 VERSION_WITH_MAPPINGS: Final = 413

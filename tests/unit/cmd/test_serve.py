@@ -80,17 +80,18 @@ def test_people_and_whoever_waits_are_told(
 def test_nothing_is_said_where_only_this_machine_can_reach_us(
     host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    serve.warn_if_exposed(host, "the Broker")
+    serve.warn_if_exposed(host, "the Broker", serve.OPEN_BROKER)
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "broker.example.com"])
 def test_a_line_is_said_where_others_can(host: str, capsys: pytest.CaptureFixture[str]) -> None:
-    serve.warn_if_exposed(host, "the Broker")
+    serve.warn_if_exposed(host, "the Broker", serve.OPEN_BROKER, serve.OPEN_NAMES)
     out, err = capsys.readouterr()
     assert out == ""
     (line,) = err.splitlines()
     assert line.startswith(f"tianzhou: the Broker on {host} can be reached")
+    assert "can read, write and delete messages, and register a broker" in line
 
 
 @pytest.mark.parametrize(

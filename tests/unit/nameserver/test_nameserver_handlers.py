@@ -8,7 +8,7 @@ from registering import topic
 
 from tianzhou.nameserver.config import NameServerConfig
 from tianzhou.nameserver.handlers import HANDLERS
-from tianzhou.net.exchange import Refused, Request
+from tianzhou.net.exchange import Refused
 from tianzhou.wire._generated_codes import SERVED_BY_NAMESERVER, RequestCode
 from tianzhou.wire.tables import decode_topic_list
 
@@ -138,31 +138,3 @@ def test_an_empty_name_server_lists_nothing(desk: Desk) -> None:
 def test_the_list_of_all_topics_may_be_switched_off() -> None:
     desk = Desk(NameServerConfig(topic_list_enabled=False))
     assert desk.refusal(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}) == 1
-
-
-# Strangers
-
-
-CHANGES = SERVED_BY_NAMESERVER - {
-    RequestCode.GET_KV_CONFIG,
-    RequestCode.GET_KVLIST_BY_NAMESPACE,
-    RequestCode.GET_ROUTEINFO_BY_TOPIC,
-    RequestCode.GET_BROKER_CLUSTER_INFO,
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-    RequestCode.GET_TOPICS_BY_CLUSTER,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
-    RequestCode.GET_UNIT_TOPIC_LIST,
-    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
-    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
-    RequestCode.GET_NAMESRV_CONFIG,
-    RequestCode.GET_BROKER_MEMBER_GROUP,
-}
-
-
-@pytest.mark.parametrize("code", sorted(CHANGES))
-def test_whatever_changes_something_asks_first(desk: Desk, code: RequestCode) -> None:
-    def nobody(_: Request) -> None:
-        raise Refused(16, "strangers change nothing here")
-
-    desk.state.admit = nobody
-    assert desk.refusal(code, {}) == 16

@@ -1,15 +1,12 @@
 """The two forms of answers with addresses."""
 
 import pytest
-from registering import FakePeer
 
 from tianzhou.nameserver.state import (
-    admit_everybody,
     bare_keys,
     reads_standard_json,
     reply_with_addresses,
 )
-from tianzhou.net.exchange import Request
 from tianzhou.wire.fastjson import encode
 from tianzhou.wire.header import Header
 from tianzhou.wire.routes import BrokerData, ClusterTable, decode_cluster_table
@@ -40,7 +37,3 @@ def test_both_forms_say_the_same(standard: bool) -> None:
 @pytest.mark.parametrize(("version", "standard"), [(0, False), (400, False), (401, True)])
 def test_the_version_decides(version: int, standard: bool) -> None:
     assert reads_standard_json(Header(code=105, opaque=0, version=version)) is standard
-
-
-def test_everybody_is_admitted_for_now() -> None:
-    admit_everybody(Request(Header(code=103, opaque=0), b"", FakePeer()))

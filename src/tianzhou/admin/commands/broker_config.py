@@ -1,14 +1,12 @@
 """`tianzhou broker config`: the settings of a running broker, and changing them."""
 
-from typing import Final
-
 import click
 
 from tianzhou.admin.commands import output
 from tianzhou.admin.commands.broker_status import FIRST
+from tianzhou.admin.commands.failures import not_found
 from tianzhou.admin.commands.session import Session, asking
-
-_SECRET: Final = ("password", "secret", "token", "accesskey")
+from tianzhou.base.settings import masked
 
 
 @click.command()
@@ -32,8 +30,12 @@ def config(session: Session, name: str, changes: tuple[str, ...], like: str) -> 
         session.done(now, f"{name} runs with {told} until it is started again")
         return
     shown = {
-        key: "******" if any(word in key.lower() for word in _SECRET) else value
+        key: masked(key, value)
         for key, value in sorted(found.items())
         if like.lower() in key.lower()
     }
+    if not shown:
+        raise not_found(
+            f"no setting of {name} has {like!r} in its name; without --like all are shown"
+        )
     session.show(lambda: shown, output.pairs)

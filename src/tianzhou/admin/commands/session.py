@@ -20,6 +20,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tianzhou.admin.commands import output
+from tianzhou.admin.commands.credentials import from_environment
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -131,9 +132,12 @@ class Session(Teller):
     @functools.cached_property
     def admin(self) -> "Admin":
         """Connected at first use, until the command ends."""
+        from tianzhou.client.options import ClientOptions
         from tianzhou.client.sync.admin import Admin
+        from tianzhou.wire.signing import Credentials
 
-        return self._stack.enter_context(Admin(nameserver=self.nameserver))
+        options = ClientOptions(credentials=Credentials.read(from_environment()))
+        return self._stack.enter_context(Admin(nameserver=self.nameserver, client=options))
 
 
 def telling(command: Callable[Concatenate[Teller, P], None]) -> Callable[..., None]:

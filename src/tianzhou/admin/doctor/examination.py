@@ -16,6 +16,7 @@ from tianzhou.admin.doctor.reach import (
     nameserver_findings,
     probe_brokers,
 )
+from tianzhou.admin.doctor.refusals import refusal_findings
 from tianzhou.admin.doctor.routes import topic_findings
 from tianzhou.base.errors import TianzhouError
 from tianzhou.client.core.admin_results import BrokerPlace, BrokerStatus
@@ -47,6 +48,7 @@ def examine(
     if not answering:
         return
     with Admin(nameserver=";".join(answering)) as admin:
+        yield from refusal_findings(answering, {place.name for place in admin.brokers.all()})
         yield from _examine(admin, complaint, answering[0], now_ms, is_internal)
 
 

@@ -1,0 +1,212 @@
+"""Strangers at a NameServer that belongs to a cluster with a pair of keys."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+from raw_client import Answer, RawClient
+from test_abuse_registration import EMPTY, IDENTITY
+
+from clients import server_process
+from clients.server_process import ServerProcess
+from clients.waiting import wait_until
+from tianzhou.wire.signing import Credentials
+
+NO_PERMISSION: Final = 16
+OURS: Final = Credentials(access_key="cluster", secret_key="hush-hush")
+PAIR: Final = '{"accessKey":"cluster","secretKey":"hush-hush"}'
+LINE: Final = f"innerClientAuthenticationCredentials={PAIR}\n"
+
+STRANGERS: Final = {
+    "bare": None,
+    "other-secret": Credentials(access_key="cluster", secret_key="guessed"),
+    "other-name": Credentials(access_key="stranger", secret_key="hush-hush"),
+}
+THEIR_BROKER: Final = {"brokerName": "broker-a", "clusterName": "DefaultCluster"}
+CHANGES: Final[dict[str, tuple[int, dict[str, str], bytes]]] = {
+    "register": (103, IDENTITY, EMPTY),
+    "register-as-the-broker": (103, {**IDENTITY, **THEIR_BROKER}, EMPTY),
+    "unregister": (104, {**IDENTITY, **THEIR_BROKER}, b""),
+    "put": (100, {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "evil:1"}, b""),
+    "delete": (102, {"namespace": "ORDER_TOPIC_CONFIG", "key": "kept"}, b""),
+    "wipe": (205, {"brokerName": "broker-a"}, b""),
+    "add": (327, {"brokerName": "broker-a"}, b""),
+    "delete-topic": (216, {"topic": "TBW102"}, b""),
+    "register-topic": (217, {"topic": "Fresh"}, b'{"queueDatas":[]}'),
+    "config": (318, {}, b"enableTopicList=false"),
+    "data-version": (322, {**IDENTITY, **THEIR_BROKER}, b"{}"),
+    "heartbeat": (904, {**IDENTITY, **THEIR_BROKER}, b""),
+}
+
+
+class Pair(NamedTuple):
+    names: ServerProcess
+    broker: ServerProcess
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """A NameServer and a Broker that share a line of settings."""
+    home = tmp_path_factory.mktemp("cluster")
+    settings = home / "cluster.conf"
+    settings.write_text(LINE)
+    names = server_process.run(["nameserver", "-p", "0", "-c", str(settings)], home / "names")
+    try:
+        command = ["broker", "-n", names.nameserver, "-p", "0", "-c", str(settings), "--no-http"]
+        broker = server_process.run(command, home / "broker")
+        try:
+            with RawClient(names.nameserver) as client:
+                kept = {"namespace": "ORDER_TOPIC_CONFIG", "key": "kept", "value": "broker-a:8"}
+                assert signed(client, 100, kept).code == 0
+            yield Pair(names, broker)
+        finally:
+            broker.end()
+    finally:
+        names.end()
+
+
+def signed(
+    client: RawClient, code: int, ext: dict[str, str], body: bytes = b"",
+    who: Credentials | None = OURS,
+) -> Answer:  # fmt: skip
+    return client.ask(code, ext if who is None else who.sign(ext, body), body)
+
+
+def known(client: RawClient) -> list[tuple[int, bytes]]:
+    """All that a NameServer tells whoever asks, except for whom it refused."""
+    asked: list[tuple[int, dict[str, str]]] = [
+        (105, {"topic": "TBW102"}), (106, {}), (206, {}), (319, {}),
+        (219, {"namespace": "ORDER_TOPIC_CONFIG"}),
+        (901, {"brokerName": "broker-a", "clusterName": "DefaultCluster"}),
+    ]  # fmt: skip
+    answers = [client.ask(code, ext) for code, ext in asked]
+    return [(answer.code, answer.body) for answer in answers]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_s31_strangers_change_nothing(pair: Pair, name: str) -> None:
+    code, ext, body = CHANGES[name]
+    with RawClient(pair.names.nameserver) as client:
+        before = known(client)
+        assert [row[0] for row in before] == [0] * len(before)
+        said: set[str] = set()
+        for who in STRANGERS.values():
+            answer = signed(client, code, ext, body, who)
+            assert answer.code == NO_PERMISSION, answer
+            said |= {answer.remark}
+        (remark,) = said  # nobody learns from it how far he got
+        assert "cluster_credentials" in remark
+        assert known(client) == before
+
+
+def test_s31_what_was_signed_can_not_be_changed_on_the_way(pair: Pair) -> None:
+    ext, body = OURS.sign(IDENTITY, EMPTY), EMPTY
+    with RawClient(pair.names.nameserver) as client:
+        assert client.ask(103, {**ext, "brokerAddr": "127.0.0.1:9"}, body).code == NO_PERMISSION
+        assert client.ask(103, ext, body + b" ").code == NO_PERMISSION
+        assert b"Forgers" not in client.ask(106).body
+        assert client.ask(103, ext, body).code == 0
+        assert b"Forgers" in client.ask(106).body
+        assert signed(client, 104, IDENTITY).code == 0
+
+
+def test_s31_the_pair_is_shown_to_nobody(pair: Pair) -> None:
+    with RawClient(pair.names.nameserver) as client, RawClient(pair.broker.broker) as other:
+        for answer in (signed(client, 319, {}), other.ask(26)):
+            assert answer.code == 0
+            assert b"innerClientAuthenticationCredentials=******" in answer.body
+            assert b"hush" not in answer.body
+    for server in pair:
+        assert "hush" not in server.log()
+
+
+def tianzhou(*words: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [server_process.TIANZHOU, *words], env=os.environ | environment, text=True, timeout=60,
+        stdin=subprocess.DEVNULL, capture_output=True,
+    )  # fmt: skip
+
+
+def topics(pair: Pair) -> list[str]:
+    with RawClient(pair.names.nameserver) as client:
+        return json.loads(client.ask(206).body)["topicList"]
+
+
+def test_s31_commands_sign_with_what_the_environment_says(pair: Pair) -> None:
+    at = ("-n", pair.names.nameserver)
+    assert tianzhou("topic", "create", "Short", *at, environment={}).returncode == 0
+    refused = tianzhou("topic", "delete", "Short", "--yes", *at, environment={})
+    assert refused.returncode == 5
+    assert "TIANZHOU_CREDENTIALS" in refused.stderr
+    assert "Short" in topics(pair)  # its route is left
+    ours = {"TIANZHOU_CREDENTIALS": PAIR}
+    done = tianzhou("topic", "delete", "Short", "--yes", *at, environment=ours)
+    assert done.returncode == 0, done.stderr
+    assert "Short" not in topics(pair)
+    drained = tianzhou("broker", "drain", *at, "--timeout", "20", environment={})
+    assert drained.returncode == 0, drained.stderr  # the broker itself tells, and signs
+    assert tianzhou("broker", "drain", "--undo", *at, environment={}).returncode == 0
+    odd = tianzhou("topic", "list", *at, environment={"TIANZHOU_CREDENTIALS": "hush-hush"})
+    assert odd.returncode == 2
+    assert "TIANZHOU_CREDENTIALS: credentials are written" in odd.stderr
+    assert "hush" not in odd.stderr
+
+
+def test_s31_the_doctor_names_a_broker_that_is_refused(pair: Pair, tmp_path: Path) -> None:
+    settings = tmp_path / "broker.conf"
+    settings.write_text(
+        'brokerName=left-out\ncluster_credentials={"accessKey":"x","secretKey":"y"}'
+    )
+    ready, log = tmp_path / "ready.json", tmp_path / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [server_process.TIANZHOU, "broker", "-n", pair.names.nameserver, "-p", "0",
+             "-c", str(settings), "--data", str(tmp_path / "data"), "--no-http",
+             "--ready-file", str(ready)],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        )  # fmt: skip
+    try:
+        wait_until(lambda: "registration.failed" in log.read_text(), within_s=30, what="it tells")
+        assert "cluster_credentials" in log.read_text()
+        told = tianzhou("doctor", "-n", pair.names.nameserver, "--observe", "0", "--json",
+                        environment={})  # fmt: skip
+        assert told.returncode == 6, told.stderr
+        (row,) = [
+            row for row in json.loads(told.stdout)["findings"] if row["about"] == "broker left-out"
+        ]
+        assert row["level"] == "problem"
+        assert "it is signed as 'x', not as the cluster" in row["said"]
+        assert "innerClientAuthenticationCredentials" in row["mend"]
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "names_it"), [({}, True), ({"TIANZHOU_CREDENTIALS": PAIR}, False)]
+)
+def test_s31_the_line_of_what_is_exposed_names_it(
+    tmp_path: Path, environment: dict[str, str], names_it: bool
+) -> None:
+    log, ready = tmp_path / "log", tmp_path / "ready.json"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [server_process.TIANZHOU, "up", "--host", "0.0.0.0", "--ephemeral", "--no-http",
+             "--nameserver-port", "0", "--broker-port", "0", "--ready-file", str(ready)],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=os.environ | environment,
+        )  # fmt: skip
+    try:
+        wait_until(ready.exists, within_s=30, what="it serves")
+        (line,) = [row for row in log.read_text().splitlines() if "can be reached" in row]
+        assert ("register a broker and draw clients to it" in line) is names_it
+        port = json.loads(ready.read_text())["nameserver"].rpartition(":")[2]
+        with RawClient(f"127.0.0.1:{port}") as client:
+            assert b"broker-a" in client.ask(106).body  # its own broker signs
+            assert client.ask(103, IDENTITY, EMPTY).code == (0 if names_it else NO_PERMISSION)
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0

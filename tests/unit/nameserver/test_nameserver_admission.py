@@ -1,0 +1,133 @@
+"""With a pair of the cluster, only who signs with it changes anything."""
+
+import json
+
+import pytest
+from name_desk import Desk, body_of, identity
+from registering import FakePeer, topic
+
+from tianzhou.base.errors import UsageError
+from tianzhou.nameserver.admission import REMEMBERED_S
+from tianzhou.nameserver.config import NameServerConfig
+from tianzhou.nameserver.handlers import CHANGES, LOOKS
+from tianzhou.wire._generated_codes import SERVED_BY_NAMESERVER, RequestCode
+from tianzhou.wire.registration import REFUSED_BROKERS
+from tianzhou.wire.signing import Credentials
+
+PAIR = '{"accessKey":"cluster","secretKey":"hush"}'
+OURS = Credentials(access_key="cluster", secret_key="hush")
+BODY = body_of(topic("T"), topic("U"))
+NAMED = identity(haServerAddr="10.0.0.1:10912")
+
+LOOKING = {
+    RequestCode.GET_KV_CONFIG,
+    RequestCode.GET_KVLIST_BY_NAMESPACE,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC,
+    RequestCode.GET_BROKER_CLUSTER_INFO,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    RequestCode.GET_TOPICS_BY_CLUSTER,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+    RequestCode.GET_UNIT_TOPIC_LIST,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+    RequestCode.GET_NAMESRV_CONFIG,
+    RequestCode.GET_BROKER_MEMBER_GROUP,
+}
+"""Said once more, so that nobody moves one over without thinking."""
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk(NameServerConfig(cluster_credentials=PAIR))
+
+
+def refused(desk: Desk) -> dict[str, str]:
+    reply = desk.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": REFUSED_BROKERS})
+    return json.loads(reply.body)["table"]
+
+
+def test_what_does_not_look_changes_something() -> None:
+    assert LOOKS.keys() == LOOKING
+    assert CHANGES.keys() == SERVED_BY_NAMESERVER - LOOKING
+
+
+@pytest.mark.parametrize("code", sorted(CHANGES))
+def test_whatever_changes_something_asks_first(desk: Desk, code: RequestCode) -> None:
+    assert desk.refusal(code, {}) == 16
+    assert desk.refusal(code, Credentials(access_key="cluster", secret_key="other").sign({})) == 16
+
+
+@pytest.mark.parametrize(
+    ("ext", "body", "reason"),
+    [
+        (NAMED, BODY, "it is not signed"),
+        (NAMED | {"AccessKey": "", "Signature": ""}, BODY, "it is not signed"),
+        (Credentials(access_key="x", secret_key="hush").sign(NAMED, BODY), BODY, "as 'x'"),
+        (Credentials(access_key="cluster", secret_key="y").sign(NAMED, BODY), BODY, "wrong"),
+        (OURS.sign(NAMED, BODY), BODY + b" ", "wrong"),
+        (OURS.sign(NAMED, BODY) | {"brokerAddr": "10.6.6.6:1"}, BODY, "wrong"),
+        (OURS.sign(NAMED, BODY) | {"Signature": "é"}, BODY, "wrong"),
+    ],
+    ids=["bare", "cpp", "stranger", "secret", "body", "field", "letters"],
+)
+def test_a_registration_that_is_not_the_clusters(
+    desk: Desk, ext: dict[str, str], body: bytes, reason: str
+) -> None:
+    assert desk.refusal(RequestCode.REGISTER_BROKER, ext, body) == 16
+    assert desk.state.routes.broker_count == 0
+    assert reason in refused(desk)["broker-a"]
+    assert desk.events == ["request.refused"]
+
+
+def test_a_signed_one_is_taken_and_ends_the_talk(desk: Desk) -> None:
+    assert desk.refusal(RequestCode.REGISTER_BROKER, NAMED, BODY) == 16
+    desk.ask(RequestCode.REGISTER_BROKER, OURS.sign(NAMED, BODY), BODY)
+    assert desk.route()["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911"}
+    assert desk.refusal(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": REFUSED_BROKERS}) == 22
+    assert desk.events == ["request.refused", "broker.registered"]
+
+
+def test_one_that_tries_again_is_told_once_and_forgotten_when_it_stops(desk: Desk) -> None:
+    for _ in range(3):
+        assert desk.refusal(RequestCode.REGISTER_BROKER, NAMED, BODY) == 16
+    assert desk.events == ["request.refused"]
+    assert refused(desk) == {"broker-a": "10.0.0.1:10911, from 10.0.0.9:5000: it is not signed"}
+    desk.clock.advance(seconds=REMEMBERED_S)
+    assert desk.refusal(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": REFUSED_BROKERS}) == 22
+
+
+def test_few_are_remembered_and_their_names_are_short(desk: Desk) -> None:
+    for number in range(100):
+        name = f"{number:03}" + "x" * 10_000
+        assert desk.refusal(RequestCode.REGISTER_BROKER, identity(brokerName=name)) == 16
+    names = list(refused(desk))
+    assert [name[:3] for name in names] == [f"{number:03}" for number in range(84, 100)]
+    assert max(map(len, names)) == 128
+
+
+def test_nobody_puts_anything_among_the_refused(desk: Desk) -> None:
+    put = OURS.sign({"namespace": REFUSED_BROKERS, "key": "k", "value": "v"})
+    assert desk.refusal(RequestCode.PUT_KV_CONFIG, put) == 29
+
+
+def test_the_pair_is_not_shown_and_not_changed(desk: Desk) -> None:
+    shown = desk.ask(RequestCode.GET_NAMESRV_CONFIG).body
+    assert b"innerClientAuthenticationCredentials=******\n" in shown
+    assert b"hush" not in shown
+    for name in (b"cluster_credentials", b"innerClientAuthenticationCredentials"):
+        body = name + b"="
+        assert desk.refusal(RequestCode.UPDATE_NAMESRV_CONFIG, OURS.sign({}, body), body) == 16
+    body = b"enableTopicList=false"
+    desk.ask(RequestCode.UPDATE_NAMESRV_CONFIG, OURS.sign({}, body), body)
+    assert desk.refusal(RequestCode.UPDATE_NAMESRV_CONFIG, {}, body) == 16
+
+
+def test_without_a_pair_everybody_may() -> None:
+    desk = Desk()
+    desk.ask(RequestCode.REGISTER_BROKER, NAMED, BODY, peer=FakePeer())
+    assert desk.state.routes.broker_count == 1
+
+
+def test_a_pair_that_is_none_stops_the_start() -> None:
+    with pytest.raises(UsageError, match="credentials are written"):
+        Desk(NameServerConfig(cluster_credentials="cluster:hush"))
