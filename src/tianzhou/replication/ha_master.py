@@ -199,6 +199,13 @@ class HaMaster:
         for connection in tuple(self.connections):
             connection.tick(now_s)
 
+    def forget_earlier(self, newest: "_Connection") -> None:
+        """A slave is back before we noticed that it was gone. It is one copy, not two."""
+        for other in tuple(self.connections):
+            if other is not newest and other.slave and other.slave == newest.slave:
+                self.connections.discard(other)
+                other.drop()
+
     def acked(self) -> None:
         """A slave reported: see whether enough of them hold more now."""
         acks = sorted(
@@ -244,6 +251,12 @@ class _Connection(asyncio.Protocol):
         self.session: MasterSession | None = None
         self.remote = ""
 
+    @property
+    def slave(self) -> str:
+        """Where it serves clients, which no other does; nothing if it did not say."""
+        hello = self.session.hello if self.session is not None else None
+        return hello.address if hello is not None else ""
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         made = self._transport = cast("asyncio.Transport", transport)
         peer = made.get_extra_info("peername") or ("", 0)
@@ -272,6 +285,7 @@ class _Connection(asyncio.Protocol):
             return
         if session.is_streaming and not was_streaming:
             self._note("slave.streaming", start=int(session.sent))
+            self._master.forget_earlier(self)
         if session.is_streaming and (not was_streaming or session.acked > acked):
             self._master.acked()
         self.pump()
