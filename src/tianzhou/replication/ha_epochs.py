@@ -37,16 +37,23 @@ def first(token: str) -> Marks:
 def appointed(marks: Marks, end: PhysicalOffset, *, token: str, above: int = 0) -> Marks:
     """A new master whose log ends here: its epoch is later than all it knows, and than `above`."""
     epoch = max([above, *(mark.epoch for mark in marks)]) + 1
-    return (*known_at(marks, end), Mark(epoch=epoch, run=0, start=end, token=token))
+    return (*_written(marks, end), Mark(epoch=epoch, run=0, start=end, token=token))
 
 
 def restarted(marks: Marks, end: PhysicalOffset, *, token: str) -> Marks:
     """The same master after a crash: it may have lost what others have."""
     last = marks[-1]
     return (
-        *known_at(marks, end),
+        *_written(marks, end),
         Mark(epoch=last.epoch, run=last.run + 1, start=end, token=token),
     )
+
+
+def _written(marks: Marks, end: PhysicalOffset) -> Marks:
+    """The marks of who wrote something that is there. Others part from the new mark at the same
+    place as they would from theirs; a master that crashes again and again must not fill the
+    greeting with them. The first stays: it says whose log this is."""
+    return (*marks[:1], *(mark for mark in marks[1:] if mark.start < end))
 
 
 def known_at(marks: Sequence[Mark], end: int) -> Marks:

@@ -56,6 +56,20 @@ def test_marks_of_bytes_that_never_came_do_not_count() -> None:
     assert epoch_of(appointed(first("a"), PhysicalOffset(0), token="x", above=9)) == 10
 
 
+def test_crashes_in_which_nothing_was_written_leave_one_mark() -> None:
+    """A greeting has room for some hundred marks: a master may crash more often than that."""
+    begun = found = restarted(first("aa"), PhysicalOffset(100), token="t0")
+    for crash in range(2000):
+        found = restarted(found, PhysicalOffset(100), token=f"t{crash}")
+    assert len(found) == 2
+    assert found[-1].run == 2001
+    # Who got something of a run that was lost parts from this log where it began.
+    assert parting(begun, 150, found) == 100
+    assert parting(first("aa"), 150, found) == 100
+    lost_all = restarted(first("aa"), PhysicalOffset(0), token="t1")
+    assert parting(first("aa"), 150, lost_all) == 0
+
+
 @given(
     common=st.lists(st.integers(1, 20), max_size=4),
     mine=st.lists(st.integers(1, 20), max_size=3),
