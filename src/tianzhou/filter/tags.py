@@ -7,7 +7,7 @@ whose tag has the hash of another. The client compares the tags themselves.
 from dataclasses import dataclass
 from typing import Final
 
-from tianzhou.base.java import string_hash, to_int32
+from tianzhou.base.java import string_hash
 from tianzhou.filter.errors import FilterError
 
 ALL: Final = "*"
@@ -21,15 +21,7 @@ class TagFilter:
     is_all: bool
     tags: frozenset[str]
     codes: frozenset[int]
-    """Java's hash codes of the tags, signed 32 bits."""
-
-    def accepts_code(self, tags_code: int) -> bool:
-        """What the broker asks. The consume queue keeps the code in 64 bits."""
-        return self.is_all or to_int32(tags_code) in self.codes
-
-    def accepts_tag(self, tag: str | None) -> bool:
-        """What the client asks. A message without a tag is for subscribers of everything."""
-        return self.is_all or tag in self.tags
+    """Java's hash codes of the tags, signed, as the consume queue keeps them."""
 
 
 EVERYTHING: Final = TagFilter(is_all=True, tags=frozenset(), codes=frozenset())

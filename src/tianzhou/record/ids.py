@@ -86,12 +86,6 @@ def offset_id(store_host: Bytes, physical_offset: int) -> str:
     return f"{store_host.hex().upper()}{physical_offset & 0xFFFF_FFFF_FFFF_FFFF:016X}"
 
 
-def encode_offset_id(host: tuple[str, int], physical_offset: PhysicalOffset) -> str:
-    if not 0 <= physical_offset < 1 << 63:
-        raise UsageError(f"physical offset {physical_offset} is outside 0 to 2**63 - 1")
-    return offset_id(encode_host(host), physical_offset)
-
-
 def decode_offset_id(text: str) -> OffsetId:
     """Where a message is stored. Raises UsageError for text that is not an offset id."""
     data = _maybe_hex(text)

@@ -123,19 +123,6 @@ class ConsumeQueue:
                 high = middle
         return low
 
-    def check_order(self) -> bool:
-        """Whether every unit is written and each points behind the one before."""
-        at, previous_end = self.first, -1
-        while at < self.written:
-            count = min(4096, self.written - at)
-            for offset, size, _ in UNIT.iter_unpack(self.read(at, count)):
-                if size != MISSING_SIZE:
-                    if size <= 0 or offset < previous_end:
-                        return False
-                    previous_end = offset + size
-            at = QueueOffset(at + count)
-        return True
-
     # Writing
 
     def append(self, first: QueueOffset, units: bytes) -> None:

@@ -17,7 +17,7 @@ from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.base.probe import Histogram
 from tianzhou.store.checkpoint import Checkpoint, CheckpointFile
 from tianzhou.store.commit_log import CommitLog
-from tianzhou.store.config import PAGE, FlushMode, StoreConfig
+from tianzhou.store.config import PAGE, StoreConfig
 from tianzhou.store.errors import StoreFenced
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
@@ -169,7 +169,6 @@ class FlushThread:
     ) -> None:
         self._flusher = flusher
         self._log = log
-        self._sync_mode = config.flush_mode is FlushMode.SYNC
         self._pace = Pace(
             config.flush_interval_ms / 1000,
             config.flush_pages_min,

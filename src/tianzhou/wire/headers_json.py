@@ -19,7 +19,7 @@ import msgspec
 from tianzhou.base.kinds import Bytes
 from tianzhou.wire.errors import CannotEncode, HeaderError
 from tianzhou.wire.fields import ExtFields, Int32
-from tianzhou.wire.header import Header, Language, SerialiseType, language_of
+from tianzhou.wire.header import Header, SerialiseType, language_of
 
 Fields = TypeVar("Fields", bound=ExtFields)
 
@@ -118,10 +118,6 @@ class TypedHeader(msgspec.Struct, Generic[Fields], frozen=True, gc=False, rename
     flag: Int32 = 0
     version: Int32 = 0
     language: str | int | None = None
-
-    @property
-    def language_code(self) -> Language:
-        return language_of(self.language)
 
 
 class HeaderReader(Generic[Fields]):

@@ -76,7 +76,6 @@ class BrokerMemberGroupAnswer(msgspec.Struct, frozen=True, kw_only=True, rename=
 
 _ROUTE: Final = BodyReader(TopicRouteData)
 _CLUSTER: Final = BodyReader(ClusterTable)
-_MEMBERS: Final = BodyReader(BrokerMemberGroupAnswer)
 
 
 def decode_route(data: Bytes) -> TopicRouteData:
@@ -85,10 +84,6 @@ def decode_route(data: Bytes) -> TopicRouteData:
 
 def decode_cluster_table(data: Bytes) -> ClusterTable:
     return _CLUSTER.read(data)
-
-
-def decode_member_group(data: Bytes) -> BrokerMemberGroup:
-    return _MEMBERS.read(data).broker_member_group
 
 
 def encode_routes(body: TopicRouteData | ClusterTable | BrokerMemberGroupAnswer) -> bytes:

@@ -46,7 +46,6 @@ def test_units_stand_at_their_rank_in_memory_and_in_files(tmp_path: Path) -> Non
         "00000000000000000000", "00000000000000000200", "00000000000000000400",
     ]  # fmt: skip
     assert queue.unit(27).tags_code == 27
-    assert queue.check_order()
     assert ranks(reload(queue, tmp_path)) == list(range(28))
 
 
@@ -55,7 +54,6 @@ def test_a_gap_is_marked(tmp_path: Path) -> None:
     queue.append(QueueOffset(0), units(0, 2))
     queue.append(QueueOffset(5), units(5, 2))
     assert ranks(queue) == [0, 1, -1, -1, -1, 5, 6]
-    assert queue.check_order()
     assert ranks(reload(queue, tmp_path)) == [0, 1, -1, -1, -1, 5, 6]
 
 

@@ -40,17 +40,13 @@ def test_a_route_of_an_old_java_name_server_is_read() -> None:
     assert route.order_topic_conf == "b:8"
 
 
-def test_clusters_and_members_are_read_with_bare_keys() -> None:
+def test_clusters_are_read_with_bare_keys() -> None:
     table = routes.decode_cluster_table(
         b'{"brokerAddrTable":{"b":{"brokerAddrs":{0:"h:1"},"brokerName":"b","cluster":"c"}},'
         b'"clusterAddrTable":{"c":["b"]}}'
     )
     assert table.broker_addr_table["b"].broker_addrs == {0: "h:1"}
     assert routes.decode_cluster_table(routes.encode_routes(table)) == table
-    group = routes.decode_member_group(
-        b'{"brokerMemberGroup":{"brokerAddrs":{0:"h:1"},"brokerName":"b","cluster":"c"}}'
-    )
-    assert group.broker_addrs == {0: "h:1"}
 
 
 def test_topic_stats_have_queues_as_keys() -> None:
