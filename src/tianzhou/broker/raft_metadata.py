@@ -4,7 +4,8 @@ They are a topic of the broker's own that every member reads. The leader writes 
 new topics at once, so that they stand before the first message that goes to them; groups within a
 tick; offsets and the progress of delays every two seconds. Every so often, and when it begins to
 lead, it writes everything. So whoever becomes the leader knows what the last one said, in the order
-of the log, and a start reads back no further than to the last record that holds everything.
+of the log, and a start reads back no further than to the last record that holds everything. One
+such record is always in a file that does not expire next.
 
 Why not ask the leader, as slaves of a master do: what was asked for a moment before it died, and
 what became of it, would depend on who is elected. Here it is part of what is committed.
@@ -141,6 +142,8 @@ class RaftMetadata:
         self._position: int | None = None
         self._changes = 0
         self._next_s = self._whole_s = 0.0
+        self._whole_at = 0
+        """Where in the log we told everything last."""
         self.is_leading = False
 
     # Reading what a leader tells
@@ -208,13 +211,20 @@ class RaftMetadata:
         if not self.is_leading or not self._told:
             return
         now = self._tables.now()
-        if self._changes >= CHANGES_MAX or self._clock.monotonic_s() >= self._whole_s + WHOLE_S:
+        is_old = self._clock.monotonic_s() >= self._whole_s + WHOLE_S
+        if is_old or self._changes >= CHANGES_MAX or self._is_expiring():
             self._write(now, is_whole=True)
             return
         changes = {table: _changed(self._told[table], rows) for table, rows in now.items()}
         changes = {table: rows for table, rows in changes.items() if rows}
         if changes:
             self._write(changes, is_whole=False, now=now)
+
+    def _is_expiring(self) -> bool:
+        """Whether what tells everything is in the file that goes next, or gone. A member that
+        begins behind it would know of no topic, and as a leader make all others forget theirs."""
+        log = self._store.log
+        return self._whole_at < log.min_offset + log.file_bytes < log.end
 
     def tell_at_once(self) -> None:
         """A topic or a group changed: others must know before anything is sent to it."""
@@ -225,7 +235,7 @@ class RaftMetadata:
     ) -> None:
         body = zlib.compress(msgspec.json.encode((is_whole, rows)), 1)
         try:
-            self._writer.put([Entry(QUEUE, body, born_timestamp=self._clock.now_ms())])
+            put = self._writer.put([Entry(QUEUE, body, born_timestamp=self._clock.now_ms())])
         except Refused as refused:
             # Told with the next change, or by the next leader.
             log.warning("raft.metadata_waits", extra={"reason": refused.remark, "size": len(body)})
@@ -234,6 +244,7 @@ class RaftMetadata:
         self._changes = 0 if is_whole else self._changes + 1
         if is_whole:
             self._whole_s = self._clock.monotonic_s()
+            (self._whole_at,) = put.physical_offsets()
 
 
 def _changed(before: Rows, now: Rows) -> Rows:

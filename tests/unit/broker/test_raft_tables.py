@@ -150,6 +150,27 @@ def test_everything_is_told_again_after_many_changes(leader: Member, tmp_path: P
     assert follower.offsets.get("readers", "orders", 0) == CHANGES_MAX + 2
 
 
+def test_who_begins_behind_what_expired_knows_everything(leader: Member, tmp_path: Path) -> None:
+    """A member that was wiped, and is elected within the hour."""
+    leader.topics.put(TopicConfig(topic_name="orders"))
+    leader.offsets.put("readers", "orders", 0, 42)
+    leader.pass_time()
+    log = leader.store.log
+    while log.end < log.file_bytes:
+        leader.writer.put([Entry(queue_key("orders", 0), bytes(1 << 16))])
+    leader.pass_time()
+    before = told(leader)
+    leader.pass_time()
+    assert told(leader) == before, "once for each file"
+    follower = Member(tmp_path / "follower", leader.clock)
+    last = log.segments[-1]
+    follower.store.append_raw(last.start, bytes(last.view[: log.end - last.start]))
+    follower.store.dispatch_all()
+    follower.metadata.read()
+    assert follower.topics.get("orders") == leader.topics.get("orders")
+    assert follower.offsets.get("readers", "orders", 0) == 42
+
+
 MEANT = b"REAL_TOPIC\x01orders\x02REAL_QID\x010\x02"
 
 
