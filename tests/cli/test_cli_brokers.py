@@ -26,8 +26,9 @@ def test_one_broker(run: Run, mq: RunningBroker) -> None:
         assert "refused: " in run("broker", "status").out
         assert "takes no messages" in run("cluster").out
     wrong = run("broker", "status", "broker-z")
-    assert wrong.code == 2
+    assert wrong.code == 4
     assert "it knows: broker-a" in wrong.err
+    assert run("topic", "create", "pears", "-b", "broker-z").code == 4
 
 
 def test_settings_are_shown_and_changed(run: Run) -> None:
@@ -40,6 +41,8 @@ def test_settings_are_shown_and_changed(run: Run) -> None:
         "autoCreateTopicEnable": "false"
     }
     assert run("broker", "config", "--set", "nonsense").code == 2
+    none = run("broker", "config", "--like", "zebra")
+    assert (none.code, "has 'zebra' in its name" in none.err) == (4, True)
     refused = run("broker", "config", "--set", "listenPort=1")
     assert refused.code == 5
     assert "can't be changed while the broker runs" in refused.err

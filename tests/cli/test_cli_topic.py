@@ -40,7 +40,6 @@ def test_a_topic_that_exists_is_not_made_again(run: Run) -> None:
     [
         (("create", "no spaces"), "letters, digits"),
         (("create", "orders", "-q", "0"), "at least 1"),
-        (("create", "orders", "-b", "broker-z"), "it knows: broker-a"),
         (("create", "orders", "--type", "LOUD"), "LOUD"),
         (("update", "orders"), "say what to change"),
         (("update", "orders", "--permission", "x"), "rw"),

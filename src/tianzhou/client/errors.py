@@ -2,6 +2,7 @@
 
     TianzhouError                    .retry
     ├── UsageError                   the caller broke the contract (never)
+    │   └── BrokerNotFound           no name server knows the broker that was named
     └── ClientError
         ├── ClientClosed             used after it was closed (never)
         ├── ClientBroken             a background task met an error nobody expected (never)
@@ -26,7 +27,7 @@ Loops read `retry`; they never list classes.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 from tianzhou.base.errors import Retry, TianzhouError, UsageError
@@ -34,6 +35,7 @@ from tianzhou.wire._generated_codes import ResponseCode
 
 __all__ = [
     "BadAnswer",
+    "BrokerNotFound",
     "BrokerSystemError",
     "CallTimeout",
     "ClientBroken",
@@ -128,6 +130,16 @@ class NoNameServer(ClientError):
         told = "; ".join(f"{address}: {reason}" for address, reason in failures.items())
         super().__init__(f"no name server answered: {told}")
         self.failures = failures
+
+
+class BrokerNotFound(UsageError):
+    """A broker was named that no name server knows."""
+
+    def __init__(self, names: Iterable[str], known: Iterable[str]) -> None:
+        super().__init__(
+            f"no broker {', '.join(names)} is known to the name server; it knows: "
+            f"{', '.join(known) or 'none'}"
+        )
 
 
 class TopicNotFound(ClientError):

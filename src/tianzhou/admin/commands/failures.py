@@ -4,7 +4,7 @@
     1    failed for a reason that is not below
     2    the command line, or a value in it, is wrong
     3    nobody answers: NameServer or broker
-    4    what was named does not exist: topic, group, message
+    4    what was named does not exist: topic, group, message, broker
     5    a broker refused
     6    `tianzhou doctor` found something that does not work
     130  interrupted
@@ -17,12 +17,15 @@ import errno
 import os
 import re
 from collections.abc import Iterable
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
 from tianzhou.admin.commands.output import plain
 from tianzhou.base.errors import TianzhouError, UsageError
+
+if TYPE_CHECKING:
+    from tianzhou.client.errors import SendFailed
 
 CHARS_MAX: Final = 2_000
 """An error may quote what a stranger sent."""
@@ -58,15 +61,14 @@ def not_found(what: str) -> Failure:
 
 def failure_of(error: TianzhouError | OSError) -> Failure:
     """The same as a sentence, a next step and an exit code."""
-    if isinstance(error, UsageError):
-        return Failure(str(error), ExitCode.WRONG_USE)
     if isinstance(error, OSError):
-        if error.errno == errno.EADDRINUSE:
-            told = error.strerror or str(error)
-            return Failure(f"{told}; stop what runs there, or give another port, 0 for any")
-        return Failure(str(error))
+        return _failure_of_system(error)
     from tianzhou.client import errors
 
+    if isinstance(error, errors.BrokerNotFound):
+        return Failure(f"{error}; `tianzhou cluster` shows them", ExitCode.NOT_FOUND)
+    if isinstance(error, UsageError):
+        return Failure(str(error), ExitCode.WRONG_USE)
     if isinstance(error, errors.NoNameServer):
         return Failure(
             f"no NameServer answers: {_reasons(error.failures.values())}; is one running there? "
@@ -88,10 +90,13 @@ def failure_of(error: TianzhouError | OSError) -> Failure:
     if isinstance(error, errors.TopicNotExist | errors.QueryNotFound):
         return Failure(str(error), ExitCode.NOT_FOUND)
     if isinstance(error, errors.NoRoute | errors.Unreachable | errors.ConnectionLost
-                  | errors.CallTimeout | errors.SendTimeout):  # fmt: skip
-        return Failure(f"{error}; `tianzhou doctor` says why", ExitCode.UNREACHABLE)
+                  | errors.CallTimeout):  # fmt: skip
+        return Failure(f"{_in_words(str(error))}; `tianzhou doctor` says why", ExitCode.UNREACHABLE)
     if isinstance(error, errors.SendFailed):
-        return Failure(f"{error}; `tianzhou doctor -t {error.topic}` says why", ExitCode.REFUSED)
+        return Failure(
+            f"{_in_words(str(error))}; `tianzhou doctor -t {error.topic}` says why",
+            ExitCode.UNREACHABLE if _is_unanswered(error) else ExitCode.REFUSED,
+        )
     if isinstance(error, errors.RequestCodeNotSupported):
         return Failure(
             f"{error}; is this the port of a NameServer, and of a broker that can do it? "
@@ -103,6 +108,26 @@ def failure_of(error: TianzhouError | OSError) -> Failure:
     return Failure(str(error))
 
 
+def _failure_of_system(error: OSError) -> Failure:
+    if error.errno == errno.EADDRINUSE:
+        told = error.strerror or str(error)
+        return Failure(f"{told}; stop what runs there, or give another port, 0 for any")
+    return Failure(str(error))
+
+
+def _is_unanswered(error: "SendFailed") -> bool:
+    """Whether no broker was there to say no."""
+    from tianzhou.client.errors import CallTimeout, ConnectionLost, NoRoute, Unreachable
+
+    silent = (CallTimeout, ConnectionLost, NoRoute, Unreachable)
+    return all(isinstance(one.error, silent) for one in error.tries)
+
+
 def _reasons(failures: Iterable[str]) -> str:
-    """Each names its address. In words, without the numbers of the system."""
-    return "; ".join(_ERRNO.sub(lambda found: os.strerror(int(found[1])), one) for one in failures)
+    """Each names its address."""
+    return "; ".join(map(_in_words, failures))
+
+
+def _in_words(reason: str) -> str:
+    """Without the numbers of the system."""
+    return _ERRNO.sub(lambda found: os.strerror(int(found[1])), reason)

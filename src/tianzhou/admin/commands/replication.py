@@ -89,7 +89,9 @@ def promote(session: Session, name: str, broker_id: int | None, switch: bool, ye
     """
     places = [place for place in session.admin.brokers.all() if place.name == name]
     if not places:
-        raise not_found(f"the NameServer knows no broker {name}")
+        raise not_found(
+            f"the NameServer knows no broker {name}; `tianzhou cluster` shows those it knows"
+        )
     looks = {
         address: look
         for place in places

@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.core.admin_results import BrokerPlace
 from tianzhou.client.core.pulling import PullAnswer, read_answer, records_of
 from tianzhou.client.core.routing import MASTER, TopicRoute
-from tianzhou.client.errors import NoRoute, remote_error
+from tianzhou.client.errors import BrokerNotFound, NoRoute, remote_error
 from tianzhou.record.message import MessageView
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import OffsetResponse, PullMessageRequest
@@ -54,10 +53,7 @@ class AdminCalls:
             return known
         missing = [name for name in names if name not in known]
         if missing:
-            raise UsageError(
-                f"no broker {', '.join(missing)} is known to the name server; it knows: "
-                f"{', '.join(known)}"
-            )
+            raise BrokerNotFound(missing, known)
         return {name: known[name] for name in names}
 
     async def topics(self) -> tuple[str, ...]:

@@ -4,14 +4,20 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from tianzhou.base.errors import TianzhouError, UsageError
+from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import Bytes
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.aio.admin_timers import WaitingTimer
 from tianzhou.client.aio.admin_transactions import PendingTransaction
 from tianzhou.client.core.admin_results import LATEST, BrokerPlace
 from tianzhou.client.core.looks import Looked, groups_together, topics_together
-from tianzhou.client.errors import GroupNotExist, NoRoute, TopicNotExist, TopicNotFound
+from tianzhou.client.errors import (
+    BrokerNotFound,
+    GroupNotExist,
+    NoRoute,
+    TopicNotExist,
+    TopicNotFound,
+)
 from tianzhou.record.message import MessageView, decode_all
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import (
@@ -169,9 +175,7 @@ class Looks:
 def _known(name: str, places: Iterable[BrokerPlace]) -> BrokerPlace:
     known = {place.name: place for place in places}
     if name not in known:
-        raise UsageError(
-            f"no broker {name} is known to the name server; it knows: {', '.join(known) or 'none'}"
-        )
+        raise BrokerNotFound([name], known)
     return known[name]
 
 
