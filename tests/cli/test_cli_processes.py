@@ -113,6 +113,92 @@ def test_watching_goes_on_until_it_is_interrupted(run: Run, mq: RunningBroker) -
     assert [rows[0]["topic"] for rows in first] == ["orders"] * 3
 
 
+def test_watching_prints_where_there_is_no_terminal(run: Run, mq: RunningBroker) -> None:
+    """Each look below the last one: `tianzhou topic list -w | head` must show something."""
+    run("topic", "create", "orders", "-q", "1")
+    arguments = [TIANZHOU, "topic", "list", "-n", mq.nameserver, "-w", "--every", "0.1"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        looks = 0
+        while looks < 2:
+            looks += process.stdout.readline().startswith(" orders ")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+
+
+def test_who_watches_or_tails_outlives_a_restart(run: Run, mq: RunningBroker) -> None:
+    """That nobody answers is told, and looking goes on."""
+    run("topic", "create", "orders", "-q", "1")
+    run("produce", "orders", stdin="first\n")
+    to = ("-n", mq.nameserver)
+    watch = [TIANZHOU, "broker", "status", *to, "--json", "-w", "--every", "0.1"]
+    tail = [TIANZHOU, "consume", "orders", *to, "--from", "first", "--format", "body"]
+    with piped(watch) as watching, piped(tail) as tailing:
+        for process, first in ((watching, '{"broker"'), (tailing, "first")):
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith(first)
+        mq.stop()
+        for process in (watching, tailing):
+            assert process.stderr is not None
+            assert "`tianzhou doctor` says why" in process.stderr.readline()
+        mq.start()
+        run("produce", "orders", stdin="second\n")
+        for process, word in ((watching, '"sent_today": 1'), (tailing, "second")):
+            assert process.stdout is not None
+            while word not in (line := process.stdout.readline()):
+                assert line, f"{word} did not come"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+
+
+def test_what_goes_wrong_is_told_while_lines_still_come(run: Run, mq: RunningBroker) -> None:
+    """As in `tail -f log | tianzhou produce`: not only when there are no more lines."""
+    run("topic", "create", "orders", "-q", "1")
+    with piped([TIANZHOU, "produce", "orders", "-n", mq.nameserver]) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write("first\n")
+        process.stdin.flush()
+        mq.wait_until(lambda: mq.stored("orders"), what="the first message")
+        mq.kill()
+        deadline = time.monotonic() + 60
+        while process.poll() is None:
+            assert time.monotonic() < deadline, "it reads on, though nothing can be sent"
+            with suppress(BrokenPipeError):
+                process.stdin.write("another\n")
+                process.stdin.flush()
+            time.sleep(0.05)
+        said = process.stderr.read()
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+    assert process.returncode == 3, said
+    assert "1 messages were sent before" in said
+    assert "Connection refused" in said
+
+
+def piped(arguments: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_a_question_is_interrupted_or_unanswered(run: Run, mq: RunningBroker) -> None:
+    run("topic", "create", "orders", "-q", "1")
+    arguments = [TIANZHOU, "topic", "delete", "orders", "-n", mq.nameserver]
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.read(len("Delete topic")) == "Delete topic"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    unanswered = run("topic", "delete", "orders")
+    assert (unanswered.code, "--yes" in unanswered.err) == (1, True)
+    assert run("topic", "delete", "orders", stdin="n\n").code == 1
+    assert run("topic", "show", "orders").code == 0, "it is still there"
+    assert run("topic", "delete", "orders", stdin="y\n").code == 0
+
+
 def on_a_screen(arguments: list[str]) -> tuple[str, str]:
     """What a command prints and what it draws beside that, each on a terminal of 80 columns."""
     with ThreadPoolExecutor(2) as pool:

@@ -71,6 +71,13 @@ def test_json_lines_go_round(run: Run, mq: RunningBroker) -> None:
         ('{"body": "x", "properties": {"TAGS": "a"}}', "reserved"),
         ('{"body": "x", "tags": 5}', "is not text"),
         ('{"body": ""}', "empty"),
+        ('{"body": null}', "body and body_base64"),
+        ('{"body_base64": null}', "body and body_base64"),
+        ('{"body": "x", "delay_s": [1]}', "delay_s [1] is not a number"),
+        ('{"body": "x", "delay_s": 1e400}', "delay_s inf is no length of time"),
+        ('{"body": "x", "deliver_ms": {}}', "deliver_ms {} is not a number"),
+        ('{"body": "x", "deliver_ms": true}', "deliver_ms True is not a number"),
+        ('{"body": "x", "deliver_ms": 1e30}', "deliver_ms 1e+30 is no moment"),
     ],
 )
 def test_a_bad_line_is_named(run: Run, mq: RunningBroker, line: str, told: str) -> None:

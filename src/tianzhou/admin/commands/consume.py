@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tianzhou.admin.commands import message_facts, output
+from tianzhou.admin.commands.failures import ExitCode, failure_of
 from tianzhou.admin.commands.moments import moment
 from tianzhou.admin.commands.session import Session, asking, topic_name
+from tianzhou.base.errors import TianzhouError
 
 if TYPE_CHECKING:
+    from tianzhou.client.aio.pull_consumer import PullResult
     from tianzhou.client.core.received import ReceivedMessage
     from tianzhou.client.core.subscription import Sql92
     from tianzhou.client.sync.pull_consumer import PullConsumer
@@ -99,16 +102,18 @@ def _look(
     session: Session, topic: str, start: str | int, wanted: "str | Sql92", *, until_end: bool,
     idle_s: float | None,
 ) -> "Batches":  # fmt: skip
-    """Every queue in turn, with pauses that grow while nothing comes."""
+    """Every queue in turn, with pauses that grow while nothing comes. A tail goes on when a broker
+    was restarted; who asked for an end is told that there will be none."""
     from tianzhou.client.sync.pull_consumer import PullConsumer
 
+    is_tail = not until_end and idle_s is None
     with PullConsumer(READER, nameserver=session.nameserver) as consumer:
         at = {queue: _begin(consumer, queue, start) for queue in consumer.queues(topic)}
         pause_s, heard_s = PAUSE_MIN_S, monotonic()
         while True:
             is_end = is_quiet = True
             for queue, offset in at.items():
-                found = consumer.pull(queue, offset, count_max=PULL_COUNT, expression=wanted)
+                found = _pull(consumer, queue, offset, wanted, again=is_tail)
                 at[queue] = found.next_offset
                 is_end &= found.next_offset >= found.end
                 is_quiet &= found.next_offset == offset
@@ -120,6 +125,25 @@ def _look(
             if is_quiet:
                 sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S) if is_quiet else PAUSE_MIN_S
+
+
+def _pull(
+    consumer: "PullConsumer", queue: "MessageQueue", offset: int, wanted: "str | Sql92",
+    *, again: bool,
+) -> "PullResult":  # fmt: skip
+    """What is there from the offset on. With `again` it is asked until somebody answers."""
+    told = False
+    while True:
+        try:
+            return consumer.pull(queue, offset, count_max=PULL_COUNT, expression=wanted)
+        except TianzhouError as error:
+            failure = failure_of(error)
+            if not again or failure.exit_code != ExitCode.UNREACHABLE:
+                raise
+            if not told:
+                click.echo(f"{failure.message}; waiting for it", err=True)
+            told = True
+            sleep(PAUSE_MAX_S)
 
 
 def _begin(consumer: "PullConsumer", queue: "MessageQueue", start: str | int) -> int:

@@ -90,4 +90,4 @@ def view_one(found: dict[str, Any]) -> "RenderableType":
     parts = [output.pairs(facts), output.sentence(f"body, {len(body):,} bytes:")]
     text = output.body_text(body)
     lines = [body.hex(" ", 2)] if text is None else text.split("\n")
-    return output.stack(*parts, *map(output.sentence, lines))
+    return output.stack(*parts, *map(output.verbatim, lines))

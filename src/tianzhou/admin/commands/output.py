@@ -117,7 +117,7 @@ def show(view: "RenderableType") -> None:
     found = console()
     needed = Measurement.get(found, found.options.update(max_width=COLUMNS_MIN), view).maximum
     found.width = max(found.width, needed)
-    found.print(view)
+    found.print(view, crop=False)
 
 
 def listing(
@@ -139,6 +139,13 @@ def sentence(text: str) -> "Text":
     from rich.text import Text
 
     return Text(plain(text))
+
+
+def verbatim(line: str) -> "Text":
+    """A line that is broken by the terminal, if at all: what is copied from it is whole."""
+    from rich.text import Text
+
+    return Text(plain(line), no_wrap=True, overflow="ignore")
 
 
 def pairs(facts: Mapping[str, object]) -> "Table":

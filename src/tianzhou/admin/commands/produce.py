@@ -114,9 +114,13 @@ class Sending:
         try:
             for message in messages:
                 self._flying.append(producer.send_async(message))
-                if len(self._flying) >= AHEAD_MAX:
+                # Also while few are in flight: where lines come slowly, what went wrong with one
+                # is told at the next, and not at the end of them all.
+                while self._flying[0].done() or len(self._flying) >= AHEAD_MAX:
                     self._land()
                     tell(self.sent)
+                    if not self._flying:
+                        break
         finally:
             while self._flying:
                 self._land()

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from types import UnionType
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from tianzhou.admin.commands.message_facts import SENT, TOLD
@@ -79,7 +80,7 @@ def _message(given: dict[str, Any], template: Template) -> "Message":
     if unknown:
         known = ", ".join((*SENT, *_MORE))
         raise UsageError(f"no field is called {', '.join(unknown)}; there are: {known}")
-    delay, moment = given.get("delay_s"), given.get("deliver_ms")
+    delay = _delay(given)
     return Message(
         template.topic,
         _body(given),
@@ -87,13 +88,29 @@ def _message(given: dict[str, Any], template: Template) -> "Message":
         keys=_keys(given, template),
         properties={**template.properties, **_texts(given)},
         delay_level=_typed(given, "delay_level", int, 0) or 0,
-        delay=template.delay if delay is None else timedelta(seconds=float(delay)),
-        deliver_at=None if moment is None else datetime.fromtimestamp(int(moment) / 1000, UTC),
+        delay=template.delay if delay is None else delay,
+        deliver_at=_moment(given),
         sharding_key=_typed(given, "sharding_key", str, template.sharding_key),
     )
 
 
-def _typed(given: dict[str, Any], name: str, kind: type, default: Any) -> Any:
+def _delay(given: dict[str, Any]) -> timedelta | None:
+    seconds = _typed(given, "delay_s", int | float, None)
+    try:
+        return None if seconds is None else timedelta(seconds=seconds)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"delay_s {seconds} is no length of time: {error}") from error
+
+
+def _moment(given: dict[str, Any]) -> datetime | None:
+    time_ms = _typed(given, "deliver_ms", int | float, None)
+    try:
+        return None if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"deliver_ms {time_ms} is no moment since 1970: {error}") from error
+
+
+def _typed(given: dict[str, Any], name: str, kind: type | UnionType, default: Any) -> Any:
     value = given.get(name)
     if value is None:
         return default
@@ -103,15 +120,14 @@ def _typed(given: dict[str, Any], name: str, kind: type, default: Any) -> Any:
 
 
 def _body(given: dict[str, Any]) -> bytes:
-    if ("body" in given) == ("body_base64" in given):
+    body, encoded = given.get("body"), given.get("body_base64")
+    if (body is None) == (encoded is None):
         raise UsageError("give one of body and body_base64")
-    encoded = given.get("body_base64")
     if encoded is not None:
         try:
             return base64.b64decode(encoded, validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
             raise UsageError(f"body_base64 is not base64: {error}") from error
-    body = given["body"]
     # An object as the body is what most people mean by JSON.
     return (body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)).encode()
 

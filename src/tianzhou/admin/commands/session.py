@@ -13,7 +13,6 @@ import functools
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from time import sleep
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
 
 import click
@@ -21,6 +20,7 @@ from click.shell_completion import CompletionItem
 
 from tianzhou.admin.commands import output
 from tianzhou.admin.commands.credentials import from_environment
+from tianzhou.admin.commands.failures import Failure
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -70,31 +70,19 @@ class Teller:
         """What there is, once or again and again. What `look` finds is what programs get."""
         if not self._watch:
             self._print(look(), view)
-        elif self.as_json:
-            self._repeat(lambda: output.echo_json(look()))
+            return
+        from tianzhou.admin.commands import watching
+
+        if self.as_json or not sys.stdout.isatty():
+            watching.print_again(look, lambda found: self._print(found, view), self._every_s)
         else:
-            self._live(look, view)
+            watching.draw_again(look, view, self._every_s)
 
     def _print(self, found: T, view: "Callable[[T], RenderableType]") -> None:
         if self.as_json:
             output.echo_json(found)
         else:
             output.show(view(found))
-
-    def _repeat(self, act: Callable[[], None]) -> None:
-        try:
-            while True:
-                act()
-                sys.stdout.flush()
-                sleep(self._every_s)
-        except KeyboardInterrupt:
-            return
-
-    def _live(self, look: Callable[[], T], view: "Callable[[T], RenderableType]") -> None:
-        from rich.live import Live
-
-        with Live(view(look()), console=output.console(), auto_refresh=False) as live:
-            self._repeat(lambda: live.update(view(look()), refresh=True))
 
     def done(self, facts: object, sentence: str) -> None:
         """What was done, for programs or in a sentence."""
@@ -109,8 +97,17 @@ class Teller:
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask before something that can't be undone. Programs say --yes."""
-        if not yes:
-            click.confirm(output.plain(question), abort=True, err=True)
+        if yes:
+            return
+        # Not click's, which can't tell Ctrl-C from an input that has ended.
+        click.echo(f"{output.plain(question)} [y/N]: ", nl=False, err=True)
+        answer = sys.stdin.readline()
+        if not answer:
+            raise Failure(
+                "nobody is there to answer, so nothing was done; --yes says it beforehand"
+            )
+        if answer.strip().lower() not in ("y", "yes"):
+            raise Failure("nothing was done")
 
 
 class Session(Teller):
