@@ -101,6 +101,26 @@ def test_days_that_are_too_old_go(spark: SparkSession, tmp_path: Path) -> None:
         write(table, messages(spark, rank * 2, 2, day=day), rank)
     assert table.expire("2026-11-15") == 2
     assert numbers(table, spark) == seen_by_arrow(tmp_path) == [2, 3, 4, 5]
+    assert table.state().starts == {"%DLQ%stock": {"broker-a": {"0": 1, "1": 1}}}
+    assert table.expire("2026-11-17") == 4
+    assert (
+        table.state().starts == table.state().ends == {"%DLQ%stock": {"broker-a": {"0": 3, "1": 3}}}
+    )
+
+
+def test_no_message_comes_twice(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a query that begins anew, not of a micro-batch that is repeated."""
+    table = Table(str(tmp_path))
+    write(table, messages(spark, 0, 10), 0)
+    with pytest.raises(TableError, match=(
+        r"queue 0 of %DLQ%stock on broker-a up to offset 4; those that come begin at 3, and would "
+        "be in it twice. Leave out startingOffsets"
+    )):  # fmt: skip
+        write(table, messages(spark, 6, 10), 0, query="another")
+    assert numbers(table, spark) == seen_by_arrow(tmp_path) == list(range(10))
+    rows = messages(spark, 6, 10)
+    table.write(rows, query="counts", batch=0, partition_by=PARTITIONS, is_part=True)
+    assert table.state().rows == 20
 
 
 def test_a_table_without_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -142,11 +162,27 @@ def test_states_that_nobody_shares() -> None:
     assert State().files == {}
 
 
-def test_a_table_of_an_older_version_begins_where_its_topics_did() -> None:
-    """It wrote down where queues end, and not where they begin."""
+def test_a_table_has_everything_between_two_offsets() -> None:
+    """Not across a hole, nor what retention took."""
     state = State()
-    state.add(Change(ends={"orders": {"broker-a": {"0": 5, "1": 4}}}))
-    new = {"orders": {"broker-a": {"0": 5, "2": 7}}}
-    state.add(Change(starts=new, ends={"orders": {"broker-a": {"0": 9, "2": 8}}}))
-    assert state.starts == {"orders": {"broker-a": {"0": 0, "1": 0, "2": 7}}}
-    assert state.ends == {"orders": {"broker-a": {"0": 9, "1": 4, "2": 8}}}
+
+    def take(first: int, end: int) -> None:
+        state.add(
+            Change(starts={"orders": {"a": {"0": first}}}, ends={"orders": {"a": {"0": end}}})
+        )
+
+    def has() -> tuple[int, int]:
+        return state.starts["orders"]["a"]["0"], state.ends["orders"]["a"]["0"]
+
+    take(3, 5)
+    take(5, 9)
+    assert has() == (3, 9)
+    take(12, 20)
+    assert has() == (12, 20)
+    state.add(Change(gone={"orders": {"a": {"0": 15}}}))
+    assert has() == (15, 20)
+    state.add(Change(gone={"orders": {"a": {"0": 4}}}))
+    assert has() == (15, 20)
+    state.add(Change(gone={"orders": {"a": {"0": 20}}}))
+    take(20, 21)
+    assert has() == (20, 21)

@@ -15,6 +15,7 @@ from pipelines.conftest import Place
 from spark.filling import Filling
 from spark.processes import BIN, environment
 from spark.test_restarts import KEEP_NOTHING, Start, kept_from, nameserver, start
+from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.pipeline_file import parse
 from tianzhou.spark.pipelines.running import run_to_end
 from tianzhou.spark.tables.errors import TableError
@@ -124,6 +125,64 @@ def test_an_archive_that_begins_late_hides_nothing(place: Place) -> None:
     assert sorted(row.queueOffset for row in rows) == [2] * 4 + [3] * 4
 
 
+SHORT_LIVED = """sinks:
+  - type: parquet
+    path: archive
+    date: "if({old}, DATE'2001-01-01', current_date())"
+    retention: 30d
+    compactFiles: {compact_files}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "kept"),
+    [
+        pytest.param("queueOffset < 3", 8, id="the-first"),
+        pytest.param("queueOffset IN (1, 3)", 12, id="while-the-clock-was-set-back"),
+    ],
+)
+def test_what_retention_took_from_an_archive_comes_from_the_broker(
+    place: Place, old: str, kept: int
+) -> None:
+    topic = place.topic("orders")
+    text = f"name: archive-{topic}\n" + SHORT_LIVED.format(old=old, compact_files=2)
+    pipeline = place.pipeline(text, topic)
+    for first in (0, 10):  # the second time small files are put together
+        place.send(topic, [{"n": n} for n in range(first, first + 10)])
+        place.run(pipeline)
+    assert place.table("archive").state().rows == kept
+    place.broker.create_topic(topic, queues=6)
+    place.send(topic, [{"n": n} for n in range(20, 32)])
+    (row,) = ask(place, f"SELECT count(*) c, count(DISTINCT body.n) d FROM `{topic}`")
+    assert (row.c, row.d) == (32, 32)
+    (row,) = ask(place, f"SELECT count(*) c FROM `{topic}` OFFSET BETWEEN 1 AND 3", bodies="raw")
+    assert row.c == sum(1 <= one.queue_offset <= 3 for one in place.broker.stored(topic))
+
+
+def test_an_archive_with_a_hole_hides_nothing(place: Place) -> None:
+    """Its pipeline began anew, further on."""
+    topic = place.topic("orders")
+    pipeline = place.pipeline(f"name: archive-{topic}\n{ARCHIVE}", topic)
+    place.send(topic, [{"n": n} for n in range(8)])
+    place.run(pipeline)
+    place.send(topic, [{"n": n} for n in range(8, 16)])
+    late = structs.replace(
+        pipeline, source={**pipeline.source, "startingOffsets": "latest"}, checkpoint="another"
+    )
+    place.run(late)
+    place.send(topic, [{"n": n} for n in range(16, 20)])
+    place.run(late)
+    assert place.table("archive").state().rows == 12
+    (row,) = ask(place, f"SELECT count(*) c, count(DISTINCT body.n) d FROM `{topic}`")
+    assert (row.c, row.d) == (20, 20)
+    again = structs.replace(
+        pipeline, source={**pipeline.source, "startingOffsets": "earliest"}, checkpoint="third"
+    )
+    with pytest.raises(PipelineError, match="would be in it twice"):
+        place.run(again)
+    assert place.table("archive").state().rows == 12
+
+
 def test_a_table_of_some_messages_is_no_archive(place: Place) -> None:
     topic = place.topic("orders")
     place.send(topic, ["x"], tags="paid")
@@ -166,10 +225,10 @@ def test_gaps_are_not_passed_over(place: Place) -> None:
     state = table.state()
     other = place.topic("orders", queues=1)
     place.send(other, ["x"] * 4)
-    ends = {other: state.ends[topic]}
+    starts, ends = {other: state.starts[topic]}, {other: state.ends[topic]}
     from tianzhou.spark.tables.log import Change, Log
 
-    Log(table.files).append(Change(ends=ends), 50)
+    Log(table.files).append(Change(starts=starts, ends=ends), 50)
     with pytest.raises(TableError, match=r"archive ends at 10, the broker at 4: .* made anew"):
         history(place.spark, other, place.cluster("archive"))
 

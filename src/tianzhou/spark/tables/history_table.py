@@ -1,14 +1,15 @@
 """A topic and its archive as one table: no row twice, none missing.
 
-For every queue there are two offsets, where the archive's rows begin and where they end. Rows
-between them come from the archive, which never changes, even if the broker still has them; all
-others come from the broker. If the broker has already thrown away some of those behind the archive,
-the table can't be made, and the error names what is missing. A table that has only some messages of
-its topics, or has changed them, is no archive of them, and is refused.
+For every queue there are two offsets between which the archive has every row. These come from the
+archive, which never changes, even if the broker still has them; all others that the broker has come
+from the broker. What the archive has of rows before the two offsets counts where the broker has
+none. If the broker has already thrown away some of those behind the archive, the table can't be
+made, and the error names what is missing. A table that has only some messages of its topics, or has
+changed them, is no archive of them, and is refused.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -17,6 +18,7 @@ from pyspark.sql import functions as F
 
 from tianzhou.client.errors import TopicNotFound
 from tianzhou.client.sync.brokers import Brokers
+from tianzhou.client.sync.queue_reader import QueueRange
 from tianzhou.spark import plan
 from tianzhou.spark.options import ReadOptions, read_options_of
 from tianzhou.spark.pushdown import CLOCK_MARGIN_MS
@@ -79,18 +81,19 @@ def history(spark: SparkSession, topic: str, cluster: Cluster, wanted: Range = A
         starts=plan.from_json({topic: state.starts.get(topic, {})}),
         ends=plan.from_json({topic: state.ends.get(topic, {})}),
     )
-    found: list[DataFrame] = []
+    if archived.ends and state.is_part:
+        raise TableError(
+            f"{cluster.archive} has not all messages of {topic} as they were: its pipeline has "
+            "a filter, a decoder or a step. Leave out --archive, or make an archive without"
+        )
+    live = _Live()
     if cluster.options.get("nameserver"):
-        found += _live(spark, topic, cluster, archived, wanted)
+        live = _live(topic, cluster, archived, wanted)
+    found = [_between(spark, topic, cluster, first, last) for first, last in live.ranges]
     if archived.ends:
         assert cluster.archive is not None
-        if state.is_part:
-            raise TableError(
-                f"{cluster.archive} has not all messages of {topic} as they were: its pipeline has "
-                "a filter, a decoder or a step. Leave out --archive, or make an archive without"
-            )
-        rows = Table(cluster.archive).read(spark, state)
-        found.append(rows.where(F.col("topic") == topic).select(*TOPIC))
+        rows = Table(cluster.archive).read(spark, state).where(F.col("topic") == topic)
+        found.append(_without(rows, live.before).select(*TOPIC))
     if not found:
         raise TableError(f"there is no topic {topic!r}, neither at a broker nor in an archive")
     return wanted.chosen(reduce(DataFrame.unionByName, found))
@@ -98,18 +101,24 @@ def history(spark: SparkSession, topic: str, cluster: Cluster, wanted: Range = A
 
 @dataclass(frozen=True, slots=True)
 class _Archived:
-    """Where the rows of an archive begin and end, by queue."""
+    """Between which offsets an archive has every row, by queue."""
 
     starts: plan.Offsets
-    """Tables of older versions don't know: they were taken to begin where the topic did."""
     ends: plan.Offsets
 
 
-def _live(
-    spark: SparkSession, topic: str, cluster: Cluster, archived: _Archived, wanted: Range
-) -> list[DataFrame]:
-    """What the broker has before the archive's beginning and behind its end, as far as it can be
-    wanted; nothing if only the archive knows the topic."""
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """What comes from the broker."""
+
+    ranges: Sequence[tuple[plan.Offsets, plan.Offsets]] = ()
+    before: Sequence[QueueRange] = ()
+    """What it has of what is before the archive's rows; the archive may have some of it, too."""
+
+
+def _live(topic: str, cluster: Cluster, archived: _Archived, wanted: Range) -> _Live:
+    """What the broker has before the archive's rows and behind them, as far as it can be wanted;
+    nothing if only the archive knows the topic."""
     options = _read_options(cluster, topic)
     with told(options), options.cluster.connect() as brokers:
         topics = Topics(brokers, options)
@@ -117,7 +126,7 @@ def _live(
             queues = topics.queues()
         except TopicNotFound:
             if archived.ends:
-                return []
+                return _Live()
             raise
         earliest, latest = topics.earliest(queues), topics.latest(queues)
         behind = {queue: archived.ends.get(queue, earliest[queue]) for queue in queues}
@@ -127,7 +136,16 @@ def _live(
         if plan.row_count(earliest, before):
             found.append(_narrowed(brokers, earliest, before, wanted))
     _check(behind, earliest, latest)
-    return [_between(spark, topic, cluster, first, last) for first, last in found]
+    return _Live(found, plan.ranges_of(earliest, before))
+
+
+def _without(rows: DataFrame, ranges: Sequence[QueueRange]) -> DataFrame:
+    for one in ranges:
+        is_of_queue = (F.col("brokerName") == one.queue.broker_name) & (
+            F.col("queueId") == one.queue.queue_id
+        )
+        rows = rows.where(~(is_of_queue & F.col("queueOffset").between(one.start, one.end - 1)))
+    return rows
 
 
 def _between(

@@ -11,21 +11,19 @@ holds the whole state, and older ones go.
 Invariant: a table has one writer at a time. Names of files are never used twice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from tianzhou.spark.tables.errors import TableError
 from tianzhou.spark.tables.files import Files
+from tianzhou.spark.tables.spans import QueueOffsets, beginnings, fold
 
 DIRECTORY: Final = "_tianzhou/log"
 STAGING: Final = "_tianzhou/staging"
 RECORDS_KEPT: Final = 64
 """Changes after which the state is written down again: reading a table opens at most so many."""
-
-QueueOffsets = dict[str, dict[str, dict[str, int]]]
-"""Topic to broker to queue to an offset."""
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -48,9 +46,9 @@ class State(msgspec.Struct):
     batches: dict[str, int] = {}
     """Query to the last of its micro-batches that is in."""
     starts: QueueOffsets = {}
-    """The first offset that ever was in, for tables of messages."""
+    """For tables of messages: from here on up to `ends` every one is in."""
     ends: QueueOffsets = {}
-    """The offset behind the last."""
+    """The offset behind the last that ever was in."""
     is_part: bool = False
     """Whether messages were left out or changed on the way."""
 
@@ -71,27 +69,9 @@ class State(msgspec.Struct):
         if change.query:
             self.batches[change.query] = change.batch
         self.is_part = self.is_part or change.is_part
-        if self.ends and not self.starts:
-            # Of a version that did not write down where queues begin: not where this change does.
-            fold(self.starts, _zeros(self.ends), min)
-        fold(self.starts, change.starts, min)
+        fold(self.starts, beginnings(change.starts, self.ends), max)
+        fold(self.starts, change.gone, max)
         fold(self.ends, change.ends, max)
-
-
-def fold(known: QueueOffsets, more: QueueOffsets, choose: Callable[[int, int], int]) -> None:
-    """Offsets of both, in `known`; where a queue is in both, the chosen one."""
-    for topic, brokers in more.items():
-        for broker, queues in brokers.items():
-            here = known.setdefault(topic, {}).setdefault(broker, {})
-            for queue, offset in queues.items():
-                here[queue] = choose(here.get(queue, offset), offset)
-
-
-def _zeros(offsets: QueueOffsets) -> QueueOffsets:
-    return {
-        topic: {broker: dict.fromkeys(queues, 0) for broker, queues in brokers.items()}
-        for topic, brokers in offsets.items()
-    }
 
 
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,6 +83,8 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     partitions: Sequence[str] = ()
     starts: QueueOffsets = {}
     ends: QueueOffsets = {}
+    gone: QueueOffsets = {}
+    """The offset behind the last of those that went for good."""
     is_part: bool = False
     state: State | None = None
     """Everything up to here; other fields are empty then."""

@@ -10,6 +10,7 @@ of the directory, see the same rows except while something is being moved.
 import json
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Final
 from urllib.parse import unquote
@@ -21,7 +22,8 @@ from pyspark.sql.types import StructType
 from tianzhou.spark.tables.columns import merged
 from tianzhou.spark.tables.errors import TableError
 from tianzhou.spark.tables.files import Files
-from tianzhou.spark.tables.log import STAGING, Change, DataFile, Log, QueueOffsets, State, fold
+from tianzhou.spark.tables.log import STAGING, Change, DataFile, Log, State
+from tianzhou.spark.tables.spans import QueueOffsets, fold, refuse_again
 
 _parquet: Any = import_module("pyarrow.parquet")
 _PLACE: Final = ("brokerName", "queueId", "queueOffset")
@@ -78,37 +80,51 @@ class Table:
                 f"{self.files.uri} is partitioned by {', '.join(state.partitions) or 'nothing'}; "
                 f"the pipeline says {', '.join(partition_by) or 'nothing'}: write to another table"
             )
-        prefix = f"{query[:8]}-{batch:08d}"
-        added, starts, ends = self._add_files(rows, partition_by, prefix)
+        staged = self._stage(rows, partition_by, f"{query[:8]}-{batch:08d}")
+        if not is_part:
+            refuse_again(staged.starts, state.ends, self.files.uri)
         change = Change(
-            added=added, query=query, batch=batch, schema=schema.json(),
-            partitions=list(partition_by), starts=starts, ends=ends, is_part=is_part,
+            added=self._moved(staged), query=query, batch=batch, schema=schema.json(),
+            partitions=list(partition_by), starts=staged.starts, ends=staged.ends, is_part=is_part,
         )  # fmt: skip
         self._log.append(change, number)
         self._log.settle()
 
-    def _add_files(
-        self, rows: DataFrame, partition_by: Sequence[str], prefix: str
-    ) -> tuple[list[DataFile], QueueOffsets, QueueOffsets]:
-        """The files, and where the queues in them begin and end."""
-        aside = f"{STAGING}/{uuid.uuid4().hex}"
-        rows.write.partitionBy(*partition_by).parquet(self.files.uri_of(aside))
-        added: list[DataFile] = []
-        starts: QueueOffsets = {}
-        ends: QueueOffsets = {}
-        written = [
-            one for one in self.files.files_in(aside, deep=True) if one.name.endswith(".parquet")
-        ]
-        for rank, entry in enumerate(sorted(written)):
-            directory = entry.name[len(aside) + 1 :].rpartition("/")[0]
-            with self.files.open(entry.name) as file:
-                count = _read_spans(_parquet.ParquetFile(file), directory, starts, ends)
+    def _stage(self, rows: DataFrame, partition_by: Sequence[str], prefix: str) -> "_Staged":
+        staged = _Staged(f"{STAGING}/{uuid.uuid4().hex}")
+        rows.write.partitionBy(*partition_by).parquet(self.files.uri_of(staged.aside))
+        written = self.files.files_in(staged.aside, deep=True)
+        parquet = sorted(one for one in written if one.name.endswith(".parquet"))
+        for rank, entry in enumerate(parquet):
+            directory = entry.name[len(staged.aside) + 1 :].rpartition("/")[0]
+            count = self._read_spans(entry.name, directory, staged.starts, staged.ends)
             name = f"{directory}/{prefix}-{rank}.parquet".lstrip("/")
             if count:
-                added.append(DataFile(name, count, entry.size))
-                self.files.move(entry.name, name)
-        self.files.remove_all(aside)
-        return added, starts, ends
+                staged.files[entry.name] = DataFile(name, count, entry.size)
+        return staged
+
+    def _moved(self, staged: "_Staged") -> list[DataFile]:
+        for name, file in staged.files.items():
+            self.files.move(name, file.name)
+        self.files.remove_all(staged.aside)
+        return list(staged.files.values())
+
+    def _read_spans(
+        self, name: str, directory: str, starts: QueueOffsets, ends: QueueOffsets
+    ) -> int:
+        """How many rows a file has; where its queues begin and end comes into `starts`, `ends`."""
+        topics = [unquote(part[6:]) for part in directory.split("/") if part.startswith("topic=")]
+        with self.files.open(name) as opened:
+            file = _parquet.ParquetFile(opened)
+            names = {column.name for column in file.schema_arrow}
+            if topics and names.issuperset(_PLACE):
+                found = file.read(columns=list(_PLACE)).group_by(["brokerName", "queueId"])
+                spans = found.aggregate([("queueOffset", "min"), ("queueOffset", "max")])
+                for row in spans.to_pylist():
+                    broker, queue = row["brokerName"], str(row["queueId"])
+                    fold(starts, {topics[0]: {broker: {queue: row["queueOffset_min"]}}}, min)
+                    fold(ends, {topics[0]: {broker: {queue: row["queueOffset_max"] + 1}}}, max)
+            return file.metadata.num_rows
 
     # Keeping in order
 
@@ -141,35 +157,35 @@ class Table:
         names = [file.name for file in small]
         rows = self._frame(spark, schema, names).coalesce(1)
         prefix = f"compact-{number:08d}"
-        added, _, _ = self._add_files(rows, state.partitions, prefix)
-        self._replace(names, added, number)
+        staged = self._stage(rows, state.partitions, prefix)
+        self._replace(Change(added=self._moved(staged), removed=names), number)
 
     def expire(self, first_day: str) -> int:
         """Drop the rows of days before this one; how many rows went."""
         state, number = self._log.read()
         old = [file for file in state.files.values() if _day_of(file.name) < first_day]
+        gone: QueueOffsets = {}
+        for file in old:
+            self._read_spans(file.name, file.directory, {}, gone)
         if old:
-            self._replace([file.name for file in old], [], number)
+            self._replace(Change(removed=[file.name for file in old], gone=gone), number)
         return sum(file.rows for file in old)
 
-    def _replace(self, removed: list[str], added: list[DataFile], number: int) -> None:
-        self._log.append(Change(added=added, removed=removed), number)
-        for name in removed:
+    def _replace(self, change: Change, number: int) -> None:
+        self._log.append(change, number)
+        for name in change.removed:
             self.files.remove(name)
 
 
-def _read_spans(file: Any, directory: str, starts: QueueOffsets, ends: QueueOffsets) -> int:
-    """How many rows a file has; where its queues begin and end comes into `starts` and `ends`."""
-    names = {column.name for column in file.schema_arrow}
-    topics = [unquote(part[6:]) for part in directory.split("/") if part.startswith("topic=")]
-    if topics and names.issuperset(_PLACE):
-        found = file.read(columns=list(_PLACE)).group_by(["brokerName", "queueId"])
-        spans = found.aggregate([("queueOffset", "min"), ("queueOffset", "max")])
-        for row in spans.to_pylist():
-            broker, queue = row["brokerName"], str(row["queueId"])
-            fold(starts, {topics[0]: {broker: {queue: row["queueOffset_min"]}}}, min)
-            fold(ends, {topics[0]: {broker: {queue: row["queueOffset_max"] + 1}}}, max)
-    return file.metadata.num_rows
+@dataclass(slots=True)
+class _Staged:
+    """Rows that are written aside, and where the queues in them begin and end."""
+
+    aside: str
+    files: dict[str, DataFile] = field(default_factory=dict[str, DataFile])
+    """Where a file is, and what it is going to be."""
+    starts: QueueOffsets = field(default_factory=QueueOffsets)
+    ends: QueueOffsets = field(default_factory=QueueOffsets)
 
 
 def _day_of(name: str) -> str:
