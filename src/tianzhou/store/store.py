@@ -256,9 +256,9 @@ class MessageStore(FollowingStore):
                 # A slice of nothing but halves of transactions makes nothing visible; go on.
                 if runs or self.dispatcher.position == before:
                     return runs
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise self._fence("writing queues and index", error) from error
+        except (OSError, StoreDamaged) as error:
+            if isinstance(error, StoreDamaged) or error.errno not in _FULL:
+                raise self._fence("deriving queues and index", error) from error
             self._refuse(f"no room for queues and index in {self.root}: {error}")
             return []
 

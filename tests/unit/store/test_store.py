@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import pytest
@@ -6,6 +7,7 @@ from small_store import FILE_BYTES, KEY, CalmFiles, chunk, open_store, put, read
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.record import flags
 from tianzhou.record.errors import RecordTooLarge
+from tianzhou.store import store as store_module
 from tianzhou.store.config import FlushMode
 from tianzhou.store.detect import detect
 from tianzhou.store.errors import StoreClosed, StoreFenced
@@ -183,7 +185,7 @@ def test_what_a_file_browser_leaves_is_passed_over(tmp_path: Path) -> None:
     again.close()
 
 
-def test_maintenance_saves_when_it_is_time(tmp_path: Path) -> None:
+def test_maintenance_saves_when_it_is_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     store = open_store(tmp_path, clock=clock)
     put(store, b"a")
@@ -192,6 +194,56 @@ def test_maintenance_saves_when_it_is_time(tmp_path: Path) -> None:
     clock.advance(seconds=61)
     store.maintain()
     assert store._checkpoint.current.derived == store.log.end
+    # Or when a restart would have much to scan.
+    monkeypatch.setattr(store_module, "CHECKPOINT_BYTES", 1000)
+    clock.advance(seconds=2)
+    put(store, b"b" * 500)
+    store.maintain()
+    assert store._checkpoint.current.derived < store.log.end
+    put(store, b"c" * 500)
+    store.maintain()
+    assert store._checkpoint.current.derived == store.log.end
+    store.close()
+
+
+def test_the_thread_makes_the_next_file_before_it_is_needed(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.start()
+    put(store, b"x" * (FILE_BYTES // 2))
+    deadline = time.monotonic() + 60
+    while len(list((tmp_path / "commitlog").iterdir())) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert len(store.log.segments) == 1
+    store.close()
+
+
+def test_after_files_expired_a_crash_needs_no_rebuild(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = open_store(tmp_path, clock=clock)
+    put(store, *[b"x" * 500] * 20)
+    clock.advance(hours=2)
+    put(store, b"y" * 500)
+    assert store.clean(by_hand=True) > 1
+    kept = read(store, store.min_offset(KEY))
+    store.abandon()
+    again = open_store(tmp_path, clock=clock)
+    assert again.recovered == Report()
+    assert read(again, again.min_offset(KEY)) == kept
+    again.close()
+
+
+def test_a_record_that_is_gone_before_it_was_dispatched_fences(tmp_path: Path) -> None:
+    """Otherwise nothing behind it would ever be seen, and all of it be acknowledged."""
+    store = open_store(tmp_path)
+    for _ in range(2):  # one alone would be dispatched from memory
+        store.append(chunk(b"x"))
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.write(b"!" * 8)
+    with pytest.raises(StoreFenced, match="no record where one was appended"):
+        store.dispatch()
+    with pytest.raises(StoreFenced):
+        store.append(chunk(b"y"))
     store.close()
 
 
