@@ -164,8 +164,7 @@ def _read_all(
         if segment is not None:
             at = first - segment.start
             if (
-                at + total <= log.file_bytes
-                and _is_record(segment, first, sizes[0], queue_id, start)
+                _is_record(segment, first, sizes[0], queue_id, start)
                 and _is_record(segment, offsets[-1], sizes[-1], queue_id, start + units - 1)
                 and _is_as_written(segment, at, sizes, at + total)
             ):

@@ -209,10 +209,12 @@ def test_requests_that_wait_for_the_disk() -> None:
     assert wired.link.waiting_bytes == 0
 
 
-def test_requests_of_all_peers_that_wait_for_the_disk() -> None:
+@pytest.mark.parametrize(
+    "limits", [NetLimits(all_waiting_count_max=2), NetLimits(all_waiting_bytes_max=19)]
+)
+def test_requests_of_all_peers_that_wait_for_the_disk(limits: NetLimits) -> None:
     """Whoever has some waiting adds no more; the others are still heard."""
     service, loop = Noting(), FakeLoop()
-    limits = NetLimits(all_waiting_count_max=2)
     shared = Shared(limits, FrameBuffer(4096))
     busy, other, idle = (Wired(service, shared=shared, loop=loop) for _ in range(3))
     busy.link.wait(1, 10)

@@ -1,7 +1,13 @@
-import pytest
+import errno
 
+import pytest
+from small_store import chunk
+
+from tianzhou.store.checkpoint import CheckpointFile
+from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import PAGE
-from tianzhou.store.flush import Pace
+from tianzhou.store.flush import Flusher, Pace
+from tianzhou.testing.sim.disk import SimDisk
 
 
 @pytest.mark.parametrize(
@@ -18,3 +24,17 @@ from tianzhou.store.flush import Pace
 def test_when_a_flush_is_due(waiting: int, idle_s: float, due: bool) -> None:
     pace = Pace(interval_s=0.5, pages_min=4, thorough_s=10)
     assert pace.is_due(waiting, idle_s) is due
+
+
+@pytest.mark.parametrize(("error", "fenced"), [(errno.ENOSPC, False), (errno.EIO, True)])
+def test_no_room_for_the_next_file_is_left_to_the_writer(error: int, fenced: bool) -> None:
+    disk = SimDisk()
+    log = CommitLog(disk, "log", file_bytes=4096, reserve_bytes=4096)
+    flusher = Flusher(disk, log, CheckpointFile(disk, "checkpoint"))
+    log.append(chunk(b"x" * 3000), queue_offsets=[0], now_ms=1)
+    disk.fail_at(1, error)
+    flusher.prepare_next()
+    assert disk.failures == 1
+    assert (flusher.error is not None) == fenced
+    flusher.prepare_next()
+    assert len(disk.list("log")) == 2

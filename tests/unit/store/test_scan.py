@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
 import pytest
-from small_store import FILE_BYTES, KEY, chunk
+from small_store import FILE_BYTES, KEY
 
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.record.chunk import Entry, build
@@ -271,7 +271,13 @@ def test_the_next_record_must_have_the_checksum_too(log: Log) -> None:
     assert log.next(log.starts[2], checked=log.starts[4]) == log.starts[3]
 
 
-def test_a_copy_of_a_record_at_another_place_is_none(log: Log) -> None:
-    made = chunk(b"z")
-    log.write(log.log.end + 100, bytes(made.data))
-    assert log.next(log.starts[2]) is None
+@pytest.mark.parametrize("crc", [True, False])
+def test_a_copy_of_a_record_at_another_place_is_none(log: Log, crc: bool) -> None:
+    log.append(b"z", crc=crc)
+    size = log.size(log.starts[3])
+    assert size
+    segment = log.log.segments[0]
+    log.write(log.log.end + 100, segment.file.pread(log.starts[3], size))
+    assert log.next(log.starts[3]) is None
+    log.write(log.log.end, segment.file.pread(log.starts[3], size))
+    assert ends(log.walk())[-1] == log.log.end

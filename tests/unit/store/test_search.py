@@ -80,3 +80,25 @@ def test_a_record_is_found_by_its_place_and_nowhere_else(tmp_path: Path) -> None
         with store.record_at(offset) as result:
             assert bodies_of(result) == body
     store.close()
+
+
+def test_a_message_that_names_a_key_twice_is_found_once(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.append(chunk(b"a", b"b", keys="k other k"))
+    store.dispatch_all()
+    with store.find("orders", "k") as result:
+        assert bodies_of(result) == [b"b", b"a"]
+    store.close()
+
+
+def test_a_record_in_the_body_of_another_is_no_damage(tmp_path: Path) -> None:
+    """Somebody asks for a place in the middle: there is no message, and nothing is wrong."""
+    store = open_store(tmp_path)
+    inner = bytes(chunk(b"inner").data)
+    (outer,) = store.append(chunk(inner)).physical_offsets()
+    store.dispatch_all()
+    with store.record_at(outer) as result:
+        at = bytes(result.spans[0]).index(inner)
+    with store.record_at(outer + at) as result:
+        assert (result.count, result.damaged) == (0, [])
+    store.close()

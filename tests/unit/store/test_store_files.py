@@ -121,3 +121,21 @@ def test_a_file_system_without_locks_is_not_called_locked(
     monkeypatch.setattr(fcntl, "lockf", refuse)
     with pytest.raises(OSError, match="No locks available"):
         RealFiles().lock(str(tmp_path / "lock"))
+
+
+def test_a_write_that_was_cut_short_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, taken = os.pwrite, 3
+
+    def short(fd: int, data: bytes | memoryview, at: int) -> int:
+        return whole(fd, bytes(data)[:taken], at)
+
+    file = RealFiles().create(str(tmp_path / "a"), 20)
+    monkeypatch.setattr(os, "pwrite", short)
+    file.pwrite(5, bytearray(b"0123456789"))
+    assert file.pread(0, 20) == bytes(5) + b"0123456789" + bytes(5)
+    taken = 0
+    with pytest.raises(OSError, match="took no more bytes"):
+        file.pwrite(0, b"x")
+    file.close()
