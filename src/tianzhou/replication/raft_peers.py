@@ -20,6 +20,8 @@ import asyncio
 import json
 import logging
 import secrets
+import socket
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
@@ -35,6 +37,11 @@ GREETING_BYTES_MAX: Final = 4096
 UNSENT_BYTES_MAX: Final = 64 << 20
 """More than this is not queued for a member that does not read."""
 CONNECT_S: Final = 2.0
+GREET_S: Final = 5.0
+"""Who has not said by then who it is, is not there, or is a stranger."""
+UNHEARD_MS: Final = 10_000
+"""A machine that takes nothing for so long has lost its power. It is dialed anew until it is back;
+the system by itself tries an old connection only every other minute."""
 RETRY_S: Final = 0.2
 RETRY_MAX_S: Final = 1.0
 _VERSION: Final = 1
@@ -70,10 +77,19 @@ class Wire(asyncio.Protocol):
         """What it said, as long as it has not shown that it may say so."""
         self.nonce = secrets.token_hex(16)
         """What the other has to sign."""
-        self.closed = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.closed = loop.create_future()
+        self._expiry = loop.call_later(GREET_S, self._expire)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        if sys.platform == "linux":
+            made = self._transport.get_extra_info("socket")
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNHEARD_MS)
+
+    def _expire(self) -> None:
+        if not self.member:
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         buffer = self._buffer
@@ -93,6 +109,7 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._expiry.cancel()
         if not self.closed.done():
             self.closed.set_result(None)
         self._on_closed(self)
@@ -150,9 +167,7 @@ class Peers:
 
     async def listen(self, host: str, port: int) -> int:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Wire(self._received, self._left), host, port
-        )
+        self._server = await loop.create_server(self._met, host, port)
         return self._server.sockets[0].getsockname()[1]
 
     def reach(self, addresses: Mapping[NodeId, str]) -> None:
@@ -193,7 +208,10 @@ class Peers:
                 pause = min(2 * pause, RETRY_MAX_S)
                 continue
             wire.send([self._greeting.text(member, wire.nonce)])
-            await wire.closed
+            try:
+                await wire.closed
+            finally:
+                wire.close()
             pause = RETRY_S if member not in self._refused else RETRY_MAX_S
             await asyncio.sleep(pause)
 
@@ -217,7 +235,7 @@ class Peers:
             proof = self._proof("proof", value, to=name)
             wire.send([json.dumps({"proof": proof}).encode()])
         wire.member = name
-        self.brokers[name] = value.get("broker", "")
+        self.brokers[name] = str(value.get("broker", ""))
         self._out[name] = wire
 
     def _dropped(self, wire: Wire) -> None:
@@ -225,6 +243,11 @@ class Peers:
             del self._out[wire.member]
 
     # Listening
+
+    def _met(self) -> Wire:
+        wire = Wire(self._received, self._left)
+        self._in.add(wire)
+        return wire
 
     def _received(self, wire: Wire, frame: bytes) -> None:
         if wire.greeted:
@@ -271,8 +294,7 @@ class Peers:
 
     def _admit(self, wire: Wire, value: dict[str, Any]) -> None:
         wire.member = value["member"]
-        self.brokers[wire.member] = value.get("broker", "")
-        self._in.add(wire)
+        self.brokers[wire.member] = str(value.get("broker", ""))
 
     # Proving
 
@@ -336,8 +358,12 @@ def _who(frame: str, group: str, by: NodeId, to: NodeId) -> str:
 
 
 def _json(frame: bytes) -> dict[str, Any]:
+    """Words and numbers; what else a stranger sends is nothing."""
     try:
         value = json.loads(frame)
     except ValueError:
         return {}
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        return {}
+    fields = cast("dict[str, Any]", value)
+    return {name: field for name, field in fields.items() if isinstance(field, str | int)}

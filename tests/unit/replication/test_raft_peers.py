@@ -1,0 +1,117 @@
+"""Connections between members: whoever does not answer, and strangers at the port."""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+from raft_trio import until
+
+from tianzhou.raft.messages import Message
+from tianzhou.replication import raft_peers
+from tianzhou.replication.raft_peers import Greeting, Peers
+
+GREETING = {
+    "group": "g",
+    "member": "n1",
+    "file_bytes": 4096,
+    "broker": "",
+    "to": "n0",
+    "version": 1,
+}
+
+
+def peers_of(name: str) -> Peers:
+    def nothing(_: object) -> None: ...
+
+    heard: Callable[[Message], None] = nothing
+    greeting = Greeting("g", name, 4096, f"{name}:1")
+    return Peers(greeting, heard, nothing, lambda member: member in {"n0", "n1"})
+
+
+def play(scene: Callable[[Peers, int], Awaitable[None]]) -> None:
+    async def run() -> None:
+        peers = peers_of("n0")
+        try:
+            await scene(peers, await peers.listen("127.0.0.1", 0))
+        finally:
+            await peers.close()
+
+    asyncio.run(run())
+
+
+def frame(value: object) -> bytes:
+    text = json.dumps(value).encode()
+    return len(text).to_bytes(4, "big") + text
+
+
+async def ended(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+def test_who_takes_a_connection_and_says_nothing_is_dialed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a machine that lost its power, or a way between that forgot the connection."""
+    monkeypatch.setattr(raft_peers, "GREET_S", 0.1)
+
+    async def scene(peers: Peers, _port: int) -> None:
+        with contextlib.ExitStack() as stack:
+            deaf = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            deaf.settimeout(20)
+            port = deaf.getsockname()[1]
+            peers.reach({"n1": f"127.0.0.1:{port}"})
+            for _ in range(2):
+                stack.enter_context((await asyncio.to_thread(deaf.accept))[0])
+        other = peers_of("n1")
+        await other.listen("127.0.0.1", port)
+        await until(lambda: peers.is_connected("n1"))
+        await asyncio.sleep(0.3)
+        assert peers.is_connected("n1"), "who has answered stays"
+        await other.close()
+
+    play(scene)
+
+
+def test_a_stranger_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raft_peers, "GREET_S", 0.1)
+
+    async def scene(_peers: Peers, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(20):
+            assert not await reader.read(1)
+        await ended(writer)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("field", ["group", "member", "to", "version", "file_bytes"])
+@pytest.mark.parametrize("wrong", [None, [], {}, [["n1"]], "other", 7])
+def test_a_greeting_that_can_not_be_is_answered_with_a_reason(field: str, wrong: object) -> None:
+    async def scene(_peers: Peers, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(frame({**GREETING, field: wrong}))
+        async with asyncio.timeout(20):
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            answer = json.loads(await reader.readexactly(size))
+            assert answer["error"]
+            assert not await reader.read(1)
+        await ended(writer)
+
+    play(scene)
+
+
+def test_a_greeting_that_is_right_is_answered() -> None:
+    async def scene(peers: Peers, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(frame(GREETING))
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        assert json.loads(await reader.readexactly(size))["member"] == "n0"
+        assert "n1" in peers.brokers
+        await ended(writer)
+
+    play(scene)
