@@ -310,8 +310,13 @@ def _cut(parts: Parts, end: PhysicalOffset) -> bool:
 def _quarantine(parts: Parts, start: PhysicalOffset) -> str:
     """Copy everything from an offset on into a file of its own, before it is cut away."""
     directory = f"{parts.root}/quarantine"
-    path = f"{directory}/commitlog-{start:020d}"
+    name = path = f"{directory}/commitlog-{start:020d}"
     parts.files.make_dirs(directory)
+    # The log may end here a second time, with other bytes behind it.
+    number = 1
+    while parts.files.exists(path):
+        number += 1
+        path = f"{name}-{number}"
     log = parts.log
     ends = log.segments[-1].start + log.file_bytes
     copy = parts.files.create(path, 0)

@@ -165,6 +165,20 @@ def test_records_behind_a_hole_that_nobody_promised_go_into_quarantine(world: Wo
     assert world.log_bytes(hole, end - hole) == bytes(end - hole)
 
 
+def test_nothing_in_quarantine_is_written_over(world: World) -> None:
+    """The log ends at the same place again, and goes wrong there again."""
+    hole = world.store.log.end
+    copies: list[bytes] = []
+    for _ in range(3):
+        world.put(3)
+        world.write(hole + 100, b"!")
+        copies.append(world.log_bytes(hole, FILE_BYTES - hole))
+        assert world.restart().cut_at == hole
+    assert world.store.recovered.quarantine.endswith("-3")
+    names = [f"store/quarantine/{name}" for name in world.disk.list("store/quarantine")]
+    assert [world.disk.open(name).pread(0, FILE_BYTES) for name in names] == copies
+
+
 def test_the_quarantine_holds_later_files_too_also_empty_ones(world: World) -> None:
     world.put(25)
     for start in world.starts:
