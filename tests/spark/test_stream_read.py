@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -104,29 +105,48 @@ def test_limits_for_each_trigger(tables: Tables, filling: Filling, sink: Sink, t
 def test_a_minimum_holds_back_until_the_delay_is_over(
     tables: Tables, filling: Filling, sink: Sink, topic: str
 ) -> None:
-    filling.create(topic, 4)
+    filling.many(topic, 10)
     options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 100, "maxTriggerDelay": "4s"}
+    begun_s = time.monotonic()
     query = sink.start(tables.stream(topic, **options).load(), once=False)
     try:
-        filling.many(topic, 100)
-        wait_until(lambda: sink.count() == 100, within_s=WITHIN_S, what="the minimum is there")
-        before = query.lastProgress
-        filling.many(topic, 10, first=100)
-        wait_until(lambda: sink.count() == 110, within_s=WITHIN_S, what="the delay is over")
-        last = [p for p in query.recentProgress if p["numInputRows"] == 10]
-        assert last, "ten rows came as one micro-batch"
-        assert before is not None
+        wait_until(lambda: sizes(query) == [10], within_s=WITHIN_S, what="the delay is over")
+        assert time.monotonic() - begun_s > 4
     finally:
         query.stop()
 
 
-def test_available_now_does_not_wait_for_a_minimum(
+def test_micro_batches_are_between_a_minimum_and_a_maximum(
     tables: Tables, filling: Filling, sink: Sink, topic: str
 ) -> None:
-    bodies = filling.many(topic, 20)
-    options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 1_000}
-    sink.run(tables.stream(topic, **options).load())
+    bodies = filling.many(topic, 340)
+    options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 100,
+               "maxOffsetsPerTrigger": 150, "maxTriggerDelay": "1h"}  # fmt: skip
+    query = sink.start(tables.stream(topic, **options).load(), once=False)
+    try:
+        wait_until(lambda: sizes(query) == [150, 150], within_s=WITHIN_S, what="the first two")
+        bodies += filling.many(topic, 60, first=340)  # with the 40 that had to wait
+        wait_until(lambda: len(sizes(query)) == 3, within_s=WITHIN_S, what="the third")
+        assert sizes(query) == [150, 150, 100]
+    finally:
+        query.stop()
     assert sink.bodies() == bodies
+
+
+def test_available_now_divides_but_does_not_wait_for_a_minimum(
+    tables: Tables, filling: Filling, sink: Sink, topic: str
+) -> None:
+    bodies = filling.many(topic, 340)
+    options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 100,
+               "maxOffsetsPerTrigger": 150, "maxTriggerDelay": "1h"}  # fmt: skip
+    progress = sink.run(tables.stream(topic, **options).load())
+    assert [p["numInputRows"] for p in progress] == [150, 150, 40]
+    assert sink.bodies() == bodies
+
+
+def sizes(query: StreamingQuery) -> list[int]:
+    """How many rows each micro-batch had that had any."""
+    return [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
 
 
 def test_streams_begin_at_the_end_unless_told(
