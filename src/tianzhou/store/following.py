@@ -12,7 +12,7 @@ from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueKey
 from tianzhou.store import recovery
 from tianzhou.store.checkpoint import CheckpointFile
 from tianzhou.store.config import FlushMode, StoreConfig
-from tianzhou.store.errors import RawRefused, StoreFenced
+from tianzhou.store.errors import DiskFull, RawRefused, StoreFenced
 from tianzhou.store.flush import Derivations, Flusher, FlushThread
 from tianzhou.store.raw import whole
 from tianzhou.store.reading import StoreReader
@@ -30,6 +30,9 @@ class FollowingStore(StoreReader, ABC):
     _next_offsets: dict[QueueKey, int] | None
     """Queue offsets that the next messages get; None while the log follows another."""
 
+    @property
+    @abstractmethod
+    def refusal(self) -> str: ...
     @abstractmethod
     def start(self, on_progress: Callable[[], None] = lambda: None) -> None: ...
     @abstractmethod
@@ -115,7 +118,10 @@ class FollowingStore(StoreReader, ABC):
 
     def begin_writing(self) -> None:
         """From now on messages are appended: queue offsets go on where the queues end. The log
-        must be dispatched to its end; see `dispatch_all` and `visible_bound`."""
+        must be dispatched to its end; see `dispatch_all` and `visible_bound`. Raises DiskFull if
+        there was no room for that."""
+        if self.dispatcher.position < self.log.end and self.refusal:
+            raise DiskFull(self.refusal)
         assert self.dispatcher.position == self.log.end, (
             f"the log ends at {self.log.end}, and is dispatched up to {self.dispatcher.position}"
         )
