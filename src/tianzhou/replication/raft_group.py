@@ -247,8 +247,15 @@ class RaftGroup:
         if self.applied == self.storage.last == node.core.log.last:
             self._is_leading, self._led_term = True, node.hard.term
             self._committed = self._applied
-            self._serving.lead()
-            log.info("raft.serves", extra={"term": node.hard.term})
+            try:
+                self._serving.lead()
+            except DiskFull as error:
+                log.warning("raft.cannot_serve", extra={"reason": str(error)})
+                self._is_leading, self.driver.is_full = False, True
+                node.resign()  # our heartbeats would keep others from leading
+                self.driver.wake()
+            else:
+                log.info("raft.serves", extra={"term": node.hard.term})
 
     def fenced(self, reason: str) -> None:
         self._is_leading = False

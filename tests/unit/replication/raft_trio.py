@@ -8,6 +8,7 @@ from pathlib import Path
 
 from raft_logs import KEY, chunk
 
+from tianzhou.base.kinds import Bytes
 from tianzhou.cmd.clock import SystemClock
 from tianzhou.record.message import decode_all
 from tianzhou.replication.raft_group import RaftGroup, open_member
@@ -30,6 +31,11 @@ class BadFile(RealFile):
             raise OSError(errno.EIO, "the disk is broken", self.path)
         super().sync()
 
+    def pwrite(self, at: int, data: Bytes) -> None:
+        if self.disk.queues_are_full and "consumequeue" in self.path:
+            raise OSError(errno.ENOSPC, "the disk is full", self.path)
+        super().pwrite(at, data)
+
     def reserve(self, start: int, end: int) -> None:
         self.disk.room_bytes -= end - start
         if self.disk.is_full or self.disk.room_bytes < 0:
@@ -43,6 +49,8 @@ class BadDisk(RealFiles):
     def __init__(self) -> None:
         self.sync_fails = False
         self.is_full = False
+        self.queues_are_full = False
+        """There is room in the files of the log, and nowhere else."""
         self.room_bytes = 1 << 40
         """So much can be reserved before it is full."""
         self.free = 90

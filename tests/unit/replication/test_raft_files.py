@@ -55,3 +55,27 @@ def test_a_file_expires_that_a_member_still_needs(tmp_path: Path) -> None:
         assert not leader.fenced_because
 
     play(tmp_path, scene)
+
+
+def test_who_has_no_room_for_its_queues_lets_another_lead(tmp_path: Path) -> None:
+    """It may be elected: its log has room. But it can't make visible what it has."""
+
+    async def scene(trio: Trio) -> None:
+        leader = await trio.leader()
+        full = trio.named(leader.group.best_heir())
+        full.disk.queues_are_full = True
+        await trio.send(*[b"x" * 10] * 300)
+        await until(lambda: full.group.applied == leader.group.applied)
+        term = leader.group.node.hard.term + 1  # the one in which it is elected
+        assert leader.group.transfer(full.group.node.id) is None
+        others = [one.group for one in trio.members if one is not full]
+        await until(lambda: any(one.is_leading and one.node.hard.term > term for one in others))
+        await trio.send(b"elsewhere")
+        assert not full.group.is_leading
+        full.disk.queues_are_full = False
+        full.store.clean()
+        full.store.dispatch_all()
+        await until(lambda: full.shown()[-1:] == [b"elsewhere"])
+        assert len(full.shown()) == 301
+
+    play(tmp_path, scene)
