@@ -218,15 +218,17 @@ class ConsumeQueue:
 
     def read(self, start: int, count: int) -> bytes:
         """The bytes of units from rank `start` on; fewer when the queue ends before."""
-        count = min(count, self.end - start)
-        if start >= self.written:
-            at = (start - self.written) * UNIT_BYTES
-            return bytes(self._tail[at : at + count * UNIT_BYTES])
-        file_start = start // self._file_units * self._file_units
-        here = min(count, file_start + self._file_units - start, self.written - start)
-        at = (start - file_start) * UNIT_BYTES
-        units = self._cache.get(self._path(file_start)).pread(at, here * UNIT_BYTES)
-        return units if here == count else units + self.read(start + here, count - here)
+        end, written, units = min(start + count, self.end), self.written, b""
+        while start < end and start < written:
+            file_start = start // self._file_units * self._file_units
+            stop = min(end, file_start + self._file_units, written)
+            at, size = (start - file_start) * UNIT_BYTES, (stop - start) * UNIT_BYTES
+            units += self._cache.get(self._path(file_start)).pread(at, size)
+            start = stop
+        if start >= end:
+            return units
+        at = (start - written) * UNIT_BYTES
+        return units + self._tail[at : at + (end - start) * UNIT_BYTES]
 
     def unit(self, rank: int) -> Unit:
         offset, size, tags_code = UNIT.unpack(self.read(rank, 1))

@@ -127,3 +127,13 @@ def test_a_missing_or_short_file_is_named(tmp_path: Path) -> None:
     middle.write_bytes(data[:60])
     with pytest.raises(StoreDamaged, match="has 60 bytes"):
         make(tmp_path).load(below=ALL, clean=False)
+
+
+def test_a_read_may_go_over_thousands_of_files(tmp_path: Path) -> None:
+    """The smallest files that the settings allow hold one unit."""
+    queue = ConsumeQueue(FileCache(RealFiles(), 4), str(tmp_path / "orders" / "0"), KEY, 1)
+    queue.append(QueueOffset(0), units(0, 2000))
+    queue.write_out()
+    queue.append(QueueOffset(2000), units(2000, 5))
+    assert queue.read(3, 5000) == units(3, 2002)
+    assert queue.read(1990, 12) == units(1990, 12)

@@ -2,7 +2,7 @@ import time
 from pathlib import Path
 
 import pytest
-from small_store import FILE_BYTES, KEY, CalmFiles, chunk, open_store, put, read
+from small_store import FILE_BYTES, KEY, CalmFiles, bodies_of, chunk, open_store, put, read
 
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.record import flags
@@ -258,4 +258,29 @@ def test_a_deleted_topic_begins_at_0_again(tmp_path: Path) -> None:
     store.close()
     again = open_store(tmp_path)
     assert read(again) == [b"new"]
+    again.close()
+
+
+@pytest.mark.parametrize("start", [1 << 31, 1 << 32, 5 << 40])
+def test_offsets_of_old_logs_have_more_than_32_bits(tmp_path: Path, start: int) -> None:
+    store = open_store(tmp_path)
+    store.begin_again(PhysicalOffset(start - FILE_BYTES))
+    store.begin_writing()
+    bodies = [b"%d" % number * 60 for number in range(150)]
+    store.append(chunk(*bodies[:100], keys="k"))  # crosses the limit, and goes the way of many
+    store.dispatch_all()
+    store.checkpoint()
+    for body in bodies[100:]:
+        store.append(chunk(body, keys="k"))
+    store.dispatch_all()
+    store.flush()
+    assert store.log.min_offset < start < store.log.end
+    store.abandon()
+    again = open_store(tmp_path)
+    assert (again.recovered.rebuilt, again.recovered.damage) == ("", [])
+    assert again.recovered.records == 50
+    assert read(again, count=200) == bodies
+    with again.find("orders", "k", count_max=200) as found:
+        assert bodies_of(found) == bodies[::-1]
+    assert again.offset_by_time(KEY, 0) == 0
     again.close()
