@@ -10,28 +10,38 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from tianzhou.base.settings import declarations
 from tianzhou.broker import requests
+from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers.refusals import REFUSED
+from tianzhou.broker.settable import CHANGEABLE, GROUP_CHANGEABLE
 from tianzhou.nameserver.handlers import HANDLERS
+from tianzhou.replication.config import ReplicationConfig
 from tianzhou.testing.small_broker import SmallBroker
 from tianzhou.wire._generated_codes import RequestCode
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "compat.md"
 
+
+def _changeable(kind: type, names: Iterable[str]) -> str:
+    found = declarations(kind)
+    return ", ".join(f"`{found[name].alias or name}`" for name in names)
+
+
 NOTES: Final[Mapping[int, str]] = {
     12: "newest first; at most 64 messages and one frame",
     21: "pages when numbers are given",
     25: (
-        "`brokerPermission`, `autoCreateTopicEnable`, `autoCreateSubscriptionGroup`, `topics_max`, "
-        "`groups_max`, `client_expiry_ms`; in memory until the next start; any other key refuses "
-        "the whole request"
+        f"{_changeable(BrokerConfig, CHANGEABLE)}; in a group of master and slaves also "
+        f"{_changeable(ReplicationConfig, GROUP_CHANGEABLE)}; in memory until the next start; any "
+        "other key refuses the whole request"
     ),
     26: "RocketMQ's names where it has one; secrets are never shown",
     28: "thread pools do not exist here; what waits is shown under their names",
     33: "also half messages, as with RocketMQ",
-    43: "for tools; there are no slaves yet",
-    45: "for tools; there are no slaves yet",
+    43: "what slaves ask their master for, RocketMQ's too",
+    45: "what slaves ask their master for, RocketMQ's too",
     201: "pages when numbers are given",
     202: "a fresh topic lists its queues",
     208: "offsets of messages pulled and not yet confirmed are not kept: `pullOffset` is the other",
@@ -48,7 +58,7 @@ NOTES: Final[Mapping[int, str]] = {
     321: "at most 1,000 entries",
     323: "also of a half message that is not parked yet: its producer is asked now",
     402: "always empty: every group pulls",
-    907: "always without slaves",
+    907: "slaves of a broker that replicates; without the speed of transfers",
     90001: "of our own: undecided transactions, the oldest first",
     90002: "of our own: messages that wait for their moment, the soonest first",
     90010: "of our own, as the next five: what a page of the dashboard shows, in one answer",

@@ -1,4 +1,4 @@
-"""Connections that we open: to name servers now, to other brokers later."""
+"""Connections that a broker opens: to name servers, and to its master."""
 
 import asyncio
 from typing import Final
