@@ -101,7 +101,10 @@ def check(settings: RaftSettings) -> dict[NodeId, str]:
 def broker_id_of(member: NodeId, peers: dict[NodeId, str]) -> int:
     """The id of a member's broker while it does not lead; never 0, which is the master's.
 
-    As in RocketMQ: the number in its name, and one more. Names without a number count by rank.
+    As in RocketMQ: the number in its name, and one more. If these are not one for each, by rank.
     """
-    digits = "".join(filter(str.isdecimal, member))
-    return (int(digits) if digits else sorted([*peers, member]).index(member)) + 1
+    names = sorted({*peers, member})
+    numbers = {name: "".join(filter(str.isdecimal, name)) for name in names}
+    if "" in numbers.values() or len({int(number) for number in numbers.values()}) < len(names):
+        return names.index(member) + 1
+    return int(numbers[member]) + 1

@@ -177,8 +177,23 @@ def test_directories_of_others_are_refused(tmp_path: Path) -> None:
 def test_peers_are_read_as_we_and_as_rocketmq_write_them() -> None:
     assert peers_of("n0=a:1;n1=b:2") == {"n0": "a:1", "n1": "b:2"}
     assert peers_of("n0-a:1;n1-b:2") == {"n0": "a:1", "n1": "b:2"}
-    assert broker_id_of("n0", {}) == 1
-    assert broker_id_of("left", {"left": "", "right": ""}) == 1
     for wrong in ("n0", "n0=a", "n0=a:0", "=a:1", "n0=a:1;n0=b:2"):
         with pytest.raises(UsageError):
             peers_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("names", "ids"),
+    [
+        ("n0 n1 n2", [1, 2, 3]),
+        ("n7 n3", [8, 4]),
+        ("left right", [1, 2]),
+        ("east1 west1 west01", [1, 3, 2]),
+        ("n0 n1 other", [1, 2, 3]),
+    ],
+)
+def test_no_two_members_have_one_broker_id(names: str, ids: list[int]) -> None:
+    """The NameServer would know only one of them."""
+    peers = dict.fromkeys(names.split(), "")
+    assert [broker_id_of(name, peers) for name in peers] == ids
+    assert broker_id_of("n3", {}) == 4
