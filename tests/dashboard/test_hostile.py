@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 CORPUS = (
     HOSTILE,
     "</pre><script>window.pwned=1</script>",
-    "{{7*7}}{% raw %}",
+    "{{7331*7331}}{% raw %}",
     "javascript:window.pwned=1",
     '" onmouseover="window.pwned=1',
     "\u202e\u2028window.pwned",
@@ -70,7 +70,7 @@ def test_s41_what_is_asked_for_comes_back_as_text(page: Page) -> None:
         page.goto(path + quote(text, safe=""))
         assert page.evaluate("window.pwned") is None
         assert page.locator("main script, main img").count() == 0
-        assert "49" not in page.inner_text("main")
+        assert str(7331 * 7331) not in page.inner_text("main")
 
 
 def test_s44_exports_of_it_hold_no_formulas(site: Site) -> None:

@@ -77,6 +77,40 @@ def test_live_parts_move_without_a_reload(page: Page, site: Site) -> None:
     expect(page.locator("#live")).to_contain_text("paused")
 
 
+def test_a_page_that_is_not_fresh_any_more_says_so(page: Page) -> None:
+    """Whoever looks at it must not take old figures for new ones; nor is a colour enough."""
+    page.goto("/topics")
+    expect(page.locator("#live")).to_contain_text("live")
+    page.route("**/topics", lambda route: route.fulfill(status=404))
+    expect(page.locator("#live")).to_contain_text(re.compile(r"nothing new since \d\d:\d\d:\d\d"))
+    expect(page.locator("#live-list")).to_have_css("opacity", "0.5")
+    page.unroute("**/topics")
+    expect(page.locator("#live")).to_have_text("live")
+    expect(page.locator("#live-list")).to_have_css("opacity", "1")
+
+
+def test_what_did_not_change_is_left_alone(page: Page) -> None:
+    """A part that is put there anew is read aloud again by a screen reader."""
+    page.goto("/brokers/broker-a")
+    page.evaluate("document.querySelector('#live-head').firstElementChild.kept = true")
+    seen = int(page.evaluate("document.body.dataset.refreshed || 0"))
+    page.wait_for_function("n => Number(document.body.dataset.refreshed) > n + 1", arg=seen)
+    assert page.evaluate("document.querySelector('#live-head').firstElementChild.kept") is True
+
+
+def test_the_state_beside_a_name_is_live_too(page: Page) -> None:
+    page.goto("/brokers/broker-a")
+    head = page.locator("#live-head")
+    expect(head).to_contain_text("serves")
+    other = page.context.new_page()
+    for button, state in (("Stop writes", "draining"), ("Allow writes", "serves")):
+        other.goto("/brokers/broker-a/drain")
+        other.get_by_role("button", name=button).click()
+        other.get_by_role("status").wait_for()
+        expect(head).to_contain_text(state)
+    other.close()
+
+
 def test_topics_are_listed_filtered_and_sorted(page: Page) -> None:
     page.goto("/topics")
     assert "orders" in row_of(page, "orders")
@@ -229,7 +263,7 @@ LOST = (
     ("/messages?topic=orders&by=place&queue=x&at=1", 400, "must be numbers"),
     ("/messages?topic=orders&by=time&from=yesterday", 400, "no moment"),
     ("/messages/orders/0123", 400, "has no message 0123"),
-    ("/brokers/not-there", 400, "not-there"),
+    ("/brokers/not-there", 404, "not-there"),
 )
 
 

@@ -14,7 +14,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from tianzhou.base.errors import TianzhouError, UsageError
-from tianzhou.client.errors import GroupNotExist, TopicNotExist, TopicNotFound
+from tianzhou.client.errors import (
+    BrokerNotFound,
+    GroupNotExist,
+    RemoteError,
+    TopicNotExist,
+    TopicNotFound,
+)
 from tianzhou.dashboard.access import SESSION_S, Login
 from tianzhou.dashboard.guard import COOKIE, Guard
 from tianzhou.dashboard.here import Here, field_of
@@ -116,10 +122,12 @@ def _endpoint(here: Here, page: Page) -> Callable[[Request], Awaitable[Response]
 def _failed(here: Here, request: Request, error: TianzhouError) -> Response:
     """In the words of whoever refused; a broker's words name what to do."""
     status, title = 502, "The cluster does not answer"
-    if isinstance(error, TopicNotFound | TopicNotExist | GroupNotExist):
+    if isinstance(error, TopicNotFound | TopicNotExist | GroupNotExist | BrokerNotFound):
         status, title = 404, "Not found"
     elif isinstance(error, UsageError):
         status, title = 400, "That can't be done"
+    elif isinstance(error, RemoteError):
+        title = "A broker refused"
     return here.show(request, "error.html", status=status, nav="", title=title, why=str(error))
 
 

@@ -132,6 +132,8 @@
   // Live parts: the same page again, and of it what has changed. Nobody looks, nobody asks.
 
   let isAsking = false; // a cluster that answers slowly is not asked twice at once
+  let freshMs = Date.now(); // when the page was last as the cluster is
+  const shown = new Map(); // parts by id: what is the same is left alone, or it is read aloud again
   async function refresh() {
     if (isPaused || isAsking || document.hidden || isBusy()) return;
     let text;
@@ -142,12 +144,13 @@
       if (!answer.ok) throw new Error(String(answer.status));
       text = await answer.text();
     } catch {
-      document.body.classList.add("lost");
+      state(true);
       return;
     } finally {
       isAsking = false;
     }
-    document.body.classList.remove("lost");
+    freshMs = Date.now();
+    state(false);
     if (isPaused || isBusy()) return;
     const fresh = new DOMParser().parseFromString(text, "text/html");
     let isChanged = false;
@@ -158,16 +161,22 @@
       if ("series" in now.dataset || "bars" in now.dataset) {
         Object.assign(old.dataset, now.dataset);
         isChanged = true;
-      } else if (old.dataset.was !== now.innerHTML) {
+      } else if (shown.get(old.id) !== now.innerHTML) {
+        shown.set(old.id, now.innerHTML);
         const chosen = [...old.querySelectorAll("tbody tr")].findIndex((row) => row.classList.contains("chosen"));
         old.replaceChildren(...now.childNodes);
-        old.dataset.was = "";
         if (chosen >= 0) old.querySelectorAll("tbody tr")[chosen]?.classList.add("chosen");
       }
     }
     if (isChanged) charts();
     sparks();
     document.body.dataset.refreshed = String(Number(document.body.dataset.refreshed || 0) + 1);
+  }
+  function state(isLost) {
+    document.body.classList.toggle("lost", isLost);
+    const told = isPaused ? "paused" : isLost ? `nothing new since ${local(freshMs)}` : "live";
+    const said = document.querySelector("#live span");
+    if (said.textContent !== told) said.textContent = told;
   }
   function isBusy() {
     // Whoever selects text or has a link of a table in focus must not lose it.
@@ -242,6 +251,7 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     times(document);
+    for (const part of document.querySelectorAll("[data-live]")) shown.set(part.id, part.innerHTML);
     charts();
     sparks();
     kinds();
@@ -272,7 +282,7 @@
       live.addEventListener("click", () => {
         isPaused = !isPaused;
         document.body.classList.toggle("paused", isPaused);
-        live.querySelector("span").textContent = isPaused ? "paused" : "live";
+        state(false);
       });
       setInterval(refresh, LIVE_MS);
     }
