@@ -79,7 +79,7 @@ Written by `tools/gen_compat.py` from `spec/requests.toml` and the tables of han
 | Go client, `rocketmq-client-go` | 2.1.2 | sends in every way it has, consumes here | interop |
 | JavaScript client, npm `ali-ons` | 3.12.0 | its frames, kept as samples, are understood | test |
 | Java broker | 4.9.7, 5.3.3 | our client and admin client work with it | interop |
-| Java broker, replication | 4.9.7, 5.3.3 | it follows a master of ours, a slave of ours follows it | interop |
+| Java broker, replication | 4.9.7, 5.3.3 | slaves follow masters, both ways | interop |
 | Java store directories | 4.9.8 | they open here, and those of ours there | test, interop |
 | clients of RocketMQ 5 over gRPC | | refused: this is the remoting protocol only | |
 
