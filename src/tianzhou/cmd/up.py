@@ -1,9 +1,7 @@
 """`tianzhou up`: NameServer and Broker in one process, nothing to configure."""
 
-import os
 import shutil
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -46,15 +44,8 @@ def up(
     """Start a NameServer and a Broker in one process, or a group of brokers beside it."""
     # Not above: who asks for help needs none of it.
     from tianzhou.admin.commands.credentials import from_environment
-    from tianzhou.broker.config import BrokerConfig
-    from tianzhou.broker.server import Broker
-    from tianzhou.cmd import serve
+    from tianzhou.cmd import one_up, raft_up, serve
     from tianzhou.cmd.clock import SystemClock
-    from tianzhou.nameserver.config import NameServerConfig
-    from tianzhou.nameserver.server import NameServer
-    from tianzhou.store.config import FlushMode, StoreConfig
-    from tianzhou.store.files import RealFiles
-    from tianzhou.store.store import MessageStore
 
     serve.prepare(as_json=log_json, log_file=log_file)
     pair = from_environment()
@@ -63,43 +54,14 @@ def up(
     directory = Path(tempfile.mkdtemp(prefix="tianzhou-")) if ephemeral else data.resolve()
     serve.refuse_shared(directory)
     clock = SystemClock()
-    flush_mode = FlushMode.SYNC if sync_flush else FlushMode.ASYNC
-    broker_config = BrokerConfig(host=host, port=broker_port, cluster_credentials=pair)
+    wanted = raft_up.Wanted(
+        host, nameserver_port, broker_port, directory, replicas, ready_file, http, pair
+    )
 
     async def start() -> list[serve.Running]:
         if replicas > 1:
-            from tianzhou.cmd import raft_up
-
-            wanted = (host, nameserver_port, broker_port, directory, replicas, ready_file, http)
-            return await raft_up.start(raft_up.Wanted(*wanted, pair), clock)
-        names_config = NameServerConfig(
-            bind_address=host, listen_port=nameserver_port, cluster_credentials=pair
-        )
-        names = NameServer(names_config, clock)
-        port = await names.start()
-        store = MessageStore(RealFiles(), str(directory), StoreConfig(flush_mode=flush_mode), clock)
-        broker = Broker(replace(broker_config, nameservers=f"{host}:{port}"), store, clock)
-        await broker.start()
-        facts = {
-            "nameserver": f"{host}:{port}",
-            "broker": broker.address,
-            "brokerName": broker_config.name,
-            "cluster": broker_config.cluster,
-            "pid": os.getpid(),
-            "data": str(directory),
-        }
-        text = f"NameServer {host}:{port}, broker {broker.address}, data in {directory}"
-        near = f"127.0.0.1:{port}" if host in ("", "0.0.0.0") else f"{host}:{port}"
-        pages = http_server.serve(
-            http, broker, clock, nameserver=near, data=directory, credentials=pair
-        )
-        running: list[serve.Running] = [names, broker]
-        if pages is not None:
-            facts["http"] = pages.url
-            text += f", dashboard {pages.url}"
-            running.append(pages)
-        serve.announce(text, ready_file, facts)
-        return running
+            return await raft_up.start(wanted, clock)
+        return await one_up.start(wanted, clock, sync_flush=sync_flush)
 
     try:
         serve.run(start)
