@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -277,15 +278,16 @@ def test_ids_are_whole_on_a_narrow_terminal(run: Run, mq: RunningBroker) -> None
     assert waiting["message_id"] in out
 
 
-class Bash:
-    """A bash at a terminal, as somebody sits at it."""
+class Shell:
+    """A shell at a terminal, as somebody sits at it."""
 
-    def __init__(self, **environment: str) -> None:
+    def __init__(self, command: list[str], **environment: str) -> None:
         self._ours, its = os.openpty()
+        termios.tcsetwinsize(its, (24, 200))
         path = f"{Path(TIANZHOU).parent}{os.pathsep}{os.environ['PATH']}"
         self._process = subprocess.Popen(
-            ["bash", "--norc", "--noprofile", "-i"], stdin=its, stdout=its, stderr=its,
-            start_new_session=True, env={**os.environ, **environment, "PATH": path, "PS1": "$ "},
+            ["setsid", "--ctty", *command], stdin=its, stdout=its, stderr=its,
+            env={**os.environ, **environment, "PATH": path, "PS1": "$ ", "TERM": "xterm"},
         )  # fmt: skip
         os.close(its)
         self._seen = b""
@@ -307,14 +309,35 @@ class Bash:
         os.close(self._ours)
 
 
-def test_a_real_bash_completes_commands_options_and_topics(run: Run, mq: RunningBroker) -> None:
+BASH: Final = ["bash", "--norc", "--noprofile", "-i"]
+SHELLS: Final = {
+    "bash": (BASH, 'eval "$(tianzhou completion bash)"'),
+    "zsh": (["zsh", "-f", "-i"],
+            'autoload -Uz compinit && compinit -D && eval "$(tianzhou completion zsh)"'),
+    "fish": (["fish", "--no-config", "-i"], "tianzhou completion fish | source"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_a_real_shell_completes_commands_options_and_topics(
+    name: str, run: Run, mq: RunningBroker, tmp_path: Path
+) -> None:
+    if shutil.which(name) is None:
+        pytest.skip(
+            f"there is no {name}: its completion was not tried (Debian: apt install {name})"
+        )
     run("topic", "create", "orders", "-q", "1")
-    with closing(Bash(TIANZHOU_NAMESERVER=mq.nameserver)) as bash:
-        bash.types('eval "$(tianzhou completion bash)" && echo loa""ded\n', until="loaded")
-        bash.types("tianzhou trans\t", until="transaction ")
-        bash.types("\x15tianzhou topic show ord\t", until="show orders ")
-        bash.types("--wat\t", until="--watch ")
-    with closing(Bash(TIANZHOU_NAMESERVER="127.0.0.1:1")) as bash:
+    command, load = SHELLS[name]
+    with closing(Shell(command, TIANZHOU_NAMESERVER=mq.nameserver, HOME=str(tmp_path))) as shell:
+        shell.types(f'{load}; echo loa""ded\n', until="loaded")
+        shell.types("tianzhou trans\t", until="action")
+        shell.types("\x15tianzhou topic show ord\t", until="orders")
+        shell.types("--wat\t", until="watch")
+
+
+def test_completion_asks_the_nameserver_that_is_named(run: Run, mq: RunningBroker) -> None:
+    run("topic", "create", "orders", "-q", "1")
+    with closing(Shell(BASH, TIANZHOU_NAMESERVER="127.0.0.1:1")) as bash:
         bash.types('eval "$(tianzhou completion bash)" && echo loa""ded\n', until="loaded")
         bash.types("tianzhou topic show ord\t", until="ord\x07")  # nobody knows: it beeps
         bash.types(f"\x15tianzhou topic show -n {mq.nameserver} ord\t", until=" orders ")
