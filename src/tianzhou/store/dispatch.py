@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import Bytes, PhysicalOffset
-from tianzhou.record.walk import Stop, walk
+from tianzhou.record.walk import Stop, Walk, walk
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.derive import derive
 from tianzhou.store.errors import StoreDamaged
@@ -22,6 +22,14 @@ SLICE_RECORDS: Final = 2048
 SLICE_BYTES: Final = 4 * 1024 * 1024
 _FRESH_BYTES_MAX: Final = 8 * 1024 * 1024
 _WORTH_KEEPING: Final = 512
+
+
+def walk_slice(buffer: Bytes, start: int, end: int) -> Walk:
+    """The first records in `buffer[start:end]`, no more than one slice takes; one at least."""
+    found = walk(buffer, start, min(end, start + SLICE_BYTES), count_max=SLICE_RECORDS)
+    if not found.starts and found.stop is Stop.TORN:  # a record larger than the slice
+        return walk(buffer, start, end, count_max=1)
+    return found
 
 
 class _Fresh(NamedTuple):
@@ -77,9 +85,7 @@ class Dispatcher:
         assert segment is not None, f"dispatch stands at {self.position}, outside of the log"
         start = self.position - segment.start
         end = min(limit - segment.start, self._log.file_bytes)
-        found = walk(segment.view, start, min(end, start + SLICE_BYTES), count_max=SLICE_RECORDS)
-        if not found.starts and found.stop is Stop.TORN:  # a record larger than the slice
-            found = walk(segment.view, start, end, count_max=1)
+        found = walk_slice(segment.view, start, end)
         if found.starts:
             return self.apply(segment.view, found.starts, found.end, base=segment.start)
         if found.stop is Stop.BLANK:

@@ -17,8 +17,8 @@ from tianzhou.record.layout import (
     SIZE_AND_MAGIC,
 )
 from tianzhou.record.message import MessageView
-from tianzhou.record.walk import Stop, first_unsound, is_sound, walk
-from tianzhou.store.dispatch import SLICE_BYTES, SLICE_RECORDS
+from tianzhou.record.walk import Stop, Walk, first_unsound, is_sound
+from tianzhou.store.dispatch import walk_slice
 from tianzhou.store.facts import store_time_of
 from tianzhou.store.segments import Segment
 
@@ -72,21 +72,9 @@ class LogScan:
 
     def __iter__(self) -> Iterator[Slice]:
         at = self._at
-        while True:
-            segment = self._segment(at)
-            if segment is None:
-                self.halt = Halt(at, "the last file ends here", is_bare=True)
-                return
-            start, view = at - segment.start, segment.view
-            found = walk(
-                view, start, min(self._file_bytes, start + SLICE_BYTES), count_max=SLICE_RECORDS
-            )
-            if not found.starts and found.stop is Stop.TORN:
-                found = walk(view, start, self._file_bytes, count_max=1)
-            bad = first_unsound(view, found.starts, found.end, base=segment.start)
-            sound_end = found.end if bad is None else found.starts[bad]
-            lacking = self._first_unchecked(segment, found.starts[:bad], sound_end)
-            bad = bad if lacking is None else lacking
+        while (segment := segment_of(self._segments, self._file_bytes, at)) is not None:
+            found = walk_slice(segment.view, at - segment.start, self._file_bytes)
+            bad = self._first_bad(segment, found)
             if bad is not None:
                 end = found.starts[bad]
                 if bad:
@@ -103,6 +91,14 @@ class LogScan:
             at = PhysicalOffset(segment.start + found.end)
             if found.stop is Stop.BLANK:
                 at = PhysicalOffset(segment.start + self._file_bytes)
+        self.halt = Halt(at, "the last file ends here", is_bare=True)
+
+    def _first_bad(self, segment: Segment, found: Walk) -> int | None:
+        """Rank of the first record that is not sound, or lacks the checksum it must have."""
+        bad = first_unsound(segment.view, found.starts, found.end, base=segment.start)
+        sound_end = found.end if bad is None else found.starts[bad]
+        lacking = self._first_unchecked(segment, found.starts[:bad], sound_end)
+        return bad if lacking is None else lacking
 
     def _first_unchecked(self, segment: Segment, starts: list[int], end: int) -> int | None:
         """Rank of the first record that lacks the checksum which it must have."""
@@ -113,9 +109,6 @@ class LogScan:
             if not _is_checked(segment, start, stop, checked):
                 return rank
         return None
-
-    def _segment(self, offset: int) -> Segment | None:
-        return segment_of(self._segments, self._file_bytes, offset)
 
 
 def has_checksum(view: memoryview, end: int) -> bool:

@@ -119,7 +119,7 @@ class MessageStore(FollowingStore):
         rebuild: bool,
         visible: PhysicalOffset,
     ) -> None:
-        files, root, config = self.files, self.root, self.config
+        files, root = self.files, self.root
         self.visible_bound: Callable[[], PhysicalOffset] | None = None
         """Nothing behind this becomes visible, whatever is flushed. Replication sets it."""
         self.on_expired: Callable[[], None] = lambda: None
@@ -129,26 +129,8 @@ class MessageStore(FollowingStore):
         if layout.was_used_by_another(lock):
             self._checkpoint.admit_another()
             layout.sign_lock(lock)
-        self.log = CommitLog(
-            files, f"{root}/{layout.COMMIT_LOG}",
-            file_bytes=config.commit_log_file_bytes, reserve_bytes=config.reserve_bytes,
-        )  # fmt: skip
-        self.queues = Queues(
-            files, f"{root}/{layout.CONSUME_QUEUE}", config.consume_queue_file_units
-        )
-        self.index = (
-            KeyIndex(
-                files, f"{root}/{layout.INDEX}", self._clock,
-                slots=config.index_slots, entries=config.index_entries,
-            )
-            if config.index_enabled
-            else None
-        )  # fmt: skip
-        self.dispatcher = Dispatcher(self.log, self.queues, self.index, config.delay_levels_ms)
         found = self._checkpoint.current
-        self._parts = recovery.Parts(
-            files, root, self.log, self.queues, self.index, self.dispatcher, self._checkpoint
-        )
+        self._make_parts()
         self.recovered = recovery.recover(
             self._parts, progress=progress, rebuild=rebuild, visible=visible
         )
@@ -156,8 +138,8 @@ class MessageStore(FollowingStore):
             recovery.rewrite_unsynced(self.log, PhysicalOffset(found.flushed))
         self._flusher = Flusher(files, self.log, self._checkpoint)
         flushed = found.flushed if found.exact else self.log.min_offset
-        self._flusher.restart(flushed, checked=config.record_crc)
-        self._retention = Retention(self.log, config)
+        self._flusher.restart(flushed, checked=self.config.record_crc)
+        self._retention = Retention(self.log, self.config)
         self.tables = Tables(files, f"{root}/{layout.CONFIG}")
         self.tables.load_all()
         self.recovered.clamped = self.tables.clamp(self.max_offset)
@@ -168,6 +150,26 @@ class MessageStore(FollowingStore):
         layout.write_abort(files, root)
         self._flusher.save(self._derivations(), clean=False)
         self._raise_if_broken()
+
+    def _make_parts(self) -> None:
+        files, root, config = self.files, self.root, self.config
+        self.log = CommitLog(
+            files, f"{root}/{layout.COMMIT_LOG}",
+            file_bytes=config.commit_log_file_bytes, reserve_bytes=config.reserve_bytes,
+        )  # fmt: skip
+        self.queues = Queues(
+            files, f"{root}/{layout.CONSUME_QUEUE}", config.consume_queue_file_units
+        )
+        self.index = None
+        if config.index_enabled:
+            self.index = KeyIndex(
+                files, f"{root}/{layout.INDEX}", self._clock,
+                slots=config.index_slots, entries=config.index_entries,
+            )  # fmt: skip
+        self.dispatcher = Dispatcher(self.log, self.queues, self.index, config.delay_levels_ms)
+        self._parts = recovery.Parts(
+            files, root, self.log, self.queues, self.index, self.dispatcher, self._checkpoint
+        )
 
     # Watermarks
 
