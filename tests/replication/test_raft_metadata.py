@@ -1,6 +1,5 @@
 """Real processes: what belongs to the messages moves with them to the next leader."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from tianzhou.testing.chaos import looking
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
 GROUP = "readers"
-OFFSETS_S = 2.5
-"""A little more than the leader waits before it tells offsets."""
 
 
 @pytest.fixture
@@ -56,7 +53,11 @@ def test_topics_offsets_delays_and_transactions_survive_the_leader(cluster: Clus
             producer.send(Message(TOPIC, b"plain-%d" % number))
         commit_offset(cluster, 7)
         producer.send(Message(TOPIC, b"delayed", delay_level=2))
-        time.sleep(OFFSETS_S)
+        for member in cluster.members:
+            wait_for(
+                f"{member.name} knows how far the group is",
+                lambda at=member.address: looking.committed(at, GROUP, TOPIC, 0) == 7,
+            )
         with producer.transaction(Message(TOPIC, b"undecided")) as transaction:
             transaction.leave_undecided()  # the broker has to ask
         with Admin(nameserver=cluster.nameserver) as admin:
