@@ -82,12 +82,14 @@ def test_who_waits_at_a_deposed_leader_is_not_told_that_it_is_stored(tmp_path: P
         old = await leader_of(members)
         assert (await send(old, b"kept")).code == ResponseCode.SUCCESS
         old[1].group.peers.reach({})  # it hears the others, and they do not hear it
-        end = old[1].group.store.log.end
+        store = old[1].group.store
+        end = store.log.end
         waits = asyncio.create_task(send(old, b"lost"))
-        await until(lambda: old[1].group.store.log.end > end)
-        lost_end = old[1].group.store.log.end
+        await until(lambda: store.flushed > end)
+        old[0].parts.writer.settle()
+        assert store.max_offset(queue_key("orders", 0)) == 1, "it is seen, and not committed"
+        lost_end = store.log.end
         new = await leader_of([one for one in members if one is not old])
-        assert old[1].group.store.max_offset(queue_key("orders", 0)) == 1, "not committed, and seen"
         assert (await send(new, b"instead" * 1000)).code == ResponseCode.SUCCESS
         old[1].group.peers.reach(old[1].group.addresses())
         await until(lambda: old[1].group.replicated > lost_end)
