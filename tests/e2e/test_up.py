@@ -182,10 +182,31 @@ def test_a_port_that_is_taken_is_named(up: Start, tmp_path: Path) -> None:
 
 def test_all_problems_of_the_settings_are_listed(tmp_path: Path) -> None:
     settings = tmp_path / "broker.conf"
-    settings.write_text("listenPort=70000\nflushConsumerOffsetInterval=soon\n")
-    said = refused("broker", "-n", "127.0.0.1:1", "-c", str(settings), cwd=tmp_path, code=2)
-    assert "listenPort" in said
-    assert "flushConsumerOffsetInterval" in said
+    wrong = {
+        "listenPort": "70000", "flushConsumerOffsetInterval": "soon", "brokerName": "a/b",
+        "brokerIP1": "10.0.0.1:80", "flushDiskType": "SOMETIMES", "brokerRole": "KING",
+        "raft_election_ms": "1", "innerClientAuthenticationCredentials": "a:hush",
+    }  # fmt: skip
+    settings.write_text("".join(f"{name}={value}\n" for name, value in wrong.items()))
+    said = refused("broker", "-n", "nonsense", "-c", str(settings), cwd=tmp_path, code=2)
+    for name in (*wrong, "nameservers"):
+        assert f"{name} = " in said
+    assert "hush" not in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("broker", "-p"), ("nameserver", "-p"), ("up", "--broker-port"), ("up", "--nameserver-port")],
+    ids=" ".join,
+)
+def test_a_port_that_is_none_is_refused(tmp_path: Path, arguments: tuple[str, str]) -> None:
+    """The system would take 99999 for 34463."""
+    assert "99999 is not in the range" in refused(*arguments, "99999", cwd=tmp_path, code=2)
+
+
+def test_a_host_that_is_none_is_named(tmp_path: Path) -> None:
+    said = refused("nameserver", "-p", "0", "--host", "no.such.invalid", cwd=tmp_path, code=1)
+    assert "'no.such.invalid' is no address of here" in said
 
 
 # Stopping

@@ -125,10 +125,8 @@ def _convert(value: object, kind: object, declared: Declaration) -> object:
         return declared.read(value)
     if kind is bool:
         return _read_bool(value)
-    if kind is int:
-        return int(value)
-    if kind is float:
-        return float(value)
+    if kind is int or kind is float:
+        return _read_number(value, kind)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return _read_enum(kind, value)
     return value
@@ -146,6 +144,13 @@ def _checked(value: object, kind: object) -> object:
     if isinstance(kind, type) and (not isinstance(value, kind) or is_bool_for_int):
         raise ValueError(f"must be of type {kind.__name__}")
     return value
+
+
+def _read_number(text: str, kind: type[int] | type[float]) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"must be a {'whole number' if kind is int else 'number'}") from None
 
 
 def _read_bool(text: str) -> bool:

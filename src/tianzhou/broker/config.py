@@ -1,15 +1,53 @@
 """Settings of the broker, with RocketMQ's property names as aliases."""
 
+import ipaddress
+import re
 from dataclasses import dataclass
+from typing import Final
 
+from tianzhou.base.errors import UsageError
 from tianzhou.base.settings import setting
+from tianzhou.broker.names import checked_topic
 from tianzhou.wire.signing import checked_credentials
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_PORT_MAX: Final = 65_535
+
+
+def _named(text: str) -> str:
+    """Brokers and clusters have a topic of their name."""
+    try:
+        return checked_topic(text)
+    except UsageError as error:
+        raise ValueError(f"{error}; there is a topic of this name") from None
+
+
+def _host(text: str) -> str:
+    if text and not _NAME.fullmatch(text):
+        try:
+            ipaddress.ip_address(text.strip("[]"))
+        except ValueError:
+            raise ValueError("must be a host name or an IP address, without a port") from None
+    return text
+
+
+def _addresses(text: str) -> str:
+    for address in filter(None, map(str.strip, text.split(";"))):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
+            raise ValueError(f"{address!r} is not host:port; several have ; between them")
+        _host(host)
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    cluster: str = setting("DefaultCluster", alias="brokerClusterName", help="Name of the cluster.")
-    name: str = setting("broker-a", alias="brokerName", help="Name of the broker group.")
+    cluster: str = setting(
+        "DefaultCluster", alias="brokerClusterName", read=_named, help="Name of the cluster."
+    )
+    name: str = setting(
+        "broker-a", alias="brokerName", read=_named, help="Name of the broker group."
+    )
     broker_id: int = setting(
         0, min=0, max=1 << 31, alias="brokerId", help="0 is the master of its group."
     )
@@ -18,12 +56,13 @@ class BrokerConfig:
         10911, min=0, max=65535, alias="listenPort", help="Port to listen on; 0 takes a free one."
     )
     address: str = setting(
-        "", alias="brokerIP1",
+        "", alias="brokerIP1", read=_host,
         help="Address handed out to clients. Empty: the one through which they came.",
     )  # fmt: skip
     nameservers: str = setting(
-        "", alias="namesrvAddr", help="NameServers, `host:port` separated by `;`."
-    )
+        "", alias="namesrvAddr", read=_addresses,
+        help="NameServers, `host:port` separated by `;`.",
+    )  # fmt: skip
     cluster_credentials: str = setting(
         "", alias="innerClientAuthenticationCredentials", read=checked_credentials,
         help="The pair that NameServers want registrations signed with, as JSON: "

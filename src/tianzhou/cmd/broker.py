@@ -12,6 +12,7 @@ from tianzhou.admin.commands.drain import drain
 from tianzhou.admin.commands.replication import promote
 from tianzhou.cmd import http as http_server
 from tianzhou.cmd import logs, raft_options
+from tianzhou.cmd.http import PORT_RANGE
 
 _NOT_OURS = ("storePathRootDir", "storePathCommitLog")
 
@@ -26,7 +27,7 @@ _NOT_OURS = ("storePathRootDir", "storePathCommitLog")
     "--data", type=click.Path(file_okay=False, path_type=Path),
     help="Where messages are kept; tianzhou-data unless the settings say otherwise.",
 )  # fmt: skip
-@click.option("-p", "--port", type=int, help="Port to listen on; 0 takes a free one.")
+@click.option("-p", "--port", type=PORT_RANGE, help="Port to listen on; 0 takes a free one.")
 @click.option(
     "--ready-file", type=click.Path(dir_okay=False, path_type=Path),
     help="Written once it serves: JSON with the address.",
@@ -55,21 +56,20 @@ def broker(
     from tianzhou.broker.config import BrokerConfig
     from tianzhou.cmd import broker_start, config_file, serve
     from tianzhou.replication.config import ReplicationConfig
+    from tianzhou.replication.raft_settings import RaftSettings
     from tianzhou.store.config import StoreConfig
 
     serve.prepare(as_json=log_json, log_file=log_file)
     values = config_file.read(path) if path else {}
     stored_at = values.pop("storePathRootDir", None)
-    (config, store_config, replication), unknown = config_file.load_all(
-        (BrokerConfig, StoreConfig, ReplicationConfig), values
+    # What the command line says comes last, and is checked like the rest.
+    said = {"nameservers": nameservers, "port": port, **raft}
+    values |= {name: value for name, value in said.items() if value is not None}
+    (config, store_config, replication, raft_settings), unknown = config_file.load_all(
+        (BrokerConfig, StoreConfig, ReplicationConfig, RaftSettings), values
     )
-    group, not_of_raft = raft_options.settings_of(values, raft)
-    ours = {*_NOT_OURS, *(set(unknown) - set(not_of_raft))}
-    logs.warn_unknown([name for name in unknown if name not in ours], path)
-    if nameservers is not None:
-        config = replace(config, nameservers=nameservers)
-    if port is not None:
-        config = replace(config, port=port)
+    group = raft_options.member_of(raft_settings, raft)
+    logs.warn_unknown([name for name in unknown if name not in _NOT_OURS], path)
     if not config.cluster_credentials:
         config = replace(config, cluster_credentials=from_environment())
     serve.warn_if_exposed(config.host, "the Broker", serve.OPEN_BROKER)

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import TypeVar, overload
 
 from tianzhou.base.errors import UsageError
-from tianzhou.base.settings import SettingsError, load
+from tianzhou.base.settings import SettingsError, load, masked
 
 First = TypeVar("First")
 Second = TypeVar("Second")
 Third = TypeVar("Third")
+Fourth = TypeVar("Fourth")
 
 
 def read(path: Path) -> dict[str, object]:
@@ -24,14 +25,18 @@ def read(path: Path) -> dict[str, object]:
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"{path}: {error}") from error
     values: dict[str, object] = {}
+    wrong: list[str] = []
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
         if not line or line[0] in "#!":
             continue
         name, sign, value = line.partition("=")
         if not sign:
-            raise UsageError(f"{path}, line {number}: expected name=value, found {line[:80]!r}")
+            found = masked(line, repr(line[:80]))
+            wrong.append(f"{path}, line {number}: expected name=value, found {found}")
         values[name.strip()] = value.strip()
+    if wrong:
+        raise UsageError("; ".join(wrong))
     return values
 
 
@@ -41,8 +46,8 @@ def load_all(
 ) -> tuple[tuple[First, Second], list[str]]: ...
 @overload
 def load_all(
-    kinds: tuple[type[First], type[Second], type[Third]], values: dict[str, object]
-) -> tuple[tuple[First, Second, Third], list[str]]: ...
+    kinds: tuple[type[First], type[Second], type[Third], type[Fourth]], values: dict[str, object]
+) -> tuple[tuple[First, Second, Third, Fourth], list[str]]: ...
 def load_all(
     kinds: tuple[type[object], ...], values: dict[str, object]
 ) -> tuple[tuple[object, ...], list[str]]:

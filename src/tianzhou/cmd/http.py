@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tianzhou.dashboard.here import Here
 
 PORT: Final = 8080
+PORT_RANGE: Final = click.IntRange(0, 65_535)
+"""Of every port on a command line: larger ones would quietly become others."""
 PASSWORD_FILE: Final = "dashboard-password"
 CONNECTIONS_MAX: Final = 200
 """Browsers keep six each. A broker has other things to do than to serve more."""
@@ -91,7 +93,7 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
             help="Where dashboard and metrics are served; elsewhere than here they need a login.",
         ),
         click.option(
-            "--http-port", default=PORT, show_default=True, type=click.IntRange(0, 65535),
+            "--http-port", default=PORT, show_default=True, type=PORT_RANGE,
             help="Port of dashboard and metrics; 0 takes a free one.",
         ),
     )  # fmt: skip

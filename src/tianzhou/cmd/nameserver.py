@@ -6,10 +6,11 @@ from pathlib import Path
 import click
 
 from tianzhou.cmd import logs
+from tianzhou.cmd.http import PORT_RANGE
 
 
 @click.command()
-@click.option("-p", "--port", type=int, help="Port to listen on; 0 takes a free one.")
+@click.option("-p", "--port", type=PORT_RANGE, help="Port to listen on; 0 takes a free one.")
 @click.option("--host", help="Address to listen on.")
 @click.option(
     "-c", "--config", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path),

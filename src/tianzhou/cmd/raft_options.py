@@ -29,17 +29,12 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def settings_of(
-    values: Mapping[str, object], given: Mapping[str, Any]
-) -> tuple["RaftSettings | None", list[str]]:
-    """The settings of a member, or None for a broker by itself; and the names that are none of
-    theirs. Raises UsageError if they can't work."""
-    from tianzhou.base.settings import load
-    from tianzhou.replication.raft_settings import RaftSettings, check
+def member_of(settings: "RaftSettings", given: Mapping[str, Any]) -> "RaftSettings | None":
+    """The settings of a member, or None for a broker by itself. Raises UsageError if they can't
+    work."""
+    from tianzhou.replication.raft_settings import check
 
-    said = {name: value for name, value in given.items() if value is not None}
-    settings, unknown = load(RaftSettings, {**values, **said})
-    if not settings.raft_enabled and not said:
-        return None, unknown
+    if not settings.raft_enabled and all(value is None for value in given.values()):
+        return None
     check(settings)
-    return settings, unknown
+    return settings

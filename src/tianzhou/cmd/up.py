@@ -12,8 +12,10 @@ from tianzhou.cmd import logs
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--nameserver-port", default=9876, show_default=True, help="0 takes a free one.")
-@click.option("--broker-port", default=10911, show_default=True, help="0 takes a free one.")
+@click.option("--nameserver-port", type=http_server.PORT_RANGE, default=9876, show_default=True,
+              help="0 takes a free one.")  # fmt: skip
+@click.option("--broker-port", type=http_server.PORT_RANGE, default=10911, show_default=True,
+              help="0 takes a free one.")  # fmt: skip
 @click.option(
     "--data", type=click.Path(file_okay=False, path_type=Path), default="tianzhou-data",
     show_default=True, help="Where messages are kept.",

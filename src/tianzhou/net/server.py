@@ -157,9 +157,12 @@ class Server:
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket at this address; port 0 takes a free one. Nobody can connect before `listen`."""
-    family, kind, proto, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise OSError(error.errno, f"{host!r} is no address of here: {error.strerror}") from error
     made = socket.socket(family, kind, proto)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

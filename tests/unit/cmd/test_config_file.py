@@ -25,11 +25,14 @@ def test_lines_of_rocketmq(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "broker.conf", "a=1\n# fine\nbrokerName broker-a\n")
+def test_every_line_that_is_none_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "broker.conf", "a=1\n# fine\nbrokerName broker-a\nha_secret: hush\nx\n")
     with pytest.raises(UsageError) as caught:
         read(path)
-    assert str(caught.value) == f"{path}, line 3: expected name=value, found 'brokerName broker-a'"
+    assert str(caught.value).split("; ") == [
+        f"{path}, line {number}: expected name=value, found {found}"
+        for number, found in ((3, "'brokerName broker-a'"), (4, "******"), (5, "'x'"))
+    ]
 
 
 def test_toml_has_types(tmp_path: Path) -> None:
