@@ -151,6 +151,8 @@ def test_an_offset_that_stands_still_while_lag_grows(run: Run, mq: RunningBroker
             async with consumers(mq, {"orders": "*"}, listener=stick):
                 found = await found_in(run, "stays at offset 0")
                 assert "while its lag grew from" in found["said"]
+                mend = found["mend"].partition("tianzhou ")[2].split()
+                assert (await asyncio.to_thread(run, *mend, "--dry-run")).code == 0
         finally:
             over.set()
             await sending

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from cli.conftest import run_command
 from clients.waiting import wait_until
-from dashboard.copies_world import master_and_slaves, raft_group
+from dashboard.copies_world import Copied, master_and_slaves, raft_group
 from dashboard.site import ask
 from tianzhou.cmd import raft_up
 from tianzhou.cmd.http import PASSWORD_FILE, HttpOptions
@@ -59,6 +60,7 @@ def test_a_master_shows_its_slaves_and_how_far_they_are(browser: Browser, tmp_pa
         group.servers[1].kill()
         expect(slave).to_contain_text("does not follow")
         expect(page.locator(".alarms")).to_contain_text("slave 1 at")
+        assert "warning broker broker-a: slave 1 at" in doctor(group)
         group.servers[1].start()
         url = group.servers[1].wait_ready()["http"]
         expect(slave).to_contain_text("in sync")
@@ -72,6 +74,7 @@ def test_a_master_shows_its_slaves_and_how_far_they_are(browser: Browser, tmp_pa
         )  # fmt: skip
         page.goto("/")
         expect(page.locator(".alarms")).to_contain_text("tianzhou broker promote broker-a")
+        assert "or: tianzhou broker promote broker-a" in doctor(group)
         page.goto("/brokers/broker-a")
         expect(page.locator(".note.bad")).to_contain_text("a slave says what it knows")
         assert "slave 1" in copies(page)
@@ -88,6 +91,10 @@ def end_of(page: Page) -> str:
 
 def ask_of(url: str, path: str) -> str:
     return ask(int(url.rpartition(":")[2]), path).text
+
+
+def doctor(group: Copied) -> str:
+    return run_command("doctor", "-n", group.nameserver, "--observe", "0").out
 
 
 def test_a_raft_group_shows_its_members_term_and_leader(browser: Browser, tmp_path: Path) -> None:
@@ -124,6 +131,13 @@ def test_a_raft_group_shows_its_members_term_and_leader(browser: Browser, tmp_pa
         page.goto("/")
         expect(page.locator(".alarms")).to_contain_text(f"member {gone} at")
         expect(page.locator("#live-brokers")).to_contain_text("2 of 3 in sync")
+        assert f"warning broker broker-a: member {gone} at" in doctor(group)
+        page.goto("/brokers/broker-a")
+        os.kill(pids[next(name for name in pids if name not in (gone, "n0"))], signal.SIGKILL)
+        expect(page.locator("#live-head")).to_contain_text("no leader")
+        told = doctor(group)
+        assert "problem broker broker-a: nobody leads it: 1 of 3 members are there" in told
+        assert "brokerId" not in told, "nobody is to start a master by hand"
 
 
 def test_s40_the_password_of_a_group_is_one(

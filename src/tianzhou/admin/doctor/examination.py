@@ -7,7 +7,7 @@ from time import sleep
 from typing import Final
 
 from tianzhou.admin.doctor.brokers import broker_findings, version_findings
-from tianzhou.admin.doctor.findings import Finding, Level, problem
+from tianzhou.admin.doctor.findings import Finding, Level, problem, warning
 from tianzhou.admin.doctor.groups import Look, group_findings, look_at
 from tianzhou.admin.doctor.reach import (
     Probe,
@@ -20,8 +20,10 @@ from tianzhou.admin.doctor.refusals import refusal_findings
 from tianzhou.admin.doctor.routes import topic_findings
 from tianzhou.base.errors import TianzhouError
 from tianzhou.client.core.admin_results import BrokerPlace, BrokerStatus
+from tianzhou.client.core.copies import worries
 from tianzhou.client.options import parse_nameservers
 from tianzhou.client.sync.admin import Admin
+from tianzhou.wire.look_bodies import BrokerLook
 
 GROUPS_MAX: Final = 100
 """How many are looked at when none is named."""
@@ -63,7 +65,7 @@ def _examine(
         return
     probes = probe_brokers(places)
     for place in places:
-        yield from _place(place, nameserver, probes)
+        yield from _place(admin, place, nameserver, probes)
     masters = {place.name: place.addresses.get(MASTER) for place in places}
     reached = {
         name: address
@@ -88,13 +90,31 @@ def _examine(
         yield from _watch(admin, complaint, looks)
 
 
-def _place(place: BrokerPlace, nameserver: str, probes: dict[str, Probe]) -> Iterator[Finding]:
+def _place(
+    admin: Admin, place: BrokerPlace, nameserver: str, probes: dict[str, Probe]
+) -> Iterator[Finding]:
+    about = f"broker {place.name}"
     for _, address in sorted(place.addresses.items()):
         yield broker_finding(place, address, nameserver, probes[address])
-    if MASTER not in place.addresses:
+    look = _look(admin, place, probes)
+    if look is not None:
+        for worry in worries(look, place):
+            yield (problem if worry.is_problem else warning)(about, worry.said, worry.mend)
+    if MASTER not in place.addresses and (look is None or look.raft is None):
         said = "its group has no master: what it holds can be read, but nothing written there"
         mend = f"start its master (brokerId 0): tianzhou broker -n {nameserver} -c ITS-SETTINGS"
-        yield problem(f"broker {place.name}", said, mend)
+        yield problem(about, said, f"{mend}, or: tianzhou broker promote {place.name}")
+
+
+def _look(admin: Admin, place: BrokerPlace, probes: dict[str, Probe]) -> BrokerLook | None:
+    """What its master, or else a copy, knows of the copies; nothing if RocketMQ's own is asked."""
+    nearest = place.addresses[min(place.addresses)]
+    if probes[nearest].reached is not Reached.SERVES:
+        return None
+    try:
+        return admin.looks.broker(place.name)[0]
+    except TianzhouError:
+        return None  # whether it says how it is, is looked at below
 
 
 def _brokers(

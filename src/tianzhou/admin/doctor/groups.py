@@ -146,7 +146,8 @@ def _reading(before: Look, now: Look) -> Iterable[Finding]:
     for topic, queues in now.queues.items():
         if 0 < len(queues) < members:
             said = f"{members} consumers share the {len(queues)} queues of {topic}: some are idle"
-            mend = f"tianzhou topic update {topic} --read-queues {members} --write-queues {members}"
+            each = -(-members // len({queue.broker_name for queue in queues}))
+            mend = f"tianzhou topic update {topic} --read-queues {each} --write-queues {each}"
             yield warning(about, said, mend)
         # Twice, because queues may be on their way from one member to another.
         alone = [q for q in queues if q not in now.owners and q not in before.owners]
@@ -162,8 +163,12 @@ def _reading(before: Look, now: Look) -> Iterable[Finding]:
                 f"it stays at offset {at} in {_named([queue])} of {queue.topic} while its lag grew "
                 f"from {was_end - at} to {end - at}; {owner} has the queue"
             )
-            mend = "look what that consumer does with the message: tianzhou message find "
-            yield problem(about, said, f"{mend}{queue.topic} --from 1h")
+            mend = (
+                "look what that consumer does; to leave the message out: tianzhou group reset "
+                f"{now.name} {queue.topic} --broker {queue.broker_name} --queue {queue.queue_id} "
+                f"--to-offset {at + 1}"
+            )
+            yield problem(about, said, mend)
 
 
 def _named(queues: list[MessageQueue]) -> str:
