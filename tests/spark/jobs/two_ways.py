@@ -15,6 +15,8 @@ import tianzhou.spark
 from tianzhou.cmd.spark_session import SHORT
 
 ROWS_PER_BATCH = 400
+RETRY = "2m"
+"""On a crowded machine a broker that was killed is away for longer than half a minute."""
 
 
 def slowly(batches: Iterator[Any]) -> Iterator[Any]:
@@ -27,7 +29,8 @@ def rows_of(spark: SparkSession, nameserver: str, topic: str) -> DataFrame:
     rows = (
         spark.readStream.format("rocketmq").option("nameserver", nameserver).option("topic", topic)
         .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", ROWS_PER_BATCH)
-        .option("minPartitions", 2).load().select("queueId", "queueOffset", "body")
+        .option("minPartitions", 2).option("retryTimeout", RETRY)
+        .load().select("queueId", "queueOffset", "body")
     )  # fmt: skip
     through: Any = getattr(rows, "mapInArrow")  # noqa: B009 - it has no whole annotation
     return through(slowly, rows.schema)
@@ -37,14 +40,14 @@ def main() -> None:
     nameserver, topic, place = sys.argv[1:4]
     # Eight tries for each task; `local[2]` would end a query with the first lost worker.
     spark = tianzhou.spark.session(master="local[2,8]", config=SHORT)
-    # Rows for each query by themselves: Spark can't write out a shared function twice at a time.
+    rows = rows_of(spark, nameserver, topic)
     (
-        rows_of(spark, nameserver, topic).writeStream.format("parquet")
+        rows.writeStream.format("parquet")
         .option("path", f"{place}/table").option("checkpointLocation", f"{place}/to-table").start()
     )  # fmt: skip
     (
-        rows_of(spark, nameserver, topic).select("body").writeStream.format("rocketmq")
-        .option("nameserver", nameserver)
+        rows.select("body").writeStream.format("rocketmq")
+        .option("nameserver", nameserver).option("retryTimeout", RETRY)
         .option("topic", f"{topic}-copy").option("idempotent", "true")
         .option("group", f"{topic}-copier").option("checkpointLocation", f"{place}/to-topic")
         .start()
