@@ -14,7 +14,6 @@ from tianzhou.client import Message
 from tianzhou.client.options import ProducerOptions
 from tianzhou.client.sync import Admin, Producer
 from tianzhou.net.blocking import BlockingPeer
-from tianzhou.record.message import decode_all
 from tianzhou.replication.raft_state import SLOT_BYTES, decode_slot
 from tianzhou.store.detect import detect
 from tianzhou.store.files import RealFiles
@@ -242,14 +241,7 @@ class Cluster:
 
     def values(self, member: Member) -> list[str]:
         """The body of every message that a member shows."""
-        found: list[str] = []
-        with BlockingPeer(member.address) as peer:
-            for queue_id in range(QUEUES):
-                at = 0
-                while bodies := _pull(peer, queue_id, at):
-                    found += bodies
-                    at += len(bodies)
-        return found
+        return [view.body.decode() for view in looking.shown(member.address, TOPIC, QUEUES)]
 
     def check_identical(self) -> None:
         """Stop all, and compare their logs byte for byte, as far as each knows to be committed:
@@ -285,19 +277,6 @@ class Cluster:
         for member in self.members:
             member.server.end()
         self._names.end()
-
-
-def _pull(peer: BlockingPeer, queue_id: int, offset: int) -> list[str]:
-    ext = {
-        "consumerGroup": "auditors", "topic": TOPIC, "queueId": str(queue_id),
-        "queueOffset": str(offset), "maxMsgNums": "1024", "sysFlag": "4",
-        "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
-        "subVersion": "0", "expressionType": "TAG",
-    }  # fmt: skip
-    answer, body = peer.call(RequestCode.PULL_MESSAGE, ext)
-    if answer.code != ResponseCode.SUCCESS:
-        return []
-    return [view.body.decode() for view in decode_all(body)]
 
 
 class Load:

@@ -2,10 +2,11 @@
 groups stand. Nothing here changes anything."""
 
 import json
+from collections.abc import Iterator
 from typing import Final
 
 from tianzhou.net.blocking import BlockingPeer, Unreachable
-from tianzhou.record.message import decode_all
+from tianzhou.record.message import MessageView, decode_all
 from tianzhou.testing.chaos.history import Place, Queue
 from tianzhou.testing.chaos.values import value_in
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -61,23 +62,30 @@ def waiting(address: str) -> int:
 
 def scan(address: str, broker: str, topic: str, queue_count: int) -> dict[Place, str]:
     """The value of every message of a topic that this broker shows, by its place."""
-    found: dict[Place, str] = {}
+    return {
+        Place(Queue(broker, view.queue_id), view.queue_offset): value_in(view.body)
+        for view in shown(address, topic, queue_count)
+    }
+
+
+def shown(address: str, topic: str, queue_count: int) -> Iterator[MessageView]:
+    """Every message of a topic that this broker shows, queue by queue."""
     with BlockingPeer(address) as peer:
         for queue_id in range(queue_count):
-            _scan_queue(peer, topic, Queue(broker, queue_id), found)
-    return found
+            yield from _shown(peer, topic, queue_id)
 
 
-def _scan_queue(peer: BlockingPeer, topic: str, queue: Queue, found: dict[Place, str]) -> None:
+def _shown(peer: BlockingPeer, topic: str, queue_id: int) -> Iterator[MessageView]:
     at = 0
     while True:
-        answer, body = peer.call(RequestCode.PULL_MESSAGE, _pull(topic, queue.queue_id, at))
+        answer, body = peer.call(RequestCode.PULL_MESSAGE, _pull(topic, queue_id, at))
         if answer.code in _NOTHING:
             return
-        assert answer.code == ResponseCode.SUCCESS, f"{queue} at {at}: {answer}"
+        place = f"queue {queue_id} at {at}"
+        assert answer.code == ResponseCode.SUCCESS, f"{place}: {answer}"
         for view in decode_all(body):
-            assert view.queue_offset == at, f"{queue} has {view.queue_offset} where {at} belongs"
-            found[Place(queue, at)] = value_in(view.body)
+            assert (view.queue_id, view.queue_offset) == (queue_id, at), f"{place}: {view}"
+            yield view
             at += 1
 
 
