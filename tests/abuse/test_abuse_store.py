@@ -162,7 +162,8 @@ def test_a_full_disk_is_named_and_heartbeats_and_pulls_go_on(
                 break
         assert refused is not None
         assert refused.code == NOT_AVAILABLE, refused
-        assert "disk" in refused.remark.lower()
+        assert refused.remark.startswith("disk full: ")
+        assert refused.remark.endswith("retry at another broker now, or here in 10 s")
         # A new topic needs room as well.
         assert client.ask(310, send_v2("NewOnFullDisk"), b"x").code == NOT_AVAILABLE
         assert client.ask(34, {}, heartbeat_of(producers=("p",))).code == 0

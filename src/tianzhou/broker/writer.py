@@ -125,7 +125,7 @@ class Writer:
         except RecordTooLarge as error:  # for a file of the log
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         except DiskFull as error:
-            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"disk full: {error}") from error
+            raise disk_full(error) from error
         except (StoreFenced, StoreClosed) as error:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
         self.took(len(chunk), self._monotonic_s() - begun)
@@ -183,3 +183,11 @@ class Writer:
         """The role of the master is lost: what waits will not be confirmed by us."""
         self.write_gathered()
         self.acks.fail_all(Outcome.NOT_MASTER)
+
+
+def disk_full(error: DiskFull) -> Refused:
+    """What whoever wanted to store something is told."""
+    return Refused(
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        f"disk full: {error}; retry at another broker now, or here in 10 s",
+    )

@@ -19,6 +19,7 @@ from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.subscriptions import Filter, Filters
 from tianzhou.broker.topics import Topics
+from tianzhou.broker.writer import disk_full
 from tianzhou.filter.sql92 import Expression
 from tianzhou.net.desk import REMARK_CHARS_MAX, encode_reply
 from tianzhou.net.exchange import Peer, Refused, Reply
@@ -136,8 +137,7 @@ class Pull:
             self._refuse(peer, opaque, serialise_type, refused)
             return
         except DiskFull as error:  # no room for the table of groups
-            refused = Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"disk full: {error}")
-            self._refuse(peer, opaque, serialise_type, refused)
+            self._refuse(peer, opaque, serialise_type, disk_full(error))
             return
         if request.sys_flag & COMMIT and request.commit_offset >= 0:
             self._offsets.put(

@@ -21,7 +21,7 @@ from tianzhou.broker.durable_reply import CODES, REMARKS
 from tianzhou.broker.incoming import Incoming, undecided
 from tianzhou.broker.send_answers import Asked, SendAnswers, refusal
 from tianzhou.broker.topics import Topics
-from tianzhou.broker.writer import Stored, Writer
+from tianzhou.broker.writer import Stored, Writer, disk_full
 from tianzhou.net.desk import REMARK_CHARS_MAX
 from tianzhou.net.exchange import Refused
 from tianzhou.net.link import Link
@@ -335,5 +335,5 @@ def _refused(error: TianzhouError) -> Refused:
     if isinstance(error, HeaderFieldError):
         return Refused(ResponseCode.INVALID_PARAMETER, str(error))
     if isinstance(error, DiskFull):  # no room for the table of topics
-        return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"disk full: {error}")
+        return disk_full(error)
     return Refused(ResponseCode.SYSTEM_ERROR, str(error)[:REMARK_CHARS_MAX])
