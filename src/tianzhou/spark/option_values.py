@@ -65,7 +65,7 @@ def read_duration_ms(text: str) -> int:
 def read_time_ms(text: str) -> int:
     """Milliseconds since 1970, or ISO 8601; without a zone it is UTC."""
     text = text.strip()
-    if re.fullmatch(r"-?\d+", text):
+    if re.fullmatch(r"-?\d{1,18}", text):
         return int(text)
     try:
         found = datetime.fromisoformat(text)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.options import parse_nameservers
+from tianzhou.client.options import checked_group, parse_nameservers
 from tianzhou.client.sync.brokers import Brokers, Credentials
 from tianzhou.filter.errors import FilterError
 from tianzhou.filter.tags import parse_tags
@@ -39,6 +39,8 @@ _OF_SPARK: Final = frozenset(
     {"checkpointlocation", "queryname", "outputmode", "serialization.format", "inferschema"}
 )
 _IS_NAME: Final = re.compile(r"[%|\w-]+", re.ASCII)
+_PATTERN_SIGNS: Final = re.compile(r"[.*+?^$\\()\[\]{}]")
+_NUMBERS: Final = re.compile(r"\{\d*,\d*\}")
 
 
 def _read_nameserver(text: str) -> str:
@@ -48,12 +50,17 @@ def _read_nameserver(text: str) -> str:
 def _read_topics(text: str) -> tuple[str, ...] | re.Pattern[str]:
     """Names with commas between them, or, with any other sign in it, a regular expression."""
     words = read_words(text)
-    if all(map(_IS_NAME.fullmatch, words)):
+    if all(map(_IS_NAME.fullmatch, words)) or not _PATTERN_SIGNS.search(text):
         return tuple(dict.fromkeys(map(_read_topic, words)))
     return _read_pattern(text)
 
 
 def _read_pattern(text: str) -> re.Pattern[str]:
+    if re.search(r"[,\s]", _NUMBERS.sub("", text.strip())):
+        raise ValueError(
+            "has a comma or a blank, which no topic has: give names with commas between them, or "
+            "one regular expression such as orders|pay.*"
+        )
     try:
         return re.compile(text.strip())
     except re.error as error:
@@ -62,6 +69,17 @@ def _read_pattern(text: str) -> re.Pattern[str]:
 
 def _read_topic(text: str) -> str:
     return _checked(lambda: checked_topic(text.strip()))
+
+
+def _read_group(text: str) -> str:
+    return _checked(lambda: checked_group(text.strip()))
+
+
+def _read_columns(text: str) -> tuple[str, ...]:
+    words = read_words(text)
+    if len({word.lower() for word in words}) < len(words):
+        raise ValueError("names a column twice")
+    return words
 
 
 def _read_tags(text: str) -> str:
@@ -97,7 +115,7 @@ CLUSTER: Final = {
 
 COLUMNS: Final = {
     "columns": Option(
-        read_words, "Columns to decode, with commas between them; all of them unless given."),
+        _read_columns, "Columns to decode, with commas between them; all of them unless given."),
 }  # fmt: skip
 
 READ: Final = CLUSTER | COLUMNS | {
@@ -125,7 +143,7 @@ READ: Final = CLUSTER | COLUMNS | {
     "failOnDataLoss": Option(
         read_bool, "Whether missing messages are an error (`true`) or passed over."),
     "group": Option(
-        read_text, "Consumer group: streams tell the broker how far they are under this name.",
+        _read_group, "Consumer group: streams tell the broker how far they are under this name.",
         ("consumerGroup", "groupId")),
     "maxOffsetsPerTrigger": Option(read_count, "Messages in one micro-batch at most."),
     "minOffsetsPerTrigger": Option(read_count, "Wait until so many messages are there."),
@@ -136,7 +154,7 @@ READ: Final = CLUSTER | COLUMNS | {
 
 WRITE: Final = CLUSTER | {
     "topic": Option(_read_topic, "Topic of the rows that name none.", ("path",)),
-    "group": Option(read_text, "Producer group (`spark`).", ("producerGroup",)),
+    "group": Option(_read_group, "Producer group (`spark`).", ("producerGroup",)),
     "idempotent": Option(
         read_bool, "Whether a repeated task or micro-batch looks for what it wrote before."),
 }  # fmt: skip

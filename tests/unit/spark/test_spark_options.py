@@ -46,6 +46,7 @@ def test_topics_are_names_or_a_pattern() -> None:
     pattern = read(topic="orders_.*").topics
     assert isinstance(pattern, re.Pattern)
     assert pattern.fullmatch("orders_cn")
+    assert isinstance(read(topic="or[a-z]{2,4}s").topics, re.Pattern)
     assert read(topic="%DLQ%group").topics == ("%DLQ%group",)
     assert isinstance(
         read_options_of(NAMESERVER | {"topicPattern": "a|b"}, is_stream=False).topics, re.Pattern
@@ -72,6 +73,11 @@ WRONG = [
     ({"nameserver": "nowhere"}, r"option nameserver is 'nowhere'; it can't be used: address"),
     ({"topic": "a[b"}, r"neither names of topics nor a regular expression"),
     ({"topic": ","}, r"option topic is ','; it names nothing"),
+    ({"topic": "orders!"}, r"topic 'orders!' is not made of letters, digits and % | _ - only"),
+    ({"topic": "orders, pay.*"}, r"it has a comma or a blank, which no topic has: give names"),
+    ({"group": "my group"}, r"option group is 'my group'; it can't be used: group 'my group' is"),
+    ({"columns": "body, Body"}, r"option columns is 'body, Body'; it names a column twice"),
+    ({"startingTimestamp": "9" * 30}, r"it must be milliseconds since 1970 or a time such as"),
     ({"startingOffsets": "soon"}, r"option startingOffsets is 'soon'; it must be earliest, latest"),
     ({"startingOffsets": '{"a":{"b":{"0":-7}}}'}, r"-7 is no offset"),
     ({"startingTimestamp": "yesterday"}, r"it must be milliseconds since 1970 or a time such as"),
