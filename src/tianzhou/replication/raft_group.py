@@ -164,7 +164,7 @@ class RaftGroup:
         self._led_term = 0
         self._committed = self._applied = self.storage.end_of(saved.commit)
         self.applied = saved.commit
-        self._members: Members | None = None
+        self._met: tuple[Members, frozenset[NodeId]] | None = None
         self.store.visible_bound = lambda: self._applied
         self.store.on_expired = self._trim
 
@@ -188,13 +188,13 @@ class RaftGroup:
     # Members
 
     def _meet(self) -> None:
-        """Connect to whoever is in the group now. Addresses in our own settings win: a member may
-        be reached on another way from here."""
-        members = self.node.core.log.members.current
-        if members is not self._members:
-            self._members = members
-            known, wanted = self.addresses(), members.everyone() | self.node.core.peers.keys()
-            self.peers.reach({name: known[name] for name in wanted if name in known})
+        """Connect to whoever is in the group now, or must still hear that it is not. Addresses in
+        our own settings win: a member may be reached on another way from here."""
+        members = self.members
+        met = members, members.everyone() | self.node.core.peers.keys()
+        if met != self._met:
+            self._met, known = met, self.addresses()
+            self.peers.reach({name: known[name] for name in met[1] if name in known})
 
     def addresses(self) -> dict[NodeId, str]:
         return peers_of(self.members.addresses) | self._peers_given

@@ -34,6 +34,8 @@ def test_a_change_that_is_asked_for_twice_is_made_once(tmp_path: Path) -> None:
         assert leader.group.change(changed(target, REMOVE, gone, address="")) == first
         await until(lambda: leader.group.applied >= leader.group.storage.last)
         assert leader.group.change(target) == first
+        await until(lambda: gone not in trio.named(gone).group.members.voters)
+        await until(lambda: not leader.group.peers.is_connected(gone))
 
     play(tmp_path, scene)
 
