@@ -170,6 +170,24 @@ def test_a_commit_that_does_not_arrive(
     assert "transaction.not_told" in caplog.text
 
 
+def test_a_rollback_that_does_not_arrive_hides_no_error(
+    mq: RunningBroker, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        with mq.faults.refuse([RequestCode.END_TRANSACTION]):
+            async with Producer("makers", nameserver=mq.nameserver) as producer:
+                with pytest.raises(WorkFailed):
+                    async with producer.transaction(Message("paid", b"x")):
+                        raise WorkFailed
+                with pytest.raises(TransactionUndecided, match="ROLLBACK of message"):
+                    async with producer.transaction(Message("paid", b"x")) as transaction:
+                        await transaction.rollback()
+        assert not mq.stored("paid")
+
+    run(body)
+    assert "transaction.not_told" in caplog.text
+
+
 def test_a_half_that_is_not_stored_does_not_begin(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with Producer("makers", nameserver=mq.nameserver) as producer:

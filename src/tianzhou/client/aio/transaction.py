@@ -8,6 +8,7 @@ an exception takes it back. If the broker hears neither, because this process or
 died, it asks a producer of the group again and again: that is what the check callback is for.
 """
 
+import contextlib
 import enum
 import inspect
 import logging
@@ -83,8 +84,15 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.state is TransactionState.UNKNOWN and not self._is_left:
-            await self._end(TransactionState.COMMIT if error is None else TransactionState.ROLLBACK)
+        if self.state is not TransactionState.UNKNOWN or self._is_left:
+            return
+        if error is None:
+            await self._end(TransactionState.COMMIT)
+            return
+        # The error on its way says more than that the broker did not hear of it; nobody sees the
+        # message all the same, and in the end the broker forgets it.
+        with contextlib.suppress(TransactionUndecided):
+            await self._end(TransactionState.ROLLBACK)
 
     _is_left = False
 
@@ -109,10 +117,10 @@ class Transaction:
         try:
             await self._tell(ext)
         except TianzhouError as error:
+            log.warning("transaction.not_told",
+                        extra={"id": self.half.message_id, "reason": str(error)})  # fmt: skip
             if self._has_check:
                 # What the check is for. The work is done; an error here would deny it.
-                log.warning("transaction.not_told",
-                            extra={"id": self.half.message_id, "reason": str(error)})  # fmt: skip
                 return
             raise TransactionUndecided(
                 f"{state.name} of message {self.half.message_id} did not reach broker"
