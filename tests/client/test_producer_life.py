@@ -124,3 +124,28 @@ def test_a_question_that_is_cut_off_by_the_end_says_so(run: Run) -> None:
                 await asked
 
     run(body)
+
+
+def test_a_producer_belongs_to_the_loop_of_its_start(mq: RunningBroker, run: Run) -> None:
+    producer, left = producer_of(mq), producer_of(mq)
+
+    async def body() -> None:
+        await producer.start()
+        await producer.send(Message("loops", b"x"))
+
+        def elsewhere() -> None:
+            with pytest.raises(UsageError, match="not to this one"):
+                asyncio.run(asyncio.wait_for(producer.send(Message("loops", b"y")), WITHIN_S))
+            with pytest.raises(UsageError, match="not to this one"):
+                producer.send_async(Message("loops", b"y"))
+            with pytest.raises(UsageError, match="not to this one"):
+                asyncio.run(asyncio.wait_for(producer.close(), WITHIN_S))
+
+        await asyncio.to_thread(elsewhere)
+        await producer.close()
+        await left.start()
+
+    run(body)
+    asyncio.run(producer.close())  # a second time changes nothing
+    with pytest.raises(UsageError, match="closed by now"):
+        asyncio.run(left.close())

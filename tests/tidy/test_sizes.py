@@ -28,6 +28,7 @@ DRAWERS = {"util", "utils", "helper", "helpers", "manager", "common", "impl", "m
 # Broad handlers, each with what makes it right. Everywhere else an error has a name.
 BROAD_HANDLERS = {
     "src/tianzhou/client/aio/delivery.py": "ends a thread, and hands what ended it to the caller",
+    "src/tianzhou/client/aio/listener_threads.py": "raised where the call is awaited",
     "src/tianzhou/client/aio/listener.py": "a user's code may raise anything; it is logged",
     "src/tianzhou/net/desk.py": "one request must not take the others with it; it is logged",
     "src/tianzhou/store/store.py": "gives the lock back, then raises on",

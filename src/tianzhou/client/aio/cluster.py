@@ -20,7 +20,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final
 
-from tianzhou.base.errors import TianzhouError
+from tianzhou.base.errors import TianzhouError, UsageError
 from tianzhou.base.kinds import Bytes
 from tianzhou.client.aio.broker_requests import BrokerRequests, ClientHandler
 from tianzhou.client.aio.channel import Channel
@@ -321,6 +321,21 @@ class Cluster:
             self._broken = self._broken or error
             log.error("client.broken", exc_info=error)
 
+    def check_loop(self) -> None:
+        """Raises UsageError in another event loop than this cluster's: who calls from there would
+        wait for what happens here, or for ever."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not self._loop:
+            which = "which is closed by now" if self._loop.is_closed() else "and not to this one"
+            raise UsageError(
+                f"this client belongs to the event loop in which it was started, {which}; make one"
+                " for each loop, or use tianzhou.client.sync, which any thread may call"
+            )
+
     def _check(self) -> None:
+        self.check_loop()
         if self._broken is not None:
             raise ClientBroken(f"a background task failed: {self._broken!r}") from self._broken

@@ -103,6 +103,7 @@ class TaskWorkers:
     async def _work(self, number: int) -> None:
         ready, listener, in_hand = self._ready, self._listener, self._in_hand
         settle, count_max, turn = self._settler.settle, listener.count_max, 0
+        listener.enter()
         while True:
             piece = ready.take(count_max)
             if piece is None:
@@ -210,6 +211,7 @@ class ThreadWorkers:
     def _work(self, number: int) -> None:
         ready, listener, in_hand, done = self._ready, self._listener, self._in_hand, self._done
         count_max = listener.count_max
+        listener.enter()
         while True:
             piece = ready.take(count_max)
             if piece is None:

@@ -28,18 +28,24 @@ LOCK_WAIT_S: Final = 0.1
 
 
 class _LaneSettling:
-    """Takes what the user says of messages of one queue."""
+    """Takes what the user says of messages of one queue, in any thread."""
 
     def __init__(self, lane: Lane, handout: "Handout") -> None:
         self.lane = lane
         self._handout = handout
 
     def ack(self, message: ReceivedMessage) -> None:
+        if not self._handout.is_here:
+            self._handout.loop.call_soon_threadsafe(self.ack, message)
+            return
         # A second time, or after `retry`, it is no longer in work, or has a verdict.
         if message.verdict is None and self.lane.finish((message.queue_offset,)):
             self._handout.acked(self.lane, message)
 
     def retry(self, message: ReceivedMessage, delay_level: int) -> None:
+        if not self._handout.is_here:
+            self._handout.loop.call_soon_threadsafe(self.retry, message, delay_level)
+            return
         if message.verdict is None and message.queue_offset in self.lane.window:
             message.verdict = delay_level
             self._handout.failed(self.lane, message, delay_level)
@@ -60,7 +66,15 @@ class Handout:
         self._traced: dict[tuple[Lane, int], Consumption] = {}
 
     def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is said in the event loop."""
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return False
 
     def offer(self, run: Run) -> None:
         self._ready.put(run)
@@ -104,7 +118,7 @@ class Handout:
                 raise self._ended
             if self._is_stopped:
                 return []
-            waiting = self._loop.create_future()
+            waiting = self.loop.create_future()
             self._waiting.append(waiting)
             try:
                 await waiting
@@ -201,7 +215,7 @@ class OrderlyHandout(Handout):
     def _next(self, count_max: int) -> Piece | None:
         for _ in range(len(self._free)):
             lane = self._free.popleft()
-            if lane.locked_until <= self._loop.time():
+            if lane.locked_until <= self.loop.time():
                 self._free.append(lane)
                 continue
             run = lane.waiting[0]
@@ -210,7 +224,7 @@ class OrderlyHandout(Handout):
                 lane.waiting.popleft()
             return piece
         if self._free:  # their locks were lost: look again when they may be back
-            self._loop.call_later(LOCK_WAIT_S, self._wake, 1)
+            self.loop.call_later(LOCK_WAIT_S, self._wake, 1)
         return None
 
     def _take_back(self, lane: Lane, message: ReceivedMessage) -> None:

@@ -8,6 +8,7 @@ can be sent back with `message.retry()`.
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, Final, TypeAlias, cast
 
 from tianzhou.base.errors import UsageError
@@ -21,6 +22,8 @@ log: Final = logging.getLogger("tianzhou.client")
 Result: TypeAlias = ConsumeResult | None
 MessageListener: TypeAlias = Callable[[ReceivedMessage], Result | Awaitable[Result]]
 BatchListener: TypeAlias = Callable[[list[ReceivedMessage]], Result | Awaitable[Result]]
+
+_calling: Final[ContextVar["Listener | None"]] = ContextVar("listener", default=None)
 
 Failure: TypeAlias = tuple[ReceivedMessage, int]
 """A message that is to be delivered again, and its delay level."""
@@ -37,6 +40,15 @@ class Listener:
         self.trace: ConsumeTrace | None = None
         called: object = getattr(function, "__call__", None)  # noqa: B004 - its kind is wanted
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+
+    def enter(self) -> None:
+        """Said by a task or thread that will call it."""
+        _calling.set(self)
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether this is said in a call of it, or in what such a call has begun."""
+        return _calling.get() is self
 
     async def call(self, messages: list[ReceivedMessage]) -> Sequence[Failure]:
         """Those that failed, of a coroutine function."""

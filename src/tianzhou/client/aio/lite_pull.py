@@ -107,6 +107,7 @@ class LitePullConsumer:
     async def stop(self) -> None:
         """Commit and leave the group. Raises what ended the consumer before."""
         if self._is_running:
+            self._cluster.check_loop()
             self._is_running = False
             self._arrived.set()
             self._stopping = asyncio.get_running_loop().create_task(self._end())
@@ -152,6 +153,7 @@ class LitePullConsumer:
         self._raise_failure()
         if not self._is_running:
             raise ClientClosed(f"consumer of {self.group} is not running")
+        self._cluster.check_loop()
 
     # Queues
 

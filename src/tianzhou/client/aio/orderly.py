@@ -11,12 +11,13 @@ cut off stops before another one begins.
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import monotonic
 from typing import Final, NamedTuple
 
 from tianzhou.client.aio.lane import Lane, Piece, Ready, Run
 from tianzhou.client.aio.listener import Failure, Listener
+from tianzhou.client.aio.listener_threads import ListenerThreads
 from tianzhou.client.aio.settling import Settler
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.consumer_options import ConsumerOptions
@@ -55,12 +56,12 @@ class OrderlyWorkers:
         self._tasks = tasks
         self._slots = asyncio.Semaphore(options.concurrency)
         self._arrivals: dict[Lane, asyncio.Event] = {}
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: ListenerThreads[_Served] | None = None
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         if not self._listener.is_async:
-            self._threads = ThreadPoolExecutor(self._options.concurrency, "orderly-listener")
+            self._threads = ListenerThreads()
 
     def offer(self, run: Run) -> None:
         run.lane.waiting.append(run)
@@ -82,10 +83,11 @@ class OrderlyWorkers:
 
     async def stop(self) -> None:
         if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.stop()
 
     async def _serve(self, lane: Lane) -> None:
         arrival = self._arrivals[lane]
+        self._listener.enter()
         while not lane.is_dropped:
             if not lane.waiting:
                 arrival.clear()
@@ -110,8 +112,7 @@ class OrderlyWorkers:
             if self._threads is None:
                 served = await self._call(lane, pieces)
             else:
-                run = self._loop.run_in_executor
-                served = await run(self._threads, self._call_here, lane, pieces)
+                served = await self._threads.run(partial(self._call_here, lane, pieces))
             ended_from_outside.pop_all()
         done = len(served.took_s)
         for piece, took_s in zip(pieces, served.took_s, strict=False):
@@ -149,6 +150,7 @@ class OrderlyWorkers:
 
     def _call_here(self, lane: Lane, pieces: list[Piece]) -> _Served:
         """The same in a thread."""
+        self._listener.enter()
         took_s: list[float] = []
         begun = monotonic()
         deadline = begun + TURN_S

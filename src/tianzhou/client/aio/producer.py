@@ -99,8 +99,9 @@ class Producer:
 
     async def close(self) -> None:
         """Take no more, wait for what is in flight, which its deadlines bound; then leave."""
-        if self._outgoing is None:
+        if self._outgoing is None or (self._closing is not None and self._closing.done()):
             return
+        self._cluster.check_loop()
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close(self._outgoing))
         await asyncio.shield(self._closing)  # goes on for others when one of them has to go
@@ -130,8 +131,15 @@ class Producer:
         await self.close()
 
     def _running(self) -> Outgoing:
+        outgoing = self._started()
+        self._cluster.check_loop()
+        return outgoing
+
+    def _started(self) -> Outgoing:
         if self._outgoing is None:
-            raise ClientClosed("the producer was not started: use `async with`, or call start()")
+            raise ClientClosed(
+                "the producer was not started: use it in a `with` block, or call start()"
+            )
         if self._closing is not None:
             raise ClientClosed("the producer is closed")
         return self._outgoing
@@ -139,7 +147,7 @@ class Producer:
     @property
     def client_id(self) -> str:
         """By which brokers know this process."""
-        self._running()
+        self._started()
         return self._cluster.client_id
 
     # Sending
@@ -241,7 +249,7 @@ class Producer:
 
     def transaction(self, message: Message) -> Transaction:
         """A message that consumers see when the block is left without an exception."""
-        self._running()
+        self._started()
         if message.is_delayed:
             raise UsageError("a transactional message can't be delayed as well")
         return Transaction(

@@ -87,15 +87,16 @@ class PushConsumer:
         made = subscribe(topic, expression, version=0)
         self._wanted[topic] = expression
         if self._parts is not None:
-            parts = self._parts
+            parts = self._running()
             parts.group.subscribe(subscribe(topic, expression, version=parts.cluster.now_ms()))
             parts.tasks.run(parts.announce([made.topic]))
 
     def unsubscribe(self, topic: str) -> None:
         self._wanted.pop(topic, None)
         if self._parts is not None:
-            self._parts.group.subscriptions.pop(topic, None)
-            self._parts.tasks.run(self._parts.announce([]))
+            parts = self._running()
+            parts.group.subscriptions.pop(topic, None)
+            parts.tasks.run(parts.announce([]))
 
     def listen(self, listener: One) -> One:
         """Call this for every message. Also as a decorator."""
@@ -140,16 +141,18 @@ class PushConsumer:
 
     async def stop(self) -> None:
         """Finish what is in hand, commit, and leave the group. Raises what ended the consumer
-        before."""
+        before. In a listener it does not wait, because that is in hand."""
         await self._end()
         self._raise_failure()
 
     async def _end(self) -> None:
-        if self._parts is not None:
+        if self._parts is not None and (self._stopping is None or not self._stopping.done()):
+            self._parts.cluster.check_loop()
             if self._stopping is None:
                 self._parts.is_hurried |= self._parts.is_iterating(asyncio.current_task())
                 self._stopping = asyncio.get_running_loop().create_task(self._stop(self._parts))
-            await asyncio.shield(self._stopping)
+            if self._listener is None or not self._listener.is_calling:
+                await asyncio.shield(self._stopping)
 
     async def _stop(self, parts: "_Parts") -> None:
         try:
@@ -236,9 +239,14 @@ class PushConsumer:
     @property
     def client_id(self) -> str:
         """What brokers know it by."""
-        return self._running().cluster.client_id
+        return self._started().cluster.client_id
 
     def _running(self) -> "_Parts":
+        parts = self._started()
+        parts.cluster.check_loop()
+        return parts
+
+    def _started(self) -> "_Parts":
         self._raise_failure()
         if self._parts is None or self._stopping is not None:
             raise ClientClosed(f"consumer of {self.group} is not running")

@@ -98,7 +98,7 @@ class PushConsumer:
 
     def stop(self) -> None:
         """Finish what is in hand, commit, and leave the group. Raises what ended the consumer
-        before."""
+        before. In a listener it does not wait, because that is in hand."""
         self._runner.run(self._inner.stop())
 
     def closed(self, timeout_s: float | None = None) -> None:

@@ -32,11 +32,13 @@ class Runner:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="tianzhou-client", daemon=True
-        )
+        self._thread = threading.Thread(target=self._work, name="tianzhou-client", daemon=True)
         self._thread.start()
         atexit.register(self._stop)
+
+    def _work(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as ending:  # in order, with its tasks
+            ending.get_loop().run_forever()
 
     def submit(self, work: Coroutine[Any, Any, Result]) -> "concurrent.futures.Future[Result]":
         """Begin something; its result comes later. Cancelling the future cancels it."""
@@ -58,9 +60,10 @@ class Runner:
         future = self.submit(work)
         try:
             return future.result(timeout_s)
-        except (TimeoutError, KeyboardInterrupt):
+        finally:
+            # If it is not done, time is up or a signal came. What nobody waits for must not go on:
+            # it would take messages that nobody gets.
             future.cancel()
-            raise
 
     def call_soon(self, work: Callable[[], None]) -> None:
         """Have something done in the loop, without waiting for it."""
@@ -68,7 +71,7 @@ class Runner:
 
     def _stop(self) -> None:
         """When the interpreter ends. A loop that runs on while modules go away would complain."""
-        if self._thread.is_alive():
+        if self._thread.is_alive():  # it is not in a child, which has only a copy of the loop
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(STOP_S)
 

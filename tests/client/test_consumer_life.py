@@ -1,0 +1,134 @@
+"""How consumers are stopped and settled from places one would not expect."""
+
+import asyncio
+import threading
+
+import pytest
+from consuming import asynchronous, consuming, numbers, send, until
+
+from tianzhou.base.errors import UsageError
+from tianzhou.client import ConsumerOptions, LitePullConsumer, PushConsumer, ReceivedMessage
+from tianzhou.client.core.offsets import Start
+from tianzhou.client.errors import ClientClosed
+from tianzhou.client.sync import PushConsumer as BlockingConsumer
+from tianzhou.testing import RunningBroker
+
+ALL = {"orders": "*"}
+PROMPT_S = 10.0
+"""Far less than the 30 seconds for which stopping waits for messages in work."""
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+@asynchronous
+async def test_a_coroutine_that_listens_may_stop_its_consumer(
+    mq: RunningBroker, orderly: bool
+) -> None:
+    """It does not wait for itself, and its message counts as done."""
+    mq.create_topic("orders", queues=1)
+    await send(mq, "orders", numbers(1))
+    options = ConsumerOptions(orderly=orderly, start_from=Start.FIRST)
+    consumer = PushConsumer("g", nameserver=mq.nameserver, subscribe=ALL, options=options)
+
+    @consumer.listen
+    async def stop(_message: ReceivedMessage) -> None:
+        await consumer.stop()
+
+    await asyncio.wait_for(consumer.run(), PROMPT_S)
+    assert mq.committed("g", "orders") == {0: 1}
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_function_that_listens_may_stop_its_consumer(mq: RunningBroker, orderly: bool) -> None:
+    mq.create_topic("orders", queues=1)
+    asyncio.run(send(mq, "orders", numbers(1)))
+    options = ConsumerOptions(orderly=orderly, start_from=Start.FIRST)
+    consumer = BlockingConsumer("g", nameserver=mq.nameserver, subscribe=ALL, options=options)
+
+    @consumer.listen
+    def stop(_message: ReceivedMessage) -> None:
+        consumer.stop()
+
+    with consumer:
+        consumer.closed(PROMPT_S)
+    assert mq.committed("g", "orders") == {0: 1}
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+@asynchronous
+async def test_messages_of_a_loop_may_be_settled_by_threads(
+    mq: RunningBroker, orderly: bool
+) -> None:
+    """Whoever waits for that in the event loop hears of it at once."""
+    asyncio.get_running_loop().set_debug(True)  # which refuses what is not safe for threads
+    mq.create_topic("orders", queues=1)
+    await send(mq, "orders", numbers(1))
+    options = ConsumerOptions(
+        auto_ack=False, orderly=orderly, start_from=Start.FIRST, release_timeout_s=60
+    )
+    async with PushConsumer(
+        "g", nameserver=mq.nameserver, subscribe=ALL, options=options
+    ) as consumer:
+        message = await anext(aiter(consumer))
+        stopping = asyncio.create_task(consumer.stop())
+        await until(lambda: not consumer.assignment)
+        for _ in range(5):
+            await asyncio.sleep(0)  # and now it waits for the message
+        await asyncio.to_thread(message.ack)
+        await asyncio.wait_for(stopping, PROMPT_S)
+    assert mq.committed("g", "orders") == {0: 1}
+
+
+@asynchronous
+async def test_a_consumer_that_was_stopped_takes_no_subscription(mq: RunningBroker) -> None:
+    mq.create_topic("orders", queues=1)
+    async with consuming(mq, "g", ALL, lambda _: None) as consumer:
+        pass
+    with pytest.raises(ClientClosed, match="not running"):
+        consumer.subscribe("others")
+    with pytest.raises(ClientClosed, match="not running"):
+        consumer.unsubscribe("orders")
+
+
+def test_another_loop_is_refused_and_not_waited_in(mq: RunningBroker) -> None:
+    mq.create_topic("orders", queues=1)
+    push = PushConsumer("push", nameserver=mq.nameserver, subscribe=ALL)
+    pull = LitePullConsumer("pull", nameserver=mq.nameserver, subscribe=ALL)
+
+    async def start() -> None:
+        await push.start()
+        await pull.start()
+        failures: list[str] = []
+
+        def elsewhere() -> None:
+            for consumer in (push, pull):
+                with pytest.raises(UsageError, match="not to this one") as refused:
+                    asyncio.run(asyncio.wait_for(consumer.commit(), PROMPT_S))
+                failures.append(str(refused.value))
+
+        await asyncio.to_thread(elsewhere)
+        assert len(failures) == 2
+        await push.stop()
+        await pull.stop()
+
+    asyncio.run(start())
+
+
+def test_listeners_have_no_more_threads_than_calls_at_once(mq: RunningBroker) -> None:
+    mq.create_topic("orders", queues=4)
+    asyncio.run(send(mq, "orders", numbers(40)))
+    options = ConsumerOptions(orderly=True, start_from=Start.FIRST, concurrency=2)
+    consumer = BlockingConsumer("g", nameserver=mq.nameserver, subscribe=ALL, options=options)
+    threads: set[threading.Thread] = set()
+    got: list[bytes] = []
+
+    @consumer.listen
+    def note(message: ReceivedMessage) -> None:
+        threads.add(threading.current_thread())
+        got.append(message.body)
+
+    with consumer:
+        mq.wait_until(lambda: len(got) == 40, within_s=20)
+    assert 1 <= len(threads) <= 2
+    # They end with the consumer, and would not hold up the end of the process.
+    assert all(thread.daemon for thread in threads)
+    mq.wait_until(lambda: not any(thread.is_alive() for thread in threads))
