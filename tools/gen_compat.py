@@ -1,4 +1,4 @@
-"""Turns spec/requests.toml and the tables of handlers into docs/compat.md.
+"""Turns spec/*.toml and the tables of handlers into docs/compat.md.
 
 python tools/gen_compat.py            write the file
 python tools/gen_compat.py --check    write nothing; exit 1 if the file is stale
@@ -67,7 +67,7 @@ NOTES: Final[Mapping[int, str]] = {
 HEAD: Final = """\
 # Compatibility
 
-Written by `tools/gen_compat.py` from `spec/requests.toml` and the tables of handlers; do not edit.
+Written by `tools/gen_compat.py` from `spec/` and the tables of handlers; do not edit.
 
 ## Clients and servers tested
 
@@ -103,6 +103,13 @@ printMsgByQueue, producer, producerConnection, queryCq, queryMsgById (also with 
 handles the message), queryMsgByKey, queryMsgByOffset, queryMsgByUniqueKey, resetOffsetByTime,
 sendMessage, skipAccumulatedMessage, statsAll, topicClusterList, topicList, topicRoute, topicStatus,
 updateBrokerConfig, updateSubGroup, updateTopic, updateTopicPerm, wipeWritePerm.
+"""
+
+ANSWERS: Final = """
+## Response codes
+
+| CODE | NAME | MEANING | WHAT TO DO |
+| --- | --- | --- | --- |
 """
 
 
@@ -147,6 +154,15 @@ def table(title: str, rows: Iterable[tuple[Code, str]], last: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def answers() -> str:
+    """The table of response codes."""
+    rows = tomllib.loads((ROOT / "spec" / "errors.toml").read_text(encoding="utf-8"))["response"]
+    return ANSWERS + "".join(
+        "| {code} | {name} | {sentence} | {remedy} |\n".format(**row)
+        for row in sorted(rows, key=lambda row: row["code"])
+    )
+
+
 def page() -> str:
     found, served = codes(), broker_served()
 
@@ -174,6 +190,7 @@ def page() -> str:
                 [(c, "taken, and used by no client") for c in found if not c.served_by],
                 "REASON",
             ),
+            answers(),
         )
     )
 

@@ -19,7 +19,6 @@ SPEC = ROOT / "spec"
 WIRE = ROOT / "src" / "tianzhou" / "wire"
 LINE_LENGTH = 100
 SERVERS = ("nameserver", "broker", "client", "controller")
-RETRIES = ("never", "same_broker", "other_broker", "after_route_refresh")
 TYPES = {"S": "str", "I": "Int32", "L": "Int64", "B": "bool"}
 
 
@@ -61,7 +60,6 @@ class Response:
     name: str
     sentence: str
     remedy: str
-    retry: str
 
 
 def load_table(name: str) -> dict[str, Any]:
@@ -104,9 +102,6 @@ def check_spec(
             raise SpecError(f"{request.name} names a header that is not in the table")
         if not set(request.served_by) <= set(SERVERS):
             raise SpecError(f"{request.name} is served by {request.served_by}")
-    for response in responses:
-        if response.retry not in RETRIES:
-            raise SpecError(f"{response.name}: retry {response.retry!r} is none of {RETRIES}")
 
 
 def unique(what: str, values: Iterable[object]) -> None:
@@ -134,24 +129,6 @@ def codes_file(requests: list[Request], responses: list[Response]) -> str:
         served = [request for request in requests if server in request.served_by]
         lines += [f"        RequestCode.{request.name}," for request in served]
         lines += ["    }", ")", ""]
-    return finish(lines)
-
-
-def explanations_file(responses: list[Response]) -> str:
-    lines = preamble(
-        "What each response code means, what to do, what a retry loop may do.", "spec/errors.toml"
-    )
-    lines += ["", "from typing import Final, NamedTuple", ""]
-    lines += ["from tianzhou.base.errors import Retry"]
-    lines += ["from tianzhou.wire._generated_codes import ResponseCode", "", ""]
-    lines += ["class Explanation(NamedTuple):", "    sentence: str", "    remedy: str"]
-    lines += ["    retry: Retry", "", ""]
-    lines += ["EXPLANATIONS: Final[dict[ResponseCode, Explanation]] = {"]
-    for response in responses:
-        lines += [f"    ResponseCode.{response.name}: Explanation("]
-        lines += [f"        {quote(response.sentence)},", f"        {quote(response.remedy)},"]
-        lines += [f"        Retry.{response.retry.upper()},", "    ),"]
-    lines += ["}"]
     return finish(lines)
 
 
@@ -238,7 +215,6 @@ def generate() -> dict[Path, str]:
     check_spec(headers, requests, responses)
     files = {
         WIRE / "_generated_codes.py": codes_file(requests, responses),
-        WIRE / "_generated_explanations.py": explanations_file(responses),
         WIRE / "_generated_headers.py": table_file(headers, requests),
     }
     for section in sorted({header.section for header in headers}):
