@@ -18,6 +18,8 @@ from clients.server_process import STOP_S, TIANZHOU, ServerProcess
 from clients.waiting import wait_until
 from crash.broker_load import QUEUES, TOPICS, Load
 from crash.broker_reader import Reader, pull_of
+from tianzhou.net.blocking import BlockingPeer
+from tianzhou.wire.routes import decode_route
 
 READY_S = 1.0
 """From start to ready. A busy machine gives us a part of its time, so what is held to this is the
@@ -140,6 +142,18 @@ def test_it_says_when_strangers_can_reach_it(up: Start) -> None:
     lines = [line for line in server.log().splitlines() if "without a password" in line]
     assert len(lines) == 1
     assert "0.0.0.0" in lines[0]
+
+
+def test_it_serves_where_there_is_only_ipv6(up: Start) -> None:
+    server = up("--host", "::1")
+    assert server.nameserver.startswith("[::1]:")
+    with BlockingPeer(server.nameserver) as peer:
+        answer, body = peer.call(105, {"topic": "TBW102"})
+    assert answer.code == 0, answer.remark
+    told = decode_route(body).broker_datas[0].broker_addrs[0]
+    assert told == server.broker
+    with BlockingPeer(told) as peer:
+        assert peer.call(28)[0].code == 0
 
 
 def test_it_says_nothing_of_strangers_when_there_are_none(up: Start) -> None:

@@ -11,6 +11,7 @@ from tianzhou.broker.findings import Finding
 from tianzhou.broker.health import Health
 from tianzhou.broker.master_slave import Host as GroupHost
 from tianzhou.broker.master_slave import MasterSlave
+from tianzhou.broker.own_address import own_host, with_port
 from tianzhou.broker.parts import Parts, assemble
 from tianzhou.broker.registration import Registration
 from tianzhou.broker.role import MASTER_ID, Role, Standing
@@ -60,8 +61,8 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._bound = bind(config.host, config.port)
         self.port: int = self._bound.getsockname()[1]
-        host = config.address or ("127.0.0.1" if config.host in ("", "0.0.0.0") else config.host)
-        self.address = f"{host}:{self.port}"
+        host = own_host(config)
+        self.address = with_port(host, self.port)
         self.group = MasterSlave(config, replication, store, clock) if replication else None
         if self.group is not None:
             standing = self.group.standing

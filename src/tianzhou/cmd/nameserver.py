@@ -33,6 +33,7 @@ def nameserver(
     # Not above: who asks for help needs none of it.
     from tianzhou.admin.commands.credentials import from_environment
     from tianzhou.base.settings import load
+    from tianzhou.broker.own_address import with_port
     from tianzhou.cmd import config_file, serve
     from tianzhou.cmd.clock import SystemClock
     from tianzhou.nameserver.config import NameServerConfig
@@ -52,7 +53,7 @@ def nameserver(
 
     async def start() -> list[serve.Running]:
         server = NameServer(config, SystemClock())
-        address = f"{config.bind_address}:{await server.start()}"
+        address = with_port(config.bind_address, await server.start())
         serve.announce(f"NameServer {address}", ready_file, {"nameserver": address})
         return [server]
 

@@ -4,6 +4,7 @@ import os
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.own_address import own_host, with_port
 from tianzhou.broker.server import Broker
 from tianzhou.cmd import http as http_server
 from tianzhou.cmd import serve
@@ -23,21 +24,21 @@ async def start(wanted: Wanted, clock: Clock, *, sync_flush: bool) -> list[serve
         cluster_credentials=wanted.credentials,
     )  # fmt: skip
     names = NameServer(names_config, clock)
-    port = await names.start()
+    nameserver = with_port(host, port := await names.start())
     flush_mode = FlushMode.SYNC if sync_flush else FlushMode.ASYNC
     store = MessageStore(RealFiles(), str(directory), StoreConfig(flush_mode=flush_mode), clock)
     config = BrokerConfig(
-        host=host, port=wanted.broker_port, nameservers=f"{host}:{port}",
+        host=host, port=wanted.broker_port, nameservers=nameserver,
         cluster_credentials=wanted.credentials,
     )  # fmt: skip
     broker = Broker(config, store, clock)
     await broker.start()
     facts = {
-        "nameserver": f"{host}:{port}", "broker": broker.address, "brokerName": config.name,
+        "nameserver": nameserver, "broker": broker.address, "brokerName": config.name,
         "cluster": config.cluster, "pid": os.getpid(), "data": str(directory),
     }  # fmt: skip
-    text = f"NameServer {host}:{port}, broker {broker.address}, data in {directory}"
-    near = f"127.0.0.1:{port}" if host in ("", "0.0.0.0") else f"{host}:{port}"
+    text = f"NameServer {nameserver}, broker {broker.address}, data in {directory}"
+    near = with_port(own_host(config), port)
     pages = http_server.serve(
         wanted.http, broker, clock, nameserver=near, data=directory,
         credentials=wanted.credentials,
