@@ -44,6 +44,38 @@ if TYPE_CHECKING:
     from tianzhou.wire.queues import MessageQueue as MessageQueue
     from tianzhou.wire.signing import Credentials as Credentials
 
+__all__ = [
+    "Admin",
+    "ClientOptions",
+    "Cluster",
+    "Compression",
+    "ConsumeResult",
+    "ConsumerOptions",
+    "Credentials",
+    "FlowLimits",
+    "Gathering",
+    "LitePullConsumer",
+    "Message",
+    "MessageQueue",
+    "MessageView",
+    "Producer",
+    "ProducerOptions",
+    "PullConsumer",
+    "PullResult",
+    "PullStatus",
+    "PushConsumer",
+    "QueueChoice",
+    "ReceivedMessage",
+    "Reply",
+    "SendResult",
+    "SendStatus",
+    "Sql92",
+    "Start",
+    "Transaction",
+    "TransactionState",
+    "errors",
+]
+
 _PLACES = {
     "Admin": "tianzhou.client.aio.admin",
     "ClientOptions": "tianzhou.client.options",
@@ -89,4 +121,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_PLACES, "errors"])
+    return sorted(__all__)

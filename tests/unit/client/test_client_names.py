@@ -2,6 +2,7 @@
 used."""
 
 import ast
+import pydoc
 import subprocess
 import sys
 from importlib import import_module
@@ -30,11 +31,23 @@ def declared(path: Path) -> dict[str, str]:
 @pytest.mark.parametrize("module", MODULES)
 def test_what_is_declared_can_be_had(module: object) -> None:
     names = declared(Path(str(getattr(module, "__file__", ""))))
-    assert set(names) == set(dir(module))
+    assert set(names) == set(dir(module)) == set(getattr(module, "__all__", ()))
     for name, place in names.items():
         assert getattr(module, name) is getattr(import_module(place), name), name
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
         _ = getattr(module, "Nonsense")  # noqa: B009
+
+
+def test_both_faces_have_the_same_names() -> None:
+    """But for what clients on asyncio share, which blocking ones do not see."""
+    assert set(dir(tianzhou.client)) - {"Cluster"} == set(dir(tianzhou.client.sync))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_help_shows_what_there_is(module: object) -> None:
+    shown = pydoc.plain(pydoc.render_doc(module))
+    for name in ("Producer", "PushConsumer", "Message", "ProducerOptions"):
+        assert f"class {name}(" in shown, name
 
 
 def test_a_producer_does_not_load_consumers_nor_servers() -> None:

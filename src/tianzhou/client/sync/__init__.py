@@ -4,12 +4,34 @@ from tianzhou.client.sync import Message, Producer
 
 with Producer("orders", nameserver="10.0.0.1:9876") as producer:
     producer.send(Message("paid", b"..."))
+
+What does not wait, such as messages, options and results, is the same for both.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+import tianzhou.client
+
 if TYPE_CHECKING:
+    from tianzhou.client import errors as errors
+    from tianzhou.client.aio.pull_consumer import PullResult as PullResult
+    from tianzhou.client.aio.transaction import TransactionState as TransactionState
+    from tianzhou.client.consumer_options import ConsumerOptions as ConsumerOptions
+    from tianzhou.client.core.offsets import Start as Start
+    from tianzhou.client.core.outcome import ConsumeResult as ConsumeResult
+    from tianzhou.client.core.pulling import PullStatus as PullStatus
+    from tianzhou.client.core.received import ReceivedMessage as ReceivedMessage
+    from tianzhou.client.core.replying import Reply as Reply
+    from tianzhou.client.core.selection import QueueChoice as QueueChoice
+    from tianzhou.client.core.sending import Compression as Compression
+    from tianzhou.client.core.sending import SendResult as SendResult
+    from tianzhou.client.core.sending import SendStatus as SendStatus
+    from tianzhou.client.core.subscription import Sql92 as Sql92
+    from tianzhou.client.core.window import FlowLimits as FlowLimits
+    from tianzhou.client.options import ClientOptions as ClientOptions
+    from tianzhou.client.options import Gathering as Gathering
+    from tianzhou.client.options import ProducerOptions as ProducerOptions
     from tianzhou.client.sync.admin import Admin as Admin
     from tianzhou.client.sync.lite_pull import LitePullConsumer as LitePullConsumer
     from tianzhou.client.sync.producer import Producer as Producer
@@ -18,12 +40,43 @@ if TYPE_CHECKING:
     from tianzhou.client.sync.push_consumer import PushConsumer as PushConsumer
     from tianzhou.record.message import Message as Message
     from tianzhou.record.message import MessageView as MessageView
+    from tianzhou.wire.queues import MessageQueue as MessageQueue
+    from tianzhou.wire.signing import Credentials as Credentials
+
+__all__ = [
+    "Admin",
+    "ClientOptions",
+    "Compression",
+    "ConsumeResult",
+    "ConsumerOptions",
+    "Credentials",
+    "FlowLimits",
+    "Gathering",
+    "LitePullConsumer",
+    "Message",
+    "MessageQueue",
+    "MessageView",
+    "Producer",
+    "ProducerOptions",
+    "PullConsumer",
+    "PullResult",
+    "PullStatus",
+    "PushConsumer",
+    "QueueChoice",
+    "ReceivedMessage",
+    "Reply",
+    "SendResult",
+    "SendStatus",
+    "Sql92",
+    "Start",
+    "Transaction",
+    "TransactionState",
+    "errors",
+]
 
 _PLACES = {
     "Admin": "tianzhou.client.sync.admin",
     "LitePullConsumer": "tianzhou.client.sync.lite_pull",
-    "Message": "tianzhou.record.message",
-    "MessageView": "tianzhou.record.message",
     "Producer": "tianzhou.client.sync.producer",
     "PullConsumer": "tianzhou.client.sync.pull_consumer",
     "PushConsumer": "tianzhou.client.sync.push_consumer",
@@ -33,10 +86,12 @@ _PLACES = {
 
 def __getattr__(name: str) -> object:
     place = _PLACES.get(name)
-    if place is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(place), name)
+    if place is not None:
+        return getattr(import_module(place), name)
+    if name in __all__:
+        return getattr(tianzhou.client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(_PLACES)
+    return sorted(__all__)
