@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from cli.conftest import Run
+from tianzhou.broker.config import BrokerConfig
 from tianzhou.client import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.received import ReceivedMessage
@@ -21,6 +22,20 @@ def billing(run: Run, mq: RunningBroker) -> None:
             producer.send(Message("orders", b"two apples", tags="a"))
     run("group", "create", "billing")
     run("group", "reset", "billing", "orders", "--to-first", "-y")
+
+
+def test_one_that_exists_is_not_made_anew(run: Run, mq: RunningBroker) -> None:
+    """What was changed about it would be lost; only a broker that lacks it gets it."""
+    assert run("group", "create", "billing", "--retries", "3").code == 0
+    assert run("group", "update", "billing", "--no-consume").code == 0
+    said = run("group", "create", "billing")
+    assert (said.code, "tianzhou group update billing" in said.err) == (1, True)
+    with RunningBroker(config=BrokerConfig(name="broker-b"), nameserver=mq):
+        assert run("group", "create", "billing").code == 0
+        settings = run("group", "show", "billing", "--json").json["settings"]
+    assert settings["broker-a"]["retry_max_times"] == 3
+    assert settings["broker-a"]["consume_enabled"] is False
+    assert settings["broker-b"]["retry_max_times"] == 16
 
 
 @pytest.mark.usefixtures("billing")

@@ -34,6 +34,7 @@ def test_a_message_is_found_by_everything_it_has(run: Run, mq: RunningBroker) ->
         (("find", "orders", "--key", "a", "--id", "b"), 2),
         (("find", "orders", "--from", "later"), 2),
         (("find", "orders", "--from", "1h", "--to", "2h"), 2),
+        (("find", "orders", "--from", "2999-01-01T00:00"), 2),
         (("find", "orders", "--key", "nobody"), 4),
         (("show", "orders", "7F00000100002A9F00000000000000FF"), 4),
         (("show", "nope", "7F00000100002A9F00000000000000FF"), 4),

@@ -34,7 +34,7 @@ consume orders --from first --until-end
 message find orders --from 1h
 message show past {message}
 message trace {message}
-group create billing
+group create clerks
 group update billing --retries 3
 group list
 group show billing

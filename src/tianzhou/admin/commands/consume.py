@@ -49,7 +49,7 @@ def where(text: str) -> str | int:
 @click.option("--sql", help="Only these, by their properties: amount > 100 AND region = 'north'.")
 @click.option("--max", "count", type=click.IntRange(1), help="End after so many.")
 @click.option("--until-end", is_flag=True, help="End when everything that is there was shown.")
-@click.option("--idle", "idle_s", type=float, metavar="SECONDS",
+@click.option("--idle", "idle_s", type=click.FloatRange(min=0), metavar="SECONDS",
               help="End when nothing came for so long.")  # fmt: skip
 @click.option("--format", "form", type=click.Choice(["line", "body", "json", "raw"]),
               default="line", show_default=True,

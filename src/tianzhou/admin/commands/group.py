@@ -5,8 +5,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tianzhou.admin.commands import output
+from tianzhou.admin.commands.failures import Failure
 from tianzhou.admin.commands.moments import moment
-from tianzhou.admin.commands.session import Session, asking, force, group_name, watched
+from tianzhou.admin.commands.session import (
+    Session,
+    asking,
+    force,
+    group_name,
+    topic_name,
+    watched,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -141,12 +149,27 @@ def _view(found: dict[str, Any]) -> "RenderableType":
 
 @group.command()
 @group_name
-@click.option("--retries", default=16, show_default=True, help="Deliveries before a dead letter.")
+@click.option("--retries", default=16, show_default=True, type=click.IntRange(0),
+              help="Deliveries before a dead letter.")  # fmt: skip
 @asking
 def create(session: Session, group: str, retries: int) -> None:
     """Make a group, where brokers do not make them by themselves."""
-    session.admin.groups.create(group, retry_max_times=retries)
+    lacking = _lacking(session, group)
+    if not lacking:
+        raise Failure(f"group {group} exists; `tianzhou group update {group}` changes it")
+    session.admin.groups.create(group, retry_max_times=retries, brokers=lacking)
     session.done({"group": group, "retry_max_times": retries}, f"group {group} exists")
+
+
+def _lacking(session: Session, group: str) -> list[str]:
+    """Brokers that do not have the group: one may have joined the cluster since it was made."""
+    from tianzhou.client.errors import GroupNotExist
+
+    masters = {place.name for place in session.admin.brokers.all() if 0 in place.addresses}
+    try:
+        return sorted(masters - session.admin.groups.show(group).configs.keys())
+    except GroupNotExist:
+        return sorted(masters)
 
 
 @group.command()
@@ -164,7 +187,7 @@ def update(session: Session, group: str, retries: int | None, consume: bool | No
 
 @group.command()
 @group_name
-@click.argument("topic")
+@topic_name
 @click.option("--to-time", type=moment, help="The first message stored then or later.")
 @click.option("--to-first", is_flag=True, help="The oldest message that is still there.")
 @click.option("--to-last", is_flag=True, help="Behind the last message: skip everything.")

@@ -48,6 +48,11 @@ def find(
         found = messages.by_unique_id(topic, unique_id)
     else:
         until = _now() if end_ms is None else end_ms
+        if begin_ms is not None and begin_ms >= until:
+            raise click.UsageError(
+                f"--from {output.moment_text(begin_ms)} is not before --to "
+                f"{output.moment_text(until)}"
+            )
         if key is not None:
             found = messages.by_key(topic, key, begin_ms=begin_ms or 0, end_ms=until, count=count)
         else:
