@@ -21,9 +21,6 @@ VISITS_MAX: Final = 1000
 """Parts of an expression that are looked at for one message. Nothing counts them: evaluation visits
 no part twice, and no part has less than one token of its own, so TOKENS_MAX holds this bound."""
 
-COMPILED_MAX: Final = 1000
-"""Expressions kept ready, per cache. All subscriptions of a large broker, at a few KiB each."""
-
 FINDS_MAX: Final = 3
 """An expression that names properties at most this often searches for each in the property string;
 beyond, splitting the string once is cheaper. `python -m bench.filters` measures both."""

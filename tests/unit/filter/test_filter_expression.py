@@ -3,9 +3,8 @@
 import pytest
 
 from tianzhou.base.errors import UsageError
-from tianzhou.filter.compiled import Compiled
 from tianzhou.filter.errors import FilterError
-from tianzhou.filter.limits import COMPILED_MAX, FIND_BYTES_MAX, FINDS_MAX
+from tianzhou.filter.limits import FIND_BYTES_MAX, FINDS_MAX
 from tianzhou.filter.sql92 import compile_sql
 
 FEW = "a > 5 AND region = 'x'"
@@ -61,36 +60,3 @@ def test_the_error_says_where() -> None:
         compile_sql("a > 'x'")
     assert isinstance(found.value, FilterError)
     assert found.value.at == 4
-
-
-def test_cache_compiles_once() -> None:
-    compiled = Compiled()
-    assert compiled.get(FEW) is compiled.get(FEW)
-    assert len(compiled) == 1
-
-
-def test_cache_keeps_what_was_used_last() -> None:
-    compiled = Compiled(count_max=2)
-    first = compiled.get("a = 1")
-    compiled.get("a = 2")
-    assert compiled.get("a = 1") is first
-    compiled.get("a = 3")
-    assert "a = 1" in compiled
-    assert "a = 2" not in compiled
-    assert len(compiled) == 2
-
-
-def test_cache_is_bounded() -> None:
-    compiled = Compiled()
-    for number in range(COMPILED_MAX + 5):
-        compiled.get(f"a = {number}")
-    assert len(compiled) == COMPILED_MAX
-    assert "a = 4" not in compiled
-
-
-def test_cache_forgets_what_is_wrong() -> None:
-    compiled = Compiled()
-    for _ in range(2):
-        with pytest.raises(FilterError):
-            compiled.get("a =")
-    assert len(compiled) == 0
