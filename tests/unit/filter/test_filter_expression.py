@@ -1,4 +1,4 @@
-"""Expressions over the stored property string, and the cache of them."""
+"""Expressions over the stored property string."""
 
 import pytest
 
