@@ -1,7 +1,8 @@
 """`tianzhou doctor`: NameServers, brokers and topics with a fault each."""
 
+from contextlib import ExitStack
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -18,6 +19,8 @@ from tianzhou.store.errors import StoreFenced
 from tianzhou.store.store import MessageStore
 from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import RequestCode
+
+WALLS: Final = 12
 
 
 def problems(said: Said) -> list[dict[str, Any]]:
@@ -64,20 +67,22 @@ def test_another_protocol() -> None:
 
 @pytest.mark.slow
 def test_a_firewall_that_says_nothing(mq: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends within seconds, however many addresses are silent, and says what it saw."""
+    """It says what it saw, and does not wait for one silent address after the other."""
     monkeypatch.setattr(reach, "WITHIN_S", 1.0)
-    with firewall() as address, registered(mq.nameserver, "broker-b", address):
-        begun_s = monotonic()
-        (found,) = problems(run_command("doctor", "-n", mq.nameserver, "--json"))
+    with ExitStack() as stack:
+        walls = [stack.enter_context(firewall()) for _ in range(WALLS)]
+        with registered(mq.nameserver, "broker-b", walls[0]):
+            (found,) = problems(run_command("doctor", "-n", mq.nameserver, "--json"))
         assert found["about"] == "broker broker-b"
         assert "as behind a firewall" in found["said"]
-        others = [f"127.0.0.1:{port}" for port in (1, 2)]  # nobody listens there
-        said = run_command("doctor", "-n", ";".join([address, *others]), "--json")
-        assert monotonic() - begun_s < 5
-    silent, *refused = problems(said)
-    assert "no connection came about within 1 s, and nobody refused it" in silent["said"]
-    assert "accept TCP connections to port" in silent["mend"]
-    assert ["nothing listens" in row["said"] for row in refused] == [True, True]
+        begun_s = monotonic()
+        said = run_command("doctor", "-n", ";".join([*walls, "127.0.0.1:1"]), "--json")
+        assert monotonic() - begun_s < WALLS
+    *silent, refused = problems(said)
+    assert len(silent) == WALLS
+    assert "no connection came about within 1 s, and nobody refused it" in silent[0]["said"]
+    assert "accept TCP connections to port" in silent[0]["mend"]
+    assert "nothing listens" in refused["said"]
 
 
 @pytest.mark.slow
