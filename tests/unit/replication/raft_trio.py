@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tianzhou.store.read import ReadLimit
 NAMES = ("n0", "n1", "n2")
 WAIT_S = 20.0
 FILE_BYTES = 64 * 1024
+RESERVE_BYTES = 4096
 
 
 class BadFile(RealFile):
@@ -29,6 +31,8 @@ class BadFile(RealFile):
     def sync(self) -> None:
         if self.disk.sync_fails:
             raise OSError(errno.EIO, "the disk is broken", self.path)
+        if "commitlog" in self.path:
+            self.disk.may_sync.wait(WAIT_S)
         super().sync()
 
     def pwrite(self, at: int, data: Bytes) -> None:
@@ -48,6 +52,9 @@ class BadDisk(RealFiles):
 
     def __init__(self) -> None:
         self.sync_fails = False
+        self.may_sync = threading.Event()
+        """While it is not set, syncs of the log take their time."""
+        self.may_sync.set()
         self.is_full = False
         self.queues_are_full = False
         """There is room in the files of the log, and nowhere else."""
@@ -82,8 +89,9 @@ class Member:
             raft_election_ms=300, raft_heartbeat_ms=60, raft_secret=secret,
         )  # fmt: skip
         config = StoreConfig(
-            commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=2000, reserve_bytes=4096,
-            index_slots=8, index_entries=400, flush_mode=FlushMode.SYNC, flush_interval_ms=20,
+            commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=2000,
+            reserve_bytes=RESERVE_BYTES, index_slots=8, index_entries=400,
+            flush_mode=FlushMode.SYNC, flush_interval_ms=20,
         )  # fmt: skip
         opened = open_member(settings, self.disk, str(root / name), config, SystemClock())
         self.store = opened.store

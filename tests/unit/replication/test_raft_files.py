@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 from raft_logs import chunk
-from raft_trio import FILE_BYTES, Member, Trio, play, until
+from raft_trio import FILE_BYTES, RESERVE_BYTES, Member, Trio, play, until
 
 from tianzhou.store.errors import DiskFull
+
+ROOM_LEFT = 60
+"""Bytes; less than an entry without messages has."""
 
 
 def test_a_chunk_of_which_only_a_part_has_room_leaves_logs_equal(tmp_path: Path) -> None:
@@ -77,5 +80,30 @@ def test_who_has_no_room_for_its_queues_lets_another_lead(tmp_path: Path) -> Non
         full.store.dispatch_all()
         await until(lambda: full.shown()[-1:] == [b"elsewhere"])
         assert len(full.shown()) == 301
+
+    play(tmp_path, scene)
+
+
+def test_who_has_no_room_for_its_first_entry_lets_another_lead(tmp_path: Path) -> None:
+    """It has everything, so it is elected; but what a leader begins with has no room."""
+
+    async def scene(trio: Trio) -> None:
+        leader = await trio.leader()
+        log = leader.store.log
+        before = log.end
+        await trio.send(b"x")
+        overhead = log.end - before - 1
+        await trio.send(b"x" * ((-log.end - overhead - ROOM_LEFT) % RESERVE_BYTES))
+        full = trio.named(leader.group.best_heir())
+        await until(lambda: full.group.applied == leader.group.applied)
+        assert -full.store.log.end % RESERVE_BYTES == ROOM_LEFT
+        full.disk.is_full = True
+        term = leader.group.node.hard.term + 1  # the one in which it is elected
+        assert leader.group.transfer(full.group.node.id) is None
+        others = [one.group for one in trio.members if one is not full]
+        await until(lambda: any(one.is_leading and one.node.hard.term > term for one in others))
+        await trio.send(b"elsewhere")
+        full.disk.is_full = False
+        await until(lambda: full.shown()[-1:] == [b"elsewhere"])
 
     play(tmp_path, scene)

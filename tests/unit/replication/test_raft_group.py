@@ -78,6 +78,27 @@ def test_a_leader_whose_disk_is_full_lets_another_lead(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+def test_a_leader_serves_when_its_own_disk_has_what_is_committed(tmp_path: Path) -> None:
+    """The others are a majority without it, and may be faster."""
+
+    async def scene(trio: Trio) -> None:
+        await trio.send(b"before")
+        leader = await trio.leader()
+        slow = trio.named(leader.group.best_heir())
+        await until(lambda: slow.group.applied == leader.group.applied)
+        slow.disk.may_sync.clear()
+        assert leader.group.transfer(slow.group.node.id) is None
+        await until(lambda: slow.group.node.core.log.commit > slow.group.applied)
+        assert slow.group.node.role is Role.LEADER
+        assert not slow.group.is_leading
+        slow.disk.may_sync.set()
+        await until(lambda: slow.group.is_leading)
+        await trio.send(b"after")
+        await until(lambda: leader.shown() == [b"before", b"after"])
+
+    play(tmp_path, scene)
+
+
 def test_a_follower_whose_disk_is_full_catches_up(tmp_path: Path) -> None:
     async def scene(trio: Trio) -> None:
         leader = await trio.leader()

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from raft_trio import until
 
-from tianzhou.raft.messages import Message
+from tianzhou.raft import codec
+from tianzhou.raft.messages import Message, Term, TimeoutNow
 from tianzhou.replication import raft_peers
 from tianzhou.replication.raft_peers import Greeting, Peers
 
@@ -23,12 +24,12 @@ GREETING = {
 }
 
 
-def peers_of(name: str) -> Peers:
-    def nothing(_: object) -> None: ...
+def peers_of(name: str, heard: list[Message] | None = None) -> Peers:
+    def lost(_: str) -> None: ...
 
-    heard: Callable[[Message], None] = nothing
-    greeting = Greeting("g", name, 4096, f"{name}:1")
-    return Peers(greeting, heard, nothing, lambda member: member in {"n0", "n1"})
+    greeting, known = Greeting("g", name, 4096, f"{name}:1"), {"n0", "n1", "n2"}
+    heard = [] if heard is None else heard
+    return Peers(greeting, heard.append, lost, lambda member: member in known)
 
 
 def play(scene: Callable[[Peers, int], Awaitable[None]]) -> None:
@@ -105,13 +106,23 @@ def test_a_greeting_that_can_not_be_is_answered_with_a_reason(field: str, wrong:
     play(scene)
 
 
-def test_a_greeting_that_is_right_is_answered() -> None:
-    async def scene(peers: Peers, port: int) -> None:
+def test_nobody_speaks_for_another_or_to_another() -> None:
+    heard: list[Message] = []
+
+    async def run() -> None:
+        peers = peers_of("n0", heard)
+        port = await peers.listen("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(frame(GREETING))
         size = int.from_bytes(await reader.readexactly(4), "big")
         assert json.loads(await reader.readexactly(size))["member"] == "n0"
         assert "n1" in peers.brokers
+        for sender, to in (("n2", "n0"), ("n1", "n2"), ("n1", "n0")):
+            text = b"".join(map(bytes, codec.encode(TimeoutNow(Term(3), sender, to))))
+            writer.write(len(text).to_bytes(4, "big") + text)
+        await until(lambda: bool(heard))
         await ended(writer)
+        await peers.close()
 
-    play(scene)
+    asyncio.run(run())
+    assert heard == [TimeoutNow(Term(3), "n1", "n0")]

@@ -1,14 +1,17 @@
 """A loss of power at every moment: a member has again what was on its disk, or knows that it may
 have forgotten something."""
 
+import json
+from itertools import islice
 from random import Random
 from typing import NamedTuple
 
 import pytest
-from raft_logs import MARKED, Log, barrier, members
+from raft_logs import FILE_BYTES, KEY, MARKED, Log, barrier, members
 
-from tianzhou.raft.messages import Entry, Kind, LogIndex, Term
-from tianzhou.raft.ready import HardState
+from tianzhou.raft.membership import members_of
+from tianzhou.raft.messages import Entry, Kind, LogIndex, Start, Term
+from tianzhou.raft.ready import Begin, HardState
 from tianzhou.replication import raft_entry
 from tianzhou.testing.sim.disk import SimDisk
 from tianzhou.testing.sim.disk_images import CrashPoint, build, plans
@@ -146,3 +149,39 @@ def test_what_was_durable_is_there_again(seed: int) -> None:
             except Exception as error:
                 error.add_note(f"seed {seed}, moment {rank}, image {number}")
                 raise
+
+
+def begun_anew() -> tuple[list[CrashPoint], Begin]:
+    """Every moment of a member that is told to begin where its leader's log does."""
+    disk = SimDisk()
+    log = Log("member", files=disk, spacing=MARKED)
+    log.storage.write([barrier(1), barrier(2), barrier(3)])
+    log.store.flush()
+    begin = Begin(
+        Start(LogIndex(40), Term(3)), members_of(["n0", "n1"]),
+        json.dumps([5 * FILE_BYTES, [["orders", 0, 7]]]).encode(),
+    )  # fmt: skip
+    points: list[CrashPoint] = []
+    disk.on_call = lambda: points.append(disk.crash_point())
+    log.storage.begin(begin)
+    disk.on_call = None
+    points.append(disk.crash_point())
+    return points, begin
+
+
+def test_a_log_that_begins_anew_is_the_old_one_or_the_new_one() -> None:
+    points, begin = begun_anew()
+    starts = set[Start]()
+    for point in points:
+        for plan in islice(plans(point, f"{point.call}"), IMAGES):
+            again = Log("member", files=SimDisk(build(point, plan)))
+            storage, log = again.storage, again.store.log
+            starts.add(storage.terms.start)
+            if storage.terms.start.index:
+                assert (storage.terms.start, storage.last) == (begin.start, begin.start.index)
+                assert log.min_offset == log.end == 5 * FILE_BYTES
+                assert storage.members.current == begin.members
+                assert again.store.max_offset(KEY) == 7
+            else:
+                assert (storage.last, log.min_offset) == (3, 0)
+    assert starts == {Start(LogIndex(0), Term(0)), begin.start}
