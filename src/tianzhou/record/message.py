@@ -143,14 +143,19 @@ class Message:
 
 
 def _checked_body(body: Bytes) -> bytes:
-    if isinstance(body, str):
-        raise UsageError(f"body {body[:40]!r} is text; encode it to bytes first")
+    if not _is_bytes(body):
+        kind = "text" if isinstance(body, str) else f"of type {type(body).__name__}"
+        raise UsageError(f"body {repr(body)[:42]} is {kind}; encode it to bytes first")
     # Java consumers get null for it, and few expect that; their producers refuse it too.
     if not len(body):
         raise UsageError("body is empty; a message needs at least one byte")
     if len(body) > BODY_BYTES_MAX:
         raise UsageError(f"body has {len(body)} bytes; at most {BODY_BYTES_MAX}")
     return bytes(body)
+
+
+def _is_bytes(body: object) -> bool:
+    return isinstance(body, (bytes, bytearray, memoryview))
 
 
 def _checked_range(name: str, value: int, low: int, high: int) -> int:

@@ -113,13 +113,21 @@ def checked_topic(topic: str) -> str:
 def checked_tag(tag: str) -> str:
     """The tag, if a consumer can subscribe to it. Raises UsageError."""
     # An expression `a || b` chooses between tags, and blanks around a tag are stripped from it.
-    if not tag or "||" in tag or tag != tag.strip():
-        raise UsageError(f"tag {tag!r} is empty, has || in it or blanks around it")
+    try:
+        if not tag or "||" in tag or tag != tag.strip():
+            raise UsageError(f"tag {tag!r} is empty, has || in it or blanks around it")
+    except (TypeError, AttributeError) as error:
+        raise UsageError(f"tag {tag!r} is not text; a message has one tag") from error
     return tag
 
 
 def checked_key(key: str) -> str:
     """The key, if the message can be found by it. Raises UsageError."""
-    if not key or " " in key:
-        raise UsageError(f"key {key!r} is empty or has a space in it; give several keys as a list")
+    try:
+        if not key or " " in key:
+            raise UsageError(
+                f"key {key!r} is empty or has a space in it; give several keys as a list"
+            )
+    except TypeError as error:
+        raise UsageError(f"key {key!r} is not text; write it as str") from error
     return key

@@ -74,11 +74,15 @@ def _encode_one(name: str, value: str) -> bytes:
         raise UsageError(f"a property needs a name; its value is {value!r}")
     if not value:
         raise UsageError(f"property {name!r} has an empty value, which readers drop")
-    for text in (name, value):
-        if "\x01" in text or "\x02" in text:
-            raise UsageError(rf"property {name!r} = {value!r} contains a separator, \x01 or \x02")
     try:
+        for text in (name, value):
+            if "\x01" in text or "\x02" in text:
+                raise UsageError(
+                    rf"property {name!r} = {value!r} contains a separator, \x01 or \x02"
+                )
         return b"%b\x01%b\x02" % (name.encode(), value.encode())
+    except (TypeError, AttributeError) as error:
+        raise UsageError(f"property {name!r} = {value!r} is not text; write it as str") from error
     except UnicodeEncodeError as error:
         raise UsageError(f"property {name!r} = {value!r} is not valid text: {error}") from error
 
