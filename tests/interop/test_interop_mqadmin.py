@@ -307,3 +307,40 @@ def test_stats_of_all(mqadmin: Mqadmin) -> None:
     [row] = [row for row in rows if row[1] == GROUP]
     assert row[2] == "0"
     assert int(row[5]) >= COUNT
+
+
+def test_all_producers_of_a_broker(stage: Stage) -> None:
+    text = stage.mqadmin.run("producer", "-b", stage.server.broker)
+    assert re.search(rf"producer group \({PRODUCERS}\) instance : clientId=\S+@p,.*JAVA", text)
+
+
+def test_consume_stats_of_a_broker(stage: Stage) -> None:
+    found: list[list[str]] = []
+
+    def look() -> bool:
+        """Consumers commit every 5 s; before that the tool shows nothing of them."""
+        rows = stage.mqadmin.table("brokerConsumeStats", "-b", stage.server.broker)
+        found[:] = [row for row in rows if row[:3] == [TOPIC, GROUP, BROKER]]
+        return queue_totals(found, 5) >= COUNT
+
+    stage.probe.wait_for(look, what="everything is confirmed")
+    assert queue_totals(found, 4) >= COUNT
+
+
+def test_clone_offsets(stage: Stage) -> None:
+    clone = ("-s", GROUP, "-d", "copied", "-t", TOPIC, "-o", "true")
+    assert "clone group offset success" in stage.mqadmin.run("cloneGroupOffset", *clone)
+
+
+def test_units_of_a_queue(stage: Stage) -> None:
+    told = stage.sent[3]
+    place = ("-q", str(told["queueId"]), "-i", str(told["queueOffset"]), "-c", "1")
+    text = stage.mqadmin.run("queryCq", "-t", TOPIC, *place, "-b", stage.server.broker)
+    assert f"physicOffset={int(told['offsetMsgId'][-16:], 16)}," in text
+
+
+def test_order_of_a_topic(mqadmin: Mqadmin) -> None:
+    order = f"{BROKER}:4"
+    put = mqadmin.run("updateOrderConf", "-t", TOPIC, "-v", order, "-m", "put")
+    assert "update orderConf success" in put
+    assert f"orderConf=[{order}]" in mqadmin.run("updateOrderConf", "-t", TOPIC, "-m", "get")
