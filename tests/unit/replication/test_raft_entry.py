@@ -108,6 +108,21 @@ def test_a_slot_with_a_wrong_bit_says_nothing(bit: int) -> None:
     assert decode_slot(bytes(data)) is None
 
 
+def test_each_life_of_a_member_goes_on_from_the_state_of_the_last() -> None:
+    """Whatever it saved last counts, though there are two slots, and every start begins anew."""
+    disk = SimDisk()
+    group = raft_state.Group("g", "n0", ((LogIndex(0), members_of(["n0"])),))
+    files = RaftFiles(disk, "root")
+    files.create(group, HardState())
+    for life in range(1, 6):
+        state = HardState()
+        for save in range(life):
+            state = HardState(Term(10 * life + save), f"n{save}", 0)
+            files.save(state)
+        files = RaftFiles(disk, "root")
+        assert files.load() == state
+
+
 def test_a_state_that_was_damaged_is_not_taken_for_an_older_one() -> None:
     disk = SimDisk()
     files = RaftFiles(disk, "root")
