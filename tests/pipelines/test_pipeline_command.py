@@ -249,10 +249,12 @@ def test_a_report_of_what_clients_traced(
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("sending")
 def test_a_killed_archive_has_every_message_once(
-    shared_broker: RunningBroker, topic: str, tmp_path: Path, start: Start
-) -> None:
+    shared_broker: RunningBroker, topic: str, tmp_path: Path, start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """Killed while a micro-batch is written aside, and when its record has just come; then once
-    more to its end. SQL over topic and archive sees what the broker has."""
+    more to its end, after Spark gave up on a Python process that came too late. SQL over topic and
+    archive sees what the broker has."""
     command = ["pipeline", "run", "archive", "-n", shared_broker.nameserver, "--topic", topic]
     command += ["--set", "trigger.interval=1s"]
     table, staging = Table(str(tmp_path / "archive")), tmp_path / "archive/_tianzhou/staging"
@@ -271,11 +273,28 @@ def test_a_killed_archive_has_every_message_once(
             until(lambda seen=seen: log_length() > seen, "a record", tmp_path)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    monkeypatch.setenv("PYSPARK_PYTHON", str(late_python(tmp_path)))
     process = start([*command, "--once", "--json"])
+    monkeypatch.undo()
     assert process.wait(START_S) == 0, (tmp_path / "said.txt").read_text()[-3000:]
+    spark_log = (tmp_path / "checkpoints/archive/spark.log").read_text("utf-8", "replace")
+    assert "Python worker failed to connect back" in spark_log
     facts = json.loads((tmp_path / "said.txt").read_text().splitlines()[-1])
     assert facts["queries"]["sink-0"]["rowsIn"] > 0
     check_archive(shared_broker, topic, table, tmp_path)
+
+
+def late_python(directory: Path) -> Path:
+    """A Python whose first stream takes longer to start than the ten seconds that Spark waits."""
+    script = directory / "late-python"
+    script.write_text(f"""#!/bin/sh
+case "$*" in
+  *python_streaming_source_runner*) mkdir "{directory}/late" 2>/dev/null && sleep 11 ;;
+esac
+exec "{sys.executable}" "$@"
+""")
+    script.chmod(0o755)
+    return script
 
 
 def check_archive(broker: RunningBroker, topic: str, table: Table, directory: Path) -> None:
@@ -326,7 +345,7 @@ def test_ctrl_c_ends_in_order_and_nobody_runs_twice(
     assert second.returncode == 1
     assert f"runs already, in process {process.pid}" in second.stderr
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: Java and workers hear it too
-    assert process.wait(60) == 0
+    assert process.wait(START_S) == 0
     text = (tmp_path / "said.txt").read_text()
     assert "archive ended. sink-0:" in text
     assert "Traceback" not in text

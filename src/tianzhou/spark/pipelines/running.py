@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +30,10 @@ from tianzhou.spark.topics import Topics, told
 STOP_S: Final = 20.0
 """How long a stop waits for micro-batches in work; what is cut off is done again next time."""
 SAVE_S: Final = 2.0
+TOO_LATE: Final = "Python worker failed to connect back"
+STARTS_MAX: Final = 4
+"""Spark gives up on a Python process that has not started in ten seconds, and on the query with it.
+A crowded machine may need more time; the query has lost nothing, and is started again."""
 QUARANTINE: Final = "quarantine"
 
 
@@ -39,7 +44,10 @@ class Run:
         self.pipeline = pipeline
         self.place = Workplace(pipeline, directory)
         self._spark = spark
+        self._writers: dict[str, DataStreamWriter] = {}
         self._queries: dict[str, StreamingQuery] = {}
+        self._starts: Counter[str] = Counter()
+        self._is_stopping = False
         self._seen: dict[str, int] = {}
         self.samples: list[Sample] = history.load(self.place)
         self.kept = len(self.samples)
@@ -53,7 +61,13 @@ class Run:
         for name, writer in self.plan().items():
             started = writer.option("checkpointLocation", self.place.query_path(name))
             started = triggered(started, self.pipeline.trigger)
-            self._queries[name] = started.queryName(f"{self.pipeline.name}-{name}").start()
+            self._writers[name] = started.queryName(f"{self.pipeline.name}-{name}")
+        for name in self._writers:
+            self._start(name)
+
+    def _start(self, name: str) -> None:
+        self._starts[name] += 1
+        self._queries[name] = self._writers[name].start()
 
     def plan(self) -> dict[str, DataStreamWriter]:
         """The queries, by name, not started. Raises PipelineError."""
@@ -98,6 +112,7 @@ class Run:
 
     def stop(self) -> None:
         """Let micro-batches end, then stop; what takes too long is done again next time."""
+        self._is_stopping = True
         until = time.monotonic() + STOP_S
         for query in self._queries.values():
             while query.isActive and query.status["isTriggerActive"]:
@@ -131,20 +146,27 @@ class Run:
             history.save(self.place, self.samples)
         for name, query in self._queries.items():
             error = None if query.isActive else query.exception()
-            if error is not None:
+            if error is not None and self._may_start_again(name, error):
+                self._start(name)
+            elif error is not None:
                 raise PipelineError(
                     f"{self.pipeline.name}/{name} failed: {sentence_of(error)}"
                 ) from error
         return fresh
 
+    def _may_start_again(self, name: str, error: BaseException) -> bool:
+        is_late = TOO_LATE in str(error) and self._starts[name] < STARTS_MAX
+        return is_late and not self._is_stopping
+
     def watch(self, show: Callable[[], None], *, until: Callable[[], bool]) -> None:
         """Look and show until every query has ended, or somebody wants an end."""
-        while self.is_active and not until():
-            self.look()
+        while True:
+            was_active = self.is_active
+            self.look()  # may start a query again
             show()
+            if until() or not (was_active or self.is_active):
+                return
             time.sleep(0.2)
-        self.look()
-        show()
 
 
 def run_to_end(spark: SparkSession, pipeline: Pipeline, directory: Path) -> list[Sample]:
