@@ -83,6 +83,12 @@ def checked_group(name: str) -> str:
     return name
 
 
+def checked_timeout(timeout_s: float | None) -> None:
+    """Raises UsageError for a time in which nothing can be done."""
+    if timeout_s is not None and not timeout_s > 0:
+        raise UsageError(f"timeout_s is {timeout_s}; it must be above 0, or None for the default")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathering:
     """How messages that are sent one by one are put together into batches: a batch leaves when it

@@ -13,7 +13,7 @@ from tianzhou.client.core.batching import Batch, Kind
 from tianzhou.client.core.failure import Failure
 from tianzhou.client.core.selection import Pick, Selector, fixed, pick_of, queue_for_key
 from tianzhou.client.core.sending import Compression, Parcel, SendResult, batch_parcel, parcel_of
-from tianzhou.client.options import ProducerOptions
+from tianzhou.client.options import ProducerOptions, checked_timeout
 from tianzhou.record import flags
 from tianzhou.record.message import Message
 from tianzhou.wire._generated_codes import RequestCode
@@ -46,6 +46,7 @@ class Outgoing:
         timeout_s: float | None,
     ) -> "asyncio.Future[SendResult]":
         pick = pick_of(message, queue, select)
+        checked_timeout(timeout_s)
         answer, awaited = self._expect(message)
         gathered = self._gathered
         if gathered is not None and select is None and timeout_s is None:
@@ -65,6 +66,7 @@ class Outgoing:
         timeout_s: float | None = None,
     ) -> "asyncio.Future[SendResult]":  # fmt: skip
         """One message with properties of the client's own."""
+        checked_timeout(timeout_s)
         is_half = bool(sys_flag & flags.TRANSACTION_PREPARED)
         answer, awaited = self._expect(message, is_half=is_half)
         parcel = self.parcel(message, awaited.message_id, added, sys_flag=sys_flag, code=code)
@@ -76,6 +78,7 @@ class Outgoing:
         self, messages: Sequence[Message], queue: MessageQueue | None, timeout_s: float | None
     ) -> list[SendResult]:
         pick = None if queue is None else pick_of(messages[0], queue)
+        checked_timeout(timeout_s)
         message_ids = [self.new_id() for _ in messages]
         parcel = batch_parcel(messages, message_ids)
         size = sum(len(message.body) for message in messages)

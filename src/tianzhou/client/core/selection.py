@@ -137,13 +137,22 @@ def pick_of(
     if queue is not None:
         if queue.topic != message.topic:
             raise UsageError(f"queue {queue} is not of topic {message.topic!r}")
+        if select is not None:
+            raise UsageError("queue and select exclude each other; give one")
         return fixed(queue)
     if select is not None:
-        return lambda route: select(route.write_queues, message)
+        return lambda route: _selected(message, select(route.write_queues, message))
     key = message.sharding_key
     if key is None:
         return None
     return lambda route: queue_for_key(route.write_queues, key)
+
+
+def _selected(message: Message, found: object) -> MessageQueue:
+    """What a user's function has chosen, if it is a queue of the message's topic."""
+    if not isinstance(found, MessageQueue) or found.topic != message.topic:
+        raise UsageError(f"the selector chose {found!r}, which is no queue of {message.topic!r}")
+    return found
 
 
 def fixed(queue: MessageQueue) -> Pick:
