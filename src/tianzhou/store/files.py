@@ -192,6 +192,7 @@ class RealFile:
 
 
 # A link in the place of a file would lead out of the store; there is none in a sound one.
+_LOOK: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _OPEN: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -253,19 +254,40 @@ class RealFiles:
         return min(total, int(allowed)) if allowed.isdecimal() else total
 
     def lock(self, path: str) -> RealFile:
-        if os.path.exists(path) and _node(os.stat(path)) in _locked:
-            raise _already_locked(path, "a store of this very process")
-        fd = os.open(path, _OPEN | os.O_CREAT, 0o644)
-        try:
-            # One byte at 0, as Java locks it: the two exclude each other.
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-        except (BlockingIOError, PermissionError) as error:
-            os.close(fd)
-            raise _already_locked(path, "another process") from error
-        except OSError:  # a file system without locks
-            os.close(fd)
-            raise
-        return _LockedFile(path, fd)
+        return _lock(path, _OPEN | os.O_CREAT, fcntl.LOCK_EX)
+
+
+class LookingFiles(RealFiles):
+    """The same for who only looks: nothing can be changed, and a disk that nobody may write to, as
+    that of a backup, is enough."""
+
+    def open(self, path: str) -> RealFile:
+        return _LookedAtFile(path, os.open(path, _LOOK))
+
+    def lock(self, path: str) -> RealFile:
+        """Keeps writers out, and not who looks as well."""
+        return _lock(path, _LOOK, fcntl.LOCK_SH)
+
+
+class _LookedAtFile(RealFile):
+    def writable(self) -> memoryview:
+        return self.view()
+
+
+def _lock(path: str, flags: int, kind: int) -> RealFile:
+    if os.path.exists(path) and _node(os.stat(path)) in _locked:
+        raise _already_locked(path, "a store of this very process")
+    fd = os.open(path, flags, 0o644)
+    try:
+        # One byte at 0, as Java locks it: the two exclude each other.
+        fcntl.lockf(fd, kind | fcntl.LOCK_NB, 1, 0)
+    except (BlockingIOError, PermissionError) as error:
+        os.close(fd)
+        raise _already_locked(path, "another process") from error
+    except OSError:  # a file system without locks
+        os.close(fd)
+        raise
+    return _LockedFile(path, fd)
 
 
 _locked: Final[set[tuple[int, int]]] = set()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tianzhou.store.errors import StoreLocked
-from tianzhou.store.files import RealFiles, Usage
+from tianzhou.store.files import LookingFiles, RealFiles, Usage
 
 
 def test_a_file_is_written_where_it_is_told_and_seen_through_its_view(tmp_path: Path) -> None:
@@ -100,13 +100,9 @@ def test_a_directory_is_locked_within_one_process_too(tmp_path: Path) -> None:
     RealFiles().lock(path).close()
 
 
-def _is_locked(path: str) -> bool:
+def _is_locked(path: str, kind: str = "RealFiles") -> bool:
     """Whether another process could not lock it."""
-    script = (
-        "import sys\n"
-        "from tianzhou.store.files import RealFiles\n"
-        "RealFiles().lock(sys.argv[1])\n"
-    )  # fmt: skip
+    script = f"import sys; from tianzhou.store.files import {kind}; {kind}().lock(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True)
     assert done.returncode == 0 or "locked by another process" in done.stderr
     return done.returncode != 0
@@ -139,3 +135,23 @@ def test_a_write_that_was_cut_short_goes_on_where_it_stopped(
     with pytest.raises(OSError, match="took no more bytes"):
         file.pwrite(0, b"x")
     file.close()
+
+
+def test_who_looks_can_change_nothing_and_keeps_writers_out(tmp_path: Path) -> None:
+    path, lock = str(tmp_path / "a"), str(tmp_path / "lock")
+    RealFiles().create(path, 10).close()
+    file = LookingFiles().open(path)
+    assert file.writable().readonly
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.pwrite(0, b"x")
+    file.close()
+    with pytest.raises(FileNotFoundError):
+        LookingFiles().lock(lock)
+    RealFiles().lock(lock).close()
+    held = LookingFiles().lock(lock)
+    assert _is_locked(lock)
+    assert not _is_locked(lock, "LookingFiles"), "several may look"
+    held.close()
+    held = RealFiles().lock(lock)
+    assert _is_locked(lock, "LookingFiles")
+    held.close()
