@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -11,6 +14,7 @@ import pytest
 from raw_client import Answer, RawClient
 from test_abuse_registration import EMPTY, IDENTITY
 
+from cli.conftest import Said, run_command
 from clients import server_process
 from clients.server_process import ServerProcess
 from clients.waiting import wait_until
@@ -56,7 +60,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     settings.write_text(LINE)
     names = server_process.run(["nameserver", "-p", "0", "-c", str(settings)], home / "names")
     try:
-        command = ["broker", "-n", names.nameserver, "-p", "0", "-c", str(settings), "--no-http"]
+        command = ["broker", "-n", names.nameserver, "-p", "0", "-c", str(settings)]
+        command += ["--http-port", "0"]
         broker = server_process.run(command, home / "broker")
         try:
             with RawClient(names.nameserver) as client:
@@ -124,11 +129,11 @@ def test_s31_the_pair_is_shown_to_nobody(pair: Pair) -> None:
         assert "hush" not in server.log()
 
 
-def tianzhou(*words: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [server_process.TIANZHOU, *words], env=os.environ | environment, text=True, timeout=60,
-        stdin=subprocess.DEVNULL, capture_output=True,
-    )  # fmt: skip
+def tianzhou(*words: str, credentials: str = "") -> Said:
+    """A command, with this in its environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIANZHOU_CREDENTIALS", credentials)
+        return run_command(*words)
 
 
 def topics(pair: Pair) -> list[str]:
@@ -138,22 +143,36 @@ def topics(pair: Pair) -> list[str]:
 
 def test_s31_commands_sign_with_what_the_environment_says(pair: Pair) -> None:
     at = ("-n", pair.names.nameserver)
-    assert tianzhou("topic", "create", "Short", *at, environment={}).returncode == 0
-    refused = tianzhou("topic", "delete", "Short", "--yes", *at, environment={})
-    assert refused.returncode == 5
-    assert "TIANZHOU_CREDENTIALS" in refused.stderr
+    assert tianzhou("topic", "create", "Short", *at).code == 0
+    refused = tianzhou("topic", "delete", "Short", "--yes", *at)
+    assert refused.code == 5
+    assert "TIANZHOU_CREDENTIALS" in refused.err
     assert "Short" in topics(pair)  # its route is left
-    ours = {"TIANZHOU_CREDENTIALS": PAIR}
-    done = tianzhou("topic", "delete", "Short", "--yes", *at, environment=ours)
-    assert done.returncode == 0, done.stderr
+    done = tianzhou("topic", "delete", "Short", "--yes", *at, credentials=PAIR)
+    assert done.code == 0, done.err
     assert "Short" not in topics(pair)
-    drained = tianzhou("broker", "drain", *at, "--timeout", "20", environment={})
-    assert drained.returncode == 0, drained.stderr  # the broker itself tells, and signs
-    assert tianzhou("broker", "drain", "--undo", *at, environment={}).returncode == 0
-    odd = tianzhou("topic", "list", *at, environment={"TIANZHOU_CREDENTIALS": "hush-hush"})
-    assert odd.returncode == 2
-    assert "TIANZHOU_CREDENTIALS: credentials are written" in odd.stderr
-    assert "hush" not in odd.stderr
+    drained = tianzhou("broker", "drain", "--timeout", "20", *at)
+    assert drained.code == 0, drained.err  # the broker itself tells, and signs
+    assert tianzhou("broker", "drain", "--undo", *at).code == 0
+    odd = tianzhou("topic", "list", *at, credentials="hush-hush")
+    assert odd.code == 2
+    assert "TIANZHOU_CREDENTIALS: credentials are written" in odd.err
+    assert "hush" not in odd.err
+
+
+def test_s31_the_dashboard_signs_with_the_pair_of_its_broker(pair: Pair) -> None:
+    at = ("-n", pair.names.nameserver)
+    assert tianzhou("topic", "create", "Shown", *at).code == 0
+    assert "Shown" in topics(pair)
+    page = f"{pair.broker.facts['http']}/topics/Shown/delete"
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    found = re.search(r'name="token" value="([^"]+)"', browser.open(page).read().decode())
+    assert found is not None
+    form = urllib.parse.urlencode({"token": found[1], "typed": "Shown"}).encode()
+    origin = {"Origin": pair.broker.facts["http"]}
+    said = browser.open(urllib.request.Request(page, form, origin)).read().decode()
+    assert "Topic Shown is deleted." in said
+    assert "Shown" not in topics(pair)
 
 
 def test_s31_the_doctor_names_a_broker_that_is_refused(pair: Pair, tmp_path: Path) -> None:
@@ -172,11 +191,10 @@ def test_s31_the_doctor_names_a_broker_that_is_refused(pair: Pair, tmp_path: Pat
     try:
         wait_until(lambda: "registration.failed" in log.read_text(), within_s=30, what="it tells")
         assert "cluster_credentials" in log.read_text()
-        told = tianzhou("doctor", "-n", pair.names.nameserver, "--observe", "0", "--json",
-                        environment={})  # fmt: skip
-        assert told.returncode == 6, told.stderr
+        told = tianzhou("doctor", "-n", pair.names.nameserver, "--observe", "0", "--json")
+        assert told.code == 6, told.err
         (row,) = [
-            row for row in json.loads(told.stdout)["findings"] if row["about"] == "broker left-out"
+            row for row in json.loads(told.out)["findings"] if row["about"] == "broker left-out"
         ]
         assert row["level"] == "problem"
         assert "it is signed as 'x', not as the cluster" in row["said"]
