@@ -179,6 +179,8 @@ async def test_mistakes_of_lite_pull_are_named(mq: RunningBroker) -> None:
             await consumer.assign([queue(mq)])
         with pytest.raises(UsageError, match="not assigned"):
             await consumer.seek(queue(mq, 9), 0)
+        with pytest.raises(UsageError, match="at least 1"):
+            await consumer.poll(count_max=0)
         with pytest.raises(UsageError, match="begin at 0"):
             await consumer.seek(queue(mq), -1)
         with pytest.raises(UsageError, match="started before"):

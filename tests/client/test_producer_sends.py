@@ -4,7 +4,6 @@ import asyncio
 import os
 import random
 from collections import defaultdict
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -285,6 +284,7 @@ def test_what_can_not_be_sent_is_refused_with_a_reason(mq: RunningBroker, run: R
             with pytest.raises(UsageError, match=r"\d+ bytes; at most"):
                 await producer.send_batch([Message("a", bytes(3 << 20))] * 2)
             message, (first, *_) = Message("a", b"x"), await producer.queues("a")
+            other = MessageQueue(topic="b", broker_name=mq.name, queue_id=0)
             for wrong in (0, -1):
                 with pytest.raises(UsageError, match="timeout_s is"):
                     await producer.send(message, timeout_s=wrong)
@@ -297,7 +297,7 @@ def test_what_can_not_be_sent_is_refused_with_a_reason(mq: RunningBroker, run: R
             with pytest.raises(UsageError, match="the selector chose None"):
                 await producer.send(message, select=lambda queues, _: None)  # pyright: ignore[reportArgumentType] # is the mistake
             with pytest.raises(UsageError, match="which is no queue of 'a'"):
-                await producer.send(message, select=lambda queues, _: replace(first, topic="b"))
+                await producer.send(message, select=lambda queues, _: other)
             with pytest.raises(MessageIllegal, match="keys") as raised:
                 await producer.send(Message("a", b"x", keys=[f"key-{n}" for n in range(100)]))
             assert raised.value.address == mq.broker

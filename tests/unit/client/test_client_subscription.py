@@ -3,7 +3,13 @@
 import pytest
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.core.subscription import Sql92, dead_letter_topic, retry_topic, subscribe
+from tianzhou.client.core.subscription import (
+    Sql92,
+    checked_wishes,
+    dead_letter_topic,
+    retry_topic,
+    subscribe,
+)
 
 
 @pytest.mark.parametrize("expression", ["", "*"])
@@ -41,6 +47,17 @@ def test_bars_alone(wrong: str) -> None:
 def test_an_empty_expression_is_refused() -> None:
     with pytest.raises(UsageError, match="empty"):
         Sql92("  ")
+
+
+@pytest.mark.parametrize("wrong", ["orders", ["orders"], {"orders"}])
+def test_topics_without_expressions_are_refused(wrong: object) -> None:
+    with pytest.raises(UsageError, match=r"write a mapping of topics to expressions: \{'orders'"):
+        checked_wishes(wrong)
+
+
+def test_what_is_no_expression_is_refused() -> None:
+    with pytest.raises(UsageError, match="subscription to orders: None is neither"):
+        checked_wishes({"orders": None})
 
 
 def test_names_of_topics() -> None:

@@ -12,6 +12,7 @@ The requests are RocketMQ's, except for the lists of pending transactions and of
 from types import TracebackType
 from typing import Final, Self
 
+from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.admin_brokers import Brokers
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.aio.admin_dead_letters import DeadLetterBox
@@ -55,6 +56,8 @@ class Admin:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     async def start(self) -> Self:
+        if self._cluster is not None:
+            raise UsageError("this admin client runs already")
         cluster = self._cluster = Cluster.join(self._nameserver, self._options)
         calls = self._calls = AdminCalls(cluster)
         self.brokers = Brokers(calls)

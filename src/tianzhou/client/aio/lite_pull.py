@@ -29,7 +29,7 @@ from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.offsets import moment_ms
 from tianzhou.client.core.received import ReceivedMessage
-from tianzhou.client.core.subscription import Sql92, Subscription, subscribe
+from tianzhou.client.core.subscription import Sql92, Subscription, checked_wishes, subscribe
 from tianzhou.client.errors import ClientClosed
 from tianzhou.client.options import ClientOptions, checked_group
 from tianzhou.wire.heartbeat import ConsumeType
@@ -57,7 +57,7 @@ class LitePullConsumer:
         self.options = options
         self._nameserver = nameserver
         self._client = client
-        self._wanted = dict(subscribe or {})
+        self._wanted = checked_wishes(subscribe)
         self._failure: BaseException | None = None
         self._was_started = self._is_running = False
         self._stopping: asyncio.Task[None] | None = None
@@ -200,6 +200,8 @@ class LitePullConsumer:
     ) -> list[ReceivedMessage]:
         """The next messages, of one or several queues; none if there are none in that time."""
         self._check()
+        if count_max is not None and count_max < 1:
+            raise UsageError(f"a poll of {count_max} messages; at least 1")
         if self.options.auto_ack:
             self._done.update(self._handed)
         count_max = count_max or self.options.pull_count

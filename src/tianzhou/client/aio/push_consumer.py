@@ -40,7 +40,7 @@ from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.outcome import GROWING
 from tianzhou.client.core.received import ReceivedMessage
-from tianzhou.client.core.subscription import Sql92, retry_topic, subscribe
+from tianzhou.client.core.subscription import Sql92, checked_wishes, retry_topic, subscribe
 from tianzhou.client.errors import ClientClosed
 from tianzhou.client.options import ClientOptions, checked_group
 from tianzhou.wire.queues import MessageQueue
@@ -71,13 +71,11 @@ class PushConsumer:
         self._nameserver = nameserver
         self._client = client
         self._listener: Listener | None = None
-        self._wanted: dict[str, str | Sql92] = {}
+        self._wanted = checked_wishes(subscribe)
         self._parts: _Parts | None = None
         self._failure: BaseException | None = None
         self._ended = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
-        for topic, expression in (subscribe or {}).items():
-            self.subscribe(topic, expression)
 
     # Before it starts
 

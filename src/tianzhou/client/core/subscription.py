@@ -4,9 +4,9 @@ Tags are compared twice: the broker compares hash codes, which is quick and lets
 so the client compares the tags themselves. Expressions over properties are the broker's alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from tianzhou.base.errors import UsageError
 from tianzhou.filter.errors import FilterError
@@ -64,6 +64,20 @@ class Subscription:
         )
 
 
+def checked_wishes(wishes: object) -> dict[str, "str | Sql92"]:
+    """What a consumer is made with: topics, and what is wanted of each. Raises UsageError."""
+    if wishes is None:
+        return {}
+    if not isinstance(wishes, Mapping):
+        raise UsageError(
+            f"subscribe is {wishes!r}; write a mapping of topics to expressions: {{'orders': '*'}}"
+        )
+    wanted = dict(cast("Mapping[str, str | Sql92]", wishes))
+    for topic, expression in wanted.items():
+        subscribe(topic, expression, version=0)
+    return wanted
+
+
 def subscribe(topic: str, expression: str | Sql92 = ALL, *, version: int) -> Subscription:
     """Tags with `||` between them, `*` or nothing for everything, or an `Sql92`.
 
@@ -76,6 +90,10 @@ def subscribe(topic: str, expression: str | Sql92 = ALL, *, version: int) -> Sub
         tags = parse_tags(expression)
     except FilterError as error:
         raise UsageError(f"subscription to {topic}: {error}") from error
+    except AttributeError as error:
+        raise UsageError(
+            f"subscription to {topic}: {expression!r} is neither tags as text nor an Sql92"
+        ) from error
     return Subscription(topic, ALL if tags.is_all else expression, TAG, version, tags)
 
 
