@@ -5,10 +5,11 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from ha_pair import FIRST, facts
-from ha_stores import open_store, put
+from ha_stores import KEY, open_store, put
 
+from tianzhou.broker.promise import CopiesPromise
 from tianzhou.net.server import bind
-from tianzhou.replication.durability import Outcome
+from tianzhou.replication.durability import Outcome, durability_of
 from tianzhou.replication.ha_frames import REPORT, Hello, encode_words
 from tianzhou.replication.ha_master import HaMaster
 from tianzhou.store.store import MessageStore
@@ -82,5 +83,30 @@ def test_a_slave_that_came_back_is_one_copy() -> None:
         await master.slave(2, "b:1")
         assert master.side.missing() is None
         assert master.side.replicated == master.store.log.end
+
+    play(scene)
+
+
+def test_what_slaves_have_yet_to_confirm_is_not_seen() -> None:
+    """Unless there are too few of them: senders are told so, and readers need not starve."""
+
+    async def scene(master: Master) -> None:
+        store = master.store
+        promise = CopiesPromise(store, durability_of(store), master.side, store.dispatch_all)
+        promise.begin(copies=2, timeout_s=3.0)
+        await master.slave(1, "a:1")
+        put(store, b"third")
+        assert store.max_offset(KEY) == 2
+        master.side.pump()
+        master.slaves[0].sendall(REPORT.pack(store.log.end))
+        await until(lambda: master.side.replicated == store.log.end)
+        store.dispatch_all()
+        assert store.max_offset(KEY) == 3
+        put(store, b"fourth")
+        assert store.max_offset(KEY) == 3
+        master.slaves[0].close()
+        await until(lambda: master.side.missing() is not None)
+        store.dispatch_all()
+        assert store.max_offset(KEY) == 4
 
     play(scene)
