@@ -44,7 +44,7 @@ def test_backing_up_and_getting_it_back(tmp_path: Path) -> None:
         with background(terminal, "tianzhou produce orders --count 1000 --size 100 --rate 500"):
             terminal.play(hot)
         terminal.stop_servers()
-        assert "1020 records" in terminal.play(cold)
+        assert "1,020 records" in terminal.play(cold)
         assert "orders" in terminal.play(back)
         # All that was acknowledged before the copy, and perhaps some of what came meanwhile.
         assert 20 <= len(terminal.type(READ).splitlines()) <= 1020

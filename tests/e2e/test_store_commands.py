@@ -1,19 +1,23 @@
 """`tianzhou store` as an operator types it, on directories that are sound, damaged or in use."""
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tianzhou.admin.commands import output, store_view
 from tianzhou.base.kinds import queue_key
 from tianzhou.cmd.clock import SystemClock
 from tianzhou.record.chunk import Entry, build
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.files import RealFiles
 from tianzhou.store.store import MessageStore
+from tianzhou.store.verify import Findings
 
 TIANZHOU = str(Path(sys.executable).with_name("tianzhou"))
 CONFIG = StoreConfig(
@@ -71,7 +75,17 @@ def test_inspect_prints_a_table(sound: Path) -> None:
     done = run("store", "inspect", sound)
     assert done.returncode == 0
     assert "topic-2" in done.stdout
-    assert "last stop       clean" in done.stdout
+    assert re.search(r"^last stop +clean\s*$", done.stdout, re.MULTILINE)
+    assert re.search(r"^ topic-0 +0 +0 +\d+ +\d+\s*$", done.stdout, re.MULTILINE)
+
+
+def test_findings_are_a_line_each_and_their_words_do_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Who reads them from a pipe looks for whole lines; names come from whoever made the files."""
+    problem = "topic [red]x[/red]\x1b[2J" + " is very long" * 15
+    output.show(store_view.verification(Findings(clean=True, problems=[problem])))
+    assert problem.replace("\x1b", r"\x1b") in capsys.readouterr().out
 
 
 def test_verify_finds_nothing_in_a_sound_directory(sound: Path) -> None:
@@ -125,6 +139,28 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert "locked by another process" in done.stderr
     store.close()
+
+
+@pytest.fixture
+def read_only(sound: Path, tmp_path: Path) -> Iterator[Path]:
+    """As a snapshot is mounted."""
+    place = tmp_path / "snapshot"
+    place.mkdir()
+    commands = (["--bind", str(sound), str(place)], ["-o", "remount,bind,ro", str(place)])
+    done = [subprocess.run(["mount", *command], capture_output=True) for command in commands]
+    if any(one.returncode for one in done):
+        pytest.skip("mounting needs root")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_snapshot_that_nobody_may_write_to_is_inspected_and_verified(read_only: Path) -> None:
+    assert run_json("store", "inspect", read_only)["sound"]
+    found = run_json("store", "verify", read_only)
+    assert (found["sound"], found["records"]) == (True, COUNT)
+    done = run("store", "rebuild", read_only)
+    assert done.returncode == 1
+    assert "Read-only file system" in done.stderr
 
 
 def test_a_directory_that_is_no_store_is_an_error_in_one_sentence(tmp_path: Path) -> None:

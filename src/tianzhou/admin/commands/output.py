@@ -135,10 +135,10 @@ def listing(
     return table(list(columns.values()), shown)
 
 
-def sentence(text: str) -> "Text":
+def sentence(text: str, style: str = "") -> "Text":
     from rich.text import Text
 
-    return Text(plain(text))
+    return Text(plain(text), style)
 
 
 def verbatim(line: str) -> "Text":

@@ -5,15 +5,15 @@ those who open one, not by those who ask for help.
 """
 
 import dataclasses
-import json
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tianzhou.admin.commands.session import as_json
+from tianzhou.admin.commands.bars import progress_bar
+from tianzhou.admin.commands.session import Teller, telling
 from tianzhou.base.clock import Clock
 
 if TYPE_CHECKING:
@@ -31,72 +31,72 @@ def store() -> None:
 
 @store.command()
 @directory
-@as_json
-def inspect(directory: Path, as_json: bool) -> None:
+@telling
+def inspect(teller: Teller, directory: Path) -> None:
     """Show sizes, and the range of every topic and queue. Reads no message and changes nothing."""
     from tianzhou.admin.commands import store_view
 
     with _opened(directory) as opened:
         found = opened.inspect()
-    _print(found, as_json, store_view.inspection)
+    teller.show(lambda: _facts(found), lambda _: store_view.inspection(found))
 
 
 @store.command()
 @directory
-@as_json
-def verify(directory: Path, as_json: bool) -> None:
+@telling
+def verify(teller: Teller, directory: Path) -> None:
     """Read every record and compare queues and index with the log. Changes nothing.
 
     Exit code 1 if anything is damaged.
     """
-    from tianzhou.admin import render
     from tianzhou.admin.commands import store_view
     from tianzhou.store import layout
-    from tianzhou.store.files import RealFiles
+    from tianzhou.store.files import LookingFiles
 
-    files = RealFiles()
-    lock = layout.take_lock(files, str(directory))
+    files, root = LookingFiles(), str(directory)
+    # A copy may be without: nobody had it open.
+    lock = layout.take_lock(files, root) if files.exists(f"{root}/{layout.LOCK}") else None
     try:
-        with _opened(directory) as opened, render.progress("checking", quiet=as_json) as progress:
-            found = opened.verify(progress)
+        with _opened(directory) as opened, progress_bar(None, "checking", in_bytes=True) as tell:
+            found = opened.verify(tell)
     finally:
-        lock.close()
-    _print(found, as_json, store_view.verification)
+        if lock is not None:
+            lock.close()
+    teller.show(lambda: _facts(found), lambda _: store_view.verification(found))
     if not found.is_sound:
         raise SystemExit(1)
 
 
 @store.command()
 @directory
-@as_json
-@click.pass_obj
-def rebuild(clock: Clock, directory: Path, as_json: bool) -> None:
+@telling
+def rebuild(teller: Teller, directory: Path) -> None:
     """Derive all queues and the index from the log again."""
-    from tianzhou.admin import render
     from tianzhou.admin.commands import store_view
     from tianzhou.store.detect import detect
     from tianzhou.store.files import RealFiles
     from tianzhou.store.store import MessageStore
 
+    clock: Clock = click.get_current_context().find_root().obj
     files, root = RealFiles(), str(directory)
     config = detect(files, root)
-    with render.progress("rebuilding", quiet=as_json) as progress:
-        opened = MessageStore(files, root, config, clock, progress=progress, rebuild=True)
+    with progress_bar(None, "rebuilding", in_bytes=True) as tell:
+        opened = MessageStore(files, root, config, clock, progress=tell, rebuild=True)
         opened.close()
     report = opened.recovered
-    if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report)))
-    else:
-        store_view.rebuilt(report, queues=len(opened.queues))
+    teller.show(
+        lambda: dataclasses.asdict(report),
+        lambda _: store_view.rebuilt(report, queues=len(opened.queues)),
+    )
 
 
 @contextmanager
 def _opened(directory: Path) -> "Generator[Directory]":
     from tianzhou.store.detect import detect
-    from tianzhou.store.files import RealFiles
+    from tianzhou.store.files import LookingFiles
     from tianzhou.store.verify import Directory
 
-    files, root = RealFiles(), str(directory)
+    files, root = LookingFiles(), str(directory)
     opened = Directory(files, root, detect(files, root))
     try:
         yield opened
@@ -104,8 +104,5 @@ def _opened(directory: Path) -> "Generator[Directory]":
         opened.close()
 
 
-def _print(found: "Findings", as_json: bool, show: "Callable[[Findings], None]") -> None:
-    if as_json:
-        click.echo(json.dumps(dataclasses.asdict(found) | {"sound": found.is_sound}))
-    else:
-        show(found)
+def _facts(found: "Findings") -> dict[str, Any]:
+    return dataclasses.asdict(found) | {"sound": found.is_sound}

@@ -1,82 +1,82 @@
 """How the findings about a store directory look on a terminal."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
-from rich.filesize import decimal
-from rich.table import Table
+from tianzhou.admin.commands import output
 
-from tianzhou.store.recovery import Report
-from tianzhou.store.verify import Findings
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tianzhou.store.recovery import Report
+    from tianzhou.store.verify import Findings
 
 QUEUES_SHOWN_MAX: Final = 200
 
 
-def inspection(found: Findings) -> None:
-    console = Console()
-    _summary(console, found)
-    table = Table(
-        "topic", "queue", "first", "end", "messages", title="queues", title_justify="left"
-    )
-    for queue in found.queues[:QUEUES_SHOWN_MAX]:
-        count = queue.max_offset - queue.min_offset
-        table.add_row(
-            queue.topic,
-            str(queue.queue_id),
-            str(queue.min_offset),
-            str(queue.max_offset),
-            str(count),
-        )
-    console.print(table)
+def inspection(found: "Findings") -> "RenderableType":
+    rows = [
+        (queue.topic, queue.queue_id, queue.min_offset, queue.max_offset,
+         queue.max_offset - queue.min_offset)
+        for queue in found.queues[:QUEUES_SHOWN_MAX]
+    ]  # fmt: skip
+    parts = [_summary(found), output.table(("topic", "queue", "first", "end", "messages"), rows)]
     if len(found.queues) > QUEUES_SHOWN_MAX:
-        console.print(f"… and {len(found.queues) - QUEUES_SHOWN_MAX} more; --json shows all")
-    _problems(console, found)
+        left = len(found.queues) - QUEUES_SHOWN_MAX
+        parts.append(output.sentence(f"… and {left:,} more; --json shows all"))
+    return output.stack(*parts, *_problems(found))
 
 
-def verification(found: Findings) -> None:
-    console = Console()
-    _summary(console, found)
-    console.print(f"{found.records} records read")
+def verification(found: "Findings") -> "RenderableType":
+    parts = [_summary(found), output.sentence(f"{found.records:,} records read")]
     if found.pending_units:
-        console.print(
-            f"{found.pending_units} messages are not in their queues yet: "
+        said = (
+            f"{found.pending_units:,} messages are not in their queues yet: "
             "the last stop was a crash, the next start will add them"
         )
+        parts.append(output.sentence(said))
     if found.deleted_units:
-        console.print(f"{found.deleted_units} messages are of topics that were deleted")
-    _problems(console, found)
+        said = f"{found.deleted_units:,} messages are of topics that were deleted"
+        parts.append(output.sentence(said))
+    parts += _problems(found)
     if found.is_sound:
-        console.print("[green]nothing is wrong[/green]")
+        parts.append(output.sentence("nothing is wrong", "green"))
+    return output.stack(*parts)
 
 
-def rebuilt(report: Report, *, queues: int) -> None:
-    console = Console()
-    console.print(
-        f"{report.records} records ({decimal(report.scanned_bytes)}) gave {queues} queues"
-    )
+def rebuilt(report: "Report", *, queues: int) -> "RenderableType":
+    from rich.filesize import decimal
+
+    said = f"{report.records:,} records ({decimal(report.scanned_bytes)}) gave {queues:,} queues"
+    parts = [output.sentence(said)]
     if report.cut_at is not None:
-        console.print(f"a torn tail was cut at offset {report.cut_at}")
+        parts.append(output.sentence(f"a torn tail was cut at offset {report.cut_at}"))
     if report.quarantine:
-        console.print(f"[yellow]what stood behind damage is kept in {report.quarantine}[/yellow]")
+        said = f"what stood behind damage is kept in {report.quarantine}"
+        parts.append(output.sentence(said, "yellow"))
     for start, end, reason in report.damage:
-        console.print(f"[red]damaged: {start} to {end}: {reason}[/red]")
+        parts.append(output.sentence(f"damaged: {start} to {end}: {reason}", "red"))
+    return output.stack(*parts)
 
 
-def _summary(console: Console, found: Findings) -> None:
-    stop = "clean" if found.clean else "a crash, or a broker runs now"
-    console.print(f"last stop       {stop}")
-    console.print(
-        f"commit log      {found.log_files} files, offsets {found.log_start} to {found.log_end}"
+def _summary(found: "Findings") -> "RenderableType":
+    return output.pairs(
+        {
+            "last stop": "clean" if found.clean else "a crash, or a broker runs now",
+            "commit log": f"{found.log_files} files, offsets {found.log_start} to {found.log_end}",
+            "on the medium": f"up to {found.flushed}",
+            "derived": f"up to {found.derived}",
+            "index": f"{found.index_files} files, {found.index_entries:,} entries",
+        }
     )
-    console.print(f"on the medium   up to {found.flushed}")
-    console.print(f"derived         up to {found.derived}")
-    console.print(f"index           {found.index_files} files, {found.index_entries} entries")
 
 
-def _problems(console: Console, found: Findings) -> None:
-    for start, end, reason in found.damage:
-        console.print(f"[red]damaged: log offsets {start} to {end}: {reason}[/red]")
-    for problem in found.problems:
-        console.print(f"[red]{problem}[/red]")
+def _problems(found: "Findings") -> "list[RenderableType]":
+    parts: list[RenderableType] = [
+        output.sentence(f"damaged: log offsets {start} to {end}: {reason}", "red")
+        for start, end, reason in found.damage
+    ]
+    parts += [output.sentence(problem, "red") for problem in found.problems]
     if found.problems and not found.damage:
-        console.print("mend queues and index with: tianzhou store rebuild DIR")
+        said = "mend queues and index with: tianzhou store rebuild DIR"
+        parts.append(output.sentence(said))
+    return parts
