@@ -203,6 +203,8 @@ def test_misuse_is_told(mq: RunningBroker) -> None:
     mq.stop_nameserver()
     with pytest.raises(UsageError, match="no NameServer"):
         mq.stop_nameserver()
+    with pytest.raises(UsageError, match=r"has the name 'broker-a' already.*BrokerConfig\(name="):
+        running_broker(nameserver=mq).start()
     with pytest.raises(UsageError, match="does not run"):
         running_broker().create_topic("orders")
     with pytest.raises(UsageError, match="never started"):

@@ -162,5 +162,7 @@ def test_faults_outlive_a_restart(mq: RunningBroker) -> None:
 def test_faults_that_can_be_none_are_told(mq: RunningBroker) -> None:
     with pytest.raises(UsageError, match="count 0"):
         mq.faults.refuse_sends(count=0)
+    with pytest.raises(UsageError, match="no request code"):
+        mq.faults.refuse([])
     with pytest.raises(UsageError, match="seconds 0"):
         mq.faults.slow(seconds=0)

@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tianzhou.testing.kit.clock import KitClock
     from tianzhou.testing.kit.running import SMALL_STORE, RunningBroker, running_broker
+    from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
-__all__ = ["SMALL_STORE", "KitClock", "RunningBroker", "running_broker"]
+__all__ = [
+    "SMALL_STORE",
+    "KitClock",
+    "RequestCode",
+    "ResponseCode",
+    "RunningBroker",
+    "running_broker",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -24,6 +32,10 @@ def __getattr__(name: str) -> object:
         from tianzhou.testing.kit.clock import KitClock
 
         return KitClock
+    if name in ("RequestCode", "ResponseCode"):
+        from tianzhou.wire import _generated_codes
+
+        return getattr(_generated_codes, name)
     if name in __all__:
         from tianzhou.testing.kit import running
 

@@ -97,9 +97,12 @@ class Faults:
     ) -> Fault:
         """The same for requests of any code. `topic` counts where a header names one; `ext` are
         the fields of the answer."""
+        refused = frozenset(requests)
+        if not refused:
+            raise UsageError("no request code is given, which would refuse nothing")
         if count is not None and count < 1:
             raise UsageError(f"count {count} would refuse nothing; give at least 1")
-        refusal = Refusal(frozenset(requests), Reply(code, ext or {}, remark=remark), topic, count)
+        refusal = Refusal(refused, Reply(code, ext or {}, remark=remark), topic, count)
         self._do(lambda: self._gate.refusals.append(refusal))
         return Fault(
             lambda: self._do(lambda: self._gate.refusals.remove(refusal)), lambda: refusal.hits

@@ -68,8 +68,8 @@ class RunningBroker:
         clock: KitClock | None = None,
         directory: Path | None = None,
     ) -> None:
-        shared = nameserver.clock if isinstance(nameserver, RunningBroker) else None
-        self.clock = clock or shared or KitClock()
+        self._beside = nameserver if isinstance(nameserver, RunningBroker) else None
+        self.clock = clock or (self._beside.clock if self._beside else KitClock())
         self._config = replace(
             config or BrokerConfig(), host=HOST, port=broker_port, vip_port=False
         )
@@ -94,6 +94,7 @@ class RunningBroker:
         """Serve. After `stop` or `kill`: on the same ports, with what is stored."""
         if self._broker is not None:
             raise UsageError(f"the broker at {self.broker} runs already")
+        self._check_name()
         if self._thread is None:
             self._open()
         thread = self._running_thread()
@@ -101,6 +102,18 @@ class RunningBroker:
             self.start_nameserver()
         thread.run(self._start_broker())
         return self
+
+    def _check_name(self) -> None:
+        """The NameServer would send everybody to the one of two that registered last."""
+        other = self._beside
+        if other is None or other._broker is None:
+            return
+        mine, its = self._config, other._config
+        if (mine.name, mine.broker_id) == (its.name, its.broker_id):
+            raise UsageError(
+                f"the broker at {other.broker} has the name {mine.name!r} already; give this one"
+                " another: config=BrokerConfig(name=...)"
+            )
 
     def _open(self) -> None:
         self._thread = LoopThread("tianzhou-testing")
