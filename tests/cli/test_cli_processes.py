@@ -245,6 +245,15 @@ def test_dead_letters_are_replayed_under_a_bar(run: Run, mq: RunningBroker) -> N
     assert len(mq.stored("%RETRY%billing")) == 60
 
 
+def test_a_slow_load_has_a_bar_too(run: Run, mq: RunningBroker) -> None:
+    """It moves with every message that has arrived, however few are in flight."""
+    run("topic", "create", "orders", "-q", "1")
+    _, drawn = on_a_screen(
+        [TIANZHOU, "produce", "orders", "-n", mq.nameserver, "--count", "12", "--rate", "8"]
+    )
+    assert "/12" in drawn
+
+
 def test_a_tail_shows_what_comes_and_ends_quietly(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders", "-q", "1")
     run("produce", "orders", stdin="first\n")
