@@ -203,20 +203,22 @@ def test_mistakes_are_told_before_spark_starts(
     """Its log is not even there."""
     here, nobody = shared_broker.nameserver, f"127.0.0.1:{spare_port()}"
     (tmp_path / "there.csv").touch()
-    for words, said in (
-        (["pipeline", "run", "archive", "-n", here, "--topic", "nothing-here"],
+    for words, code, said in (
+        (["pipeline", "run", "archive", "-n", here, "--topic", "nothing-here"], 1,
          "<archive>:5: source: [ROCKETMQ.UNKNOWN_TOPIC] topic 'nothing-here' does not exist"),
-        (["sql", "SELECT 1", "-n", nobody],
+        (["sql", "SELECT 1", "-n", nobody], 3,
          "[ROCKETMQ.NAMESERVER_UNREACHABLE] no name server answered"),
-        (["sql", "SELECT 1", "-n", here, "--format", "csv", "--output", "there.csv"],
+        (["sql", "SELECT 1", "-n", here, "--archive", "arhive"], 1,
+         "there is no archive at arhive"),
+        (["sql", "SELECT 1", "-n", here, "--format", "csv", "--output", "there.csv"], 2,
          "there.csv is there already"),
     ):  # fmt: skip
         done = subprocess.run(
             [SCRIPT, *words], cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path)},
             capture_output=True, text=True,
         )  # fmt: skip
-        assert done.returncode != 0
-        assert said in done.stderr
+        assert done.returncode == code
+        assert done.stderr.startswith(f"tianzhou: {said}")
         assert len(done.stderr.splitlines()) <= 4, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["there.csv"]
 

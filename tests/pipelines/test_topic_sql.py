@@ -22,6 +22,7 @@ from tianzhou.spark.tables.errors import TableError
 from tianzhou.spark.tables.history_table import Cluster, Range, history
 from tianzhou.spark.tables.query import Bodies, query, query_once
 from tianzhou.spark.tables.sql_text import read_sql
+from tianzhou.testing import running_broker
 
 __all__ = ["nameserver", "start"]  # fixtures
 
@@ -102,10 +103,13 @@ def test_topic_and_archive_are_one_table(place: Place) -> None:
         f"SELECT tags, count(*) c FROM {name} WHERE body.city <> 'Rom' GROUP BY tags ORDER BY 1",
     )
     assert [(row.tags, row.c) for row in rows] == [("new", 20), ("old", 40)]
-    # The archive alone, as if the brokers were gone.
-    alone = place.cluster("archive")
-    only = type(alone)({}, alone.archive)
-    assert history(place.spark, topic, only).count() == 40
+    # The archive alone, as if the brokers were gone, and where they don't know the topic any more.
+    archive = place.cluster("archive").archive
+    assert history(place.spark, topic, Cluster({}, archive)).count() == 40
+    with running_broker() as other:
+        cluster = Cluster({"nameserver": other.nameserver}, archive)
+        (row,) = query(place.spark, f"SELECT sum(body.n) s FROM {name}", cluster).collect()
+    assert row.s == sum(range(40))
 
 
 def test_an_archive_that_begins_late_hides_nothing(place: Place) -> None:
@@ -278,7 +282,7 @@ def test_bodies_are_what_they_look_like(place: Place) -> None:
 
 def test_names_that_nobody_knows(place: Place) -> None:
     topic = place.topic("known")
-    with pytest.raises(TableError, match="Topics here"):
+    with pytest.raises(TableError, match=r"catalog\. Topics here: .*known"):
         ask(place, "SELECT * FROM nothing_of_the_kind", archive=None)
     with pytest.raises(TableError, match="nothing"):
         ask(place, f"SELECT nothing FROM `{topic}`", archive=None, bodies="raw")

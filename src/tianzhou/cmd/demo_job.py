@@ -9,8 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
+from tianzhou.admin.commands.failures import Failure
 from tianzhou.cmd.demo_clients import GROUP, Group, send_all
 from tianzhou.cmd.demo_cluster import DemoCluster
 from tianzhou.cmd.demo_traffic import (
@@ -144,7 +143,7 @@ def _until(is_done: Callable[[], bool], what: str) -> None:
     until = time.monotonic() + WAIT_S
     while not is_done():
         if time.monotonic() > until:
-            raise click.ClickException(f"{what}: not done within {WAIT_S:.0f} s")
+            raise Failure(f"{what}: not done within {WAIT_S:.0f} s")
         time.sleep(0.1)
 
 

@@ -2,15 +2,16 @@
 
 import logging
 import os
+import re
 import sys
 import tempfile
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-import click
+from tianzhou.admin.commands.failures import ExitCode, Failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +27,13 @@ SHORT = {
     # A command of seconds ends before the second compiler has earned what it costs.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
+_OURS: Final = re.compile(r"\[ROCKETMQ\.(\w+)\]")
+_CODES: Final = {
+    "NAMESERVER_UNREACHABLE": ExitCode.UNREACHABLE,
+    "BROKER_UNREACHABLE": ExitCode.UNREACHABLE,
+    "UNKNOWN_TOPIC": ExitCode.NOT_FOUND,
+    "NO_PERMISSION": ExitCode.REFUSED,
+}
 
 
 @contextmanager
@@ -39,7 +47,7 @@ def session(
     except ModuleNotFoundError as error:
         if error.name not in ("pyspark", "pyarrow"):
             raise
-        raise click.ClickException(
+        raise Failure(
             f'{error.name} is not installed; say: pip install "tianzhou[spark]"'
         ) from error
     # Python shows the times of rows in the zone of the machine, without a word about it.
@@ -79,7 +87,10 @@ def spark_errors() -> Generator[None]:
     try:
         yield
     except PySparkException as error:
-        raise click.ClickException(sentence_of(error)) from error
+        sentence = sentence_of(error)
+        ours = _OURS.match(sentence)
+        code = _CODES.get(ours[1] if ours else "", ExitCode.FAILED)
+        raise Failure(sentence, code) from error
 
 
 def _packaged() -> str:

@@ -64,8 +64,7 @@ class Cluster:
 def topics_of(cluster: Cluster) -> set[str]:
     """Names that can be asked for."""
     found: set[str] = set()
-    if cluster.archive is not None:
-        found |= set(Table(cluster.archive).state().ends)
+    found |= set(_archive_of(cluster).ends)
     if cluster.options.get("nameserver"):
         options = _read_options(cluster, "TBW102")
         with told(options), options.cluster.connect() as brokers:
@@ -73,10 +72,23 @@ def topics_of(cluster: Cluster) -> set[str]:
     return found
 
 
+def _archive_of(cluster: Cluster) -> State:
+    """Raises TableError where there is none: whoever mistypes its name would miss rows."""
+    if cluster.archive is None:
+        return State()
+    state = Table(cluster.archive).state()
+    if not state.batches:
+        raise TableError(
+            f"there is no archive at {cluster.archive}, or nothing has come into it yet: name the "
+            "table that `tianzhou pipeline run archive` writes, or leave out --archive"
+        )
+    return state
+
+
 def history(spark: SparkSession, topic: str, cluster: Cluster, wanted: Range = ALL) -> DataFrame:
     """All rows of a topic that there are, with the columns of `format("rocketmq")`. Raises
     TableError if some are gone, and SourceError if nobody knows the topic."""
-    state = Table(cluster.archive).state() if cluster.archive else State()
+    state = _archive_of(cluster)
     archived = _Archived(
         starts=plan.from_json({topic: state.starts.get(topic, {})}),
         ends=plan.from_json({topic: state.ends.get(topic, {})}),

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
+from tianzhou.spark.errors import SourceError
 from tianzhou.spark.pipelines.decode_json import inferred
 from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.reading import samples
@@ -38,9 +39,10 @@ def query(spark: SparkSession, sql: str, cluster: Cluster, *, bodies: Bodies = "
     except PySparkException as error:
         if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
             raise TableError(
-                f"{_first_line(error)} Topics here: {', '.join(_shown(topics_of(cluster)))}"
+                f"{str(error).splitlines()[0]} "
+                f"Topics here: {', '.join(_shown(topics_of(cluster))) or 'none'}"
             ) from error
-        raise TableError(_first_line(error)) from error
+        raise TableError(_sentence(error)) from error
 
 
 def query_once(
@@ -100,7 +102,12 @@ def _samples(spark: SparkSession, rows: DataFrame, topic: str, cluster: Cluster)
     archived = rows.select("body").limit(SAMPLE)
     if not cluster.options.get("nameserver"):
         return archived
-    return samples(spark, {**cluster.options, "topic": topic}, SAMPLE).unionByName(archived)
+    try:
+        return samples(spark, {**cluster.options, "topic": topic}, SAMPLE).unionByName(archived)
+    except SourceError as error:
+        if error.condition != "UNKNOWN_TOPIC":
+            raise
+        return archived  # only the archive knows the topic
 
 
 def _is_text(rows: DataFrame) -> bool:
@@ -108,8 +115,10 @@ def _is_text(rows: DataFrame) -> bool:
     return some.where(~F.is_valid_utf8(F.col("body").cast(StringType()))).isEmpty()
 
 
-def _first_line(error: PySparkException) -> str:
-    return str(error).partition("\n\nJVM stacktrace")[0].partition(";\n'")[0].strip()
+def _sentence(error: PySparkException) -> str:
+    """Without the plan and the stack; Spark's may have several lines."""
+    said = str(error).partition("\n\nJVM stacktrace")[0].partition(";\n'")[0]
+    return " ".join(said.split())
 
 
 def _shown(topics: set[str]) -> list[str]:
