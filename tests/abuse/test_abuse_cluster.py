@@ -18,12 +18,12 @@ from cli.conftest import Said, run_command
 from clients import server_process
 from clients.server_process import ServerProcess
 from clients.waiting import wait_until
+from docs.pages import Page
 from tianzhou.wire.signing import Credentials
 
 NO_PERMISSION: Final = 16
 OURS: Final = Credentials(access_key="cluster", secret_key="hush-hush")
 PAIR: Final = '{"accessKey":"cluster","secretKey":"hush-hush"}'
-LINE: Final = f"innerClientAuthenticationCredentials={PAIR}\n"
 
 STRANGERS: Final = {
     "bare": None,
@@ -57,7 +57,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """A NameServer and a Broker that share a line of settings."""
     home = tmp_path_factory.mktemp("cluster")
     settings = home / "cluster.conf"
-    settings.write_text(LINE)
+    (line,) = Page("docs/nameserver.md").blocks("properties")
+    settings.write_text(line.replace("…", "hush-hush"))
+    assert settings.read_text() == f"innerClientAuthenticationCredentials={PAIR}\n"
     names = server_process.run(["nameserver", "-p", "0", "-c", str(settings)], home / "names")
     try:
         command = ["broker", "-n", names.nameserver, "-p", "0", "-c", str(settings)]

@@ -21,6 +21,7 @@ RUN_BY = {
         "docs/test_docs_getting_started.py", "pipelines/test_getting_started_sql.py",
     ],
     "docs/metrics.md": ["docs/test_docs_operations.py", "client/test_spans.py"],
+    "docs/nameserver.md": ["abuse/test_abuse_cluster.py"],
     "docs/operations/backup.md": ["docs/test_docs_operations.py"],
     "docs/operations/deploy.md": ["docs/test_docs_operations.py"],
     "docs/operations/disk.md": ["docs/test_docs_operations.py"],
