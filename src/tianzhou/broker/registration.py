@@ -18,7 +18,7 @@ from tianzhou.net.link import Link
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.header import Header
-from tianzhou.wire.registration import EPOCH, FREE_ID
+from tianzhou.wire.registration import ADDRESS_BY_DIAL, EPOCH, FREE_ID
 from tianzhou.wire.signing import Credentials
 from tianzhou.wire.tables import RegisterBrokerBody, TopicConfigTable
 
@@ -126,7 +126,7 @@ class Registration:
         body = fastjson.encode(RegisterBrokerBody(topic_config_serialize_wrapper=topics))
         ext = self._identity() | {"compressed": "false", "bodyCrc32": "0"}
         if not self._is_explicit:
-            ext["tzAddressByDial"] = "true"
+            ext[ADDRESS_BY_DIAL] = "true"
         if epoch:
             ext[EPOCH] = str(epoch)
         answer = await self._call(server, RequestCode.REGISTER_BROKER, ext, body)
