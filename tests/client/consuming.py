@@ -102,7 +102,7 @@ async def consuming(
     mq: RunningBroker | str,
     group: str,
     topics: Mapping[str, str | Sql92],
-    listener: MessageListener,
+    listener: MessageListener[Any],
     *,
     client: ClientOptions | None = None,
     **options: Any,

@@ -43,11 +43,7 @@ def test_a_function_that_listens_may_stop_its_consumer(mq: RunningBroker, orderl
     asyncio.run(send(mq, "orders", numbers(1)))
     options = ConsumerOptions(orderly=orderly, start_from=Start.FIRST)
     consumer = BlockingConsumer("g", nameserver=mq.nameserver, subscribe=ALL, options=options)
-
-    @consumer.listen
-    def stop(_message: ReceivedMessage) -> None:
-        consumer.stop()
-
+    consumer.listen(lambda message: consumer.stop())  # checkers know what it is given
     with consumer:
         consumer.closed(PROMPT_S)
     assert mq.committed("g", "orders") == {0: 1}

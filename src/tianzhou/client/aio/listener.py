@@ -9,7 +9,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.consumer_trace import ConsumeTrace, Consumption
@@ -20,8 +20,13 @@ from tianzhou.client.core.trace import ContextCode
 log: Final = logging.getLogger("tianzhou.client")
 
 Result: TypeAlias = ConsumeResult | None
-MessageListener: TypeAlias = Callable[[ReceivedMessage], Result | Awaitable[Result]]
-BatchListener: TypeAlias = Callable[[list[ReceivedMessage]], Result | Awaitable[Result]]
+Outcome = TypeVar("Outcome", bound=Result | Awaitable[Result])
+"""What a listener returns. Decorators keep it, and checkers know what a lambda is given."""
+MessageListener: TypeAlias = Callable[[ReceivedMessage], Outcome]
+BatchListener: TypeAlias = Callable[[list[ReceivedMessage]], Outcome]
+AnyListener: TypeAlias = (
+    MessageListener[Result | Awaitable[Result]] | BatchListener[Result | Awaitable[Result]]
+)
 
 _calling: Final[ContextVar["Listener | None"]] = ContextVar("listener", default=None)
 
@@ -30,7 +35,7 @@ Failure: TypeAlias = tuple[ReceivedMessage, int]
 
 
 class Listener:
-    def __init__(self, function: MessageListener | BatchListener, *, batch_size: int = 0) -> None:
+    def __init__(self, function: AnyListener, *, batch_size: int = 0) -> None:
         """`batch_size` 0: the function takes one message, not a list."""
         if not callable(function):
             raise UsageError(f"a listener is a function or coroutine function, not {function!r}")

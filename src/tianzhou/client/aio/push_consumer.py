@@ -21,7 +21,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from time import monotonic
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.cluster import Cluster
@@ -32,7 +32,7 @@ from tianzhou.client.aio.filter_check import check_expressions
 from tianzhou.client.aio.group import Group
 from tianzhou.client.aio.handout import BatchIterator, Handout, MessageIterator, OrderlyHandout
 from tianzhou.client.aio.lane import Lane, Ready
-from tianzhou.client.aio.listener import BatchListener, Listener, MessageListener
+from tianzhou.client.aio.listener import BatchListener, Listener, MessageListener, Outcome
 from tianzhou.client.aio.orderly import OrderlyWorkers
 from tianzhou.client.aio.puller import Puller
 from tianzhou.client.aio.settling import Settler
@@ -48,9 +48,6 @@ from tianzhou.wire.queues import MessageQueue
 _DEFAULTS: Final = ConsumerOptions()
 _CLIENT: Final = ClientOptions()
 _OVERDUE_CHECK_S: Final = 60.0
-
-One = TypeVar("One", bound=MessageListener)
-Many = TypeVar("Many", bound=BatchListener)
 
 
 class PushConsumer:
@@ -96,12 +93,12 @@ class PushConsumer:
             parts.group.subscriptions.pop(topic, None)
             parts.tasks.run(parts.announce([]))
 
-    def listen(self, listener: One) -> One:
+    def listen(self, listener: MessageListener[Outcome]) -> MessageListener[Outcome]:
         """Call this for every message. Also as a decorator."""
         self._set_listener(Listener(self._spanned(listener, is_batch=False)))
         return listener
 
-    def listen_batches(self, listener: Many) -> Many:
+    def listen_batches(self, listener: BatchListener[Outcome]) -> BatchListener[Outcome]:
         """Call this with lists of up to `batch_size` messages, each list of one queue."""
         made = Listener(self._spanned(listener, is_batch=True), batch_size=self.options.batch_size)
         self._set_listener(made)

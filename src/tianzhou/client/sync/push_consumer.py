@@ -18,7 +18,7 @@ from typing import Final, Self, TypeVar
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio import push_consumer as aio
 from tianzhou.client.aio.handout import Handout
-from tianzhou.client.aio.push_consumer import Many, One
+from tianzhou.client.aio.listener import BatchListener, MessageListener, Outcome
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.received import ReceivedMessage, Settling
 from tianzhou.client.core.subscription import Sql92
@@ -81,11 +81,11 @@ class PushConsumer:
     def unsubscribe(self, topic: str) -> None:
         self._do(lambda: self._inner.unsubscribe(topic))
 
-    def listen(self, listener: One) -> One:
+    def listen(self, listener: MessageListener[Outcome]) -> MessageListener[Outcome]:
         """Call this for every message. Also as a decorator."""
         return self._inner.listen(listener)
 
-    def listen_batches(self, listener: Many) -> Many:
+    def listen_batches(self, listener: BatchListener[Outcome]) -> BatchListener[Outcome]:
         """Call this with lists of up to `batch_size` messages, each list of one queue."""
         return self._inner.listen_batches(listener)
 
