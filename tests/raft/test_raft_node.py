@@ -6,9 +6,9 @@ from script import NoChance
 from tianzhou.base.errors import UsageError
 from tianzhou.raft.config import RaftConfig
 from tianzhou.raft.membership import members_of
-from tianzhou.raft.messages import Append, LogIndex, Term, VoteRequest
+from tianzhou.raft.messages import Append, LogIndex, Start, Term, VoteRequest
 from tianzhou.raft.node import TERM_LEAP_MAX, Node, Position, Refusal
-from tianzhou.raft.ready import HardState
+from tianzhou.raft.ready import Begin, HardState
 from tianzhou.raft.roles import Event, Role
 from tianzhou.testing.sim.raft_disk import RaftDisk
 
@@ -107,6 +107,15 @@ def test_two_leaders_of_a_term_are_a_mistake_of_ours() -> None:
     node = Single().lead()
     with pytest.raises(AssertionError, match="LEADER_SEEN means nothing to a LEADER"):
         node.step(Append(node.hard.term, "n1", "n0", LogIndex(0), Term(0), (), LogIndex(0), 1, 0))
+
+
+def test_what_expires_of_a_log_that_begins_anew_is_of_the_old_one() -> None:
+    """Found by seed 910024: a full disk can keep the new beginning waiting, while files expire."""
+    log = Single().lead().core.log
+    begin = Begin(Start(LogIndex(40), Term(3)), members_of(["n0"]), b"")
+    log.begin_at(begin)
+    log.trim(LogIndex(1))
+    assert (log.start, log.last) == (begin.start, begin.start.index)
 
 
 def test_joint_memberships_are_not_for_callers() -> None:

@@ -123,9 +123,10 @@ class RaftLog:
         self.commit = begin.start.index
 
     def trim(self, index: LogIndex) -> None:
-        """The storage has given up everything up to `index`."""
-        assert index <= min(self.commit, self.stable)
+        """The storage has given up everything up to `index`. If the log begins anew behind it, and
+        the storage does not know of that yet, this was of the old one."""
         if index > self.start.index:
+            assert index <= min(self.commit, self.stable)
             self.terms.trim(index)
             self.members.trim(index)
 
