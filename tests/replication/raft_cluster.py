@@ -217,8 +217,15 @@ class Cluster:
         return sorted(late, key=lambda event: event.at_s)
 
     def create_topic(self) -> None:
-        with Admin(nameserver=self.nameserver) as admin:
-            admin.topics.create(TOPIC, queues=QUEUES)
+        def is_made() -> bool:
+            try:
+                with Admin(nameserver=self.nameserver) as admin:
+                    admin.topics.create(TOPIC, queues=QUEUES)
+            except TianzhouError:
+                return False  # the group elects somebody else just now
+            return True
+
+        wait_for("the topic", is_made)
 
     def is_level(self, member: Member) -> bool:
         """Whether a member has all that the leader had a moment ago."""

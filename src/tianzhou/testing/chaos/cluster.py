@@ -15,6 +15,7 @@ from tianzhou.testing.chaos.proxy import Proxies
 TOPIC: Final = "chaos"
 QUEUES: Final = 4
 PAUSE_S: Final = 0.05
+TOPIC_S: Final = 20.0
 
 # Intervals so short that a scenario sees what would otherwise take a minute.
 SETTINGS: Final = {
@@ -112,11 +113,16 @@ class Cluster:
         return made
 
     def create_topic(self, topic: str = TOPIC, queues: int = QUEUES) -> None:
-        """On all masters."""
+        """On all masters. Asked for again if a group just elects another: it may, if all that is
+        here makes processes wait."""
         from tianzhou.client.sync import Admin
 
-        with Admin(nameserver=self.nameserver) as admin:
-            admin.topics.create(topic, queues=queues)
+        def made() -> bool:
+            with Admin(nameserver=self.nameserver) as admin:
+                admin.topics.create(topic, queues=queues)
+            return True
+
+        wait_for(made, TOPIC_S, lambda: f"{looking.masters(self.nameserver)} lead")
 
     def start(self, brokers: Sequence[Broker]) -> None:
         """All at once; they serve when this returns."""
