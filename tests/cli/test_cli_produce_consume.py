@@ -113,6 +113,8 @@ def test_delay(run: Run, mq: RunningBroker) -> None:
         ("produce", "orders", "--delay", "soon"),
         ("produce", "orders", "--rate", "0"),
         ("produce", "orders", "-f", "/no/such/file"),
+        ("produce", "orders", "--count", "3", "-f", __file__),
+        ("produce", "orders", "--count", "3", "--format", "json"),
         ("consume", "orders", "--from", "somewhere"),
         ("consume", "orders", "--tag", "a", "--sql", "b = 1"),
         ("consume", "orders", "--group", "g", "--until-end"),

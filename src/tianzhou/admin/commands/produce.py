@@ -9,6 +9,7 @@ from time import monotonic, sleep
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from tianzhou.admin.commands.bars import Tell, progress_bar
 from tianzhou.admin.commands.moments import span
@@ -55,6 +56,9 @@ def produce(
     With --format json a line is {"body": "...", "tags": "...", "keys": [...], "properties": {...}};
     body_base64, delay_s, deliver_ms, delay_level and sharding_key can be said too.
     """
+    chosen = click.get_current_context().get_parameter_source
+    if count is not None and {chosen("source"), chosen("form")} != {ParameterSource.DEFAULT}:
+        raise click.UsageError("--count makes up its messages; leave out --file and --format")
     if count is None and source.isatty():
         click.echo("one message a line; Ctrl-D ends", err=True)
     template = Template(topic, tag, keys, _properties(properties), delay, sharding_key)
