@@ -9,7 +9,7 @@ from consuming import Notes, consuming, until
 
 from clients import server_process
 from clients.server_process import ServerProcess, spare_port
-from tianzhou.client import Message, Producer, PushConsumer
+from tianzhou.client import Admin, Message, Producer, PushConsumer
 from tianzhou.client.options import ClientOptions
 
 QUICK = ClientOptions(route_interval_s=1.0)
@@ -62,10 +62,9 @@ async def send(servers: Servers, numbers: range) -> None:
 
 
 async def make_topic(servers: Servers) -> None:
-    """At both brokers, which each make it when a message comes."""
-    async with Producer("senders", nameserver=servers.nameserver) as producer:
-        for queue in await producer.queues("going"):
-            await producer.send(Message("going", b"-1"), queue=queue)
+    """At both brokers."""
+    async with Admin(nameserver=servers.nameserver) as admin:
+        await admin.topics.create("going", queues=4)
 
 
 def brokers_of(consumer: PushConsumer) -> set[str]:
