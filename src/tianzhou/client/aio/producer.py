@@ -131,8 +131,10 @@ class Producer:
         await self.close()
 
     def _running(self) -> Outgoing:
-        outgoing = self._started()
-        self._cluster.check_loop()
+        outgoing = self._outgoing
+        if outgoing is None or self._closing is not None:
+            return self._started()  # raises, and says why
+        outgoing.post.cluster.check_loop()
         return outgoing
 
     def _started(self) -> Outgoing:
