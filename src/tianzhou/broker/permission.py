@@ -1,14 +1,11 @@
 """What the broker as a whole allows: reading, writing. Taken away to drain it for maintenance."""
 
 from collections.abc import Callable
-from typing import Final
 
 from tianzhou.broker.role import Standing
 from tianzhou.net.exchange import Refused
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.tables import PERM_READ, PERM_WRITE
-
-FORBIDDEN_BY_BROKER: Final = 1
 
 
 class Permission:

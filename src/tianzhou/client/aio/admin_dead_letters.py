@@ -8,7 +8,11 @@ from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.aio.admin_offsets import Offsets
 from tianzhou.client.core.admin_results import DeadLetters, Replay
-from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from tianzhou.client.core.subscription import (
+    DEAD_LETTER_PREFIX,
+    dead_letter_topic,
+    retry_topic,
+)
 from tianzhou.client.errors import ClientError, TopicNotFound
 from tianzhou.record import flags, names, properties
 from tianzhou.record.message import MessageView
@@ -52,7 +56,7 @@ class DeadLetterBox:
         return [box for box in found if box.count]
 
     async def show(self, group: str) -> DeadLetters:
-        topic = DEAD_LETTER_PREFIX + group
+        topic = dead_letter_topic(group)
         masters = await self._masters(topic)
         code, fields = RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic=topic)
         bodies = await self._calls.ask_each(masters, code, fields)
@@ -67,7 +71,7 @@ class DeadLetterBox:
 
     async def peek(self, group: str, *, count: int = COUNT) -> list[MessageView]:
         """The newest dead letters of each broker; the oldest of them first."""
-        topic = DEAD_LETTER_PREFIX + group
+        topic = dead_letter_topic(group)
         found: list[MessageView] = []
         for queue, address in await self._queues(topic):
             low, high = await self._offsets.bounds(queue)
@@ -81,7 +85,7 @@ class DeadLetterBox:
 
         Raises what a broker says to one that it does not take; those before it are replayed.
         """
-        topic, sent, left = DEAD_LETTER_PREFIX + group, 0, 0
+        topic, sent, left = dead_letter_topic(group), 0, 0
         for queue, address in await self._queues(topic):
             low, high = await self._offsets.bounds(queue)
             start = max(low, await self._offsets.committed(group, queue) or 0)
@@ -98,7 +102,7 @@ class DeadLetterBox:
                     break
                 start = letters[-1].queue_offset + 1
             left += high - start
-        where = "the topics they came from" if to_topic else RETRY_PREFIX + group
+        where = "the topics they came from" if to_topic else retry_topic(group)
         return Replay(group, where, sent, left)
 
     async def send_again(
@@ -106,7 +110,7 @@ class DeadLetterBox:
     ) -> Replay:
         """Send these dead letters again, whichever they are. `replay` passes over those that come
         next after what it has replayed; others it sends once more."""
-        topic, count = DEAD_LETTER_PREFIX + group, 0
+        topic, count = dead_letter_topic(group), 0
         places = await self._queues(topic)
         for letter in sorted(letters, key=lambda one: (one.queue_id, one.queue_offset)):
             if letter.topic != topic:
@@ -117,14 +121,14 @@ class DeadLetterBox:
             low, _ = await self._offsets.bounds(queue)
             if letter.queue_offset == max(low, await self._offsets.committed(group, queue) or 0):
                 await self._commit(address, group, queue, letter.queue_offset + 1)
-        where = "the topics they came from" if to_topic else RETRY_PREFIX + group
+        where = "the topics they came from" if to_topic else retry_topic(group)
         return Replay(group, where, count, (await self.show(group)).not_replayed)
 
     async def _send(self, address: str, group: str, letter: MessageView, *, to_topic: bool) -> None:
         text = letter.stored_properties
         for name in _GONE:
             text = properties.without(text, name)
-        topic = RETRY_PREFIX + group
+        topic = retry_topic(group)
         if to_topic:
             topic = letter.properties.get(names.RETRY_TOPIC.decode(), "")
             if not topic:

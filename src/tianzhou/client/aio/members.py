@@ -47,9 +47,6 @@ class Members:
     def has_consumers(self) -> bool:
         return bool(self._consumers)
 
-    def has_consumer(self, group: str) -> bool:
-        return group in self._consumers
-
     def add_producer(self, group: str) -> None:
         """Several producers of a group are one to the broker."""
         self._producers[group] += 1

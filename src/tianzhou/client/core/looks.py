@@ -104,14 +104,12 @@ def _first(one_ms: int, other_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When a disk reaches its marks if messages keep coming as they do."""
+    """When a disk is too full for messages if they keep coming as they do."""
 
     used_ratio: float
     bytes_per_second: float
-    clean_s: float | None
-    """Seconds until expired files go at any hour; None: not in sight."""
     refuse_s: float | None
-    """Seconds until messages are refused."""
+    """Seconds until messages are refused; None: not in sight."""
 
 
 def forecast(disk: Disk) -> Forecast | None:
@@ -123,11 +121,8 @@ def forecast(disk: Disk) -> Forecast | None:
     # A minute shows a burst that an hour hides, an hour what a minute can't.
     rate = max(disk.put_size_per_hour, disk.put_size_per_minute)
 
-    def until(ratio: float) -> float | None:
-        left = disk.total * ratio - used
-        return max(left, 0.0) / rate if rate else None
-
-    return Forecast(used / disk.total, rate, until(disk.clean_ratio), until(disk.refuse_ratio))
+    left = max(disk.total * disk.refuse_ratio - used, 0.0)
+    return Forecast(used / disk.total, rate, left / rate if rate else None)
 
 
 # What is wrong

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX, dead_letter_topic
 from tianzhou.client.sync.batch_sender import BatchSender, Entry
 from tianzhou.client.sync.brokers import Brokers
 from tianzhou.record import names, properties
@@ -31,7 +32,6 @@ from tianzhou.spark.tables.history_table import Cluster, history
 from tianzhou.spark.topics import told
 from tianzhou.wire.queues import MessageQueue
 
-PREFIX: Final = "%DLQ%"
 REPLAY_ID: Final = "REPLAY_ID"
 REPLAYED_FROM: Final = "REPLAYED_FROM"
 """Properties of what is sent again."""
@@ -59,7 +59,7 @@ class Wish:
 
 def letters(spark: SparkSession, group: str, cluster: Cluster) -> DataFrame:
     """The dead letters of a group. `origin` names each; `body` is text, `rawBody` the bytes."""
-    rows = history(spark, PREFIX + group, cluster)
+    rows = history(spark, dead_letter_topic(group), cluster)
     origin = F.concat_ws(":", "brokerName", "queueId", "queueOffset")
     came_from = F.coalesce(
         F.nullif(F.col("properties")["DLQ_ORIGIN_TOPIC"], F.lit("")),
@@ -206,8 +206,8 @@ def boxes(options: ReadOptions) -> dict[str, int]:
     with told(options), options.cluster.connect() as brokers:
         found: dict[str, int] = {}
         for topic in brokers.topics():
-            if topic.startswith(PREFIX):
+            if topic.startswith(DEAD_LETTER_PREFIX):
                 queues = brokers.route(topic).read_queues
                 first, last = brokers.min_offsets(queues), brokers.max_offsets(queues)
-                found[topic.removeprefix(PREFIX)] = sum(last[q] - first[q] for q in queues)
+                found[topic.removeprefix(DEAD_LETTER_PREFIX)] = sum(last[q] - first[q] for q in queues)
     return found

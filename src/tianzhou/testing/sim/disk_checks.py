@@ -54,7 +54,6 @@ class History:
         for one in sent:
             if one.queue is not None:
                 self.by_queue.setdefault(one.queue, []).append(one)
-        self.by_start = {one.start: one for one in sent}
         self.ends = {one.end for one in sent}
 
 
