@@ -209,5 +209,6 @@ def boxes(options: ReadOptions) -> dict[str, int]:
             if topic.startswith(DEAD_LETTER_PREFIX):
                 queues = brokers.route(topic).read_queues
                 first, last = brokers.min_offsets(queues), brokers.max_offsets(queues)
-                found[topic.removeprefix(DEAD_LETTER_PREFIX)] = sum(last[q] - first[q] for q in queues)
+                group = topic.removeprefix(DEAD_LETTER_PREFIX)
+                found[group] = sum(last[q] - first[q] for q in queues)
     return found
