@@ -13,6 +13,7 @@ from tianzhou.admin.commands.replication import promote
 from tianzhou.cmd import http as http_server
 from tianzhou.cmd import logs, raft_options
 from tianzhou.cmd.http import PORT_RANGE
+from tianzhou.cmd.ready_file import option as ready_file_option
 
 _NOT_OURS = ("storePathRootDir", "storePathCommitLog")
 
@@ -28,10 +29,7 @@ _NOT_OURS = ("storePathRootDir", "storePathCommitLog")
     help="Where messages are kept; tianzhou-data unless the settings say otherwise.",
 )  # fmt: skip
 @click.option("-p", "--port", type=PORT_RANGE, help="Port to listen on; 0 takes a free one.")
-@click.option(
-    "--ready-file", type=click.Path(dir_okay=False, path_type=Path),
-    help="Written once it serves: JSON with the address.",
-)  # fmt: skip
+@ready_file_option
 @raft_options.options
 @http_server.options
 @logs.options

@@ -7,6 +7,7 @@ import click
 
 from tianzhou.cmd import logs
 from tianzhou.cmd.http import PORT_RANGE
+from tianzhou.cmd.ready_file import option as ready_file_option
 
 
 @click.command()
@@ -16,10 +17,7 @@ from tianzhou.cmd.http import PORT_RANGE
     "-c", "--config", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Settings: TOML, or a RocketMQ namesrv.properties.",
 )  # fmt: skip
-@click.option(
-    "--ready-file", type=click.Path(dir_okay=False, path_type=Path),
-    help="Written once it serves: JSON with the address.",
-)  # fmt: skip
+@ready_file_option
 @logs.options
 def nameserver(
     port: int | None,

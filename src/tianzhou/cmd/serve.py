@@ -1,9 +1,8 @@
-"""Running servers until they are told to stop: the event loop, signals, the ready file."""
+"""Running servers until they are told to stop: the event loop, signals, what is said."""
 
 import asyncio
 import gc
 import ipaddress
-import json
 import logging
 import os
 import signal
@@ -14,6 +13,7 @@ from typing import Final, Protocol
 
 from tianzhou.base.errors import UsageError
 from tianzhou.cmd import logs
+from tianzhou.cmd.ready_file import write
 from tianzhou.net.limits import allow_files
 
 GC_THRESHOLDS: Final = (50_000, 20, 50)
@@ -61,13 +61,6 @@ async def _serve(start: Callable[[], Awaitable[list[Running]]]) -> None:
         ) from error
 
 
-def write_ready(path: Path, facts: Mapping[str, object]) -> None:
-    """Whoever waits for the file finds it whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(facts) + "\n")
-    temporary.replace(path)
-
-
 OPEN_BROKER: Final = "read, write and delete messages"
 OPEN_NAMES: Final = "register a broker and draw clients to it, unless cluster_credentials are set"
 SIGNED_NAMES: Final = "see where topics are"
@@ -110,4 +103,4 @@ def announce(text: str, ready_file: Path | None, facts: Mapping[str, object]) ->
     """Everything serves: tell people, and whoever waits for the file."""
     logs.say(f"{text}; Ctrl-C stops", "server.ready")
     if ready_file is not None:
-        write_ready(ready_file, facts)
+        write(ready_file, facts)

@@ -8,6 +8,7 @@ import click
 
 from tianzhou.cmd import http as http_server
 from tianzhou.cmd import logs
+from tianzhou.cmd.ready_file import option as ready_file_option
 
 
 @click.command()
@@ -21,10 +22,7 @@ from tianzhou.cmd import logs
     show_default=True, help="Where messages are kept.",
 )  # fmt: skip
 @click.option("--ephemeral", is_flag=True, help="Keep messages in a temporary directory.")
-@click.option(
-    "--ready-file", type=click.Path(dir_okay=False, path_type=Path),
-    help="Written once everything serves: JSON with the addresses.",
-)  # fmt: skip
+@ready_file_option
 @click.option("--sync-flush", is_flag=True, help="Acknowledge only what is on the medium.")
 @click.option("--replicas", type=click.IntRange(1, 9), default=1, show_default=True,
               help="More than 1: a Raft group of so many brokers, each a process.")  # fmt: skip

@@ -5,10 +5,15 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from tianzhou.base.errors import UsageError
-from tianzhou.cmd import serve
+from tianzhou.cmd import ready_file, serve
+from tianzhou.cmd.broker import broker
+from tianzhou.cmd.nameserver import nameserver
+from tianzhou.cmd.up import up
 
 
 class Part:
@@ -61,9 +66,20 @@ def test_a_start_that_fails_is_the_end() -> None:
 def test_the_ready_file_is_whole_and_alone(tmp_path: Path) -> None:
     path = tmp_path / "ready.json"
     path.write_text("of the last run, and much longer than what comes now")
-    serve.write_ready(path, {"broker": "h:1", "pid": 7})
+    ready_file.write(path, {"broker": "h:1", "pid": 7})
     assert json.loads(path.read_text()) == {"broker": "h:1", "pid": 7}
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("server", [up, nameserver, broker], ids=lambda server: server.name)
+def test_a_ready_file_that_can_not_come_stops_the_start(
+    server: click.Command, tmp_path: Path
+) -> None:
+    """Nothing has started by then: no store is made."""
+    arguments = ["--ready-file", str(tmp_path / "missing" / "ready")]
+    outcome = CliRunner().invoke(server, arguments)
+    assert outcome.exit_code == 2
+    assert "missing is no directory; make it first" in outcome.output
 
 
 def test_people_and_whoever_waits_are_told(
