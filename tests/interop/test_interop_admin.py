@@ -135,8 +135,14 @@ def test_groups_and_offsets(nameserver: str) -> None:
             assert {q.queue_id for q in info.queues if q.topic == "Read"} == {0, 1}
             owners = await admin.offsets.owners("readers", "Read")
             assert owners == dict.fromkeys((queue("Read", 0), queue("Read", 1)), client.client_id)
-            # It follows while it is connected and has reported, on which RocketMQ 4 insists.
-            await consumer.commit()
+
+            async def reported() -> list[int | None]:
+                await consumer.commit()
+                return [await admin.offsets.committed("readers", q) for q in owners]
+
+            # It follows while it is connected and has reported, on which RocketMQ 4 insists;
+            # nobody answers a report.
+            await until(reported, lambda offsets: offsets == [3, 3])
             await admin.offsets.reset_to_time("readers", "Read", time_ms=0)
             await until(_now(lambda: len(seen)), lambda count: count == 12)
         progress = await admin.offsets.progress("readers", "Read")
