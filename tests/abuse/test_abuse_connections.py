@@ -96,11 +96,16 @@ def test_s06_connections_from_one_address(monkeypatch: pytest.MonkeyPatch) -> No
             await world.connect()
         await until(lambda: world.count() == 5)
         monkeypatch.setattr(server, "_limited_host", stranger)
-        for _ in range(2):
-            await world.connect()
+        writers = [(await world.connect())[1] for _ in range(2)]
         await until(lambda: world.count() == 7)
         reader, _ = await world.connect()
         assert await ended(reader)
+        for writer in writers:  # who leaves makes room
+            writer.close()
+        await until(lambda: world.count() == 5)
+        for _ in range(2):
+            await world.connect()
+        await until(lambda: world.count() == 7)
 
     run(play, NetLimits(connections_per_host_max=2))
 
