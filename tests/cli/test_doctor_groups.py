@@ -140,7 +140,7 @@ def test_an_offset_that_stands_still_while_lag_grows(run: Run, mq: RunningBroker
                 producer.send(Message("orders", b"two apples"))
 
     async def stick(_message: ReceivedMessage) -> None:
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()  # for ever
 
     async def play() -> None:
         await asyncio.to_thread(run, "group", "create", "billing")
@@ -164,7 +164,7 @@ def test_what_a_broker_has_seen_stand_still(run: Run, mq: RunningBroker) -> None
     """The watchdog of the broker has watched for minutes, the doctor does not have to."""
 
     async def stick(_message: ReceivedMessage) -> None:
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()  # for ever
 
     def fast(broker: Broker, _store: object) -> None:
         broker.parts.watchdog.stuck_after_ms = 500
