@@ -9,9 +9,10 @@ it complains. Reading files and the environment is the business of the program.
 """
 
 import dataclasses
+import difflib
 import enum
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from tianzhou.base.errors import UsageError
@@ -19,6 +20,10 @@ from tianzhou.base.errors import UsageError
 T = TypeVar("T")
 
 MASK: Final = "******"
+_SUGGESTION_CUTOFF: Final = 0.75
+"""Below this similarity a suggestion misleads more often than it helps."""
+_SUGGESTION_CHARS_MAX: Final = 128
+"""Names come from untrusted requests too; comparing takes time with the square of the length."""
 _SECRET: Final = re.compile(r"password|secret|token|credential|access_?key", re.IGNORECASE)
 
 
@@ -68,6 +73,34 @@ def declarations(kind: type) -> dict[str, Declaration]:
     }
 
 
+def spellings(*kinds: type) -> dict[str, str]:
+    """Every accepted spelling, ours and RocketMQ's, mapped to the name of its setting."""
+    found: dict[str, str] = {}
+    for kind in kinds:
+        for name, declared in declarations(kind).items():
+            found[name] = name
+            if declared.alias:
+                found[declared.alias] = name
+    return found
+
+
+def suggestion(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a misspelled one most likely means, or None.
+
+    Case, underscores, hyphens and dots are ignored, so `file_reserved_time` finds
+    `fileReservedTime`.
+    """
+    by_letters = {_letters(spelled): spelled for spelled in known}
+    close = difflib.get_close_matches(
+        _letters(name[:_SUGGESTION_CHARS_MAX]), by_letters, n=1, cutoff=_SUGGESTION_CUTOFF
+    )
+    return by_letters[close[0]] if close else None
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[_.\-\s]", "", name).lower()
+
+
 def _defaults(kind: type) -> dict[str, object]:
     return {field.name: field.default for field in dataclasses.fields(kind)}
 
@@ -75,8 +108,7 @@ def _defaults(kind: type) -> dict[str, object]:
 def load(kind: type[T], values: Mapping[str, object]) -> tuple[T, list[str]]:
     """An object of this class from named values, and the names it does not know."""
     declared = declarations(kind)
-    by_name = {name: name for name in declared}
-    by_name |= {d.alias: name for name, d in declared.items() if d.alias}
+    by_name = spellings(kind)
     types = get_type_hints(kind)
     chosen: dict[str, object] = {}
     problems: list[str] = []

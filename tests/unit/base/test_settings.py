@@ -5,7 +5,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from tianzhou.base.settings import SettingsError, check, declarations, load, setting
+from tianzhou.base.settings import (
+    SettingsError,
+    check,
+    declarations,
+    load,
+    setting,
+    spellings,
+    suggestion,
+)
 
 
 class Colour(enum.Enum):
@@ -170,3 +178,35 @@ def test_a_default_out_of_its_bounds_is_seen_too() -> None:
 
     with pytest.raises(SettingsError, match="size = 0: must be from 1 to None"):
         load(Wrong, {})
+
+
+def test_spellings_list_both_names_of_every_setting() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Brush:
+        width: int = setting(1, alias="brushWidth", help="In millimetres.")
+
+    found = spellings(Paint, Brush)
+    assert found["paintCount"] == found["count"] == "count"
+    assert found["brushWidth"] == "width"
+    assert "secret" not in found, "it has no declaration"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("paint_count", "paintCount"),
+        ("PAINTCOUNT", "paintCount"),
+        ("paint.count", "paintCount"),
+        ("painCount", "paintCount"),
+        ("piantCount", "paintCount"),
+        ("hous", "hours"),
+        ("is-wet", "isWet"),
+        ("temperature", None),
+        ("", None),
+        ("x" * 1_000_000, None),
+    ],
+)
+def test_suggestion_for_a_misspelled_name_is_the_closest_known_one(
+    wrong: str, meant: str | None
+) -> None:
+    assert suggestion(wrong, spellings(Paint)) == meant
