@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.probe import Histogram
+from tianzhou.broker.alarms import Alarm
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.lags import Lags
@@ -36,6 +37,7 @@ class Measured:
     replication: Callable[[], ReplicationLook]
     raft: Callable[[], RaftLook | None]
     """None: it is no member of a Raft group."""
+    alarms: Callable[[], list[Alarm]]
     counts: dict[str, Callable[[], int]]
     """What is one number of somebody, by the name of its metric. The server adds its own."""
     loop_delays: Histogram = field(default_factory=Histogram)

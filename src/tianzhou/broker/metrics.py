@@ -200,6 +200,10 @@ class Metrics(Collector):
             found.add_metric([kind.value], ever[kind])
         yield stuck
         yield found
+        alarms = gauges("alarms", "1 while an alarm of this kind holds", "kind")
+        for kind in sorted({alarm.kind for alarm in self.measured.alarms()}):
+            alarms.add_metric([kind], 1)
+        yield alarms
 
     def _fill(
         self,

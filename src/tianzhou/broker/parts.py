@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from tianzhou.base.clock import Clock
 from tianzhou.broker.administration import Administration, StatsTicks
 from tianzhou.broker.admission import Admission
+from tianzhou.broker.alarms import AlarmLog, Alarms, Since
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.delay import Delays
@@ -38,6 +39,7 @@ from tianzhou.broker.role import Standing
 from tianzhou.broker.services import Watch
 from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.stats import Stats
+from tianzhou.broker.store_alarms import StoreAlarms
 from tianzhou.broker.subscriptions import Filters
 from tianzhou.broker.timer import Timers
 from tianzhou.broker.topics import Topics
@@ -80,6 +82,9 @@ class Parts:
     raft: AdminRaft
     replication: AdminReplication
     groups: Groups
+    alarms: Alarms
+    """What an operator must see; every part that can be in trouble adds a source."""
+    alarm_log: AlarmLog
     codes: frozenset[int]
     """Requests that have a handler besides sends and pulls, refused ones included."""
 
@@ -101,6 +106,7 @@ class _Core:
     pull: Pull
     stats: Stats
     readers: Readers
+    alarms: Alarms
 
 
 def _core(
@@ -133,9 +139,11 @@ def _core(
     )  # fmt: skip
     writer.arrived += [stats.arrived, pull.arrived]
     writer.took, send.refused = stats.put_took, stats.refused
+    alarms = Alarms()
+    alarms.add(StoreAlarms(config.name, store, permission, Since(clock)).current)
     return _Core(
         topics, groups, offsets, sessions, locks, permission, filters, writer, admission, send,
-        pull, stats, readers,
+        pull, stats, readers, alarms,
     )  # fmt: skip
 
 
@@ -177,16 +185,13 @@ def assemble(
     checks = TransactionChecks(
         config, store, writer, sessions, offsets, halves, transactions, clock
     )
-    watchdog = Watchdog(
-        Seen(store, topics, offsets, sessions, core.readers, pull.holds, core.locks, config.name),
-        clock, config.stuck_after_ms, clients.tell_group,
-    )  # fmt: skip
+    watchdog = _watchdog(config, store, clock, core, clients)
     waiting = Waiting(
         halves=halves.pending.__len__, held_pulls=pull.holds.__len__, timers=timers.__len__
     )
     told = Told(
         facts=administration.runtime.table, config=administration.settable.table,
-        raft=raft.told, replication=replication.look,
+        raft=raft.told, replication=replication.look, alarms=core.alarms.current,
     )  # fmt: skip
     handlers = _served(
         administration,
@@ -214,8 +219,19 @@ def assemble(
     return Parts(
         Requests(core.send, pull, desk, writer.catch_up), clients, pull, writer, topics, offsets,
         permission, MasterServices(delays, timers, checks), (StatsTicks(stats, clock), watchdog),
-        stats, core.readers, watchdog, measured, raft, replication, groups, frozenset(handlers),
+        stats, core.readers, watchdog, measured, raft, replication, groups,
+        core.alarms, AlarmLog(core.alarms), frozenset(handlers),
     )  # fmt: skip
+
+
+def _watchdog(
+    config: BrokerConfig, store: MessageStore, clock: Clock, core: _Core, clients: Clients
+) -> Watchdog:
+    seen = Seen(
+        store, core.topics, core.offsets, core.sessions, core.readers, core.pull.holds, core.locks,
+        config.name,
+    )  # fmt: skip
+    return Watchdog(seen, clock, config.stuck_after_ms, clients.tell_group)
 
 
 def _looks(
@@ -267,6 +283,7 @@ def _measured(
         topics=core.topics, groups=core.groups, sessions=core.sessions, watchdog=watchdog,
         replication=replication.look,
         raft=raft.told,
+        alarms=core.alarms.current,
         counts={
             "held_pulls": core.pull.holds.__len__,
             "waiting_sends": core.writer.acks.__len__,

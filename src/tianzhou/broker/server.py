@@ -314,6 +314,7 @@ class Broker:
             self._kept_going(parts.offsets.save)
         if not self._store.is_broken:
             self._kept_going(self._store.maintain)
+        parts.alarm_log.check()
 
 
 def _numeric(host: str) -> str:

@@ -32,6 +32,18 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     topic: str
 
 
+class AlarmRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A condition of the broker that holds now and that an operator must see."""
+
+    is_problem: bool
+    """False: a warning. Everything works, but may not for long."""
+    kind: str
+    """A stable identifier, such as `store_broken`."""
+    remedy: str
+    since_ms: int
+    text: str
+
+
 class TopicRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One topic among many."""
 
@@ -122,6 +134,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class BrokerLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Answer to LOOK_AT_BROKER."""
 
+    alarms: tuple[AlarmRow, ...] = ()
+    """Problems first, then the oldest first."""
     busiest: tuple[TopicRow, ...]
     """Topics with the most traffic."""
     cluster: str

@@ -1,6 +1,11 @@
-"""Alarms are collected from every source, problems first."""
+"""Alarms: collected from every source, problems first; the log tells when they begin and end."""
 
-from tianzhou.broker.alarms import Alarm, Alarms
+import logging
+
+import pytest
+
+from tianzhou.broker.alarms import Alarm, AlarmLog, Alarms, Since
+from tianzhou.testing.sim.clock import ManualClock
 
 
 def alarm(kind: str, since_ms: int, *, is_problem: bool = True) -> Alarm:
@@ -20,3 +25,38 @@ def test_current_forgets_a_condition_that_ended() -> None:
     assert alarms.current() == found
     found.clear()
     assert alarms.current() == []
+
+
+def test_since_stays_while_the_condition_holds_and_starts_again_after_it() -> None:
+    clock = ManualClock()
+    since, begun_ms = Since(clock), clock.now_ms()
+    assert since.began_ms("full", holds=False) == 0
+    assert since.began_ms("full", holds=True) == begun_ms
+    clock.advance(seconds=5)
+    assert since.began_ms("full", holds=True) == begun_ms
+    assert since.began_ms("full", holds=False) == 0
+    assert since.began_ms("full", holds=True) == begun_ms + 5_000
+
+
+def test_alarm_log_writes_one_line_at_the_beginning_and_one_at_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    alarms, found = Alarms(), [alarm("full", 1), alarm("slow", 2, is_problem=False)]
+    alarms.add(lambda: found)
+    lines = AlarmLog(alarms)
+    with caplog.at_level(logging.INFO, "tianzhou.broker"):
+        for _ in range(3):
+            lines.check()
+        found.remove(alarm("full", 1))
+        for _ in range(3):
+            lines.check()
+        found.append(alarm("full", 9))
+        lines.check()
+    written = [(line.levelname, line.message, vars(line)["kind"]) for line in caplog.records]
+    assert written == [
+        ("ERROR", "alarm.began", "full"),
+        ("WARNING", "alarm.began", "slow"),
+        ("INFO", "alarm.ended", "full"),
+        ("ERROR", "alarm.began", "full"),
+    ]
+    assert vars(caplog.records[0])["remedy"] == "r"

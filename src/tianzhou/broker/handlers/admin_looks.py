@@ -14,6 +14,7 @@ from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.base.probe import Histogram
 from tianzhou.broker import names
+from tianzhou.broker.alarms import Alarm
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.group_rows import GroupRows, event_of, is_troubled, trouble
 from tianzhou.broker.handlers.admin_reset import at_moment
@@ -35,6 +36,7 @@ from tianzhou.wire._generated_headers_admin import (
     TopicRequest,
 )
 from tianzhou.wire.look_bodies import (
+    AlarmRow,
     BrokerLook,
     Disk,
     GroupRow,
@@ -79,6 +81,7 @@ class Told:
     config: Callable[[], dict[str, str]]
     raft: Callable[[], RaftLook | None]
     replication: Callable[[], ReplicationLook]
+    alarms: Callable[[], list[Alarm]]
 
 
 @dataclass(slots=True)
@@ -126,6 +129,7 @@ class AdminLooks:
         busy.sort(key=lambda row: -(row.put_per_second + row.get_per_second))
         puts, gets = stats.history(STEP_S)
         look = BrokerLook(
+            alarms=tuple(map(_alarm_row, self.told.alarms())),
             busiest=tuple(busy[:TOP]),
             cluster=self.config.cluster,
             config=self.told.config() if is_whole else {},
@@ -332,3 +336,13 @@ def _percentile_s(times: Histogram, part: float) -> float:
     wanted = times.count * part
     ends = (end for end, count in times.up_to() if count >= wanted)
     return min(next(ends, 0.0), times.longest_s)
+
+
+def _alarm_row(alarm: Alarm) -> AlarmRow:
+    return AlarmRow(
+        is_problem=alarm.is_problem,
+        kind=alarm.kind,
+        remedy=alarm.remedy,
+        since_ms=alarm.since_ms,
+        text=alarm.text,
+    )

@@ -1,0 +1,80 @@
+"""Alarms about the store and about what this broker accepts: the conditions every broker has."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tianzhou.broker.alarms import Alarm, Since
+from tianzhou.broker.permission import Permission
+from tianzhou.store.store import MessageStore
+from tianzhou.wire.tables import PERM_READ, PERM_WRITE
+
+DISPATCH_BEHIND_MAX: Final = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class StoreAlarms:
+    """Owner: the broker loop."""
+
+    name: str
+    store: MessageStore
+    permission: Permission
+    since: Since
+
+    def current(self) -> Iterator[Alarm]:
+        yield from self._store()
+        yield from self._service()
+
+    def _store(self) -> Iterator[Alarm]:
+        store, began_ms = self.store, self.since.began_ms
+        if since_ms := began_ms("store_broken", holds=store.is_broken):
+            yield Alarm(
+                kind="store_broken",
+                text="its store is broken: a write to the disk failed, and nothing is stored "
+                "any more",
+                remedy="check the disk and restart the broker; to check the files, stop it and "
+                "run: tianzhou store verify DIR",
+                since_ms=since_ms,
+            )
+        if since_ms := began_ms("writes_refused", holds=bool(store.refusal)):
+            yield Alarm(
+                kind="writes_refused",
+                text=f"it takes no messages: {store.refusal}",
+                remedy=f"free space on its disk; then: tianzhou broker status {self.name}",
+                since_ms=since_ms,
+            )
+        if since_ms := began_ms("records_damaged", holds=bool(store.damaged)):
+            yield Alarm(
+                kind="records_damaged",
+                text=f"{len(store.damaged)} records are damaged and not delivered",
+                remedy="stop the broker and find them: tianzhou store verify DIR",
+                since_ms=since_ms,
+            )
+
+    def _service(self) -> Iterator[Alarm]:
+        bits, began_ms = self.permission.bits, self.since.began_ms
+        if since_ms := began_ms("draining", holds=not bits & PERM_WRITE):
+            yield Alarm(
+                kind="draining",
+                text="it is being drained: producers must send elsewhere",
+                remedy=f"when that is over: tianzhou broker drain {self.name} --undo",
+                since_ms=since_ms,
+                is_problem=False,
+            )
+        if since_ms := began_ms("reads_refused", holds=not bits & PERM_READ):
+            yield Alarm(
+                kind="reads_refused",
+                text="it delivers no messages: its permission to read was taken away",
+                remedy=f"tianzhou broker config {self.name} --set brokerPermission=6",
+                since_ms=since_ms,
+            )
+        marks = self.store.watermarks
+        behind = marks.appended - marks.dispatched
+        if since_ms := began_ms("dispatch_behind", holds=behind > DISPATCH_BEHIND_MAX):
+            yield Alarm(
+                kind="dispatch_behind",
+                text=f"{behind >> 20} MiB are stored and not visible to consumers yet",
+                remedy="it catches up when producers send less",
+                since_ms=since_ms,
+                is_problem=False,
+            )

@@ -1,0 +1,67 @@
+"""Alarms that every broker has, as its views and metrics give them."""
+
+import pytest
+from test_admin_looks import look_at_broker
+from test_metrics import scraped, value
+
+from tianzhou.store.errors import StoreFenced
+from tianzhou.testing.small_broker import SmallBroker
+
+
+def kinds(broker: SmallBroker) -> list[str]:
+    return [row.kind for row in look_at_broker(broker).alarms]
+
+
+def test_view_and_metrics_of_a_healthy_broker_have_no_alarm() -> None:
+    broker = SmallBroker()
+    assert kinds(broker) == []
+    assert not [name for name, _ in scraped(broker) if name == "tianzhou_alarms"]
+
+
+def test_permissions_taken_away_are_alarms_until_they_come_back() -> None:
+    broker = SmallBroker()
+    begun_ms = broker.clock.now_ms()
+    broker.parts.permission.set(4)
+    (row,) = look_at_broker(broker).alarms
+    assert (row.kind, row.is_problem, row.since_ms) == ("draining", False, begun_ms)
+    assert "tianzhou broker drain broker-a --undo" in row.remedy
+    broker.clock.advance(seconds=60)
+    assert look_at_broker(broker).alarms[0].since_ms == begun_ms
+    broker.parts.permission.set(0)
+    assert kinds(broker) == ["reads_refused", "draining"], "problems come first"
+    broker.parts.permission.set(6)
+    assert kinds(broker) == []
+
+
+def test_full_disk_is_an_alarm_until_there_is_room() -> None:
+    broker = SmallBroker()
+    room = broker.disk.capacity
+    broker.disk.capacity = 1
+    broker.store.clean()
+    (row,) = look_at_broker(broker).alarms
+    assert (row.kind, row.is_problem) == ("writes_refused", True)
+    assert broker.store.refusal in row.text
+    assert value(scraped(broker), "alarms", kind="writes_refused") == 1
+    broker.disk.capacity = room
+    broker.store.clean()
+    assert kinds(broker) == []
+
+
+def test_broken_store_is_an_alarm() -> None:
+    broker = SmallBroker()
+
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker.store.log, "sync", broken)
+        broker.send("orders")
+        with pytest.raises(StoreFenced):
+            broker.store.flush()
+    assert kinds(broker) == ["store_broken"]
+
+
+def test_damaged_records_are_an_alarm() -> None:
+    broker = SmallBroker()
+    broker.store.damaged.add(4096)
+    assert kinds(broker) == ["records_damaged"]
