@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import tianzhou
 from tianzhou.base.errors import TianzhouError, UsageError
+from tianzhou.base.extras import missing_extra
 from tianzhou.client.core.outcome import ConsumeResult
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.sending import SendResult
@@ -36,7 +37,7 @@ try:
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as missing:
-    raise UsageError("spans need OpenTelemetry; say: pip install 'tianzhou[tracing]'") from missing
+    raise UsageError(f"spans need OpenTelemetry: {missing_extra(missing) or missing}") from missing
 
 _W3C: Final = TraceContextTextMapPropagator()
 _SYSTEM: Final = "rocketmq"

@@ -3,6 +3,7 @@
 import logging
 import shutil
 import tempfile
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -18,7 +19,9 @@ from tianzhou.admin.commands.session import Teller, telling
 def demo(teller: Teller, master: str, seed: int) -> None:
     """Run the main job: cluster, producers, consumers, pipelines, SQL; exit code 1 if a figure is
     wrong."""
-    # Not above: who asks for help needs none of it.
+    # Imported here because `--help` needs none of it. Spark comes first: if it is missing, the
+    # command must fail before it starts a cluster.
+    import_module("tianzhou.spark.sessions")
     from tianzhou.cmd import demo_job, logs
     from tianzhou.cmd.demo_view import Show
 

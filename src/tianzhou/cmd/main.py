@@ -8,8 +8,9 @@ from typing import Any, Final
 import click
 
 import tianzhou
-from tianzhou.admin.commands.failures import ExitCode, failure_of
+from tianzhou.admin.commands.failures import ExitCode, Failure, failure_of
 from tianzhou.base.errors import TianzhouError
+from tianzhou.base.extras import missing_extra
 from tianzhou.cmd.clock import SystemClock
 
 _ADMIN: Final = "tianzhou.admin.commands"
@@ -82,6 +83,11 @@ class LazyGroup(click.Group):
             raise failure_of(error) from error
         except TianzhouError as error:
             raise failure_of(error) from error
+        except ModuleNotFoundError as error:
+            advice = missing_extra(error)
+            if advice is None:
+                raise  # a module of ours or of the core dependencies: a broken installation
+            raise Failure(advice, ExitCode.WRONG_USE) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -42,14 +42,8 @@ def session(
 ) -> "Generator[SparkSession]":
     """A session that ends with the block. `master` may be the address of a Connect server; without
     one it is `local[*]`, or what `spark-submit` was told."""
-    try:
-        from tianzhou.spark.sessions import session as make
-    except ModuleNotFoundError as error:
-        if error.name not in ("pyspark", "pyarrow"):
-            raise
-        raise Failure(
-            f'{error.name} is not installed; say: pip install "tianzhou[spark]"'
-        ) from error
+    from tianzhou.spark.sessions import session as make
+
     # Python shows the times of rows in the zone of the machine, without a word about it.
     os.environ["TZ"] = "UTC"
     time.tzset()

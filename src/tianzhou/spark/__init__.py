@@ -12,6 +12,8 @@ module here has the name of one of them, because importing it would put it in th
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from tianzhou.base.extras import missing_extra
+
 if TYPE_CHECKING:
     from tianzhou.spark.sessions import register as register
     from tianzhou.spark.sessions import session as session
@@ -31,9 +33,8 @@ def __getattr__(name: str) -> object:
     try:
         module = import_module(place)
     except ModuleNotFoundError as error:
-        if error.name not in ("pyspark", "pyarrow"):
+        advice = missing_extra(error)
+        if advice is None:
             raise
-        raise ModuleNotFoundError(
-            f'{error.name} is not installed; say: pip install "tianzhou[spark]"', name=error.name
-        ) from error
+        raise ModuleNotFoundError(advice, name=error.name) from error
     return getattr(module, name)

@@ -2,7 +2,7 @@
 
     0    done
     1    failed for a reason that is not below
-    2    the command line, or a value in it, is wrong
+    2    the command line, or a value in it, is wrong; or an extra is not installed
     3    nobody answers: NameServer or broker
     4    what was named does not exist: topic, group, message, broker
     5    a broker refused

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any, Final
 
+from tianzhou.base.extras import missing_extra
 from tianzhou.spark.pipelines.builtin import find
 from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.history import Sample, load
@@ -41,9 +42,7 @@ def draw(samples: Sequence[Sample], *, title: str = "") -> Any:
     try:
         figures = import_module("matplotlib.figure")
     except ModuleNotFoundError as error:
-        raise PipelineError(
-            'matplotlib is not installed; say: pip install "tianzhou[charts]"'
-        ) from error
+        raise PipelineError(missing_extra(error) or str(error)) from error
     if not samples:
         raise PipelineError("there is nothing to draw: no micro-batch has been done yet")
     figure = figures.Figure(figsize=(9, 7), layout="constrained")

@@ -1,0 +1,44 @@
+"""Optional modules: the table agrees with what the package declares."""
+
+import re
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tianzhou.base.extras import EXTRA_OF, missing_extra
+
+PYPROJECT: Final = Path(__file__).parents[3] / "pyproject.toml"
+NOT_FOR_USERS: Final = ("all", "dev")
+
+
+def declared() -> dict[str, set[str]]:
+    """The distributions that each extra installs, in lower case."""
+    project = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]
+    return {
+        extra: {re.split(r"[\[<>=;~! ]", line)[0].lower() for line in lines}
+        for extra, lines in project["optional-dependencies"].items()
+        if extra not in NOT_FOR_USERS
+    }
+
+
+def test_every_extra_has_a_module_in_the_table() -> None:
+    assert set(EXTRA_OF.values()) == declared().keys()
+
+
+@pytest.mark.parametrize("module", EXTRA_OF)
+def test_the_named_extra_installs_the_module(module: str) -> None:
+    owners = {name.lower() for name in packages_distributions().get(module, ())}
+    assert owners & declared()[EXTRA_OF[module]], f"{module} comes with {owners}"
+
+
+def test_a_missing_submodule_names_the_extra_of_its_package() -> None:
+    error = ModuleNotFoundError("no", name="pyspark.sql.datasource")
+    assert missing_extra(error) == 'pyspark is not installed; run: pip install "tianzhou[spark]"'
+
+
+@pytest.mark.parametrize("name", [None, "click", "tianzhou.store", "pysparkling"])
+def test_a_module_of_no_extra_has_no_advice(name: str | None) -> None:
+    assert missing_extra(ModuleNotFoundError("no", name=name)) is None
