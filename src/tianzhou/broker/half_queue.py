@@ -14,14 +14,17 @@ A start reads both queues from the progress that was saved:
     OP progress:   no OP message below it speaks of a half at or above the half progress
 """
 
+from array import array
+from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.broker import names
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.incoming import Incoming, number_of
+from tianzhou.broker.pending_halves import PendingHalves
 from tianzhou.broker.stored import Stored, records
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import Entry
@@ -31,23 +34,23 @@ from tianzhou.store.store import MessageStore
 HALF_QUEUE: Final = queue_key(names.HALF_TOPIC, 0)
 OP_QUEUE: Final = queue_key(names.OP_TOPIC, 0)
 HALVES_MAX: Final = 1_000_000
-"""Undecided halves at once: about 300 MB."""
+"""Undecided halves at once: 30 to 60 MB, with the schedule of their checks."""
 _SLICE: Final = ReadLimit(count=800, size=1 << 26)
 """Bodies are not looked at, so their size hardly matters."""
 
 
-@dataclass(slots=True)
-class Half:
-    """An undecided message."""
+class Half(NamedTuple):
+    """An undecided message, as the scan met it."""
 
     offset: int
     """Of its newest copy."""
-    root: int
-    group: str
+    is_copy: bool
     stored_ms: int
     immunity_ms: int | None
     """How long its producer wants to be left alone; None: as the settings say."""
-    checks: int
+
+
+OnHalf = Callable[[Half], None]
 
 
 class HalfQueue:
@@ -59,17 +62,17 @@ class HalfQueue:
     def __init__(self, store: MessageStore, offsets: ConsumerOffsets) -> None:
         self._store = store
         self._offsets = offsets
-        self.pending: dict[int, Half] = {}
+        self.pending = PendingHalves()
         self.scanned = 0
-        self._copies: dict[int, int] = {}
-        """Root to newest copy, of undecided transactions that were copied."""
+        self._copies = _Copies()
         self._ended_ahead: set[int] = set()
         """Decided before the scan came to them."""
         self._op_marks: deque[tuple[int, int]] = deque([(0, 0)])
         """Ends of the half queue and the OP queue, together, at some moments."""
 
-    def begin(self) -> None:
-        """Read both queues, from where the saved progress says."""
+    def begin(self, on_half: OnHalf) -> None:
+        """Read both queues, from where the saved progress says. `on_half` learns of each half that
+        is undecided as far as the queue was read; a later copy may replace it."""
         group = names.TRANSACTION_GROUP
         op_progress = self._offsets.get(group, names.OP_TOPIC, 0) or 0
         half_progress = self._offsets.get(group, names.HALF_TOPIC, 0) or 0
@@ -79,7 +82,7 @@ class HalfQueue:
         self._op_marks = deque([(self.scanned, op_progress)])
         self._ended_ahead = self._read_ops(op_progress)
         while self.is_behind:
-            self.scan()
+            self.scan(on_half)
         self._ended_ahead.clear()
 
     # What is undecided
@@ -100,13 +103,17 @@ class HalfQueue:
     def end(self, root: int) -> None:
         """The transaction is done with; its OP message is in the log."""
         current = self._copies.pop(root, root)
-        if self.pending.pop(current, None) is None and current >= self.scanned:
+        if not self.pending.discard(current) and current >= self.scanned:
             self._ended_ahead.add(current)
 
-    def copied(self, half: Half, offset: int) -> None:
+    def copied(self, root: int, offset: int) -> None:
         """The half has a new copy. The scan will find it there."""
-        del self.pending[half.offset]
-        self._copies[half.root] = offset
+        self.pending.discard(self.current(root))
+        self._copies.put(root, offset)
+
+    def lost(self, offset: int) -> None:
+        """The record of an undecided half is gone, and with it the root that the record names."""
+        self.end(self._copies.root_of(offset))
 
     # Reading the queues
 
@@ -115,37 +122,31 @@ class HalfQueue:
         """Whether halves can be seen that were not scanned yet."""
         return self.scanned < self._store.max_offset(HALF_QUEUE)
 
-    def scan(self) -> list[Half]:
-        """Read on in the half queue, a slice; the undecided that were found."""
-        fresh: list[Half] = []
+    def scan(self, on_half: OnHalf) -> None:
+        """Read on in the half queue, a slice."""
         if not self.is_behind:
-            return fresh
+            return
         with self._store.read(HALF_QUEUE, QueueOffset(self.scanned), _SLICE) as found:
             for stored in records(found):
-                half = self._met(stored)
-                if half is not None:
-                    fresh.append(half)
+                self._met(stored, on_half)
             self.scanned = found.next_offset
-        return fresh
 
-    def _met(self, stored: Stored) -> Half | None:
+    def _met(self, stored: Stored, on_half: OnHalf) -> None:
         offset = int(stored.view.queue_offset)
         root = root_of(stored)
         if root != offset:
             # A crash may have left the copy and not the mark that its predecessor is done with.
-            self.pending.pop(self.current(root), None)
-            self._copies[root] = offset
+            self.pending.discard(self.current(root))
+            self._copies.put(root, offset)
         if offset in self._ended_ahead:
             self._ended_ahead.discard(offset)
-            self._copies.pop(root, None)
-            return None
+            self._copies.pop(root, root)
+            return
+        group = (stored.get(keys.PRODUCER_GROUP) or b"").decode("utf-8", "replace")
+        self.pending.add(offset, group, stored.number(keys.TRANSACTION_CHECK_TIMES, 0))
         immunity_s = stored.number(keys.CHECK_IMMUNITY_TIME, -1)
-        half = self.pending[offset] = Half(
-            offset, root, (stored.get(keys.PRODUCER_GROUP) or b"").decode("utf-8", "replace"),
-            stored.view.store_timestamp, None if immunity_s < 0 else immunity_s * 1000,
-            stored.number(keys.TRANSACTION_CHECK_TIMES, 0),
-        )  # fmt: skip
-        return half
+        immunity_ms = None if immunity_s < 0 else immunity_s * 1000
+        on_half(Half(offset, root != offset, stored.view.store_timestamp, immunity_ms))
 
     def _read_ops(self, offset: int) -> set[int]:
         done: set[int] = set()
@@ -162,7 +163,7 @@ class HalfQueue:
 
     def progress(self) -> tuple[int, int]:
         """From where the half queue and the OP queue must be read after a start."""
-        low = next(iter(self.pending), self.scanned)
+        low = self._oldest
         marks = self._op_marks
         while len(marks) > 1 and marks[1][0] <= low:
             marks.popleft()
@@ -178,12 +179,58 @@ class HalfQueue:
     @property
     def spread(self) -> int:
         """How much of the half queue lies between the oldest undecided and the end."""
-        return self.scanned - next(iter(self.pending), self.scanned)
+        return self.scanned - self._oldest
+
+    @property
+    def _oldest(self) -> int:
+        oldest = self.pending.oldest
+        return self.scanned if oldest is None else oldest
+
+
+class _Copies:
+    """Root to newest copy, of undecided transactions that were copied. Two arrays in the order of
+    the roots: copies are few and made oldest first, so most entries are added near the end."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._roots = array("q")
+        self._offsets = array("q")
+
+    def get(self, root: int, otherwise: int) -> int:
+        rank = bisect_left(self._roots, root)
+        return self._offsets[rank] if self._has(rank, root) else otherwise
+
+    def put(self, root: int, offset: int) -> None:
+        rank = bisect_left(self._roots, root)
+        if self._has(rank, root):
+            self._offsets[rank] = offset
+        else:
+            self._roots.insert(rank, root)
+            self._offsets.insert(rank, offset)
+
+    def pop(self, root: int, otherwise: int) -> int:
+        rank = bisect_left(self._roots, root)
+        if not self._has(rank, root):
+            return otherwise
+        del self._roots[rank]
+        return self._offsets.pop(rank)
+
+    def root_of(self, offset: int) -> int:
+        """The root of the transaction whose newest copy stands here. Searches all copies."""
+        found = offset in self._offsets
+        return self._roots[self._offsets.index(offset)] if found else offset
+
+    def _has(self, rank: int, root: int) -> bool:
+        return rank < len(self._roots) and self._roots[rank] == root
 
 
 def root_of(stored: Stored) -> int:
-    """Which transaction a half message belongs to."""
-    return stored.number(keys.TRANSACTION_PREPARED_QUEUE_OFFSET, int(stored.view.queue_offset))
+    """Which transaction a half message belongs to. A copy stands behind its root, so a property
+    that names a later offset is not ours."""
+    offset = int(stored.view.queue_offset)
+    return min(stored.number(keys.TRANSACTION_PREPARED_QUEUE_OFFSET, offset), offset)
 
 
 def op_entry(offset: int, *, born_ms: int, host: bytes) -> Entry:

@@ -1,19 +1,18 @@
 """Messages for any moment: they wait in the timer's topic, in no order but that of their arrival.
 
-Memory holds one number per waiting message, its moment and its offset in the topic's queue, in a
-heap: about 60 bytes each. Everything else stays in the log. The queue is read once, after a start
-from where the progress says, in slices, by the same code that meets new messages.
+Memory holds the delivery time and the queue offset of each waiting message in a `Schedule`: 16 to
+32 bytes each. Everything else stays in the log. The queue is read once, after a start from where
+the progress says, in slices, by the same code that meets new messages.
 
 A recall is a message in the same topic that names the one to cancel and has its moment. It comes
-later in the queue, so it is met before the moment, and goes out of the heap right after the message
+later in the queue, so it is met before the moment, and leaves the schedule right after the message
 it cancels. While the queue is not read to its end, only moments are delivered that are older than
 the last message read: whoever recalled one of these did so before.
 
 A message must outlive the retention of the log. One that waits longer than `roll_ms` is put at the
-end of the topic again when this time is over; its moment in the heap is that of this roll.
+end of the topic again when this time is over; the schedule has it under the time of this roll.
 """
 
-import heapq
 import logging
 from collections.abc import Iterator
 from typing import Final
@@ -25,6 +24,7 @@ from tianzhou.broker.delivery import deliver
 from tianzhou.broker.incoming import Incoming
 from tianzhou.broker.lagging_save import LaggingSave
 from tianzhou.broker.recall import cancel_key
+from tianzhou.broker.schedule import Schedule
 from tianzhou.broker.stored import Stored, at_offset, records
 from tianzhou.broker.timer_progress import TimerProgress, progress_table
 from tianzhou.broker.writer import Writer
@@ -45,17 +45,14 @@ TICK_COUNT_MAX: Final = 1536
 ROLL_MS_MAX: Final = 172_800_000
 """RocketMQ rolls after two days, of the three for which a log keeps messages."""
 TIMERS_MAX: Final = 5_000_000
-"""Messages that may wait at once: about 300 MB."""
+"""Messages that may wait at once: 80 to 160 MB."""
 _SLICE: Final = ReadLimit(count=800, size=1 << 26)
-_OFFSET_BITS: Final = 40
-_OFFSET_MASK: Final = (1 << _OFFSET_BITS) - 1
-_BLOCK_BITS: Final = 10
 
 
 class Timers:
     """Owner: the broker loop.
 
-    Invariant: what was scanned is in the heap, or delivered, or cancelled
+    Invariant: what was scanned is in the schedule, or delivered, or cancelled
     """
 
     def __init__(
@@ -78,10 +75,7 @@ class Timers:
         self._scanned = min(self._before.low, end)
         # A crash may have taken the end of the queue: what gets these offsets next was not read.
         self._scanned_before = min(self._before.scanned, end)
-        self._heap: list[int] = []
-        """Moment and offset of each waiting message, as one number."""
-        self._blocks: dict[int, int] = {}
-        """How many wait of each 1,024 messages of the queue: so the first of them is found."""
+        self._schedule = Schedule()
         self._cancelled: set[bytes] = set()
         self._seen_ms = 0
         self._saving = LaggingSave(
@@ -90,22 +84,14 @@ class Timers:
         )  # fmt: skip
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._schedule)
 
     def is_full(self) -> bool:
-        return len(self._heap) >= TIMERS_MAX
+        return len(self._schedule) >= TIMERS_MAX
 
     def soonest(self) -> Iterator[int]:
         """Offsets in the timer's queue of what waits, in the order in which it is due."""
-        heap = self._heap
-        # A node of a heap comes before its children, so the next is always among those met.
-        met = [(heap[0], 0)] if heap else []
-        while met:
-            number, at = heapq.heappop(met)
-            yield number & _OFFSET_MASK
-            for child in (2 * at + 1, 2 * at + 2):
-                if child < len(heap):
-                    heapq.heappush(met, (heap[child], child))
+        return iter(self._schedule)
 
     def is_cancelled(self, stored: Stored) -> bool:
         """Whether a message that waits, or is a recall, will not be delivered."""
@@ -122,7 +108,7 @@ class Timers:
         is_complete = self.scan()
         until_ms = now_ms if is_complete else min(now_ms, self._seen_ms)
         count = 0
-        while self._heap and count < TICK_COUNT_MAX:
+        while self._schedule and count < TICK_COUNT_MAX:
             moved = self._deliver(now_ms, until_ms)
             if not moved:
                 break
@@ -153,7 +139,7 @@ class Timers:
     def _meet(self, stored: Stored) -> None:
         offset = int(stored.view.queue_offset)
         stored_ms = self._seen_ms = stored.view.store_timestamp
-        deliver_ms = stored.number(keys.TIMER_DELIVER_MS, 0)
+        deliver_ms = max(0, stored.number(keys.TIMER_DELIVER_MS, 0))
         if offset < self._scanned_before:
             before = self._before
             moment = min(deliver_ms, stored_ms + before.roll_ms)
@@ -162,43 +148,28 @@ class Timers:
         cancels = stored.get(keys.TIMER_DELETE_UNIQ_KEY)
         if cancels is not None:
             self._cancelled.add(cancels)
-        self._push(min(deliver_ms, stored_ms + self._roll_ms) << _OFFSET_BITS | offset)
-
-    def _push(self, number: int) -> None:
-        heapq.heappush(self._heap, number)
-        block = (number & _OFFSET_MASK) >> _BLOCK_BITS
-        self._blocks[block] = self._blocks.get(block, 0) + 1
-
-    def _pop(self) -> int:
-        number = heapq.heappop(self._heap)
-        block = (number & _OFFSET_MASK) >> _BLOCK_BITS
-        left = self._blocks[block] = self._blocks[block] - 1
-        if not left:
-            del self._blocks[block]
-        return number
+        self._schedule.push(min(deliver_ms, stored_ms + self._roll_ms), offset)
 
     # Delivering
 
     def _deliver(self, now_ms: int, until_ms: int) -> int:
-        """One chunk; how many messages went out of the heap."""
-        taken: list[int] = []
+        """One chunk; how many messages left the schedule."""
+        taken: list[tuple[int, int]] = []
         entries: list[Entry] = []
         ended: list[bytes] = []
         size = 0
-        while (
-            self._heap
-            and self._heap[0] >> _OFFSET_BITS <= until_ms
-            and len(taken) < CHUNK_COUNT_MAX
-            and size < CHUNK_BYTES_MAX
-        ):
-            taken.append(self._pop())
-            entry = self._due(taken[-1] & _OFFSET_MASK, now_ms, ended)
+        while len(taken) < CHUNK_COUNT_MAX and size < CHUNK_BYTES_MAX:
+            first = self._schedule.first()
+            if first is None or first[0] > until_ms:
+                break
+            taken.append(self._schedule.pop())
+            entry = self._due(taken[-1][1], now_ms, ended)
             if entry is not None:
                 entries.append(entry)
                 size += len(entry.body)
         if not deliver(self._writer, entries):
-            for number in taken:
-                self._push(number)
+            for time_ms, offset in taken:
+                self._schedule.push(time_ms, offset)
             return 0
         self._cancelled.difference_update(ended)
         return len(taken)
@@ -227,15 +198,11 @@ class Timers:
         return self._progress() if self._scanned >= self._scanned_before else self._before
 
     def _progress(self) -> TimerProgress:
-        if not self._heap:
+        first, low = self._schedule.first(), self._schedule.lowest_offset()
+        if first is None or low is None:
             return TimerProgress(low=self._scanned, scanned=self._scanned, roll_ms=self._roll_ms)
-        first = self._heap[0]
         return TimerProgress(
-            low=min(self._blocks) << _BLOCK_BITS,
-            scanned=self._scanned,
-            moment=first >> _OFFSET_BITS,
-            offset=first & _OFFSET_MASK,
-            roll_ms=self._roll_ms,
+            low=low, scanned=self._scanned, moment=first[0], offset=first[1], roll_ms=self._roll_ms
         )
 
 

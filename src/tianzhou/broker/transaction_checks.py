@@ -6,17 +6,18 @@ asks a few times more, which harms nobody, and no check costs a write. Without a
 its group a half waits, uncounted. After the last check it is parked where an operator finds it.
 """
 
-import heapq
 import logging
+from array import array
 from typing import Final
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
-from tianzhou.broker.half_queue import HALF_QUEUE, Half, HalfQueue
+from tianzhou.broker.half_queue import HALF_QUEUE, Half, HalfQueue, root_of
 from tianzhou.broker.incoming import Incoming
 from tianzhou.broker.lagging_save import LaggingSave
+from tianzhou.broker.schedule import Schedule
 from tianzhou.broker.sessions import Client, Sessions
 from tianzhou.broker.stored import Stored, at_offset
 from tianzhou.broker.transactions import Transactions
@@ -67,23 +68,27 @@ class TransactionChecks:
         retention_ms = store.config.retention_hours * 3_600_000
         self._copy_age_ms = max(60_000, min(COPY_AGE_MS, retention_ms // 2))
         self._work = self._work_bytes = 0
-        self._plan_all()
+        self._forget_plan()
+        self._begin_saving()
 
     def begin(self) -> None:
         """Read which halves are undecided, complete a decision that a crash interrupted, and plan
         when to ask about the others."""
-        self._halves.begin()
+        self._forget_plan()
+        self._halves.begin(self._plan)
         self._transactions.complete_last()
-        self._plan_all()
+        self._begin_saving()
 
-    def _plan_all(self) -> None:
-        self._due: list[tuple[int, int]] = []
-        """When to look at which half, soonest first; halves that are decided by then are passed."""
-        self._waiting: dict[str, list[int]] = {}
+    def _forget_plan(self) -> None:
+        self._due = Schedule()
+        """When to look at which half; halves that are decided by then are passed."""
+        self._waiting: dict[str, array[int]] = {}
         """Halves by group that has no living producer."""
         self._turns: dict[str, int] = {}
-        for half in self._halves.pending.values():
-            self._plan(half)
+        self._oldest = (-1, 0)
+        """Offset and store time of the half that was the oldest at the last tick."""
+
+    def _begin_saving(self) -> None:
         self._saving = LaggingSave(
             self._store, self._halves.progress, self._save,
             every_ms=self._config.offsets_save_ms, now_s=self._clock.monotonic_s(),
@@ -95,14 +100,14 @@ class TransactionChecks:
         self.scan()
         self._wake(now_ms)
         looks = 0
-        while self._due and self._due[0][0] <= now_ms and looks < LOOKS_MAX and self._has_room:
+        while self._is_due(now_ms) and looks < LOOKS_MAX and self._has_room:
             looks += 1
-            half = self._halves.pending.get(heapq.heappop(self._due)[1])
-            if half is not None:
-                self._look(half, now_ms)
+            offset = self._due.pop()[1]
+            if offset in self._halves.pending:
+                self._look(offset, now_ms)
         self._copy_old(now_ms)
         self._saving.tick(self._clock.monotonic_s())
-        return self._halves.is_behind or (bool(self._due) and self._due[0][0] <= now_ms)
+        return self._halves.is_behind or self._is_due(now_ms)
 
     def finish(self) -> None:
         self._saving.finish()
@@ -120,26 +125,32 @@ class TransactionChecks:
 
     def scan(self) -> None:
         """Read on in the half queue, a slice, and plan when to look at what is there."""
-        for half in self._halves.scan():
-            self._plan(half)
+        self._halves.scan(self._plan)
+
+    def _is_due(self, now_ms: int) -> bool:
+        first = self._due.first()
+        return first is not None and first[0] <= now_ms
 
     def _plan(self, half: Half) -> None:
         wait_ms = self._config.transaction_timeout_ms
         if half.immunity_ms is not None:
             wait_ms = half.immunity_ms
-        if half.root != half.offset:
+        if half.is_copy:
             wait_ms = self._config.transaction_check_ms  # copied, and checked before perhaps
-        heapq.heappush(self._due, (half.stored_ms + wait_ms, half.offset))
+        self._due.push(half.stored_ms + wait_ms, half.offset)
 
-    def _again(self, half: Half, now_ms: int) -> None:
-        due_ms = now_ms + self._config.transaction_check_ms
-        heapq.heappush(self._due, (due_ms, half.offset))
+    def _again(self, offset: int, now_ms: int) -> None:
+        self._due.push(now_ms + self._config.transaction_check_ms, offset)
 
     def _wake(self, now_ms: int) -> None:
-        """Look again at halves whose producers came back."""
+        """Look again at halves whose producers came back: as many as one tick can look at."""
         for group in [group for group in self._waiting if self._living(group)]:
-            for offset in self._waiting.pop(group):
-                heapq.heappush(self._due, (now_ms, offset))
+            waiting = self._waiting[group]
+            for offset in waiting[:LOOKS_MAX]:
+                self._due.push(now_ms, offset)
+            del waiting[:LOOKS_MAX]
+            if not waiting:
+                del self._waiting[group]
 
     def _living(self, group: str) -> list[Client]:
         clients = self._sessions.producers.get(group, {})
@@ -147,41 +158,42 @@ class TransactionChecks:
 
     def recheck(self, root: int) -> bool:
         """Ask again in the next tick, and count from the first time; False: it is decided."""
-        half = self._halves.pending.get(self._halves.current(root))
-        if half is None:
+        offset = self._halves.current(root)
+        if offset not in self._halves.pending:
             return False
-        half.checks = 0
+        self._halves.pending.set_checks(offset, 0)
         # Out of its place in the plan, or it would be asked twice as often from now on.
-        self._due = [(due_ms, offset) for due_ms, offset in self._due if offset != half.offset]
+        self._due.discard(offset)
         for waiting in self._waiting.values():
-            if half.offset in waiting:
-                waiting.remove(half.offset)
-        self._due.append((self._clock.now_ms(), half.offset))
-        heapq.heapify(self._due)
+            if offset in waiting:
+                waiting.remove(offset)
+        self._due.push(self._clock.now_ms(), offset)
         return True
 
     # What
 
-    def _look(self, half: Half, now_ms: int) -> None:
-        if half.checks >= self._config.transaction_checks_max:
-            if not self._park(half):
-                self._again(half, now_ms)
+    def _look(self, offset: int, now_ms: int) -> None:
+        pending = self._halves.pending
+        checks, group = pending.checks(offset), pending.group(offset)
+        if checks >= self._config.transaction_checks_max:
+            if not self._park(offset):
+                self._again(offset, now_ms)
             return
-        living = self._living(half.group)
+        living = self._living(group)
         if not living:
-            self._waiting.setdefault(half.group, []).append(half.offset)
+            self._waiting.setdefault(group, array("q")).append(offset)
             return
         # One after the other, so that one producer that hangs does not get them all.
-        turn = self._turns[half.group] = self._turns.get(half.group, -1) + 1
-        if self._ask(half, living[turn % len(living)]):
-            half.checks += 1
-            self._again(half, now_ms)
+        turn = self._turns[group] = self._turns.get(group, -1) + 1
+        if self._ask(offset, living[turn % len(living)]):
+            pending.set_checks(offset, checks + 1)
+            self._again(offset, now_ms)
 
-    def _ask(self, half: Half, client: Client) -> bool:
-        found, stored = at_offset(self._store, HALF_QUEUE, half.offset)
+    def _ask(self, offset: int, client: Client) -> bool:
+        found, stored = at_offset(self._store, HALF_QUEUE, offset)
         with found:
             if stored is None:
-                self._give_up(half)
+                self._give_up(offset)
                 return False
             message, view = stored.meant() or stored.to_incoming(), stored.view
             fields = CheckTransactionStateRequest(
@@ -196,29 +208,32 @@ class TransactionChecks:
         self._work_bytes += len(body)
         return True
 
-    def _give_up(self, half: Half) -> None:
+    def _give_up(self, offset: int) -> None:
         """It expired or is damaged: there is nothing to ask about, and nothing to keep."""
-        log.error("transaction.half_unreadable", extra={"offset": half.offset, "group": half.group})
+        group = self._halves.pending.group(offset)
+        log.error("transaction.half_unreadable", extra={"offset": offset, "group": group})
         self._work += 1
-        self._halves.end(half.root)
+        self._halves.lost(offset)
 
-    def _park(self, half: Half) -> bool:
+    def _park(self, offset: int) -> bool:
         """Keep it where no consumer looks and an operator does; False: try later."""
-        found, stored = at_offset(self._store, HALF_QUEUE, half.offset)
+        found, stored = at_offset(self._store, HALF_QUEUE, offset)
         with found:
             if stored is None:
-                self._give_up(half)
+                self._give_up(offset)
                 return True
+            root = root_of(stored)
             parked = stored.to_incoming()._replace(
                 topic=names.CHECKED_OUT_TOPIC, prepared_offset=stored.view.physical_offset
             )
         self._work += 1
         try:
-            self._writer.put([parked.to_entry(), self._transactions.op(half.offset)])
+            self._writer.put([parked.to_entry(), self._transactions.op(offset)])
         except Refused:
             return False
-        log.warning("transaction.parked", extra={"offset": half.offset, "group": half.group})
-        self._halves.end(half.root)
+        group = self._halves.pending.group(offset)
+        log.warning("transaction.parked", extra={"offset": offset, "group": group})
+        self._halves.end(root)
         return True
 
     # Progress
@@ -229,33 +244,44 @@ class TransactionChecks:
         Only when the decided between them are the most by far: else copying would never end.
         """
         halves = self._halves
-        while halves.pending and self._has_room:
-            oldest = next(iter(halves.pending.values()))
+        while self._has_room:
+            oldest = halves.pending.oldest
+            if oldest is None:
+                return
             is_spread = halves.spread > SPREAD_MAX + 2 * len(halves.pending)
-            if not is_spread and now_ms - oldest.stored_ms < self._copy_age_ms:
+            if not is_spread and now_ms - self._stored_ms(oldest, now_ms) < self._copy_age_ms:
                 return
             if not self._copy(oldest):
                 return
 
-    def _copy(self, half: Half) -> bool:
-        found, stored = at_offset(self._store, HALF_QUEUE, half.offset)
+    def _stored_ms(self, offset: int, now_ms: int) -> int:
+        """When the oldest half was stored; now, if nobody can tell: its next check gives it up."""
+        if self._oldest[0] != offset:
+            found, stored = at_offset(self._store, HALF_QUEUE, offset)
+            with found:
+                self._oldest = (offset, stored.view.store_timestamp if stored else now_ms)
+        return self._oldest[1]
+
+    def _copy(self, offset: int) -> bool:
+        found, stored = at_offset(self._store, HALF_QUEUE, offset)
         with found:
             if stored is None:
-                self._give_up(half)
+                self._give_up(offset)
                 return True
+            root, checks = root_of(stored), self._halves.pending.checks(offset)
             copy = stored.to_incoming().with_properties(
                 {
-                    keys.TRANSACTION_PREPARED_QUEUE_OFFSET: b"%d" % half.root,
-                    keys.TRANSACTION_CHECK_TIMES: b"%d" % half.checks if half.checks else b"",
+                    keys.TRANSACTION_PREPARED_QUEUE_OFFSET: b"%d" % root,
+                    keys.TRANSACTION_CHECK_TIMES: b"%d" % checks if checks else b"",
                 }
             )
         self._work += 1
         self._work_bytes += len(copy.body)
         try:
-            appended = self._writer.put([copy.to_entry(), self._transactions.op(half.offset)])
+            appended = self._writer.put([copy.to_entry(), self._transactions.op(offset)])
         except Refused:
             return False
-        self._halves.copied(half, appended.queue_offsets[0])
+        self._halves.copied(root, appended.queue_offsets[0])
         return True
 
 

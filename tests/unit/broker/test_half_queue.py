@@ -201,3 +201,48 @@ def test_offsets_that_java_wrote_in_one_op_are_all_read() -> None:
     for half in halves:
         assert code_of(decide(broker, half, COMMIT)) == 0
     assert visible(broker) == [b"1"]
+
+
+@pytest.mark.parametrize("named", ["9999999999999999999", "9223372036854775807", "1"])
+def test_half_queue_root_beyond_the_message_is_ignored(named: str) -> None:
+    """A property that holds more than 8 bytes, or names a later half, must not stop the scan."""
+    broker = SmallBroker()
+    first = send_half(broker, b"first")
+    text = properties.encode(dict(first.properties) | {"TRAN_PREPARED_QUEUE_OFFSET": named})
+    broker.parts.writer.put([Entry(HALF_QUEUE, b"forged", text)])
+    broker.flush()
+    broker.kill()
+    forged = broker.messages(names.HALF_TOPIC)[-1]
+    decide(broker, first, COMMIT)
+    decide(broker, forged, ROLLBACK)
+    assert visible(broker) == [b"first"]
+    assert ops(broker) == [b"0", b"1"]
+
+
+def test_half_queue_copy_that_can_not_be_read_ends_its_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transaction_checks, "SPREAD_MAX", 20)
+    broker, old = with_copy()
+    copy = broker.messages(names.HALF_TOPIC)[-1]
+    broker.parts.services.checks._give_up(copy.queue_offset)
+    assert len(broker.parts.services.checks._halves.pending) == 0
+    assert code_of(decide(broker, old, COMMIT)) == 0
+    assert visible(broker) == []
+
+
+def test_transaction_checks_of_a_group_that_comes_back_are_bounded_per_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transaction_checks, "LOOKS_MAX", 4)
+    broker = SmallBroker()
+    for _ in range(10):
+        send_half(broker)
+    broker.run(seconds=20)
+    service = broker.parts.services.checks
+    assert [len(waiting) for waiting in service._waiting.values()] == [10]
+    peer = producer(broker)
+    broker.tick()
+    assert [len(waiting) for waiting in service._waiting.values()] == [6]
+    broker.run(seconds=1)
+    assert len(checks(peer)) == 10

@@ -91,14 +91,14 @@ class AdminWaiting:
         )
 
     def _half(self, stored: Stored) -> HalfMessage:
-        half = self.halves.pending[int(stored.view.queue_offset)]
+        offset, pending = int(stored.view.queue_offset), self.halves.pending
         return HalfMessage(
-            checks=half.checks,
-            group=half.group,
+            checks=pending.checks(offset),
+            group=pending.group(offset),
             msg_id=stored.view.message_id,
             offset_msg_id=stored.view.offset_id,
-            queue_offset=half.offset,
-            store_timestamp=half.stored_ms,
+            queue_offset=offset,
+            store_timestamp=stored.view.store_timestamp,
             topic=_real_topic(stored),
         )
 
