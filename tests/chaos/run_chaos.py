@@ -1,6 +1,6 @@
 """`make chaos`: all scenarios, several at a time, a display of what goes on, a table at the end.
 
-    python -m chaos.run_chaos                                  all of them
+    python -m chaos.run_chaos                                  every fault, and pairs of the seed
     python -m chaos.run_chaos --only kill-slave/sf-sr --seed 7  one again
     python -m chaos.run_chaos --only cut                        those with this fault
 
@@ -34,10 +34,11 @@ from rich.table import Table
 
 from chaos.cpp_load import cpp_clients
 from clients.cpp_client import installed
+from tianzhou.testing.chaos.disks import CannotMount
 from tianzhou.testing.chaos.failovers import percentile, play_of
 from tianzhou.testing.chaos.history import Outcome
 from tianzhou.testing.chaos.scenarios import Report
-from tianzhou.testing.chaos.table import SCENARIOS
+from tianzhou.testing.chaos.table import SCENARIOS, drawn
 
 PLACE: Final = Path("build/chaos")
 LEDGER: Final = Path("build/chaos.jsonl")
@@ -53,6 +54,8 @@ class Done:
     name: str
     report: Report | None
     failure: str = ""
+    skipped: str = ""
+    """Why this machine can't play it."""
 
 
 def _begin(news: "SimpleQueue[News]") -> None:
@@ -68,6 +71,8 @@ def play(name: str, seed: int, python: Path) -> Done:
     playing.tell = lambda what: _news[0].put((name, what))
     try:
         report = playing.run()
+    except CannotMount as error:
+        return Done(name, None, skipped=f"a small disk can't be mounted: {error}")
     except Exception as error:
         return Done(name, None, "".join(traceback.format_exception(error)))
     shutil.rmtree(place)
@@ -95,7 +100,9 @@ class Display:
         if done.name in self._rows:
             self.progress.remove_task(self._rows.pop(done.name))
         word = "[red]FAILED[/]" if done.failure else "[green]kept[/]"
-        self.progress.console.print(f"{word} {done.name}")
+        if done.skipped:
+            word = "[yellow]skipped[/]"
+        self.progress.console.print(f"{word} {done.name} {done.skipped}")
 
 
 def run(names: Sequence[str], seed: int, jobs: int, console: Console) -> list[Done]:
@@ -124,7 +131,9 @@ def run(names: Sequence[str], seed: int, jobs: int, console: Console) -> list[Do
 
 
 def _note(done: Done, seed: int) -> None:
-    row: dict[str, object] = {"scenario": done.name, "seed": seed, "failure": done.failure}
+    row: dict[str, object] = {
+        "scenario": done.name, "seed": seed, "failure": done.failure, "skipped": done.skipped,
+    }  # fmt: skip
     if done.report is not None:
         row |= {
             "seconds": round(done.report.seconds, 2),
@@ -149,7 +158,8 @@ def summary(found: Sequence[Done]) -> Table:
     for done in sorted(found, key=lambda done: (not done.failure, done.name)):
         report = done.report
         if report is None:
-            table.add_row(f"[red]{done.name}[/]", "[red]FAILED[/]")
+            word = "[yellow]skipped[/]" if done.skipped else "[red]FAILED[/]"
+            table.add_row(done.name, word)
             continue
         counts = [f"{report.counts[outcome]:,}" for outcome in Outcome]
         times = (report.silence_s, report.recovery_s, report.level_s, report.seconds)
@@ -165,7 +175,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    names = [name for name in SCENARIOS if name.startswith(options.only)]
+    names = drawn(options.seed)
+    if options.only:
+        names = [name for name in SCENARIOS if name.startswith(options.only)]
     if options.only in SCENARIOS:
         names = [options.only]
     console = Console()
@@ -187,9 +199,10 @@ def main() -> None:
             f"{percentile(waits, 0.5):.2f} s, 99th percentile {percentile(waits, 0.99):.2f} s, "
             f"longest {max(waits):.2f} s"
         )
+    played = [done for done in found if not done.skipped]
     console.print(
-        f"{len(found) - len(failed)} of {len(found)} scenarios kept what was promised, "
-        f"{acknowledged:,} acknowledged messages"
+        f"{len(played) - len(failed)} of {len(played)} scenarios kept what was promised, "
+        f"{len(found) - len(played)} skipped, {acknowledged:,} acknowledged messages"
     )
     sys.exit(bool(failed))
 

@@ -9,6 +9,7 @@ from typing import Final, Self
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.testing.chaos import looking
+from tianzhou.testing.chaos.disks import Disk
 from tianzhou.testing.chaos.processes import HOST, SMALL_FILES, Server, spare_ports
 from tianzhou.testing.chaos.proxy import Proxies
 
@@ -69,6 +70,8 @@ class Broker:
         self.address = f"{HOST}:{port}"
         self.ha_address = f"{HOST}:{port + 1}"
         self.data = directory / "data"
+        self.raft_id = ""
+        self._disk: Disk | None = None
         directory.mkdir(parents=True)
         self._conf = directory / "broker.conf"
         self._settings = {
@@ -88,6 +91,25 @@ class Broker:
     @property
     def name(self) -> str:
         return self.server.name
+
+    # Its disk, if it has one of its own
+
+    def mount_disk(self, size: int) -> None:
+        """Give its data a disk of this size. Raises CannotMount."""
+        self._disk = Disk(self.data, size)
+
+    def fill_disk(self) -> None:
+        assert self._disk is not None, f"{self.name} has no disk of its own"
+        self._disk.fill()
+
+    def free_disk(self) -> None:
+        assert self._disk is not None, f"{self.name} has no disk of its own"
+        self._disk.free()
+
+    def unmount_disk(self) -> None:
+        if self._disk is not None:
+            self._disk.unmount()
+            self._disk = None
 
     def log_end(self) -> int:
         return looking.log_end(self.address)
@@ -142,6 +164,7 @@ class Cluster:
     def close(self) -> None:
         for broker in self.brokers:
             broker.server.end()
+            broker.unmount_disk()
         self.names.end()
         self.proxies.close()
 

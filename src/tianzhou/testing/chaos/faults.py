@@ -1,17 +1,26 @@
 """The faults of scenarios: a table. Each strikes, lasts a while, and is mended."""
 
+import contextlib
 import shutil
 import socket
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final
 
-from tianzhou.testing.chaos.processes import command
+from tianzhou.testing.chaos.cluster import Broker
+from tianzhou.testing.chaos.processes import ProcessFailed, command
 from tianzhou.testing.chaos.proxy import Link, Toward
 from tianzhou.testing.chaos.stage import Stage
 
 Act = Callable[[Stage], object]
 GARBAGE_BYTES: Final = (1, 7, 8, 20, 4_096)
+HEAD_START_S_MAX: Final = 3.0
+"""By which one of two faults ends before the other."""
+PROMOTIONS: Final = frozenset({"promote", "depose"})
+UNCOMBINED: Final = frozenset({"none", "rolling-restart", "kill-all"})
+"""Faults that leave nothing for a second one to strike, or strike nothing."""
 FRAME_BYTES_MAX: Final = 5_000
 """A link freezes within so many bytes: somewhere in one of the next frames."""
 
@@ -32,6 +41,16 @@ class Fault:
     """How long no send may be acknowledged, from the strike on."""
     answers_min: int = 50
     """Sends that are answered meanwhile, unless there is nobody to answer."""
+    touches: frozenset[str] = frozenset()
+    """What it strikes: of two faults at once, the second must not strike what the first did."""
+    count: int = 1
+    """How many faults it is: each may explain one more copy of a delayed message."""
+
+
+MASTER: Final = frozenset({"master"})
+SLAVE: Final = frozenset({"slave"})
+LINKS: Final = frozenset({"links"})
+NAMES: Final = frozenset({"nameserver"})
 
 
 def _nothing(_: Stage) -> None:
@@ -69,6 +88,13 @@ def _move(stage: Stage) -> None:
     command("broker", "promote", stage.master.group, "-n", stage.cluster.nameserver, "--yes")
 
 
+def _depose(stage: Stage) -> None:
+    """The master hangs, and an operator makes the slave the master; the old one comes back without
+    having noticed anything."""
+    stage.master.server.pause()
+    command("broker", "promote", stage.master.group, "-n", stage.cluster.nameserver, "--yes")
+
+
 # Links
 
 
@@ -86,12 +112,19 @@ def _heal(stage: Stage) -> None:
     stage.ha_link.heal()
 
 
-def _intrude(stage: Stage) -> None:
-    """Strangers write to the master's port, and a stranger pretends to be the master."""
-    host, _, port = stage.master.ha_address.rpartition(":")
+def _write_garbage(stage: Stage, broker: Broker, address: str) -> None:
+    """To a port of a broker, unless another fault has killed it."""
+    if not broker.server.is_alive:
+        return
+    host, _, port = address.rpartition(":")
     for size in GARBAGE_BYTES:
         with socket.create_connection((host, int(port)), timeout=5.0) as stranger:
             stranger.sendall(stage.dice.randbytes(size))
+
+
+def _intrude(stage: Stage) -> None:
+    """Strangers write to the master's port, and a stranger pretends to be the master."""
+    _write_garbage(stage, stage.master, stage.master.ha_address)
     stage.ha_link.pretend(stage.dice.randbytes(max(GARBAGE_BYTES)))
     stage.ha_link.reset()
 
@@ -137,7 +170,8 @@ def _restart_each(stage: Stage) -> None:
 def _wipe_follower(stage: Stage) -> None:
     """Its disk is replaced by an empty one."""
     stage.slave.server.kill()
-    shutil.rmtree(stage.slave.data)
+    for path in stage.slave.data.iterdir():  # the directory itself may be where a disk is mounted
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _damage_follower(stage: Stage) -> None:
@@ -149,13 +183,18 @@ def _damage_follower(stage: Stage) -> None:
     path.write_bytes(data)
 
 
+def _transfer(stage: Stage) -> None:
+    """An operator hands leadership to a follower. Whether the group can do that now is its affair:
+    another fault may have left it without a leader."""
+    target = stage.slave
+    with contextlib.suppress(ProcessFailed):
+        command("raft", "transfer", target.group, target.raft_id, "-n", stage.cluster.nameserver)
+
+
 def _intrude_members(stage: Stage) -> None:
     """Strangers write to the port of every member, and pretend to be the leader's peers."""
     for edge in stage.edges:
-        host, _, port = edge.link.target.rpartition(":")
-        for size in GARBAGE_BYTES:
-            with socket.create_connection((host, int(port)), timeout=5.0) as stranger:
-                stranger.sendall(stage.dice.randbytes(size))
+        _write_garbage(stage, edge.target, edge.link.target)
     for link in stage.from_master():
         link.pretend(stage.dice.randbytes(max(GARBAGE_BYTES)))
         link.reset()
@@ -167,54 +206,73 @@ FAULTS: Final = {
         "kill -9 of the master",
         lambda stage: stage.master.server.kill(), _start_master,
         lasts_s=1.0, stops_sends=True,
+        touches=MASTER,
     ),
     "kill-slave": Fault(
         "kill -9 of the slave",
         lambda stage: stage.slave.server.kill(), _start_slave, severs=True,
+        touches=SLAVE,
     ),
     "kill-both": Fault(
         "kill -9 of master and slave at once", _kill_both, _start_both, lasts_s=0.5,
         stops_sends=True,
+        touches=MASTER | SLAVE,
     ),
     "pause-master": Fault(
         "SIGSTOP of the master",
         lambda stage: stage.master.server.pause(), lambda stage: stage.master.server.resume(),
         stops_sends=True,
+        touches=MASTER,
     ),
     "pause-slave": Fault(
         "SIGSTOP of the slave",
         lambda stage: stage.slave.server.pause(), lambda stage: stage.slave.server.resume(),
         severs=True,
+        touches=SLAVE,
     ),
     "cut": Fault(
-        "cut between slave and master", lambda stage: stage.ha_link.cut(), _heal, severs=True
+        "cut between slave and master", lambda stage: stage.ha_link.cut(), _heal, severs=True,
+        touches=LINKS,
     ),
     "cut-to-slave": Fault(
         "cut from master to slave", lambda stage: stage.ha_link.cut(Toward.CALLER), _heal,
         severs=True,
+        touches=LINKS,
     ),
     "cut-to-master": Fault(
         "cut from slave to master", lambda stage: stage.ha_link.cut(Toward.TARGET), _heal,
         severs=True,
+        touches=LINKS,
     ),
     "slow": Fault(
-        "slow link", lambda stage: stage.ha_link.slow(delay_s=0.05, bytes_per_s=400_000), _heal
+        "slow link", lambda stage: stage.ha_link.slow(delay_s=0.05, bytes_per_s=400_000), _heal,
+        touches=LINKS,
     ),
-    "freeze": Fault("link frozen within a frame", _freeze, _heal, weakens=True),
+    "freeze": Fault("link frozen within a frame", _freeze, _heal, weakens=True, touches=LINKS),
     "freeze-break": Fault(
-        "link frozen within a frame, then broken", _freeze, _break, weakens=True
+        "link frozen within a frame, then broken", _freeze, _break, weakens=True,
+        touches=LINKS,
     ),
     "reset": Fault(
-        "connection reset", lambda stage: stage.ha_link.reset(), _nothing, lasts_s=1.0
+        "connection reset", lambda stage: stage.ha_link.reset(), _nothing, lasts_s=1.0,
+        touches=LINKS,
     ),
     "kill-nameserver": Fault(
-        "kill -9 of the NameServer", lambda stage: stage.cluster.names.kill(), _start_names
+        "kill -9 of the NameServer", lambda stage: stage.cluster.names.kill(), _start_names,
+        touches=NAMES,
     ),
     "promote": Fault(
         "death of the master, and promotion of the slave", _move, _start_master, lasts_s=1.0,
         stops_sends=True,
+        touches=MASTER,
     ),
-    "garbage": Fault("garbage on the port of replication", _intrude, _break, weakens=True),
+    "depose": Fault(
+        "SIGSTOP of the master, and promotion of the slave", _depose,
+        lambda stage: stage.master.server.resume(), lasts_s=4.0, stops_sends=True, touches=MASTER,
+    ),
+    "garbage": Fault(
+        "garbage on the port of replication", _intrude, _break, weakens=True, touches=LINKS
+    ),
 }  # fmt: skip
 """On one broker, or on a master and a slave."""
 
@@ -222,49 +280,126 @@ RAFT_FAULTS: Final = {
     "kill-leader": Fault(
         "kill -9 of the leader", lambda stage: stage.master.server.kill(), _start_master,
         lasts_s=4.0, silence_s_max=5.0,
+        touches=MASTER,
     ),
     "kill-follower": Fault(
-        "kill -9 of a follower", lambda stage: stage.slave.server.kill(), _start_slave
+        "kill -9 of a follower", lambda stage: stage.slave.server.kill(), _start_slave,
+        touches=SLAVE,
     ),
     "kill-majority": Fault(
         "kill -9 of the leader and a follower", _kill_majority, _start_both, lasts_s=1.5,
         stops_sends=True,
+        touches=MASTER | SLAVE,
     ),
     "kill-all": Fault(
-        "kill -9 of all members at once", _kill_all, _start_all, lasts_s=0.5, stops_sends=True
+        "kill -9 of all members at once", _kill_all, _start_all, lasts_s=0.5, stops_sends=True,
+        touches=MASTER | SLAVE,
     ),
     "pause-leader": Fault(
         "SIGSTOP of the leader", lambda stage: stage.master.server.pause(),
         lambda stage: stage.master.server.resume(), lasts_s=6.0, silence_s_max=8.0,
         answers_min=1,  # a producer waits three seconds for an answer that does not come, or six
+        touches=MASTER,
     ),
     "pause-follower": Fault(
         "SIGSTOP of a follower", lambda stage: stage.slave.server.pause(),
         lambda stage: stage.slave.server.resume(),
+        touches=SLAVE,
     ),
     "cut-leader": Fault(
         "leader cut off", lambda stage: _cut_all(stage.around(stage.master)), _heal_all,
         lasts_s=4.0, silence_s_max=5.0,
+        touches=LINKS,
     ),
     "cut-from-leader": Fault(
         "cut from the leader to all", lambda stage: _cut_all(stage.from_master()),
         _heal_all, lasts_s=4.0, silence_s_max=5.0,
+        touches=LINKS,
     ),
     "cut-to-leader": Fault(
         "cut from all to the leader", lambda stage: _cut_all(stage.to_master()),
         _heal_all, lasts_s=4.0, silence_s_max=5.0,
+        touches=LINKS,
     ),
     "cut-follower": Fault(
-        "follower cut off", lambda stage: _cut_all(stage.around(stage.slave)), _heal_all
+        "follower cut off", lambda stage: _cut_all(stage.around(stage.slave)), _heal_all,
+        touches=LINKS,
     ),
-    "slow-members": Fault("slow links between all members", _slow_all, _heal_all),
-    "garbage-members": Fault("garbage on the ports of members", _intrude_members, _heal_all),
-    "wipe-follower": Fault("loss of a follower's disk", _wipe_follower, _start_slave, lasts_s=0.5),
+    "slow-members": Fault("slow links between all members", _slow_all, _heal_all, touches=LINKS),
+    "garbage-members": Fault(
+        "garbage on the ports of members", _intrude_members, _heal_all, touches=LINKS
+    ),
+    "wipe-follower": Fault(
+        "loss of a follower's disk", _wipe_follower, _start_slave, lasts_s=0.5, touches=SLAVE
+    ),
     "damage-follower": Fault(
-        "damaged bytes on a follower's disk", _damage_follower, _start_slave, lasts_s=0.5
+        "damaged bytes on a follower's disk", _damage_follower, _start_slave, lasts_s=0.5,
+        touches=SLAVE,
+    ),
+    "fill-leader": Fault(
+        "a full disk under the leader", lambda stage: stage.master.fill_disk(),
+        lambda stage: stage.master.free_disk(), lasts_s=4.0, silence_s_max=8.0, answers_min=1,
+        touches=MASTER,
+    ),
+    "fill-follower": Fault(
+        "a full disk under a follower", lambda stage: stage.slave.fill_disk(),
+        lambda stage: stage.slave.free_disk(), touches=SLAVE,
+    ),
+    "transfer": Fault(
+        "leadership moved by an operator", _transfer, _nothing, lasts_s=1.0, silence_s_max=5.0,
     ),
     "rolling-restart": Fault(
-        "restart of each member", _restart_each, _nothing, lasts_s=0.1, silence_s_max=3.0
+        "restart of each member", _restart_each, _nothing, lasts_s=0.1, silence_s_max=3.0,
+        touches=MASTER | SLAVE,
     ),
 }  # fmt: skip
 """On three members of a Raft group."""
+
+NEEDS_SMALL_DISKS: Final = frozenset({"fill-leader", "fill-follower"})
+
+
+# Two faults at once
+
+
+def both(first: Fault, second: Fault) -> Fault:
+    """The second fault strikes while the first lasts; dice decide which of them ends first.
+
+    Together they may take away more than the cluster can do without, so nothing is asked of the
+    time until both have ended; what was promised before must hold all the same.
+    """
+
+    def strike(stage: Stage) -> None:
+        first.strike(stage)
+        time.sleep(first.lasts_s / 2)  # the fault lasts; that is what it is
+        second.strike(stage)
+
+    def mend(stage: Stage) -> None:
+        # In parallel: a member may wait for the other one before it serves.
+        ahead, behind = stage.dice.sample((first, second), 2)
+        with ThreadPoolExecutor(2) as menders:
+            began = menders.submit(ahead.mend, stage)
+            wait((began,), timeout=stage.dice.uniform(0.0, HEAD_START_S_MAX))
+            ended = menders.submit(behind.mend, stage)
+            began.result()
+            ended.result()
+
+    return Fault(
+        f"{first.what}; meanwhile {second.what}", strike, mend,
+        lasts_s=second.lasts_s, stops_sends=True, touches=first.touches | second.touches, count=2,
+    )  # fmt: skip
+
+
+def fault_named(name: str, *, is_raft: bool) -> Fault:
+    """A fault of the table, or two of them: `cut-leader+kill-follower`."""
+    table = RAFT_FAULTS if is_raft else FAULTS
+    first, _, second = name.partition("+")
+    return both(table[first], table[second]) if second else table[first]
+
+
+def can_be_both(first: str, second: str, *, is_raft: bool) -> bool:
+    """Whether the second fault finds what it strikes while the first lasts."""
+    table = RAFT_FAULTS if is_raft else FAULTS
+    if {first, second} & UNCOMBINED or table[first].touches & table[second].touches:
+        return False
+    # Promotion is an operator's command to a slave that answers, through a NameServer that does.
+    return second not in PROMOTIONS or not table[first].touches & (SLAVE | NAMES)

@@ -17,7 +17,7 @@ from typing import Final
 from tianzhou.testing.chaos import stage as shapes
 from tianzhou.testing.chaos.checkers import Promise, complaints
 from tianzhou.testing.chaos.cluster import Mode, wait_for
-from tianzhou.testing.chaos.faults import FAULTS, RAFT_FAULTS, Fault
+from tianzhou.testing.chaos.faults import PROMOTIONS, Fault, fault_named
 from tianzhou.testing.chaos.history import History, Kind, Outcome, Trouble
 from tianzhou.testing.chaos.load import Foreigners, Load
 from tianzhou.testing.chaos.producing import Pace
@@ -54,8 +54,12 @@ class Scenario:
     """How often the leader is killed, instead of one fault."""
 
     @property
+    def is_raft(self) -> bool:
+        return self.shape in (shapes.raft, shapes.raft_on_small_disks)
+
+    @property
     def name(self) -> str:
-        if self.shape is shapes.raft:
+        if self.is_raft:
             return f"{self.fault}/raft"
         shape = "" if self.shape is shapes.pair else f"/{self.shape.__name__}"
         return f"{self.fault}/{self.mode.short}{shape}"
@@ -63,17 +67,17 @@ class Scenario:
     @property
     def what(self) -> Fault:
         """Which fault strikes; only without rounds."""
-        return (RAFT_FAULTS if self.shape is shapes.raft else FAULTS)[self.fault]
+        return fault_named(self.fault, is_raft=self.is_raft)
 
     @property
     def kills_masters(self) -> bool:
         return bool(self.rounds) or self.what.stops_sends
 
     def promise(self, groups: tuple[str, ...]) -> Promise:
-        """Only one fault here is the loss of a master's disk; what no slave had may be lost then.
-        All others keep everything, in all modes."""
+        """A promotion gives up what only the old master had: without synchronous replication that
+        may be acknowledged messages. Everything else keeps all of them, in all modes."""
         waits = self.mode.sync_replication and self.shape is shapes.pair
-        keeps = self.fault != "promote" or waits
+        keeps = waits or PROMOTIONS.isdisjoint(self.fault.split("+"))
         return Promise(groups, keeps_acknowledged=keeps, keeps_places=keeps, waits_for_slave=waits)
 
 
@@ -158,7 +162,7 @@ class Play:
         load.wait_acknowledged(AFTER, WITHIN_S)
         recovered = time.monotonic()
         if fault.what != "nothing":
-            history.troubles.append(Trouble(fault.what, began, recovered))
+            history.troubles += [Trouble(fault.what, began, recovered)] * fault.count
         if fault.severs:
             history.troubles.append(Trouble(fault.what, struck, mending, severs=True))
         self.report.recovery_s = recovered - mended

@@ -19,6 +19,7 @@ from tianzhou.testing.chaos.proxy import Link
 LEVEL_S: Final = 30.0
 LEADER_S: Final = 20.0
 MEMBERS_OF_RAFT: Final = 3
+DISK_BYTES: Final = 64 << 20
 
 
 class Edge(NamedTuple):
@@ -199,8 +200,17 @@ def raft(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
             "raft_peers": ";".join(f"{other}={peers[other]}" for other in names),
         }  # fmt: skip
         members[name] = cluster.add("raft-a", f"raft-a-{name}", settings)
+        members[name].raft_id = name
     edges = [Edge(members[one], members[other], link) for (one, other), link in links.items()]
     return Stage(cluster, mode, dice, [list(members.values())], edges)
+
+
+def raft_on_small_disks(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
+    """The same, each member with a disk of its own that can be filled."""
+    stage = raft(cluster, mode, dice)
+    for broker in cluster.brokers:
+        broker.mount_disk(DISK_BYTES)
+    return stage
 
 
 def set_up(directory: Path, shape: Shape, mode: Mode, dice: Random) -> Stage:

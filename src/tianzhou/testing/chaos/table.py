@@ -1,12 +1,17 @@
 """All scenarios, by name. `make chaos` plays them; `make test` plays those in QUICK."""
 
+from collections.abc import Iterable
+from random import Random
 from typing import Final
 
 from tianzhou.testing.chaos import stage as shapes
 from tianzhou.testing.chaos.cluster import MODES, Mode
 from tianzhou.testing.chaos.failovers import failovers
-from tianzhou.testing.chaos.faults import FAULTS, RAFT_FAULTS
+from tianzhou.testing.chaos.faults import FAULTS, NEEDS_SMALL_DISKS, RAFT_FAULTS, can_be_both
 from tianzhou.testing.chaos.scenarios import Scenario
+
+SAFE_AND_FAST: Final = (Mode(), Mode(sync_flush=True, sync_replication=True))
+DOUBLES_DRAWN: Final = 40
 
 SINGLES: Final = tuple(
     Scenario("kill-master", mode, shape)
@@ -14,10 +19,39 @@ SINGLES: Final = tuple(
     for shape in (shapes.alone, shapes.two)
 )
 PAIRS: Final = tuple(Scenario(fault, mode) for mode in MODES for fault in FAULTS)
-GROUPS: Final = tuple(Scenario(fault, Mode(), shapes.raft) for fault in RAFT_FAULTS)
+
+
+def _in_group(fault: str) -> Scenario:
+    small = NEEDS_SMALL_DISKS & {*fault.split("+")}
+    return Scenario(fault, Mode(), shapes.raft_on_small_disks if small else shapes.raft)
+
+
+def _doubles(table: Iterable[str], *, is_raft: bool) -> list[str]:
+    return [
+        f"{first}+{second}"
+        for first in table
+        for second in table
+        if can_be_both(first, second, is_raft=is_raft)
+    ]
+
+
+GROUPS: Final = tuple(_in_group(fault) for fault in RAFT_FAULTS)
+DOUBLES: Final = tuple(
+    [Scenario(name, mode) for name in _doubles(FAULTS, is_raft=False) for mode in SAFE_AND_FAST]
+    + [_in_group(name) for name in _doubles(RAFT_FAULTS, is_raft=True)]
+)
+"""Every pair of faults that can be there at once: too many for one sitting, so some are drawn."""
 FAILOVERS: Final = tuple(failovers(rank, rounds=20) for rank in range(10))
 
-SCENARIOS: Final = {scenario.name: scenario for scenario in (*SINGLES, *PAIRS, *GROUPS, *FAILOVERS)}
+ALWAYS: Final = (*SINGLES, *PAIRS, *GROUPS, *FAILOVERS)
+SCENARIOS: Final = {scenario.name: scenario for scenario in (*ALWAYS, *DOUBLES)}
+
+
+def drawn(seed: int) -> list[str]:
+    """What one sitting plays: every fault alone, and pairs that the seed draws."""
+    doubles = Random(f"doubles {seed}").sample(DOUBLES, DOUBLES_DRAWN)
+    return [scenario.name for scenario in (*ALWAYS, *doubles)]
+
 
 QUICK: Final = (
     "kill-master/af-ar/two",
@@ -33,5 +67,9 @@ QUICK: Final = (
     "pause-leader/raft",
     "cut-leader/raft",
     "rolling-restart/raft",
+    "cut+promote/sf-sr",
+    "promote+kill-slave/sf-sr",
+    "fill-leader+transfer/raft",
+    "pause-leader+kill-follower/raft",
 )
 """Those that differ most: each fault and each mode, few of both."""
