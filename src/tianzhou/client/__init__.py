@@ -9,7 +9,6 @@ The names here are for asyncio; `tianzhou.client.sync` has the same ones for cod
 Names are loaded when they are first used, so that a program pays only for its own half.
 """
 
-import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -106,9 +105,6 @@ _PLACES = {
     "Transaction": "tianzhou.client.aio.transaction",
     "TransactionState": "tianzhou.client.aio.transaction",
 }
-
-# A library is quiet: what it logs is shown to those who configure logging, and to nobody else.
-logging.getLogger("tianzhou.client").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> object:

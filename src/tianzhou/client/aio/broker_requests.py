@@ -71,8 +71,10 @@ class BrokerRequests:
             return
         # A handler is often a user's function. One that fails must not take the connection with
         # it; the broker is told, and asks again.
-        extra = {"code": request.header.code, "peer": request.peer.remote}
-        log.error("request.failed", exc_info=error, extra=extra)
+        log.error(
+            "request %s of broker %s failed: %r", request.header.code, request.peer.remote, error,
+            exc_info=error,
+        )  # fmt: skip
         answer(request, Reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"))
 
     def cancel(self) -> None:

@@ -319,7 +319,9 @@ class Cluster:
         if not task.cancelled() and (error := task.exception()) is not None:
             # Not logged and forgotten: the next caller gets it.
             self._broken = self._broken or error
-            log.error("client.broken", exc_info=error)
+            log.error(
+                "the client stopped working: %r; the next call raises it", error, exc_info=error
+            )
 
     def check_loop(self) -> None:
         """Raises UsageError in another event loop than this cluster's: who calls from there would

@@ -101,6 +101,8 @@ class Group:
         self._leave: Callable[[], Awaitable[None]] | None = None
         self._dice = random.Random()
         self._is_alone = False
+        self._missing: set[str] = set()
+        """Subscribed topics that do not exist, and that the log has named."""
 
     # Being a member
 
@@ -172,8 +174,19 @@ class Group:
             try:
                 await self._cluster.route(topic)
             except TopicNotFound:
-                if topic != retry_topic(self.name):  # which the first heartbeat makes
-                    log.warning("topic.not_found", extra={"topic": topic, "group": self.name})
+                self._warn_missing(topic)
+
+    def _warn_missing(self, topic: str) -> None:
+        """Once, until the topic is there: a misspelt name gets nothing, and no error either."""
+        # The broker creates the retry topic at the first heartbeat.
+        if topic in self._missing or topic == retry_topic(self.name):
+            return
+        self._missing.add(topic)
+        log.warning(
+            "group %s subscribes to topic %s, which does not exist; it gets no messages of it "
+            "until the topic is created",
+            self.name, topic, extra={"topic": topic, "group": self.name},
+        )  # fmt: skip
 
     def _route_changed(self, _route: TopicRoute) -> None:
         self.balance_soon()
@@ -195,8 +208,12 @@ class Group:
         for topic in list(self.subscriptions):
             try:
                 wanted = await self._share_of(await self._route(topic))
+                self._missing.discard(topic)
             except GroupNotExist:
                 raise
+            except TopicNotFound:
+                self._warn_missing(topic)
+                wanted = None
             except ClientError as error:
                 log.info("rebalance.failed", extra={"topic": topic, "reason": str(error)})
                 wanted = None

@@ -35,11 +35,13 @@ Failure: TypeAlias = tuple[ReceivedMessage, int]
 
 
 class Listener:
-    def __init__(self, function: AnyListener, *, batch_size: int = 0) -> None:
-        """`batch_size` 0: the function takes one message, not a list."""
+    def __init__(self, function: AnyListener, group: str, *, batch_size: int = 0) -> None:
+        """Wrap a user's function for a group. With `batch_size` 0 it takes one message, otherwise
+        a list."""
         if not callable(function):
             raise UsageError(f"a listener is a function or coroutine function, not {function!r}")
         self._function = cast("Callable[[Any], Any]", function)
+        self._group = group
         self.is_batch = batch_size > 0
         self.count_max = batch_size or 1
         self.trace: ConsumeTrace | None = None
@@ -61,8 +63,8 @@ class Listener:
         try:
             result = await self._function(messages if self.is_batch else messages[0])
         except Exception as error:
-            return self._ended(began, _raised(messages, error), ContextCode.EXCEPTION)
-        return self._ended(began, _judged(messages, result), ContextCode.FAILED)
+            return self._ended(began, self._raised(messages, error), ContextCode.EXCEPTION)
+        return self._ended(began, self._judged(messages, result), ContextCode.FAILED)
 
     def call_here(self, messages: list[ReceivedMessage]) -> Sequence[Failure]:
         """The same of a function, in the calling thread."""
@@ -70,8 +72,8 @@ class Listener:
         try:
             result = self._function(messages if self.is_batch else messages[0])
         except Exception as error:
-            return self._ended(began, _raised(messages, error), ContextCode.EXCEPTION)
-        return self._ended(began, _judged(messages, result), ContextCode.FAILED)
+            return self._ended(began, self._raised(messages, error), ContextCode.EXCEPTION)
+        return self._ended(began, self._judged(messages, result), ContextCode.FAILED)
 
     def _ended(
         self, began: Consumption | None, failures: Sequence[Failure], code: ContextCode
@@ -80,25 +82,48 @@ class Listener:
             self.trace.ended(began, code if failures else ContextCode.SUCCESS)
         return failures
 
-
-def _raised(messages: list[ReceivedMessage], error: Exception) -> list[Failure]:
-    first = messages[0]
-    log.warning(
-        "listener.failed", exc_info=error,
-        extra={"topic": first.topic, "message_id": first.message_id, "count": len(messages)},
-    )  # fmt: skip
-    return [(message, message.verdict or GROWING) for message in messages]
-
-
-def _judged(messages: list[ReceivedMessage], result: object) -> Sequence[Failure]:
-    if result is None or result is ConsumeResult.SUCCESS:
-        if len(messages) == 1:
-            verdict = messages[0].verdict
-            return () if verdict is None else ((messages[0], verdict),)
-        return [(message, message.verdict) for message in messages if message.verdict is not None]
-    if result is not ConsumeResult.LATER:
+    def _raised(self, messages: list[ReceivedMessage], error: Exception) -> list[Failure]:
         log.warning(
-            "listener.returned_nonsense",
-            extra={"returned": repr(result)[:64], "wanted": "None or a ConsumeResult"},
-        )
-    return [(message, message.verdict or GROWING) for message in messages]
+            "listener of group %s raised %s for %s",
+            self._group, type(error).__name__, described(messages),
+            exc_info=error, extra=message_facts(self._group, messages[0]),
+        )  # fmt: skip
+        return [(message, message.verdict or GROWING) for message in messages]
+
+    def _judged(self, messages: list[ReceivedMessage], result: object) -> Sequence[Failure]:
+        if result is None or result is ConsumeResult.SUCCESS:
+            if len(messages) == 1:
+                verdict = messages[0].verdict
+                return () if verdict is None else ((messages[0], verdict),)
+            return [
+                (message, message.verdict) for message in messages if message.verdict is not None
+            ]
+        if result is not ConsumeResult.LATER:
+            log.warning(
+                "listener of group %s returned %.64r for %s; it must return None or a "
+                "ConsumeResult, so the delivery counts as failed",
+                self._group, result, described(messages),
+                extra=message_facts(self._group, messages[0]),
+            )  # fmt: skip
+        return [(message, message.verdict or GROWING) for message in messages]
+
+
+def described(messages: Sequence[ReceivedMessage]) -> str:
+    """Say which delivery this is, for people who read a log."""
+    first = messages[0]
+    others = f" and {len(messages) - 1} more of its batch" if len(messages) > 1 else ""
+    text = (
+        f"message {first.message_id}{others} (topic {first.topic}, queue {first.queue.broker_name}:"
+        f"{first.queue_id}, offset {first.queue_offset}, attempt {first.reconsume_times + 1})"
+    )
+    # Its producer chose the id; a terminal must not obey it, and a log must not get extra lines.
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def message_facts(group: str, message: ReceivedMessage) -> dict[str, object]:
+    """The same as fields, for programs that read a log."""
+    return {
+        "group": group, "topic": message.topic, "message_id": message.message_id,
+        "queue_id": message.queue_id, "queue_offset": message.queue_offset,
+        "attempt": message.reconsume_times + 1,
+    }  # fmt: skip

@@ -68,9 +68,9 @@ class BrokerOffsets:
             await self._offsets.commit(queue, offset, oneway=oneway)
         except ClientError as error:
             log.warning(
-                "offset.not_saved",
-                extra={"topic": queue.topic, "broker": queue.broker_name,
-                       "queue_id": queue.queue_id, "offset": offset, "reason": str(error)},
+                "group %s could not commit offset %d of queue %s:%d of topic %s: %s; it will be "
+                "tried again with the next commit",
+                self._offsets.group, offset, queue.broker_name, queue.queue_id, queue.topic, error,
             )  # fmt: skip
         else:
             self._table.saved({queue: offset})

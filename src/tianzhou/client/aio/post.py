@@ -392,4 +392,4 @@ class Delivery:
 
 def _log_refresh_failed(error: BaseException) -> None:
     if not isinstance(error, ClientClosed):
-        log.error("route.refresh_failed", exc_info=error)
+        log.error("a route could not be refreshed: %r", error, exc_info=error)

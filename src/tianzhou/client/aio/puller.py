@@ -149,9 +149,10 @@ class Puller:
     async def _moved(self, lane: Lane, answer: PullAnswer) -> bool:
         """The broker has nothing at our offset, and says where it has."""
         log.warning(
-            "offset.moved",
-            extra={"queue": str(lane.queue), "asked": lane.window.next_offset,
-                   "next": answer.next_offset, "first": answer.min_offset},
+            "group %s asked for offset %d of queue %s:%d of topic %s, which the broker does not "
+            "have (its first is %d); consumption continues at %d",
+            self._group.name, lane.window.next_offset, lane.queue.broker_name, lane.queue.queue_id,
+            lane.queue.topic, answer.min_offset, answer.next_offset,
         )  # fmt: skip
         if lane.window.count:
             self._tasks.run(self._group.move({lane.queue: answer.next_offset}))

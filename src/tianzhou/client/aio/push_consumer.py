@@ -95,13 +95,13 @@ class PushConsumer:
 
     def listen(self, listener: MessageListener[Outcome]) -> MessageListener[Outcome]:
         """Call this for every message. Also as a decorator."""
-        self._set_listener(Listener(self._spanned(listener, is_batch=False)))
+        self._set_listener(Listener(self._spanned(listener, is_batch=False), self.group))
         return listener
 
     def listen_batches(self, listener: BatchListener[Outcome]) -> BatchListener[Outcome]:
         """Call this with lists of up to `batch_size` messages, each list of one queue."""
-        made = Listener(self._spanned(listener, is_batch=True), batch_size=self.options.batch_size)
-        self._set_listener(made)
+        spanned = self._spanned(listener, is_batch=True)
+        self._set_listener(Listener(spanned, self.group, batch_size=self.options.batch_size))
         return listener
 
     def _spanned(self, listener: Callable[..., Any], *, is_batch: bool) -> Callable[..., Any]:

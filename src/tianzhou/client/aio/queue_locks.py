@@ -45,7 +45,11 @@ class QueueLocks:
         try:
             answer = await self._call(RequestCode.LOCK_BATCH_MQ, broker, wanted)
         except ClientError as error:
-            log.warning("queues.not_locked", extra={"broker": broker, "reason": str(error)})
+            log.warning(
+                "group %s could not lock %d queues at broker %s: %s; ordered consumption of them "
+                "waits for the lock",
+                self._group, len(wanted), broker, error,
+            )  # fmt: skip
             return {}
         return dict.fromkeys(decode_locked_queues(answer).queues, until)
 
@@ -57,7 +61,11 @@ class QueueLocks:
             if queue in granted:
                 lane.locked_until = granted[queue]
             elif lane.locked_until > self._loop.time():
-                log.warning("queue.lock_not_renewed", extra={"queue": str(queue)})
+                log.warning(
+                    "group %s lost its lock on queue %s:%d of topic %s; ordered consumption of it "
+                    "waits until the broker grants the lock again",
+                    self._group, queue.broker_name, queue.queue_id, queue.topic,
+                )  # fmt: skip
 
     async def unlock(self, queue: MessageQueue) -> None:
         """A broker that can't be told lets the lock run out."""

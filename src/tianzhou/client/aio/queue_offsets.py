@@ -21,13 +21,13 @@ LOWER: Final = "LOWER"
 
 class QueueOffsets:
     def __init__(self, group: str, cluster: Cluster) -> None:
-        self._group = group
+        self.group = group
         self._cluster = cluster
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """How far the group has come; None when the broker does not know."""
         fields = QueryConsumerOffsetRequest(
-            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
+            consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id
         )
         try:
             return await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, fields)
@@ -55,7 +55,7 @@ class QueueOffsets:
     async def commit(self, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None:
         """Tell the broker how far the group has come. One way, nobody says whether it arrived."""
         ext = UpdateConsumerOffsetRequest(
-            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id,
+            consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id,
             commit_offset=offset,
         ).to_ext()  # fmt: skip
         address = await self._where(queue)

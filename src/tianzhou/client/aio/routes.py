@@ -118,11 +118,17 @@ class Routes:
             try:
                 await self.refresh(topic)
             except TianzhouError as error:
-                # Topics that will be made by their first message are expected to be missing.
+                # A topic without a route of its own may be created later, by its first message or
+                # by hand; a consumer of it has warned already.
                 known = self._routes.get(topic)
-                if known is None or not known.is_borrowed:
-                    log.warning("route.not_refreshed",
-                                extra={"topic": topic, "reason": str(error)})  # fmt: skip
+                if known is None or known.is_borrowed:
+                    log.info("route.not_found", extra={"topic": topic, "reason": str(error)})
+                else:
+                    log.warning(
+                        "the route of topic %s could not be refreshed: %s; the client keeps using "
+                        "the one it has",
+                        topic, error, extra={"topic": topic},
+                    )  # fmt: skip
 
     def cancel(self) -> None:
         for asking in tuple(self._asking.values()):

@@ -14,7 +14,7 @@ from typing import Final
 
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.lane import Lane, Piece, Ready, Run
-from tianzhou.client.aio.listener import Failure
+from tianzhou.client.aio.listener import Failure, described, message_facts
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.pace import Pace
@@ -63,7 +63,10 @@ class Settler:
         if lane.is_gone:  # and the message with it: its next owner will have it
             self._ready.settle(lane)
         elif self._options.broadcasting:
-            log.warning("message.dropped", extra=_facts(message))
+            log.warning(
+                "group %s dropped %s: its delivery failed, and broadcast messages are not retried",
+                self._group, described([message]), extra=message_facts(self._group, message),
+            )  # fmt: skip
             lane.finish((message.queue_offset,))
             self._ready.settle(lane)
         else:
@@ -73,7 +76,11 @@ class Settler:
         try:
             await self.send_back(lane, message, delay_level)
         except ClientError as error:
-            log.warning("message.not_sent_back", extra=_facts(message) | {"reason": str(error)})
+            log.warning(
+                "group %s could not return %s to the broker: %s; it will be delivered again here",
+                self._group, described([message]), error,
+                extra=message_facts(self._group, message),
+            )  # fmt: skip
             self._ready.settle(lane)
             await asyncio.sleep(AGAIN_S)
             if not lane.is_dropped:
@@ -101,13 +108,3 @@ class Settler:
 def again(lane: Lane, message: ReceivedMessage) -> Run:
     """A message as a run of its own, to be tried once more."""
     return Run(lane, message.as_records(), message.local_times + 1)
-
-
-def _facts(message: ReceivedMessage) -> dict[str, object]:
-    return {
-        "topic": message.topic,
-        "message_id": message.message_id,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "reconsume_times": message.reconsume_times,
-    }

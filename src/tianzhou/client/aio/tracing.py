@@ -71,7 +71,7 @@ class Tracer:
             await self._send(Message(self._topic, body, keys=keys))
         except TianzhouError as error:
             self.dropped_count += len(records)
-            log.warning("trace.dropped", extra={"count": len(records), "reason": str(error)})
+            log.warning("%d trace records were dropped: %s", len(records), error)
 
     async def close(self) -> None:
         """Send what waits."""

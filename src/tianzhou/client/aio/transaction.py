@@ -117,8 +117,10 @@ class Transaction:
         try:
             await self._tell(ext)
         except TianzhouError as error:
-            log.warning("transaction.not_told",
-                        extra={"id": self.half.message_id, "reason": str(error)})  # fmt: skip
+            log.warning(
+                "%s of transaction %s did not reach the broker: %s",
+                state.name, self.half.message_id, error,
+            )  # fmt: skip
             if self._has_check:
                 # What the check is for. The work is done; an error here would deny it.
                 return
