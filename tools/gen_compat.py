@@ -35,7 +35,7 @@ NOTES: Final[Mapping[int, str]] = {
     25: (
         f"{_changeable(BrokerConfig, CHANGEABLE)}; in a group of master and slaves also "
         f"{_changeable(ReplicationConfig, GROUP_CHANGEABLE)}; in memory until the next start; any "
-        "other key refuses the whole request"
+        "other key refuses the whole request; at this member of a group only"
     ),
     26: "RocketMQ's names where it has one; secrets are never shown",
     28: "thread pools do not exist here; what waits is shown under their names",
@@ -94,6 +94,18 @@ reason, a number that nobody knows. Fields of requests that we do not know are i
 in the third column lists the fields that are read; where there is none, there are no fields or
 they stand in the body.
 
+In the table of served requests EFFECT says what a broker may change, and so who executes the
+request in a group of brokers. Every member serves `none`, `session` (what it knows about connected
+clients), `offsets` (consumer progress, as RocketMQ's slaves do) and `local` (its own settings in
+memory, its own role, files of its own that have expired). Only the master of a group, or the leader
+of a Raft group, executes `messages`, `tables`, `locks` and `members`; every other member changes
+nothing and responds with SERVICE_NOT_AVAILABLE (14), a remark that names the master and the header
+field `masterAddr`. Our admin client then asks that address; `mqadmin` prints code and remark and
+asks masters unless it is told otherwise with `-b`. A replica that a consumer reads from creates no
+group and no topic for it. In a Raft group the response to `tables` and `members` waits until the
+change is committed; if leadership or the majority is lost before that, the response is SYSTEM_ERROR
+(1) and says that the outcome is unknown.
+
 These commands of `mqadmin` 4.9.8 and 5.3.3 were run by hand, with Java consumers online, against a
 broker and a NameServer of ours, and did what they should: addWritePerm, brokerConsumeStats,
 brokerStatus, cleanExpiredCQ, cleanUnusedTopic, cloneGroupOffset, clusterList, consumeMessage,
@@ -118,20 +130,22 @@ class Code(NamedTuple):
     name: str
     takes: str
     served_by: tuple[str, ...]
+    effect: str
 
 
 def codes() -> list[Code]:
     spec: dict[str, Any] = tomllib.loads((ROOT / "spec/requests.toml").read_text(encoding="utf-8"))
     found = [
-        Code(row["code"], name, row.get("takes", ""), tuple(row["served_by"]))
+        Code(code, name, row.get("takes", ""), tuple(row["served_by"]), row.get("effect", ""))
         for name, row in spec["request"].items()
+        for code in (row["code"],)
     ]
     return sorted(found)
 
 
 def broker_served() -> set[int]:
     """Codes with a handler of the broker, those that only refuse left out."""
-    return {*SmallBroker().parts.codes, *requests._SENDS, *requests._PULLS} - set(REFUSED)
+    return {*SmallBroker().parts.codes, *requests.FAST_PATH} - set(REFUSED)
 
 
 def unaccounted(found: Iterable[Code]) -> list[str]:
@@ -146,12 +160,18 @@ def unaccounted(found: Iterable[Code]) -> list[str]:
     return missing
 
 
-def table(title: str, rows: Iterable[tuple[Code, str]], last: str) -> str:
-    lines = [f"\n## {title}\n", f"| CODE | NAME | FIELDS | {last} |", "| --- | --- | --- | --- |"]
+def table(title: str, rows: Iterable[tuple[Code, str]], last: str, *, effects: bool = False) -> str:
+    columns = ["CODE", "NAME", "FIELDS", *(["EFFECT"] if effects else []), last]
+    lines = [f"\n## {title}\n", _row(columns), _row(["---"] * len(columns))]
     for code, text in rows:
         takes = f"`{code.takes}`" if code.takes else ""
-        lines.append(f"| {code.number} | {code.name} | {takes} | {text} |")
+        effect = [code.effect] if effects else []
+        lines.append(_row([str(code.number), code.name, takes, *effect, text]))
     return "\n".join(lines) + "\n"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def answers() -> str:
@@ -176,7 +196,12 @@ def page() -> str:
     refused = [(c, REFUSED[RequestCode(c.number)]) for c in broker if c.number not in served]
     return HEAD + "".join(
         (
-            table("Broker: served", noted(c for c in broker if c.number in served), "REMARK"),
+            table(
+                "Broker: served",
+                noted(c for c in broker if c.number in served),
+                "REMARK",
+                effects=True,
+            ),
             table("Broker: refused on purpose", refused, "REASON"),
             table("NameServer: served", noted(of("nameserver")), "REMARK"),
             table("Sent to clients", noted(of("client")), "REMARK"),

@@ -19,6 +19,7 @@ SPEC = ROOT / "spec"
 WIRE = ROOT / "src" / "tianzhou" / "wire"
 LINE_LENGTH = 100
 SERVERS = ("nameserver", "broker", "client", "controller")
+EFFECTS = ("none", "session", "offsets", "local", "messages", "tables", "locks", "members")
 TYPES = {"S": "str", "I": "Int32", "L": "Int64", "B": "bool"}
 
 
@@ -52,6 +53,7 @@ class Request:
     served_by: list[str]
     takes: str | None = None
     gives: str | None = None
+    effect: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,11 @@ def check_spec(
             raise SpecError(f"{request.name} names a header that is not in the table")
         if not set(request.served_by) <= set(SERVERS):
             raise SpecError(f"{request.name} is served by {request.served_by}")
+        if (request.effect in EFFECTS) != ("broker" in request.served_by):
+            raise SpecError(
+                f"{request.name}: effect is {request.effect!r}; a request that a broker serves "
+                f"must have one of {', '.join(EFFECTS)}, and no other request has one"
+            )
 
 
 def unique(what: str, values: Iterable[object]) -> None:
@@ -129,6 +136,20 @@ def codes_file(requests: list[Request], responses: list[Response]) -> str:
         served = [request for request in requests if server in request.served_by]
         lines += [f"        RequestCode.{request.name}," for request in served]
         lines += ["    }", ")", ""]
+    return finish(lines)
+
+
+def effects_file(requests: list[Request]) -> str:
+    lines = preamble("What a broker may change when it serves a request.", "spec/requests.toml")
+    lines += ["", "import enum", "from typing import Final", ""]
+    lines += ["from tianzhou.wire._generated_codes import RequestCode", "", ""]
+    lines += ["class Effect(enum.Enum):"]
+    lines += [f"    {effect.upper()} = {quote(effect)}" for effect in EFFECTS]
+    lines += ["", "", "BROKER_EFFECTS: Final = {"]
+    for request in requests:
+        if request.effect is not None:
+            lines += [f"    RequestCode.{request.name}: Effect.{request.effect.upper()},"]
+    lines += ["}", ""]
     return finish(lines)
 
 
@@ -215,6 +236,7 @@ def generate() -> dict[Path, str]:
     check_spec(headers, requests, responses)
     files = {
         WIRE / "_generated_codes.py": codes_file(requests, responses),
+        WIRE / "_generated_effects.py": effects_file(requests),
         WIRE / "_generated_headers.py": table_file(headers, requests),
     }
     for section in sorted({header.section for header in headers}):

@@ -15,9 +15,10 @@ CODES: Final[Mapping[Outcome, ResponseCode]] = {
     Outcome.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
     Outcome.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
     Outcome.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
-    # RocketMQ's answers of a DLedger group; clients try another broker after either.
+    # The message may be stored. SERVICE_NOT_AVAILABLE would say that it is not; clients of RocketMQ
+    # try another broker after either code.
     Outcome.NO_QUORUM: ResponseCode.SYSTEM_ERROR,
-    Outcome.NOT_MASTER: ResponseCode.SERVICE_NOT_AVAILABLE,
+    Outcome.NOT_MASTER: ResponseCode.SYSTEM_ERROR,
 }
 REMARKS: Final[Mapping[Outcome, str]] = {
     Outcome.FLUSH_DISK_TIMEOUT: "stored, but the disk took too long; whether it stays is unknown",

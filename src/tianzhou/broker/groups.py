@@ -21,9 +21,16 @@ class Groups:
     """Owner: the broker loop."""
 
     def __init__(
-        self, table: Table[SubscriptionGroupTable], config: BrokerConfig, clock: Clock
+        self,
+        table: Table[SubscriptionGroupTable],
+        config: BrokerConfig,
+        clock: Clock,
+        *,
+        is_replica: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_replica` says whether only another broker may create groups at the moment."""
         self._table = table
+        self._is_replica = is_replica
         self._config = config
         self._clock = clock
         stored = table.load()
@@ -55,16 +62,18 @@ class Groups:
         )
 
     def obtain(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group, made now if that is allowed."""
+        """The group, created now if automatic creation is on. A replica creates nothing: it serves
+        the group with default settings until it learns of it from its master."""
         found = self._groups.get(name)
         if found is None and (self._config.auto_create_groups or names.is_system_group(name)):
-            found = SubscriptionGroupConfig(group_name=name)
-            self.put(found)
+            found = SubscriptionGroupConfig(group_name=checked(name))
+            if not self._is_replica():
+                self.put(found)
         return found
 
     def obtain_all(self, wanted: list[str]) -> list[SubscriptionGroupConfig]:
-        """The same for several, with one write to the disk; those that are there then."""
-        if self._config.auto_create_groups:
+        """The same for several, with one write to the disk; those that exist afterwards."""
+        if self._config.auto_create_groups and not self._is_replica():
             fresh = [name for name in wanted if name not in self._groups]
             self.put(*(SubscriptionGroupConfig(group_name=name) for name in fresh))
         return [self._groups[name] for name in wanted if name in self._groups]

@@ -14,6 +14,7 @@ from tianzhou.broker.alarms import AlarmLog, Alarms, Since
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.delay import Delays
+from tianzhou.broker.gate import RoleGate
 from tianzhou.broker.group_rows import GroupRows
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.half_queue import HalfQueue
@@ -25,6 +26,7 @@ from tianzhou.broker.handlers.clients import Clients
 from tianzhou.broker.handlers.offsets import Offsets
 from tianzhou.broker.handlers.pull import Pull
 from tianzhou.broker.handlers.recall import Recall
+from tianzhou.broker.handlers.refusals import REFUSED
 from tianzhou.broker.handlers.reply import Replies
 from tianzhou.broker.handlers.send import Send
 from tianzhou.broker.handlers.send_back import SendBack
@@ -85,6 +87,7 @@ class Parts:
     alarms: Alarms
     """What an operator must see; every part that can be in trouble adds a source."""
     alarm_log: AlarmLog
+    gate: RoleGate
     codes: frozenset[int]
     """Requests that have a handler besides sends and pulls, refused ones included."""
 
@@ -118,8 +121,12 @@ def _core(
     standing: Standing,
 ) -> _Core:
     tables, levels = store.tables, store.config.delay_levels_ms
-    topics = Topics(tables.topics, config, clock, len(levels))
-    groups = Groups(tables.groups, config, clock)
+
+    def is_replica() -> bool:
+        return not standing.is_master
+
+    topics = Topics(tables.topics, config, clock, len(levels), is_replica=is_replica)
+    groups = Groups(tables.groups, config, clock, is_replica=is_replica)
     offsets = ConsumerOffsets(tables.consumer_offsets, clock)
     sessions, locks = Sessions(), Locks(config.lock_lease_ms)
     permission = Permission(config.name, config.permission, standing)
@@ -206,7 +213,8 @@ def assemble(
         raft,
         replication,
     )
-    desk = Desk(handlers)
+    gate = RoleGate(standing, rejected=REFUSED.keys())
+    desk = Desk(handlers, gate)
     desk.refused = stats.refused
     measured = _measured(
         config, store, clock, core, watchdog=watchdog, raft=raft, replication=replication
@@ -220,7 +228,7 @@ def assemble(
         Requests(core.send, pull, desk, writer.catch_up), clients, pull, writer, topics, offsets,
         permission, MasterServices(delays, timers, checks), (StatsTicks(stats, clock), watchdog),
         stats, core.readers, watchdog, measured, raft, replication, groups,
-        core.alarms, AlarmLog(core.alarms), frozenset(handlers),
+        core.alarms, AlarmLog(core.alarms), gate, frozenset(handlers),
     )  # fmt: skip
 
 

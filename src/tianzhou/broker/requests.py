@@ -25,6 +25,8 @@ _SENDS: Final = (
     RequestCode.SEND_BATCH_MESSAGE,
 )
 _PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+FAST_PATH: Final = frozenset((*_SENDS, *_PULLS))
+"""Requests that never reach the router."""
 
 
 class Requests:

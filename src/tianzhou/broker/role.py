@@ -12,6 +12,8 @@ from tianzhou.net.exchange import Refused
 from tianzhou.wire._generated_codes import ResponseCode
 
 MASTER_ID: Final = 0
+MASTER_ADDRESS: Final = "masterAddr"
+"""Header field of a response that names the broker to ask instead."""
 
 
 class Role(enum.Enum):
@@ -35,6 +37,8 @@ class Standing:
         """Counts the masters of a group; who has the highest is right."""
         self.master_address = ""
         """Where the master serves clients, as far as a slave knows."""
+        self.master_name = ""
+        """The name of the leader within its Raft group; empty in a group without Raft."""
         self.reads_refused = False
         """A slave that is only there to hold copies."""
         self.changed: list[Callable[[], None]] = []
@@ -49,7 +53,7 @@ class Standing:
         assert epoch >= self.epoch, f"epoch {epoch} comes before {self.epoch}"
         self.role, self.broker_id, self.epoch = role, broker_id, epoch
         if role is Role.MASTER:
-            self.master_address = ""
+            self.master_address = self.master_name = ""
         for tell in self.changed:
             tell()
 
@@ -61,10 +65,22 @@ class Standing:
             )
 
     def check_write(self) -> None:
+        self.check_master("sends")
+
+    def check_master(self, what: str) -> None:
+        """Raise Refused, with the address to ask, unless this broker is the master."""
         if not self.is_master:
-            where = f"the master is {self.master_address}" if self.master_address else "no master"
+            address = self.master_address
             raise Refused(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
-                f"broker {self._name} with id {self.broker_id} is a slave and takes no messages; "
-                f"{where}",
+                f"broker {self._name} with id {self.broker_id} is a replica and does not execute "
+                f"{what}; nothing was stored or changed; {self._where()}",
+                {MASTER_ADDRESS: address} if address else {},
             )
+
+    def _where(self) -> str:
+        if not self.master_address:
+            return "no master is known at the moment; try again when one is elected or promoted"
+        if self.master_name:
+            return f"ask the leader {self.master_name} at {self.master_address}"
+        return f"ask the master at {self.master_address}"

@@ -86,4 +86,4 @@ def _remarked(template: bytes, remark: str) -> bytes:
 
 
 def refusal(header: Header, refused: Refused) -> bytes:
-    return encode_reply(header, Reply(refused.code, remark=refused.remark))
+    return encode_reply(header, Reply(refused.code, refused.ext, remark=refused.remark))

@@ -32,9 +32,17 @@ class Topics:
     """Owner: the broker loop. Every change is saved before it is told to anybody."""
 
     def __init__(
-        self, table: Table[TopicConfigTable], config: BrokerConfig, clock: Clock, delay_levels: int
+        self,
+        table: Table[TopicConfigTable],
+        config: BrokerConfig,
+        clock: Clock,
+        delay_levels: int,
+        *,
+        is_replica: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_replica` says whether only another broker may create topics at the moment."""
         self._table = table
+        self._is_replica = is_replica
         self._config = config
         self._clock = clock
         stored = table.load()
@@ -132,17 +140,20 @@ class Topics:
         return self.ensure(name, queues=queues, perm=model.perm & ~PERM_INHERIT)
 
     def ensure(self, name: str, *, queues: int, perm: int = READ_WRITE) -> TopicConfig:
-        """The topic as it is, or made now."""
+        """The topic as it is, or created now. A replica creates nothing."""
         found = self._topics.get(name)
         if found is None:
             found = TopicConfig(
                 topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
             )
-            self.put(found)
+            if not self._is_replica():
+                self.put(found)
         return found
 
     def ensure_all(self, queues_of: dict[str, int]) -> None:
         """The same for several, with one write to the disk. Those without queues are left out."""
+        if self._is_replica():
+            return
         self.put(
             *(
                 TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count)

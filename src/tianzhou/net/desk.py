@@ -6,7 +6,7 @@ trace, other connections go on. Requests of the hot path do not come here.
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.net.exchange import Handler, Refused, Reply, Request
@@ -22,9 +22,32 @@ REMARK_CHARS_MAX: Final = 4096
 """An exception's text goes into a header; it must not fill it."""
 
 
+class Gate(Protocol):
+    """Decides where a request may be executed, and when its response may leave."""
+
+    def check(self, request: Request) -> None:
+        """Raise Refused if this server must not execute the request."""
+        ...
+
+    def holds(self, request: Request, reply: Reply) -> bool:
+        """Whether the gate keeps a successful reply and sends it later, or another one."""
+        ...
+
+
+class _OpenGate:
+    """Lets everything pass."""
+
+    def check(self, request: Request) -> None:
+        pass
+
+    def holds(self, request: Request, reply: Reply) -> bool:
+        return False
+
+
 class Desk:
-    def __init__(self, handlers: Mapping[int, Handler]) -> None:
+    def __init__(self, handlers: Mapping[int, Handler], gate: Gate | None = None) -> None:
         self._handlers = handlers
+        self._gate = gate or _OpenGate()
         self.refused: Callable[[int], None] = lambda _code: None
         """Told the code of every answer that is an error."""
         self.failed_count = 0
@@ -41,9 +64,13 @@ class Desk:
 
     def request(self, request: Request) -> None:
         reply = self._reply(request)
-        if reply is not None and reply.code != ResponseCode.SUCCESS:
+        if reply is None:
+            return
+        if reply.code != ResponseCode.SUCCESS:
             self.refused(reply.code)
-        if reply is not None and not request.header.is_oneway:
+        elif self._gate.holds(request, reply):
+            return
+        if not request.header.is_oneway:
             request.peer.send(encode_reply(request.header, reply))
 
     def _reply(self, request: Request) -> Reply | None:
@@ -55,9 +82,10 @@ class Desk:
                 remark=f" request type {code} not supported",
             )
         try:
+            self._gate.check(request)
             return handler(request)
         except Refused as refused:
-            return Reply(refused.code, remark=refused.remark)
+            return Reply(refused.code, refused.ext, remark=refused.remark)
         except TianzhouError as error:
             return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error)[:REMARK_CHARS_MAX])
         except Exception as error:

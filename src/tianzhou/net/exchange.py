@@ -77,10 +77,12 @@ class Reply:
 class Refused(TianzhouError):
     """The request can't be served; the peer is told the code and the reason."""
 
-    def __init__(self, code: int, remark: str) -> None:
+    def __init__(self, code: int, remark: str, ext: dict[str, str] | None = None) -> None:
+        """`ext` are header fields of the response, for clients that can act on them."""
         super().__init__(f"{remark} (code {code})")
         self.code = code
         self.remark = remark
+        self.ext = ext or {}
 
 
 Handler = Callable[[Request], Reply | None]

@@ -94,3 +94,11 @@ def test_a_table_that_contradicts_itself_is_refused(checkout: Path) -> None:
     done = run(checkout)
     assert done.returncode != 0
     assert "request code 10 occurs twice" in done.stderr
+
+
+def test_generator_rejects_a_broker_request_without_an_effect(checkout: Path) -> None:
+    path = checkout / "spec" / "requests.toml"
+    path.write_text(path.read_text().replace(', effect = "tables"', "", 1))
+    done = run(checkout)
+    assert done.returncode != 0
+    assert "a request that a broker serves must have one of none, session" in done.stderr

@@ -267,7 +267,8 @@ def _ask(address: str, action: str, member: str, where: str) -> None:
     with BlockingPeer(address, timeout_s=ASK_S) as peer:
         answer, _ = peer.call(RequestCode.CHANGE_RAFT, ext)
     if answer.code != 0:
-        kind = _NotYet if answer.code == ResponseCode.SYSTEM_BUSY else TianzhouError
+        passing = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
+        kind = _NotYet if answer.code in passing else TianzhouError
         raise kind(f"{address} refuses: {answer.remark}")
 
 

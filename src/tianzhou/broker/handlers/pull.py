@@ -168,7 +168,7 @@ class Pull:
     ) -> None:
         self._stats.refused(refused.code)
         header = Header(code=0, opaque=opaque, serialise_type=serialise_type)
-        peer.send(encode_reply(header, Reply(refused.code, remark=refused.remark)))
+        peer.send(encode_reply(header, Reply(refused.code, refused.ext, remark=refused.remark)))
 
     # Checks, in RocketMQ's order
 

@@ -19,6 +19,8 @@ from tianzhou.wire.tables import decode_topic_list
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group in whose name tools read; every broker has it."""
+MASTER_ADDRESS: Final = "masterAddr"
+"""Header field of a response that names the broker to ask instead."""
 _SUBSCRIPTION: Final = 4
 """The pull brings its own subscription."""
 
@@ -82,9 +84,18 @@ class AdminCalls:
     async def ask(
         self, address: str, code: int, fields: ExtFields | None = None, body: bytes = b""
     ) -> tuple[Header, bytes]:
-        """The answer, if it is a success. Raises RemoteError."""
+        """The response, if it is a success. A replica that names its master is not the one to
+        execute a change: the master is asked instead, once. Raises RemoteError."""
         ext = fields.to_ext() if fields is not None else {}
-        return await self.cluster.call_ok(address, code, ext, body)
+        cluster = self.cluster
+        timeout_s = cluster.options.call_timeout_s
+        header, answer = await cluster.call(address, code, ext, body, timeout_s=timeout_s)
+        master = header.ext.get(MASTER_ADDRESS)
+        if header.code == ResponseCode.SERVICE_NOT_AVAILABLE and master and master != address:
+            return await cluster.call_ok(master, code, ext, body)
+        if header.code != ResponseCode.SUCCESS:
+            raise remote_error(address, header.code, header.remark)
+        return header, answer
 
     async def ask_each(
         self,

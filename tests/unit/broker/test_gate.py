@@ -1,0 +1,197 @@
+"""Only a master executes requests that change anything; every other member says who to ask."""
+
+import pytest
+
+from tianzhou.broker.gate import MASTER_ONLY, OnCommitted
+from tianzhou.broker.handlers.refusals import REFUSED
+from tianzhou.broker.requests import FAST_PATH
+from tianzhou.broker.role import MASTER_ADDRESS, Role
+from tianzhou.broker.taking_over import end_as_master
+from tianzhou.record.ids import decode_offset_id
+from tianzhou.replication.durability import Outcome
+from tianzhou.testing.changing_requests import EXAMPLES, GROUP, TOPIC, Example, Known
+from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
+from tianzhou.wire import fastjson
+from tianzhou.wire._generated_codes import SERVED_BY_BROKER, RequestCode, ResponseCode
+from tianzhou.wire._generated_effects import BROKER_EFFECTS, Effect
+from tianzhou.wire.header import Header
+from tianzhou.wire.heartbeat import ConsumerData, HeartbeatData
+
+MASTER = "10.0.0.9:10911"
+RAFT_ONLY = {RequestCode.CHANGE_RAFT}
+"""Not a request for a broker without a Raft group; tests/replication sends it to one."""
+CHANGING = sorted(
+    code for code, effect in BROKER_EFFECTS.items() if effect in MASTER_ONLY and code not in REFUSED
+)
+
+
+@pytest.fixture
+def broker() -> SmallBroker:
+    return SmallBroker()
+
+
+@pytest.fixture
+def known(broker: SmallBroker) -> Known:
+    stored = broker.send(TOPIC)
+    broker.ask(RequestCode.HEART_BEAT, {}, heartbeat(GROUP))
+    broker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit(GROUP, 1))
+    half = broker.send(TOPIC, named={"TRAN_MSG": "true", "PGROUP": "producers"}, sys_flag=4)
+    deliver_ms = broker.clock.now_ms() + 60_000
+    timed = broker.send(TOPIC, named={"TIMER_DELIVER_MS": str(deliver_ms)})
+    broker.tick()
+    broker.save_offsets()
+    half_id = half.ext["msgId"]
+    return Known(
+        broker.config.name,
+        record_at=decode_offset_id(stored.ext["msgId"]).physical_offset,
+        half_at=decode_offset_id(half_id).physical_offset,
+        half_id=half_id,
+        recall_handle=timed.ext["recallHandle"],
+    )
+
+
+def heartbeat(*groups: str) -> bytes:
+    told = HeartbeatData(
+        client_id="c", consumer_data_set=tuple(ConsumerData(group_name=name) for name in groups)
+    )
+    return fastjson.encode(told)
+
+
+def commit(group: str, offset: int) -> dict[str, str]:
+    return {
+        "consumerGroup": group, "topic": TOPIC, "queueId": "0", "commitOffset": str(offset),
+    }  # fmt: skip
+
+
+def demote(broker: SmallBroker) -> None:
+    end_as_master(broker.parts, broker.store)
+    broker.standing.take(Role.SLAVE, 1, 1)
+    broker.standing.master_address = MASTER
+
+
+def ask(broker: SmallBroker, code: RequestCode, example: Example) -> Header:
+    peer = RecordingPeer()
+    answer = broker.ask(code, example.ext, example.body, peer=peer)
+    if answer is None:
+        broker.flush()
+        (answer,) = peer.answers()
+    return answer
+
+
+def state(broker: SmallBroker) -> object:
+    parts = broker.parts
+    return (
+        len(broker.disk.calls), broker.store.log.end, fastjson.encode(parts.topics.table()),
+        fastjson.encode(parts.groups.table()), fastjson.encode(parts.offsets.table()),
+    )  # fmt: skip
+
+
+def test_every_request_a_broker_serves_has_an_effect(broker: SmallBroker) -> None:
+    assert BROKER_EFFECTS.keys() == SERVED_BY_BROKER
+    assert broker.parts.codes | FAST_PATH == BROKER_EFFECTS.keys()
+
+
+def test_every_request_that_changes_shared_state_has_an_example() -> None:
+    assert EXAMPLES.keys() == set(CHANGING)
+
+
+def test_master_executes_every_example(broker: SmallBroker, known: Known) -> None:
+    """Otherwise a replica that rejects them would prove nothing."""
+    for code, example in EXAMPLES.items():
+        if code in RAFT_ONLY:
+            continue
+        before = state(broker)
+        answer = ask(broker, code, example(known))
+        is_reply = code in (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
+        # A reply to a requester that left is stored, and its sender hears that nobody got it.
+        expected = ResponseCode.SYSTEM_ERROR if is_reply else ResponseCode.SUCCESS
+        assert answer.code == expected, (code.name, answer.remark)
+        in_memory = BROKER_EFFECTS[code] is Effect.LOCKS
+        nothing_due = code in (
+            RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.RESUME_CHECK_HALF_MESSAGE
+        )  # fmt: skip
+        assert in_memory or nothing_due or state(broker) != before, code.name
+
+
+@pytest.mark.parametrize("code", CHANGING, ids=lambda code: RequestCode(code).name)
+def test_replica_rejects_request_that_changes_shared_state(
+    broker: SmallBroker, known: Known, code: RequestCode
+) -> None:
+    demote(broker)
+    before = state(broker)
+    answer = ask(broker, code, EXAMPLES[code](known))
+    broker.flush()
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE, answer.remark
+    assert MASTER in (answer.remark or "")
+    assert answer.ext.get(MASTER_ADDRESS) == MASTER
+    assert state(broker) == before
+
+
+def test_replica_names_no_address_when_it_knows_no_master(
+    broker: SmallBroker, known: Known
+) -> None:
+    demote(broker)
+    broker.standing.master_address = ""
+    code = RequestCode.DELETE_TOPIC_IN_BROKER
+    answer = ask(broker, code, EXAMPLES[code](known))
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "no master is known" in (answer.remark or "")
+    assert MASTER_ADDRESS not in answer.ext
+
+
+@pytest.mark.usefixtures("known")
+def test_replica_creates_no_group_or_topic_for_clients(broker: SmallBroker) -> None:
+    demote(broker)
+    before = state(broker)
+    peer = RecordingPeer()
+    answer = broker.ask(RequestCode.HEART_BEAT, {}, heartbeat("fresh"), peer=peer)
+    assert answer is not None
+    assert answer.code == 0
+    assert "fresh" in broker.parts.clients.sessions.consumers, "its consumer is served all the same"
+    pull = {
+        "consumerGroup": "fresher", "topic": TOPIC, "queueId": "0", "queueOffset": "0",
+        "maxMsgNums": "1", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+        "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+    }  # fmt: skip
+    found = broker.ask(RequestCode.PULL_MESSAGE, pull)
+    assert found is not None
+    assert found.code == 0
+    broker.flush()
+    assert state(broker) == before
+
+
+@pytest.mark.usefixtures("known")
+def test_replica_accepts_the_offset_of_an_unknown_group(broker: SmallBroker) -> None:
+    demote(broker)
+    groups = fastjson.encode(broker.parts.groups.table())
+    answer = broker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit("fresh", 1))
+    assert answer is not None
+    assert answer.code == 0
+    assert broker.parts.offsets.get("fresh", TOPIC, 0) == 1
+    assert fastjson.encode(broker.parts.groups.table()) == groups
+
+
+def test_table_change_in_a_raft_group_is_answered_when_it_is_committed(
+    broker: SmallBroker, known: Known
+) -> None:
+    waiting: list[OnCommitted] = []
+    broker.parts.gate.commit = waiting.append
+    peer = RecordingPeer()
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC
+    example = EXAMPLES[code](known)
+    assert broker.ask(code, example.ext, example.body, peer=peer) is None
+    (committed,) = waiting
+    committed(Outcome.DURABLE)
+    (answer,) = peer.answers()
+    assert answer.code == 0
+
+
+@pytest.mark.parametrize("outcome", [Outcome.NO_QUORUM, Outcome.NOT_MASTER])
+def test_table_change_that_may_not_be_committed_is_not_answered_with_success(
+    broker: SmallBroker, known: Known, outcome: Outcome
+) -> None:
+    broker.parts.gate.commit = lambda committed: committed(outcome)
+    code = RequestCode.DELETE_SUBSCRIPTIONGROUP
+    answer = ask(broker, code, EXAMPLES[code](known))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "unknown" in (answer.remark or "")
