@@ -81,7 +81,7 @@ def send(nameserver: str, count: int) -> None:
 
 
 def test_a_rocketmq_slave_follows_our_master(version: str, nameserver: str, tmp_path: Path) -> None:
-    master = Ours(tmp_path / "master", nameserver)
+    master = Ours(tmp_path / "master", nameserver, ha_plain_peers=HOST)
     try:
         with java_servers.broker(
             version, tmp_path / "slave", namesrvAddr=nameserver, brokerId="1", brokerRole="SLAVE"
@@ -108,7 +108,9 @@ def test_a_rocketmq_slave_follows_our_master(version: str, nameserver: str, tmp_
 
 def test_our_slave_follows_a_rocketmq_master(version: str, tmp_path: Path) -> None:
     with java_servers.rocketmq(version, tmp_path / "java") as nameserver:
-        slave = Ours(tmp_path / "slave", nameserver, brokerId="1", brokerRole="SLAVE")
+        slave = Ours(
+            tmp_path / "slave", nameserver, brokerId="1", brokerRole="SLAVE", ha_plain_peers=HOST
+        )
         try:
             send(nameserver, SENT)
             java_log = tmp_path / "java/store/commitlog"

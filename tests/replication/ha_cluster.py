@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tianzhou.admin.commands.replication import look_at
 from tianzhou.client.sync import Admin, Producer, PullConsumer
 from tianzhou.record.message import Message
 from tianzhou.testing.chaos.processes import HOST, SMALL_FILES, TIANZHOU, Server, spare_ports
@@ -156,3 +157,9 @@ def until(condition: Callable[[], bool], what: str, *, wait_s: float = WAIT_S) -
 def until_equal(one: Node, other: Node) -> None:
     """Until both logs have the same bytes."""
     until(lambda: one.log_bytes() == other.log_bytes(), "the logs are equal")
+
+
+def in_sync(address: str) -> int:
+    """How many slaves the master at this address counts as copies."""
+    look = look_at(address)
+    return 0 if look is None else sum(slave.is_in_sync for slave in look.slaves)

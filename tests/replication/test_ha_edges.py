@@ -4,10 +4,11 @@ import random
 import socket
 from pathlib import Path
 
-from ha_cluster import Group, Node, until, until_equal
+from ha_cluster import GROUP, Group, Node, until, until_equal
 
 from tianzhou.admin.commands.replication import look_at
 from tianzhou.net.blocking import BlockingPeer
+from tianzhou.replication.ha_frames import Hello, encode_words
 from tianzhou.wire._generated_codes import RequestCode
 
 
@@ -45,27 +46,32 @@ def test_s32_strangers_at_the_ha_port_do_no_harm(tmp_path: Path) -> None:
         for _ in range(40):
             with socket.create_connection(("127.0.0.1", master.port + 1), 5) as stranger:
                 stranger.sendall(bytes(dice.choices(range(256), k=dice.randrange(1, 300))))
-        liar = socket.create_connection(("127.0.0.1", master.port + 1), 5)
-        with liar:
-            liar.sendall((0).to_bytes(8, "big"))
+        with socket.create_connection(("127.0.0.1", master.port + 1), 5) as plain:
+            plain.sendall((0).to_bytes(8, "big"))
+            plain.settimeout(10)
+            assert read_end(plain) == b"", "the log is not for peers that do not greet"
+        hello = Hello(cluster="DefaultCluster", name=GROUP, id=7, end=0)
+        with socket.create_connection(("127.0.0.1", master.port + 1), 5) as liar:
+            liar.sendall(encode_words(hello) + (0).to_bytes(8, "big"))
             group.send(50)
             liar.sendall((1 << 40).to_bytes(8, "big"))  # more than was ever sent
             liar.settimeout(10)
-            assert ends(liar)
+            assert read_end(liar)
         until_equal(master, slave)
         look = look_at(master.address)
         assert look is not None
         assert [one.broker_id for one in look.slaves] == [1]
 
 
-def ends(connection: socket.socket) -> bool:
-    """Whether the other side closes."""
+def read_end(connection: socket.socket) -> bytes:
+    """What comes until the other side closes."""
+    got = b""
     try:
-        while connection.recv(65536):
-            pass
+        while data := connection.recv(65536):
+            got += data
     except ConnectionResetError:
         pass
-    return True
+    return got
 
 
 def test_s32_only_who_knows_the_secret_follows(tmp_path: Path) -> None:

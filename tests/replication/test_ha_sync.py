@@ -4,7 +4,16 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ha_cluster import GROUP, TOPIC, Group, cluster_rows, promote, until, until_equal
+from ha_cluster import (
+    GROUP,
+    TOPIC,
+    Group,
+    cluster_rows,
+    in_sync,
+    promote,
+    until,
+    until_equal,
+)
 
 from tianzhou.admin.commands.replication import look_at
 from tianzhou.client.sync import Producer, PullConsumer
@@ -123,8 +132,3 @@ def test_a_promoted_slave_waits_for_copies_as_its_master_did(tmp_path: Path) -> 
         until(lambda: in_sync(slave.address) == 1, "the old master follows")
         assert set(statuses(group, 20)) == {"SEND_OK"}
         until_equal(slave, master)
-
-
-def in_sync(address: str) -> int:
-    look = look_at(address)
-    return 0 if look is None else sum(slave.is_in_sync for slave in look.slaves)

@@ -83,6 +83,8 @@ class MasterSlave:
         self._away_bytes = int(memory * settings.memory_ratio)
         self._back_bytes = int(memory * max(0.0, settings.memory_ratio - BACK_RATIO))
         self._ha_target = settings.ha_master_address
+        self._master_greets = False
+        """A NameServer knows the master as a broker of ours."""
         self.ha_address = ""
         self.ask_nameservers: Callable[[], None] = lambda: None
         """Register now: the answer tells who the master is."""
@@ -205,10 +207,11 @@ class MasterSlave:
 
     # What others say
 
-    def heard(self, master_address: str, ha_address: str) -> None:
-        """A name server says where the master of this group is."""
+    def heard(self, master_address: str, ha_address: str, *, greets: bool = False) -> None:
+        """A NameServer says where the master of this group is, and whether it is one of ours."""
         if self.standing.is_master or not master_address:
             return
+        self._master_greets = greets
         if self._host is not None and master_address == self._host.address:
             return  # it still takes us for the master that we were
         if self._sync is not None and master_address != self.standing.master_address:
@@ -290,7 +293,7 @@ class MasterSlave:
         self.slave = HaSlave(
             self._store, self,
             SlaveSettings(
-                settings.ha_secret, settings.admits_plain, settings.ha_heartbeat_ms / 1000,
+                settings.ha_secret, settings.ha_heartbeat_ms / 1000,
                 settings.ha_silence_ms / 1000, settings.ha_retry_ms / 1000,
             ),
             self._clock.monotonic_s,
@@ -354,6 +357,18 @@ class MasterSlave:
     def master_address(self) -> str:
         return self._ha_target
 
+    def why_not_plain(self, host: str) -> str:
+        settings = self.settings
+        if settings.ha_secret:
+            return "with ha_secret every master must prove that it knows it"
+        if not settings.plain_peers.admits(host):
+            return f"{host} is not listed in ha_plain_peers as a RocketMQ broker"
+        if self._state.marks:
+            return "this log has a history of epochs, which a RocketMQ broker cannot continue"
+        if self._master_greets:
+            return "the master registered as one that greets"
+        return ""
+
     def hello(self) -> Hello:
         assert self._host is not None
         end = self._store.log.end
@@ -393,7 +408,8 @@ class MasterSlave:
             confirm_at_once=self._waits,
             confirm_flushed=self._host.durability.flush_waits and self._waits, copies=self._copies,
             secret=settings.ha_secret,
-            admits_plain=settings.admits_plain, plain_frame_bytes=settings.ha_frame_bytes,
+            plain_peers=settings.plain_peers, plain_copies=settings.ha_plain_copies,
+            plain_frame_bytes=settings.ha_frame_bytes,
             frame_bytes=FRAME_BYTES, heartbeat_s=settings.ha_heartbeat_ms / 1000,
             silence_s=settings.ha_silence_ms / 1000,
         )  # fmt: skip

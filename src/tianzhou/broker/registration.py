@@ -18,7 +18,7 @@ from tianzhou.net.link import Link
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.header import Header
-from tianzhou.wire.registration import ADDRESS_BY_DIAL, EPOCH, FREE_ID
+from tianzhou.wire.registration import ADDRESS_BY_DIAL, EPOCH, FREE_ID, MASTER_GREETS
 from tianzhou.wire.signing import Credentials
 from tianzhou.wire.tables import RegisterBrokerBody, TopicConfigTable
 
@@ -145,7 +145,10 @@ class Registration:
             return
         if self._standing.is_master and ext.get(EPOCH, "").isdecimal():
             self._group.outdated(int(ext[EPOCH]), int(ext.get(FREE_ID, "1")))
-        self._group.heard(ext.get("masterAddr", ""), ext.get("haServerAddr", ""))
+        self._group.heard(
+            ext.get("masterAddr", ""), ext.get("haServerAddr", ""),
+            greets=ext.get(MASTER_GREETS) == "true",
+        )  # fmt: skip
 
     def _identity(self) -> dict[str, str]:
         return {

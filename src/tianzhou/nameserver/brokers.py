@@ -29,6 +29,8 @@ class Registration:
     """Whether the lowest slave stands in for the master. None: the broker is too old to say."""
     zone: str | None = None
     data_version: DataVersion = DataVersion()
+    greets: bool = False
+    """A broker of ours: it names its epoch, and greets its slaves."""
     topics: tuple[TopicConfig, ...] = ()
 
 
@@ -44,6 +46,7 @@ class Member:
     heard_s: float
     link: object
     """The connection it registered through; only its identity is used."""
+    greets: bool = False
 
     def address_for(self, dialled: str | None) -> str:
         """Its address for a client that reached us through this end of its connection."""

@@ -25,6 +25,7 @@ from tianzhou.wire.registration import (
     ADDRESS_BY_DIAL,
     EPOCH,
     FREE_ID,
+    MASTER_GREETS,
     checksum,
     decode_registration,
 )
@@ -54,10 +55,9 @@ def register_broker(state: State, request: Request) -> Reply:
     if verdict is not Verdict.AGAIN:
         event = "broker.registered" if verdict is Verdict.FIRST else "broker.outdated"
         state.note(event, _facts(wanted.broker_name, wanted.address, request))
-    answer = RegisterBrokerResponse()
+    ext: dict[str, str] = {}
     if verdict is not Verdict.OUTDATED and wanted.broker_id != MASTER_ID:
-        answer = _where_master_is(state, request, wanted.broker_name)
-    ext = answer.to_ext()
+        ext = _where_master_is(state, request, wanted.broker_name)
     if verdict is Verdict.OUTDATED and EPOCH in request.header.ext:
         ext = _who_came_later(state, request, wanted.broker_name)
     orders = state.kv.namespace(ORDER_TOPIC_CONFIG)
@@ -91,18 +91,21 @@ def _registration(
         acting_master=header.enable_acting_master,
         zone=checked_name(header.zone_name, "zone") if header.zone_name else None,
         data_version=table.data_version,
+        greets=EPOCH in request.header.ext,
         topics=sound_topics(table.topic_config_table, also=names),
     )
 
 
-def _where_master_is(state: State, request: Request, broker_name: str) -> RegisterBrokerResponse:
+def _where_master_is(state: State, request: Request, broker_name: str) -> dict[str, str]:
+    """For a slave: the addresses of its master, and whether that is a broker of ours."""
     master = state.routes.master_of(broker_name)
     if master is None:
-        return RegisterBrokerResponse()
-    return RegisterBrokerResponse(
+        return {}
+    answer = RegisterBrokerResponse(
         ha_server_addr=master.ha_address_for(request.peer.local),
         master_addr=master.address_for(request.peer.local),
     )
+    return answer.to_ext() | ({MASTER_GREETS: "true"} if master.greets else {})
 
 
 def _who_came_later(state: State, request: Request, broker_name: str) -> dict[str, str]:
@@ -112,7 +115,7 @@ def _who_came_later(state: State, request: Request, broker_name: str) -> dict[st
         return {}
     taken = state.routes.addresses_of(broker_name)
     free_id = next(number for number in count(1) if number not in taken)
-    return _where_master_is(state, request, broker_name).to_ext() | {
+    return _where_master_is(state, request, broker_name) | {
         EPOCH: str(master.data_version.state_version),
         FREE_ID: str(free_id),
     }

@@ -187,6 +187,7 @@ class RouteTable:
             timeout_s=wanted.timeout_s,
             heard_s=now_s,
             link=link,
+            greets=wanted.greets,
         )
         self._of_link.setdefault(link, set()).add((group.name, wanted.broker_id))
 

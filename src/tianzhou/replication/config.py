@@ -4,6 +4,7 @@ import enum
 from dataclasses import dataclass
 
 from tianzhou.base.settings import setting
+from tianzhou.replication.ha_plain import PlainPeers, checked_plain_peers
 
 
 class BrokerRole(enum.Enum):
@@ -71,9 +72,15 @@ class ReplicationConfig:
         False, alias="syncFromLastFile",
         help="An empty slave begins with the master's last file, as in RocketMQ, not its oldest.",
     )  # fmt: skip
-    ha_plain_peers: bool = setting(
-        True,
-        help="Admit peers that do not say who they are: RocketMQ's. Never with ha_secret.",
+    ha_plain_peers: str = setting(
+        "", read=checked_plain_peers,
+        help="RocketMQ brokers of this group, as IP addresses or networks separated by commas: "
+        "only these may follow, or be followed, without a greeting. Never with ha_secret.",
+    )  # fmt: skip
+    ha_plain_copies: bool = setting(
+        False,
+        help="SYNC_MASTER: count confirmations of RocketMQ slaves as copies, although these "
+        "cannot prove that they hold the same log.",
     )  # fmt: skip
     ha_secret: str = setting(
         "", help="Master and slaves prove to each other that they know this. Empty: no proof."
@@ -100,5 +107,5 @@ class ReplicationConfig:
         return self.in_sync_replicas if self.role is BrokerRole.SYNC_MASTER else 1
 
     @property
-    def admits_plain(self) -> bool:
-        return self.ha_plain_peers and not self.ha_secret
+    def plain_peers(self) -> PlainPeers:
+        return PlainPeers() if self.ha_secret else PlainPeers.read(self.ha_plain_peers)

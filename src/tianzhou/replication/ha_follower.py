@@ -10,7 +10,7 @@ Log bytes come out in the order of the log; the driver appends them and tells ho
 
 import enum
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.replication.errors import PeerRefused, PeerSilent, Superseded
@@ -21,6 +21,7 @@ from tianzhou.replication.ha_frames import (
     SPOKEN,
     SPOKEN_BYTES_MAX,
     Hello,
+    Piece,
     Proof,
     Welcome,
     decode_spoken,
@@ -43,13 +44,6 @@ ALLOWED: Final[Mapping[State, frozenset[State]]] = {
     State.AGREED: frozenset({State.STREAMING}),
     State.STREAMING: frozenset(),
 }
-
-
-class Piece(NamedTuple):
-    """Bytes of the master's log."""
-
-    offset: PhysicalOffset
-    data: bytes
 
 
 class SlaveSession:

@@ -14,10 +14,11 @@ ignores. The master answers in a frame whose offset is negative, which nobody el
 """
 
 import struct
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.replication.errors import PeerRefused
 from tianzhou.replication.ha_epochs import Mark
 
@@ -37,6 +38,13 @@ FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
 """RocketMQ's slaves have a buffer of this size."""
 
 assert _HEAD.size == WORD
+
+
+class Piece(NamedTuple):
+    """Bytes of the master's log."""
+
+    offset: PhysicalOffset
+    data: bytes
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,8 +13,9 @@ import msgspec
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.net.server import bind
 from tianzhou.replication.durability import Outcome
-from tianzhou.replication.errors import PeerRefused, Superseded
+from tianzhou.replication.errors import PeerRefused, PeerSilent, Superseded
 from tianzhou.replication.ha_frames import Welcome, encode_spoken
+from tianzhou.replication.ha_places import SLAVES_MAX, WAITING_S, Places
 from tianzhou.replication.ha_session import MasterFacts, MasterSession
 from tianzhou.replication.ha_state import extent_of, log_bytes, matches
 from tianzhou.store.store import MessageStore
@@ -22,8 +23,6 @@ from tianzhou.wire.replication_bodies import LostSlave, SlaveLook
 
 log: Final = logging.getLogger("tianzhou.replication")
 
-SLAVES_MAX: Final = 64
-"""Connections at once. A group has a few slaves; more are strangers."""
 LAZY_BYTES: Final = 64 * 1024
 LAZY_S: Final = 0.005
 """When no answer waits for slaves, the log is sent in pieces of this size or after this time:
@@ -69,6 +68,7 @@ class HaMaster:
         self.needed = 1
         """How many slaves must confirm."""
         self.connections: set[_Connection] = set()
+        self.places: Places[_Connection] = Places()
         self.on_confirmed: Callable[[], None] = lambda: None
         """Told when `replicated` may have moved."""
         self.on_superseded: Callable[[int], None] = lambda _epoch: None
@@ -121,7 +121,7 @@ class HaMaster:
 
     def _is_near(self, one: "_Connection") -> bool:
         session = one.session
-        if session is None or not session.is_streaming:
+        if session is None or not session.counts:
             return False
         return self._store.log.end - session.acked < self._behind_bytes_max
 
@@ -196,6 +196,8 @@ class HaMaster:
         now_s = self._monotonic_s()
         if not self._ends or self._ends[-1][1] != self._store.log.end:
             self._ends.append((now_s, self._store.log.end))
+        for connection in self.places.late(now_s):
+            connection.refuse(PeerSilent(f"it did not begin to follow within {WAITING_S:.0f} s"))
         for connection in tuple(self.connections):
             connection.tick(now_s)
 
@@ -203,8 +205,12 @@ class HaMaster:
         """A slave is back before we noticed that it was gone. It is one copy, not two."""
         for other in tuple(self.connections):
             if other is not newest and other.slave and other.slave == newest.slave:
-                self.connections.discard(other)
+                self.forget(other)
                 other.drop()
+
+    def forget(self, connection: "_Connection") -> None:
+        self.connections.discard(connection)
+        self.places.leave(connection)
 
     def acked(self) -> None:
         """A slave reported: see whether enough of them hold more now."""
@@ -212,7 +218,7 @@ class HaMaster:
             (
                 one.session.acked
                 for one in self.connections
-                if one.session is not None and one.session.is_streaming
+                if one.session is not None and one.session.counts
             ),
             reverse=True,
         )
@@ -221,14 +227,14 @@ class HaMaster:
             if self.hurries:
                 self.on_confirmed()
 
-    def session(self) -> MasterSession | None:
+    def session(self, host: str) -> MasterSession | None:
         facts = self._facts()
         if facts is None:
             return None
         store = self._store
         return MasterSession(
             facts, lambda: extent_of(store), lambda probe: matches(store, probe),
-            nonce=secrets.token_hex(16), now_s=self._monotonic_s(),
+            host=host, nonce=secrets.token_hex(16), now_s=self._monotonic_s(),
         )  # fmt: skip
 
     def read(self, offset: PhysicalOffset, size: int) -> bytes:
@@ -242,12 +248,13 @@ class HaMaster:
 
 
 class _Connection(asyncio.Protocol):
-    """One slave, or whoever came to the port."""
+    """One slave, or any peer that connected to the port."""
 
     def __init__(self, master: HaMaster) -> None:
         self._master = master
         self._transport: asyncio.Transport | None = None
         self._is_paused = False
+        self._is_slave = False
         self.session: MasterSession | None = None
         self.remote = ""
 
@@ -261,10 +268,12 @@ class _Connection(asyncio.Protocol):
         made = self._transport = cast("asyncio.Transport", transport)
         peer = made.get_extra_info("peername") or ("", 0)
         self.remote = f"{peer[0]}:{peer[1]}"
-        self.session = self._master.session()
-        if self.session is None or len(self._master.connections) >= SLAVES_MAX:
+        self.session = self._master.session(peer[0])
+        if self.session is None:
             made.abort()
             return
+        for late in self._master.places.wait(self, peer[0], self._master.now_s):
+            late.refuse(PeerSilent("too many others wait to become slaves"))
         made.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         sock = made.get_extra_info("socket")
         if sock is not None:
@@ -281,11 +290,17 @@ class _Connection(asyncio.Protocol):
             if answer:
                 transport.write(answer)
         except PeerRefused as error:
-            self._refuse(error)
+            self.refuse(error)
             return
         if session.is_streaming and not was_streaming:
-            self._note("slave.streaming", start=int(session.sent))
             self._master.forget_earlier(self)
+            try:
+                self._master.places.stream(self)
+            except PeerRefused as error:
+                self.refuse(error)
+                return
+            self._is_slave = True
+            self._note("slave.streaming", start=int(session.sent))
         if session.is_streaming and (not was_streaming or session.acked > acked):
             self._master.acked()
         self.pump()
@@ -299,7 +314,7 @@ class _Connection(asyncio.Protocol):
                 data = self._master.read(*wanted)
                 transport.write(session.frame(data, self._master.now_s))
         except PeerRefused as error:
-            self._refuse(error)
+            self.refuse(error)
 
     def tick(self, now_s: float) -> None:
         session, transport = self.session, self._transport
@@ -310,12 +325,15 @@ class _Connection(asyncio.Protocol):
             if heartbeat:
                 transport.write(heartbeat)
         except PeerRefused as error:
-            self._refuse(error)
+            self.refuse(error)
 
-    def _refuse(self, error: PeerRefused) -> None:
-        """Say why, to who understands it, and close."""
+    def refuse(self, error: PeerRefused) -> None:
+        """Tell a peer that greeted why, and close."""
         assert self._transport is not None
         assert self.session is not None
+        if self._transport.is_closing():
+            return
+        self._master.forget(self)
         self._master.refused_count += 1
         log.warning("slave.refused", extra={"peer": self.remote, "reason": str(error)})
         epoch = error.epoch if isinstance(error, Superseded) else 0
@@ -340,9 +358,9 @@ class _Connection(asyncio.Protocol):
         self.pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._master.connections.discard(self)
+        self._master.forget(self)
         session = self.session
-        if session is not None and session.is_streaming:
+        if session is not None and self._is_slave:
             self._note("slave.gone", acked=int(session.acked))
             if session.hello is not None:
                 address, broker_id = session.hello.address or self.remote, session.hello.id

@@ -1,6 +1,6 @@
 """The master's side of one connection, without a socket, a clock or a file.
 
-    GREETING --report--> STREAMING           a RocketMQ slave, if such are admitted
+    GREETING --report--> STREAMING           a RocketMQ slave, if ha_plain_peers lists it
     GREETING --hello---> PROVING | READY     one of ours; with a secret it must prove itself
     PROVING  --proof---> READY
     READY    --report--> STREAMING
@@ -30,6 +30,7 @@ from tianzhou.replication.ha_frames import (
     encode_spoken,
     words_size,
 )
+from tianzhou.replication.ha_plain import PlainPeers
 
 
 class State(enum.Enum):
@@ -69,7 +70,9 @@ class MasterFacts(NamedTuple):
     confirm_flushed: bool
     copies: int
     secret: str
-    admits_plain: bool
+    plain_peers: PlainPeers
+    plain_copies: bool
+    """Confirmations of slaves that do not greet count as copies."""
     plain_frame_bytes: int
     frame_bytes: int
     heartbeat_s: float
@@ -88,11 +91,14 @@ class MasterSession:
         extent: Callable[[], Extent],
         matches: Callable[[Probe], bool],
         *,
+        host: str,
         nonce: str,
         now_s: float,
     ) -> None:
-        """`matches` tells whether our log has these bytes; `nonce` is drawn by the caller."""
+        """`matches` tells whether our log has these bytes, `host` is the IP address of the peer,
+        and `nonce` is drawn by the caller."""
         self._facts = facts
+        self._host = host
         self._extent = extent
         self._matches = matches
         self._nonce = nonce
@@ -108,6 +114,11 @@ class MasterSession:
     @property
     def is_streaming(self) -> bool:
         return self.state is State.STREAMING
+
+    @property
+    def counts(self) -> bool:
+        """Whether its confirmations are those of a copy of this log."""
+        return self.is_streaming and (self.hello is not None or self._facts.plain_copies)
 
     # Hearing
 
@@ -193,8 +204,11 @@ class MasterSession:
     def _begin(self, offset: int) -> None:
         if self.state is State.PROVING:
             raise PeerRefused("the slave did not prove that it knows the secret")
-        if self.state is State.GREETING and not self._facts.admits_plain:
-            raise PeerRefused("a slave that does not say who it is; see ha_plain_peers")
+        if self.state is State.GREETING and not self._facts.plain_peers.admits(self._host):
+            raise PeerRefused(
+                f"the peer at {self._host} asks for the log without a greeting; if it is a "
+                "RocketMQ slave of this group, list its address in ha_plain_peers"
+            )
         extent = self._extent()
         start = offset
         if offset == 0 and self.hello is None:

@@ -1,7 +1,9 @@
 """The slave's side on a socket: it goes to the master, takes its log, and says how far it is.
 
-It tries for ever, sooner at first. A master that does not answer a greeting is greeted no more the
-next time: it may be one of RocketMQ's, which waits for a report.
+It retries until it is stopped, sooner at first. A master that does not answer the greeting is
+greeted again: it may be paused, slow or cut off. Only if the operator listed the address as that of
+a RocketMQ broker (`Follower.why_not_plain`) does the next attempt go without a greeting, and then
+the master must first send the last bytes that we hold once more.
 """
 
 import asyncio
@@ -14,8 +16,10 @@ from typing import Final, NamedTuple, Protocol, cast
 from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.replication.errors import PeerRefused
-from tianzhou.replication.ha_follower import Piece, SlaveSession
-from tianzhou.replication.ha_frames import Hello, Welcome
+from tianzhou.replication.ha_follower import SlaveSession
+from tianzhou.replication.ha_frames import Hello, Piece, Welcome
+from tianzhou.replication.ha_plain import Overlap
+from tianzhou.replication.ha_state import overlap_of
 from tianzhou.store.store import MessageStore
 
 log: Final = logging.getLogger("tianzhou.replication")
@@ -23,6 +27,8 @@ log: Final = logging.getLogger("tianzhou.replication")
 CONNECT_S: Final = 3.0
 GREET_S: Final = 3.0
 """One of our masters answers a greeting at once."""
+PROVE_S: Final = 15.0
+"""How long a master that does not greet may take to send our last bytes again."""
 LAZY_S: Final = 0.02
 """How late a report may be that nobody waits for."""
 RETRY_S_MIN: Final = 0.2
@@ -30,7 +36,6 @@ RETRY_S_MIN: Final = 0.2
 
 class SlaveSettings(NamedTuple):
     secret: str
-    admits_plain: bool
     heartbeat_s: float
     silence_s: float
     retry_s_max: float
@@ -41,6 +46,11 @@ class Follower(Protocol):
 
     def master_address(self) -> str:
         """`host:port` where the master listens for slaves; empty: nobody knows."""
+        ...
+
+    def why_not_plain(self, host: str) -> str:
+        """Why the master at this IP address may not be followed without a greeting; empty if it
+        may."""
         ...
 
     def hello(self) -> Hello: ...
@@ -137,8 +147,7 @@ class HaSlave:
         """One connection, from beginning to end."""
         host, _, port = target.rpartition(":")
         loop = asyncio.get_running_loop()
-        greets = self._greets or not self.settings.admits_plain
-        self._greets = True
+        greets, self._greets = self._greets, True
         try:
             async with asyncio.timeout(CONNECT_S):
                 _, following = await loop.create_connection(
@@ -152,7 +161,7 @@ class HaSlave:
             await following.ended
         finally:
             self.following = None
-        self._greets = not (greets and following.was_unanswered)
+        self._greets = not following.may_go_plain
         self._ended(target, following.reason)
 
     def _ended(self, target: str, reason: str) -> None:
@@ -180,23 +189,48 @@ class _Following(asyncio.Protocol):
         """The beginning of a record of which more must come."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.reason = "the master closed the connection"
-        self.was_unanswered = False
+        self.may_go_plain = False
+        """The next attempt goes without a greeting: this one was not answered, and may not be."""
+        self._host = ""
+        self._overlap: Overlap | None = None
+        """What a master that does not greet has to send again first."""
         self._later: asyncio.TimerHandle | None = None
 
     @property
     def is_streaming(self) -> bool:
-        """Whether the master knows where we are."""
-        return self.session.welcome is not None or self.session.master_end > 0
+        """Whether the master knows where we are, and has the log that we hold."""
+        if self._greets:
+            return self.session.welcome is not None
+        return self.session.master_end > 0 and self._is_proven
+
+    @property
+    def _is_proven(self) -> bool:
+        return self._overlap is None or self._overlap.is_proven
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         made = self._transport = cast("asyncio.Transport", transport)
         sock = made.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._host = (made.get_extra_info("peername") or ("",))[0]
         if self._greets:
             made.write(self.session.greeting())
         else:
+            self._begin_plain()
+
+    def _begin_plain(self) -> None:
+        """Ask a master that does not greet for the last bytes that we hold, and what follows."""
+        reason = self._slave.follower.why_not_plain(self._host)
+        if reason:
+            self.fail(reason)
+            return
+        assert self._transport is not None
+        self._overlap = overlap_of(self._store)
+        if self._overlap is None:
             self.report()
+            return
+        told = self.session.report(self._overlap.start, self._slave.monotonic_s())
+        self._transport.write(told)
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
@@ -209,6 +243,12 @@ class _Following(asyncio.Protocol):
                 self._slave.follower.agree(session.welcome)
                 self._transport.write(session.agreed())
                 self.report()
+            if pieces and not self._is_proven:
+                assert self._overlap is not None
+                pieces = self._overlap.strip(pieces)
+                if self._is_proven:
+                    log.info("master.agreed", extra={"epoch": 0, "end": self._overlap.end})
+                    self.report()
             if pieces:
                 self._append(pieces)
         except TianzhouError as error:
@@ -245,7 +285,7 @@ class _Following(asyncio.Protocol):
     def report(self) -> None:
         """Tell the master how far we are, as safely as it wants to know."""
         assert self._transport is not None
-        if self._greets and self.session.welcome is None:
+        if not self._is_proven or (self._greets and self.session.welcome is None):
             return
         end = self._store.log.end
         if self.confirms_flushed:
@@ -258,8 +298,14 @@ class _Following(asyncio.Protocol):
         assert self._transport is not None
         now_s = self._slave.monotonic_s()
         if self._greets and self.session.welcome is None and now_s - self._begun_s > GREET_S:
-            self.was_unanswered = True
-            self.fail("the master did not answer the greeting")
+            self._unanswered()
+            return
+        if not self._is_proven and now_s - self._begun_s > PROVE_S:
+            assert self._overlap is not None
+            self.fail(
+                f"the master did not send our last bytes, up to {self._overlap.end}, again within "
+                f"{PROVE_S:.0f} s; its log may be shorter than ours"
+            )
             return
         try:
             told = self.session.tick(now_s)
@@ -268,6 +314,12 @@ class _Following(asyncio.Protocol):
         else:
             if told:
                 self._transport.write(told)
+
+    def _unanswered(self) -> None:
+        why_not = self._slave.follower.why_not_plain(self._host)
+        self.may_go_plain = not why_not
+        reason = f"the master did not answer the greeting within {GREET_S:.0f} s"
+        self.fail(f"{reason}; {why_not}" if why_not else reason)
 
     def fail(self, reason: str) -> None:
         self.reason = reason

@@ -7,8 +7,10 @@ import msgspec
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.record.crc import crc32
+from tianzhou.record.layout import SIZE_AND_MAGIC
 from tianzhou.replication.ha_epochs import Mark
 from tianzhou.replication.ha_frames import Probe
+from tianzhou.replication.ha_plain import Overlap
 from tianzhou.replication.ha_session import Extent
 from tianzhou.store import layout
 from tianzhou.store.store import MessageStore
@@ -49,11 +51,41 @@ def log_bytes(store: MessageStore, offset: int, size: int) -> bytes | None:
 
 
 def probe_of(store: MessageStore) -> Probe | None:
-    """The last bytes of our log; None while it is empty."""
-    end, file_bytes = store.log.end, store.log.file_bytes
-    start = max((end - 1) // file_bytes * file_bytes, end - PROBE_BYTES, store.log.min_offset)
+    """The last bytes of our log that belong to a message; None while it is empty."""
+    end = _end_of_messages(store)
+    start = _start_of_last(store, end)
     data = log_bytes(store, start, end - start) if end > start else None
     return None if not data else Probe(start=start, size=len(data), crc=crc32(data))
+
+
+def overlap_of(store: MessageStore) -> Overlap | None:
+    """The last bytes of our log, messages among them; None while it is empty."""
+    if store.log.end == store.log.min_offset:
+        return None
+    # A master takes a report of 0 for that of an empty slave, which it sends its last file.
+    start = max(_start_of_last(store, _end_of_messages(store)), 1)
+    data = log_bytes(store, start, store.log.end - start)
+    assert data, f"the log ends at {store.log.end} and has no bytes at {start}"
+    return Overlap(PhysicalOffset(start), data)
+
+
+def _start_of_last(store: MessageStore, end: int) -> int:
+    file_bytes = store.log.file_bytes
+    return max((end - 1) // file_bytes * file_bytes, end - PROBE_BYTES, store.log.min_offset)
+
+
+def _end_of_messages(store: MessageStore) -> int:
+    """Where the last bytes other than zeros end: the room that a blank fills up at the end of a
+    file is the same in every log, and proves nothing."""
+    end, file_bytes = int(store.log.end), store.log.file_bytes
+    first = max((end - 1) // file_bytes * file_bytes, store.log.min_offset)
+    while end > first:
+        start = max(first, end - PROBE_BYTES)
+        kept = len((log_bytes(store, start, end - start) or b"").rstrip(b"\0"))
+        if kept > SIZE_AND_MAGIC.size:
+            return start + kept
+        end = start
+    return int(store.log.end)
 
 
 def matches(store: MessageStore, probe: Probe) -> bool:

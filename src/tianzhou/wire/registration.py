@@ -51,6 +51,8 @@ EPOCH: Final = "tzEpoch"
 to know if there is a later one. Of the answer: of which epoch that is."""
 FREE_ID: Final = "tzFreeId"
 """Of such an answer: an id that nobody in the group has."""
+MASTER_GREETS: Final = "tzMasterGreets"
+"""Of the answer to a slave: `true` if the master registered with an epoch, as our brokers do."""
 
 REFUSED_BROKERS: Final = "REFUSED_BROKERS"
 """The namespace, ours alone, in which a name server lists brokers that it did not let register.

@@ -77,6 +77,14 @@ def test_a_slave_is_told_where_its_master_is(desk: Desk) -> None:
     }
 
 
+def test_slave_learns_whether_its_master_is_one_that_greets(desk: Desk) -> None:
+    slave = {"brokerId": "1", "brokerAddr": "10.0.0.2:10911"}
+    desk.register(tzEpoch="1")
+    assert desk.register(also=slave).ext["tzMasterGreets"] == "true"
+    desk.register()
+    assert "tzMasterGreets" not in desk.register(also=slave).ext
+
+
 def test_a_broker_is_told_the_order_config(desk: Desk) -> None:
     desk.ask(
         RequestCode.PUT_KV_CONFIG,

@@ -7,19 +7,27 @@ from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.replication.ha_epochs import Mark, Marks
 from tianzhou.replication.ha_follower import SlaveSession
 from tianzhou.replication.ha_frames import Hello, Probe
+from tianzhou.replication.ha_plain import PlainPeers
 from tianzhou.replication.ha_session import Extent, MasterFacts, MasterSession
 
 FILE_BYTES: Final = 1000
+HOST: Final = "127.0.0.1"
 FIRST: Final[Marks] = (Mark(epoch=1, run=0, start=0, token="aa"),)
 
 
 def facts(
-    *, marks: Marks = FIRST, secret: str = "", admits_plain: bool = True, frame_bytes: int = 400
+    *,
+    marks: Marks = FIRST,
+    secret: str = "",
+    admits_plain: bool = True,
+    plain_copies: bool = False,
+    frame_bytes: int = 400,
 ) -> MasterFacts:
     return MasterFacts(
         "DefaultCluster", "broker-a", marks, FILE_BYTES, confirm_at_once=True,
         confirm_flushed=False, copies=2, secret=secret,
-        admits_plain=admits_plain and not secret, plain_frame_bytes=100, frame_bytes=frame_bytes,
+        plain_peers=PlainPeers.read(HOST if admits_plain and not secret else ""),
+        plain_copies=plain_copies, plain_frame_bytes=100, frame_bytes=frame_bytes,
         heartbeat_s=5.0, silence_s=20.0,
     )  # fmt: skip
 
@@ -45,8 +53,9 @@ class FakeLog:
 
     def session(self, told: MasterFacts, now_s: float = 0.0) -> MasterSession:
         return MasterSession(
-            told, self.extent, lambda probe: probe in self.known, nonce="master-nonce", now_s=now_s
-        )
+            told, self.extent, lambda probe: probe in self.known, host=HOST, nonce="master-nonce",
+            now_s=now_s,
+        )  # fmt: skip
 
 
 def slave_session(told: Hello | None, *, secret: str = "", now_s: float = 0.0) -> SlaveSession:

@@ -12,6 +12,7 @@ from tianzhou.net.server import bind
 from tianzhou.replication.durability import Outcome, durability_of
 from tianzhou.replication.ha_frames import REPORT, Hello, encode_words
 from tianzhou.replication.ha_master import HaMaster
+from tianzhou.replication.ha_places import SLAVES_MAX, WAITING_PER_HOST_MAX, WAITING_S
 from tianzhou.store.store import MessageStore
 
 WAIT_S = 20.0
@@ -23,9 +24,13 @@ class Master:
     def __init__(self) -> None:
         self.store: MessageStore = open_store()
         put(self.store, b"first", b"second")
-        told = facts()._replace(file_bytes=self.store.log.file_bytes)
+        self.told = facts(admits_plain=False)._replace(file_bytes=self.store.log.file_bytes)
+        self.ahead_s = 0.0
         loop = asyncio.get_running_loop()
-        self.side = HaMaster(self.store, lambda: told, loop.time, behind_bytes_max=1 << 20)
+        self.side = HaMaster(
+            self.store, lambda: self.told, lambda: loop.time() + self.ahead_s,
+            behind_bytes_max=1 << 20,
+        )  # fmt: skip
         self.side.needed = 2
         self.slaves: list[socket.socket] = []
 
@@ -40,6 +45,13 @@ class Master:
         end = int(self.store.log.end)
         made.sendall(REPORT.pack(end))
         await until(lambda: (address, end) in self.acked() and (address, 0) not in self.acked())
+
+    def stranger(self, data: bytes = b"") -> socket.socket:
+        """One that has yet to show who it is."""
+        made = socket.create_connection(("127.0.0.1", self.port))
+        self.slaves.append(made)
+        made.sendall(data)
+        return made
 
     def acked(self) -> list[tuple[str, int]]:
         return [(row.address, row.acked) for row in self.side.rows()]
@@ -108,5 +120,89 @@ def test_what_slaves_have_yet_to_confirm_is_not_seen() -> None:
         await until(lambda: master.side.missing() is not None)
         store.dispatch_all()
         assert store.max_offset(KEY) == 4
+
+    play(scene)
+
+
+async def read_end(stranger: socket.socket) -> bytes:
+    """What it gets until the master closes."""
+    loop, got = asyncio.get_running_loop(), b""
+    stranger.setblocking(False)
+    async with asyncio.timeout(WAIT_S):
+        try:
+            while data := await loop.sock_recv(stranger, 65536):
+                got += data
+        except ConnectionResetError:
+            pass
+    return got
+
+
+def test_s32_eight_zero_bytes_get_no_log_and_are_no_copy() -> None:
+    async def scene(master: Master) -> None:
+        master.side.needed = 1
+        assert await read_end(master.stranger(REPORT.pack(0))) == b""
+        assert master.acked() == []
+        assert master.side.refused_count == 1
+
+    play(scene)
+
+
+def test_a_listed_plain_slave_gets_the_log_and_is_no_copy_unless_that_is_set() -> None:
+    async def scene(master: Master) -> None:
+        master.side.needed = 1
+        end = int(master.store.log.end)
+        for counts in (False, True):
+            plain = facts(plain_copies=counts)
+            master.told = plain._replace(file_bytes=master.store.log.file_bytes)
+            slave = master.stranger(REPORT.pack(0))
+            await until(lambda: len(master.acked()) == 1)
+            slave.sendall(REPORT.pack(end))
+            await until(lambda: master.acked()[0][1] == end)
+            assert [row.is_in_sync for row in master.side.rows()] == [counts]
+            assert (master.side.missing() is None) is counts
+            assert master.side.replicated == (end if counts else 0)
+            slave.close()
+            await until(lambda: not master.acked())
+
+    play(scene)
+
+
+def test_s32_connections_that_trickle_keep_no_slave_out() -> None:
+    """They hold no place for slaves, and leave after an absolute time."""
+
+    async def scene(master: Master) -> None:
+        hello = encode_words(Hello(cluster="DefaultCluster", name="broker-a", id=9, end=0))
+        strangers = [master.stranger(hello[:1]) for _ in range(SLAVES_MAX)]
+        await until(lambda: len(master.side.connections) == WAITING_PER_HOST_MAX)
+        await master.slave(1, "a:1")
+        assert master.acked() == [("a:1", master.store.log.end)]
+        await until(lambda: len(master.side.connections) == WAITING_PER_HOST_MAX)
+        heard = strangers[-1]
+        for at in range(1, int(WAITING_S)):
+            master.ahead_s += 1
+            heard.sendall(hello[at : at + 1])
+            master.side.tick()
+        assert len(master.side.connections) == WAITING_PER_HOST_MAX
+        master.ahead_s += 1
+        master.side.tick()
+        await until(lambda: len(master.side.connections) == 1)
+        assert await read_end(heard) == b""
+        assert master.acked() == [("a:1", master.store.log.end)]
+
+    play(scene)
+
+
+def test_s32_a_secret_is_proven_before_a_place_is_held() -> None:
+    async def scene(master: Master) -> None:
+        told = facts(secret="s3")
+        master.told = told._replace(file_bytes=master.store.log.file_bytes)
+        hello = Hello(cluster="DefaultCluster", name="broker-a", id=1, end=0, marks=FIRST)
+        silent = master.stranger(encode_words(hello))
+        liar = master.stranger(encode_words(hello) + REPORT.pack(0))
+        assert b"refusal" in await read_end(liar)
+        master.ahead_s += WAITING_S
+        master.side.tick()
+        assert b"did not begin to follow" in await read_end(silent)
+        assert not master.side.connections
 
     play(scene)

@@ -31,12 +31,15 @@ class Slave:
         )  # fmt: skip
         self.store = MessageStore(self.disk, str(root), config, SystemClock())
         loop = asyncio.get_running_loop()
-        settings = SlaveSettings("", admits_plain=True, heartbeat_s=5, silence_s=20, retry_s_max=1)
+        settings = SlaveSettings("", heartbeat_s=5, silence_s=20, retry_s_max=1)
         self.side = HaSlave(self.store, self, settings, loop.time)
         self.store.start(lambda: loop.call_soon_threadsafe(self.side.flushed) and None)
 
     def master_address(self) -> str:
         return f"127.0.0.1:{self._port}"
+
+    def why_not_plain(self, host: str) -> str:
+        return "not listed"
 
     def hello(self) -> Hello:
         return Hello(cluster="DefaultCluster", name="broker-a", id=1, end=0, address="slave:1")
