@@ -31,6 +31,7 @@ class Live:
     broker: str
     data: Path
     log: Path
+    http: str = ""
 
     @property
     def pid(self) -> int:
@@ -60,14 +61,19 @@ class Live:
 
 
 @contextmanager
-def running(place: Path, *options: str, ephemeral: bool = True) -> Generator[Live]:
-    """`tianzhou up` on free ports, with its log in a file; killed at the end."""
+def running(place: Path, *options: str, ephemeral: bool = True, files: int = 0) -> Generator[Live]:
+    """`tianzhou up` on free ports, with its log in a file; killed at the end.
+
+    With `files` the process may open only that many, as after `ulimit -n`.
+    """
+    low = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, ({files}, {files})); "
+    code = "from tianzhou.cmd.main import main; main()"
     ready, log = place / "ready.json", place / "up.log"
     stored = ("--ephemeral",) if ephemeral else ()
     with log.open("wb") as out:
         process = subprocess.Popen(
             [
-                sys.executable, "-c", "from tianzhou.cmd.main import main; main()", "up", *stored,
+                sys.executable, "-c", low + code if files else code, "up", *stored,
                 "--nameserver-port", "0", "--broker-port", "0", "--ready-file", str(ready),
                 *options,
             ],
@@ -78,7 +84,14 @@ def running(place: Path, *options: str, ephemeral: bool = True) -> Generator[Liv
         wait_for(lambda: ready.exists() or process.poll() is not None, START_S)
         assert process.poll() is None, log.read_text()
         facts = json.loads(ready.read_text())
-        yield Live(process, facts["nameserver"], facts["broker"], Path(facts["data"]), log)
+        yield Live(
+            process,
+            facts["nameserver"],
+            facts["broker"],
+            Path(facts["data"]),
+            log,
+            facts.get("http", ""),
+        )
     finally:
         process.send_signal(signal.SIGTERM)
         try:

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from tianzhou.net.limits import NetLimits
+from tianzhou.net.limits import CLIENT_PORT, NetLimits, PortLimits
 from tianzhou.net.link import Link
 from tianzhou.net.server import Server, bind
 from tianzhou.wire.codec import decode_header, encode_command
@@ -73,12 +73,14 @@ class World:
 
 
 @asynccontextmanager
-async def small_server(limits: NetLimits, service: Echo | None = None) -> AsyncGenerator[World]:
+async def small_server(
+    limits: NetLimits, service: Echo | None = None, port_limits: PortLimits = CLIENT_PORT
+) -> AsyncGenerator[World]:
     service = service or Echo()
-    server = Server(service, limits=limits)
+    server = Server(service, limits=limits, port=port_limits)
     bound = bind("127.0.0.1", 0)
     port: int = bound.getsockname()[1]
-    await server.listen(bound)
+    server.listen(bound)
     world = World(server, service, port)
     try:
         async with asyncio.timeout(WAIT_S):
@@ -92,10 +94,13 @@ async def small_server(limits: NetLimits, service: Echo | None = None) -> AsyncG
 
 
 def run(
-    play: Callable[[World], Awaitable[None]], limits: NetLimits, service: Echo | None = None
+    play: Callable[[World], Awaitable[None]],
+    limits: NetLimits,
+    service: Echo | None = None,
+    port_limits: PortLimits = CLIENT_PORT,
 ) -> None:
     async def whole() -> None:
-        async with small_server(limits, service) as world:
+        async with small_server(limits, service, port_limits) as world:
             await play(world)
 
     asyncio.run(whole())

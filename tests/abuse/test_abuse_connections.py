@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,7 @@ from live import Live, Witness, running, wait_for
 from raw_client import RawClient, pull_of, request, send_v2
 from small_server import ECHO, LARGE, PARKED, Echo, World, ended, run, until
 
-from tianzhou.net.limits import NetLimits
-from tianzhou.net.link import Link
+from tianzhou.net.limits import CLIENT_PORT, NetLimits
 
 FLOW_CONTROL = 215
 ONEWAY = 2
@@ -65,49 +65,90 @@ def test_s05_the_limits_of_a_real_server() -> None:
     assert (limits.partial_s, limits.idle_s, limits.blocked_s) == (15, 120, 30)
 
 
+async def proven(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that has sent a sound frame and got its answer."""
+    reader, writer = await world.connect()
+    writer.write(ask(ECHO))
+    assert await reader.readexactly(4)
+    return reader, writer
+
+
 @pytest.mark.parametrize("most", [1, 7])
 def test_s06_connections_beyond_the_limit_are_closed_at_once(most: int) -> None:
     async def play(world: World) -> None:
         for _ in range(most):
-            await world.connect()
-        await until(lambda: world.count() == most)
+            await proven(world)
         for _ in range(20):
             reader, _ = await world.connect()
             assert await ended(reader)
         assert world.server.refused_count == 20
+        assert world.count() == most
         world.writers[0].close()
         await until(lambda: world.count() < most)
-        reader, writer = await world.connect()
-        writer.write(ask(ECHO))
-        assert await reader.readexactly(4)
+        await proven(world)
 
-    run(play, NetLimits(connections_max=most))
+    run(play, NetLimits(), port_limits=replace(CLIENT_PORT, connections_max=most))
+
+
+def test_s06_silent_connections_make_room_for_the_next_one() -> None:
+    """A port full of silent connections is open to every peer that speaks."""
+
+    async def play(world: World) -> None:
+        kept = await proven(world)
+        silent = [await world.connect() for _ in range(12)]
+        for reader, _ in silent[:-4]:
+            assert await ended(reader)
+        for _ in range(3):
+            await proven(world)
+        assert world.count() <= 8
+        kept[1].write(ask(ECHO))
+        assert await kept[0].readexactly(4), "a proven connection never makes room"
+
+    run(play, NetLimits(), port_limits=replace(CLIENT_PORT, connections_max=8))
+
+
+def test_s05_an_unproven_connection_ends_however_much_it_sends() -> None:
+    """The time of a frame begins with its first byte, that of a connection when it is accepted."""
+
+    async def play(world: World) -> None:
+        spoke, _ = await proven(world)
+        reader, writer = await world.connect()
+        start = asyncio.get_running_loop().time()
+        for byte in ask(ECHO, bytes(1_000)):
+            if reader.at_eof():
+                break
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0.02)
+        assert await ended(reader)
+        assert asyncio.get_running_loop().time() - start < 2
+        assert world.server.expired_count == 1
+        assert not spoke.at_eof()
+
+    run(play, NetLimits(), port_limits=replace(CLIENT_PORT, prove_s=0.2))
 
 
 def test_s06_connections_from_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine may open as many as it likes, so another is made up."""
-    from tianzhou.net import server
+    from tianzhou.net import acceptor
 
-    def stranger(_: Link) -> str:
+    def stranger(_: str) -> str:
         return "10.1.1.1"
 
     async def play(world: World) -> None:
         for _ in range(5):
-            await world.connect()
-        await until(lambda: world.count() == 5)
-        monkeypatch.setattr(server, "_limited_host", stranger)
-        writers = [(await world.connect())[1] for _ in range(2)]
-        await until(lambda: world.count() == 7)
+            await proven(world)
+        monkeypatch.setattr(acceptor, "source_of", stranger)
+        writers = [(await proven(world))[1] for _ in range(2)]
         reader, _ = await world.connect()
         assert await ended(reader)
+        assert world.count() == 7
         for writer in writers:  # who leaves makes room
             writer.close()
         await until(lambda: world.count() == 5)
         for _ in range(2):
-            await world.connect()
-        await until(lambda: world.count() == 7)
+            await proven(world)
 
-    run(play, NetLimits(connections_per_host_max=2))
+    run(play, NetLimits(), port_limits=replace(CLIENT_PORT, per_source_max=2))
 
 
 def test_s06_churn_leaves_no_open_file(live: Live) -> None:

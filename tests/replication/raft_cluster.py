@@ -71,9 +71,12 @@ class Member:
         nameserver: str,
         peers: str,
         port: int,
+        *,
         disk_bytes: int = 0,
+        files: int = 0,
     ) -> None:
-        """With `disk_bytes` it has a disk of its own, of that size, that goes when it ends."""
+        """With `disk_bytes` it has a disk of its own, of that size, that goes when it ends; with
+        `files` it may open only that many."""
         self.name = name
         self.address = f"{HOST}:{port}"
         self.raft_address = f"{HOST}:{port - 1}"
@@ -89,6 +92,7 @@ class Member:
         ]  # fmt: skip
         self._always = len(self._arguments)
         within = [*OWN_DISK, f"size={disk_bytes}", str(self.disk)] if disk_bytes else []
+        within = ["sh", "-c", f'ulimit -n {files}; exec "$0" "$@"'] if files else within
         self.server = Server(name, self._arguments, directory, within=within)
 
     @property
@@ -150,7 +154,9 @@ class Member:
 class Cluster:
     """Owner: a test."""
 
-    def __init__(self, directory: Path, size: int = 3, disk_bytes: int = 0) -> None:
+    def __init__(
+        self, directory: Path, size: int = 3, *, disk_bytes: int = 0, files: int = 0
+    ) -> None:
         first = spare_ports(1 + 2 * (size + ADDED_MAX))
         self.nameserver = f"{HOST}:{first}"
         self._names = Server("ns", ["nameserver", "-p", str(first)], directory / "ns")
@@ -168,6 +174,7 @@ class Cluster:
                 self.peers,
                 port + 1,
                 disk_bytes=disk_bytes,
+                files=files,
             )
             for rank, port in enumerate(ports)
         ]

@@ -36,6 +36,7 @@ THIRD_PARTY = {
 
 # Files that may wait for something, there or to come. Everything else decides, and returns.
 ASYNC_SHELLS = (
+    "net/acceptor.py",
     "net/server.py",
     "net/dial.py",
     "replication/*_master.py",

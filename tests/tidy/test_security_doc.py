@@ -5,13 +5,18 @@ import ast
 from doc_tables import read, tables_of
 from sources import ROOT, nodes_of, python_files
 
+from tianzhou.net import limits
+
 ROWS = (*range(1, 23), 31, 32, *range(38, 47), 48, 49, 50)
 
 
 def rows() -> list[dict[str, str]]:
     # A bar inside a cell is escaped; it separates nothing.
-    (table,) = tables_of(read(ROOT / "docs/security.md").replace("\\|", "¦"))
-    return table
+    return _tables()[0]
+
+
+def _tables() -> list[list[dict[str, str]]]:
+    return tables_of(read(ROOT / "docs/security.md").replace("\\|", "¦"))
 
 
 def rows_of_tests() -> set[str]:
@@ -34,3 +39,19 @@ def test_every_row_says_what_happens() -> None:
     for row in rows():
         assert row["INPUT"]
         assert row["WHAT IT GETS"]
+
+
+def test_the_table_of_ports_has_the_limits_of_the_code() -> None:
+    expected = [
+        {
+            "PORT": port.name, "CONNECTIONS": f"{port.connections_max:,}",
+            "UNPROVEN": f"{port.unproven_max:,}", "FROM ONE ADDRESS": f"{port.per_source_max:,}",
+            "UNPROVEN FROM ONE ADDRESS": f"{port.unproven_per_source_max:,}",
+            "DEADLINE": f"{port.prove_s:.0f} s",
+        }
+        for port in (
+            limits.CLIENT_PORT, limits.NAMESERVER_PORT, limits.RAFT_PORT, limits.HA_PORT,
+            limits.HTTP_PORT,
+        )
+    ]  # fmt: skip
+    assert _tables()[1] == expected

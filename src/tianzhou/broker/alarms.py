@@ -10,7 +10,7 @@ ends. Where a subsystem does not remember when its trouble began, `Since` does.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -60,6 +60,10 @@ class Since:
 
     clock: Clock
     _began_ms: dict[str, int] = field(default_factory=dict[str, int])
+
+    def keep(self, kinds: Container[str]) -> None:
+        """Forget every condition but these: the others have ended."""
+        self._began_ms = {kind: at for kind, at in self._began_ms.items() if kind in kinds}
 
     def began_ms(self, kind: str, *, holds: bool) -> int:
         """When the condition began to hold; 0 if it does not hold now."""

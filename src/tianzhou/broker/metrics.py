@@ -45,7 +45,8 @@ GAUGES: Final = {
     "pending_transactions": "Transactions that nobody decided yet",
 }
 COUNTERS: Final = {
-    "connections_refused": "Connections that were refused because there were too many",
+    "connections_refused": "Connections that were closed because there were too many",
+    "connections_expired": "Connections that were closed because no sound frame came in time",
     "connections_broken": "Connections that were closed because what came was no sound frame",
     "requests_failed": "Requests that ended in an error of the broker's own",
 }

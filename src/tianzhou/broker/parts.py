@@ -35,6 +35,7 @@ from tianzhou.broker.lags import Lags
 from tianzhou.broker.locks import Locks
 from tianzhou.broker.measured import Measured
 from tianzhou.broker.permission import Permission
+from tianzhou.broker.port_alarms import PortAlarms
 from tianzhou.broker.readers import Readers
 from tianzhou.broker.requests import Requests
 from tianzhou.broker.role import Standing
@@ -148,6 +149,7 @@ def _core(
     writer.took, send.refused = stats.put_took, stats.refused
     alarms = Alarms()
     alarms.add(StoreAlarms(config.name, store, permission, Since(clock)).current)
+    alarms.add(PortAlarms(config.name, Since(clock)).current)
     return _Core(
         topics, groups, offsets, sessions, locks, permission, filters, writer, admission, send,
         pull, stats, readers, alarms,

@@ -92,6 +92,7 @@ class Broker:
         self.parts.measured.counts |= {
             "connections": lambda: len(self._server.links),
             "connections_refused": lambda: self._server.refused_count,
+            "connections_expired": lambda: self._server.expired_count,
             "connections_broken": lambda: self._server.broken_count,
         }
         self.on_flushed: list[Callable[[], None]] = []
@@ -107,9 +108,9 @@ class Broker:
         self._store.start(self._on_flushed)
         if self.group is not None:
             await self._join_group(self.group)
-        await self._server.listen(self._bound)
+        self._server.listen(self._bound)
         if self._config.vip_port and self._config.port > 2:
-            await self._listen_vip()
+            self._listen_vip()
         await self._registration.start()
         self._wait_for_tick()
 
@@ -143,13 +144,13 @@ class Broker:
         """Let name servers know of every topic now, not in a moment."""
         await self._registration.register()
 
-    async def _listen_vip(self) -> None:
+    def _listen_vip(self) -> None:
         try:
             bound = bind(self._config.host, self.port - 2)
         except OSError as error:
             log.info("vip_port.busy", extra={"port": self.port - 2, "reason": str(error)})
             return
-        await self._server.listen(bound)
+        self._server.listen(bound)
 
     async def close(self) -> None:
         """Stop accepting, answer what is in hand, unregister, save, flush."""

@@ -22,6 +22,8 @@ import tianzhou
 from tianzhou.base.clock import Clock
 from tianzhou.base.errors import UsageError
 from tianzhou.cmd import logs
+from tianzhou.net.acceptor import Acceptor
+from tianzhou.net.limits import HTTP_PORT
 
 if TYPE_CHECKING:
     import uvicorn
@@ -33,8 +35,6 @@ PORT: Final = 8080
 PORT_RANGE: Final = click.IntRange(0, 65_535)
 """Of every port on a command line: larger ones would quietly become others."""
 PASSWORD_FILE: Final = "dashboard-password"
-CONNECTIONS_MAX: Final = 200
-"""Browsers keep six each. A broker has other things to do than to serve more."""
 BACKLOG: Final = 64
 
 
@@ -113,6 +113,7 @@ class HttpServer:
         self._load = load
         self._here: Here | None = None
         self._server: uvicorn.Server | None = None
+        self._acceptor: Acceptor | None = None
         host = chosen.host if chosen.host not in ("", "0.0.0.0") else "127.0.0.1"
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{bound.getsockname()[1]}"
@@ -120,10 +121,12 @@ class HttpServer:
 
     async def _start(self) -> None:
         app, self._here = await asyncio.to_thread(self._load)
-        from tianzhou.cmd.http_protocol import server_of
+        from tianzhou.cmd.http_protocol import PatientProtocol, server_of
 
-        self._server = server_of(app, connections_max=CONNECTIONS_MAX)
-        await self._server.startup(sockets=[self._bound])
+        server = self._server = server_of(app)
+        await server.startup(sockets=[])
+        self._acceptor = Acceptor(HTTP_PORT, lambda slot: PatientProtocol(server, slot))
+        self._acceptor.listen(self._bound)
 
     async def close(self) -> None:
         if not self._loading.done():
@@ -131,8 +134,10 @@ class HttpServer:
         await asyncio.gather(self._loading, return_exceptions=True)
         if self._here is not None:
             await self._here.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         if self._server is not None:
-            await self._server.shutdown(sockets=[self._bound])
+            await self._server.shutdown(sockets=[])
         self._bound.close()
 
 

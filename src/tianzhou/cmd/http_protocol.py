@@ -1,13 +1,20 @@
-"""uvicorn on a loop that runs already, with limits for requests that come slowly or are too large.
+"""uvicorn on a loop that runs already, behind our own acceptor, with limits for slow peers.
+
+A connection is proven with its first request, and takes one of the places for pages. When these
+are taken, health is still reported, on the places that stay free for unproven connections: a busy
+dashboard must not look like a dead broker to an orchestrator.
 
 Loaded when the broker serves, because it brings an HTTP server with it.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tianzhou.net.acceptor import Slot
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -17,14 +24,18 @@ HEAD_S: Final = 10.0
 HEAD_BYTES_MAX: Final = 16 * 1024
 KEEP_ALIVE_S: Final = 15
 STOP_S: Final = 1
+UNREAD_S: Final = 30.0
+"""A peer that does not read its answer for this long is dropped."""
+HEALTH_PATHS: Final = ("/healthz", "/readyz")
+_CLOSE: Final = (b"connection", b"close")
 
 
-def server_of(app: "ASGIApp", *, connections_max: int) -> uvicorn.Server:
-    """Ready for `startup` and `shutdown`; signals and the loop stay with whoever has them."""
+def server_of(app: "ASGIApp") -> uvicorn.Server:
+    """Ready for `startup` and `shutdown`; signals and the loop stay with their owners."""
     config = uvicorn.Config(
         app, http=PatientProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
         server_header=False, date_header=False, proxy_headers=False,
-        limit_concurrency=connections_max, timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=STOP_S, h11_max_incomplete_event_size=4 * HEAD_BYTES_MAX,
     )  # fmt: skip
     config.load()
@@ -36,9 +47,22 @@ def server_of(app: "ASGIApp", *, connections_max: int) -> uvicorn.Server:
 class PatientProtocol(H11Protocol):
     """Up to a point: headers must come in time, and must not be endless."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, server: uvicorn.Server, slot: Slot) -> None:
+        super().__init__(server.config, server.server_state, server.lifespan.state)
+        self._slot = slot
+        self._pages = self.app
+        self.app = self._answer
         self._deadline: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        """The ASGI application: pages while there is room, health always."""
+        if self._slot.prove():
+            await self._pages(scope, receive, send)
+        elif scope["path"] in HEALTH_PATHS:
+            await self._pages(scope, receive, _closing(send))
+        else:
+            await _refuse_page(send)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -57,8 +81,23 @@ class PatientProtocol(H11Protocol):
         self._stop_waiting()
         super().on_response_complete()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(UNREAD_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop_unread()
+        super().resume_writing()
+
+    def _stop_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._stop_unread()
+        self._slot.release()
         super().connection_lost(exc)
 
     def _is_answering(self) -> bool:
@@ -79,3 +118,24 @@ class PatientProtocol(H11Protocol):
             head = b"HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" % status
             self.transport.write(head)
             self.transport.close()
+
+
+def _closing(send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
+    """The connection ends with this answer, so that the next probe finds a place."""
+
+    async def closing(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
+        await send(message)
+
+    return closing
+
+
+async def _refuse_page(send: Callable[[Any], Awaitable[None]]) -> None:
+    body = b"all connections for pages are in use; try again in a few seconds\n"
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()), (b"retry-after", b"5"), _CLOSE,
+    ]  # fmt: skip
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -10,6 +10,7 @@ The only file here that knows the event loop and the log.
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Final
 
 from tianzhou.base.clock import Clock
@@ -19,6 +20,7 @@ from tianzhou.nameserver.handlers import handlers_of
 from tianzhou.nameserver.routes import RouteTable
 from tianzhou.nameserver.state import State
 from tianzhou.net.desk import Desk
+from tianzhou.net.limits import NAMESERVER_PORT
 from tianzhou.net.link import Link
 from tianzhou.net.server import Server, bind
 from tianzhou.wire.frame import FrameBatch
@@ -48,12 +50,13 @@ class NameServer:
         """Listen, where the settings say unless told otherwise; the port that it became."""
         assert self._server is None, "a name server is started once"
         config = self.config
-        self._server = Server(self, connections_max=config.connections_max)
+        port_limits = replace(NAMESERVER_PORT, connections_max=config.connections_max)
+        self._server = Server(self, port=port_limits)
         bound = bind(
             host if host is not None else config.bind_address,
             port if port is not None else config.listen_port,
         )
-        await self._server.listen(bound)
+        self._server.listen(bound)
         self._scan_later()
         return bound.getsockname()[1]
 

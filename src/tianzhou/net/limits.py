@@ -3,13 +3,17 @@
 Parameters, not constants: tests shorten them, and settings may change them.
 """
 
+import os
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 FILES_RESERVED: Final = 512
-"""Open files that connections leave to the store, which keeps 256 of its queues open."""
+"""Files that the store may open besides those that are open when a port starts to listen: 256 of
+its queues, and new files of the log and the index. Connections that we dial are among them."""
 
+_UNBOUNDED: Final = 1 << 20
+"""Connections where the system sets no limit."""
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
 
@@ -30,10 +34,6 @@ class NetLimits:
     turn_s: float = 0.05
     """How long the frames of one read may be worked on before others have their turn."""
 
-    connections_max: int = 20_000
-    connections_per_host_max: int = 1_000
-    """From one address. Not for this machine itself, where tools and tests open many."""
-
     write_bytes_max: int = 4 * _MIB
     """What may wait for one peer. Once more does, nothing of it is read or handled."""
     waiting_count_max: int = 1_024
@@ -49,12 +49,64 @@ class NetLimits:
     """All answers that peers do not read, together. Beyond it the largest are dropped."""
 
 
-def connections_within_files(wanted: int) -> int:
-    """As many connections as the process may open files for, at most as many as wanted."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortLimits:
+    """How many connections a port takes, and from whom. `net/acceptor.py` enforces it."""
+
+    name: str
+    """Of the port, for the log."""
+    weight: int
+    """The port's part of the descriptors, relative to the other ports of the process."""
+    connections_max: int
+    unproven_max: int
+    """Connections whose peers have not proven anything; half of the port at most."""
+    per_source_max: int
+    """From one address. Not for this machine itself, where tools and tests open many."""
+    unproven_per_source_max: int
+    prove_s: float
+    """How long a peer may take to prove something, in all."""
+    serves_unproven: bool = False
+    """Whether places stay free for unproven peers even if proven ones would fill the port."""
+
+
+CLIENT_PORT: Final = PortLimits(
+    name="client", weight=8, connections_max=20_000, unproven_max=4_096, per_source_max=1_000,
+    unproven_per_source_max=1_000, prove_s=15.0,
+)  # fmt: skip
+"""Half of the largest herd that a restart lets loose may wait for its first answer."""
+NAMESERVER_PORT: Final = replace(CLIENT_PORT, name="nameserver", weight=4)
+RAFT_PORT: Final = PortLimits(
+    name="raft", weight=1, connections_max=128, unproven_max=64, per_source_max=32,
+    unproven_per_source_max=16, prove_s=5.0,
+)  # fmt: skip
+"""A group has up to nine members, each with one connection, and for a while an old one."""
+HA_PORT: Final = PortLimits(
+    name="ha", weight=1, connections_max=128, unproven_max=64, per_source_max=32,
+    unproven_per_source_max=16, prove_s=10.0,
+)  # fmt: skip
+"""A group has a few slaves; a peer is proven once the log streams to it."""
+HTTP_PORT: Final = PortLimits(
+    name="http", weight=2, connections_max=264, unproven_max=64, per_source_max=100,
+    unproven_per_source_max=32, prove_s=12.0, serves_unproven=True,
+)  # fmt: skip
+"""200 for pages, of which a browser keeps six, and 64 on which health is reported when those are
+taken. The HTTP server itself answers slow headers after 10 s; this is for what it misses."""
+
+
+def connection_budget() -> int:
+    """Descriptors that connections may take, beside what is open now and what the store needs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return wanted
-    return min(wanted, soft - min(FILES_RESERVED, soft // 2))
+        return _UNBOUNDED
+    free = max(0, soft - _open_files())
+    return free - min(FILES_RESERVED, free // 2)
+
+
+def _open_files() -> int:
+    try:
+        return len(os.listdir("/dev/fd"))
+    except OSError:  # a system without such a directory
+        return 0
 
 
 def allow_files() -> int:

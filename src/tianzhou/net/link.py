@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, cast
 
 from tianzhou.base.errors import ProtocolError
 from tianzhou.base.kinds import Bytes
+from tianzhou.net.acceptor import Slot
 from tianzhou.net.exchange import OnAnswer
 from tianzhou.net.limits import NetLimits
 from tianzhou.record.ids import Host, encode_host
@@ -67,10 +68,18 @@ class Link(asyncio.BufferedProtocol):
         "_asked", "_began", "_got_nowhere", "_is_paused", "_left", "_loop", "_out", "_out_bytes",
         "_own", "_own_bytes", "_peername", "_remote_host", "_service", "_shared", "_transport",
         "_unsent", "_writing", "blocked_since", "closing_since", "heard_at", "partial_since",
-        "session", "waiting_bytes", "waiting_count",
+        "session", "slot", "waiting_bytes", "waiting_count",
     )  # fmt: skip
 
-    def __init__(self, service: Service, loop: asyncio.AbstractEventLoop, shared: Shared) -> None:
+    def __init__(
+        self,
+        service: Service,
+        loop: asyncio.AbstractEventLoop,
+        shared: Shared,
+        slot: Slot | None = None,
+    ) -> None:
+        """`slot` is the place of an accepted connection; one that we dialled has none."""
+        self.slot = slot
         self._service = service
         self._loop = loop
         self._shared = shared

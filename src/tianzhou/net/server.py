@@ -2,12 +2,11 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
-from collections import Counter
 from collections.abc import Collection
 
-from tianzhou.net.limits import NetLimits, connections_within_files
+from tianzhou.net.acceptor import Acceptor, Slot
+from tianzhou.net.limits import CLIENT_PORT, NetLimits, PortLimits
 from tianzhou.net.link import SHARED_CAPACITY, Link, Service, Shared
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
 
@@ -19,29 +18,21 @@ class Server:
         self,
         service: Service,
         *,
-        connections_max: int | None = None,
+        port: PortLimits = CLIENT_PORT,
         limits: NetLimits | None = None,
     ) -> None:
         self._service = service
         self._limits = limits or NetLimits()
-        self._connections_max = connections_within_files(
-            connections_max or self._limits.connections_max
-        )
         self._shared = Shared(self._limits, FrameBuffer(SHARED_CAPACITY), relieve=self._relieve)
         self._links: set[Link] = set()
-        self._of_host: Counter[str] = Counter()
-        self._listeners: list[asyncio.Server] = []
+        self._acceptor = Acceptor(port, self._accepted)
         self._sweeper: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._emptied: asyncio.Event | None = None
-        self.refused_count = 0
 
-    async def listen(self, bound: socket.socket) -> None:
-        """Accept connections on a socket that `bind` made."""
-        listener = await self._loop.create_server(
-            lambda: Link(self, self._loop, self._shared), sock=bound, backlog=1024
-        )
-        self._listeners.append(listener)
+    def listen(self, bound: socket.socket) -> None:
+        """Accept connections on a socket that `bind` made; all sockets share the port's limits."""
+        self._acceptor.listen(bound)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(self._limits.sweep_s, self._sweep)
 
@@ -51,16 +42,25 @@ class Server:
         return self._shared.broken_count
 
     @property
+    def refused_count(self) -> int:
+        """Connections that were closed because there was no room for them."""
+        return self._acceptor.refused_count
+
+    @property
+    def expired_count(self) -> int:
+        """Connections that were closed because no sound frame came in time."""
+        return self._acceptor.expired_count
+
+    @property
     def links(self) -> Collection[Link]:
         return self._links
 
     def stop_listening(self) -> None:
-        for listener in self._listeners:
-            listener.close()
+        self._acceptor.stop_listening()
 
     async def close(self) -> None:
         """Stop accepting, let queued answers leave, close every connection."""
-        self.stop_listening()
+        self._acceptor.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for link in tuple(self._links):
@@ -74,7 +74,7 @@ class Server:
 
     def abort(self) -> None:
         """Let go of everything at once, as the end of a process does."""
-        self.stop_listening()
+        self._acceptor.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for link in tuple(self._links):
@@ -82,32 +82,24 @@ class Server:
 
     # Service, seen by links
 
+    def _accepted(self, slot: Slot) -> Link:
+        return Link(self, self._loop, self._shared, slot)
+
     def opened(self, link: Link) -> None:
-        host = _limited_host(link)
-        if len(self._links) >= self._connections_max or (
-            host and self._of_host[host] >= self._limits.connections_per_host_max
-        ):
-            self.refused_count += 1
-            link.abort()
-            return
         _no_delay(link)
         self._links.add(link)
-        if host:
-            self._of_host[host] += 1
         self._service.opened(link)
 
     def received(self, link: Link, batch: FrameBatch) -> None:
         self._service.received(link, batch)
+        slot = link.slot
+        if slot is not None and not slot.is_proven:
+            slot.prove()
 
     def closed(self, link: Link) -> None:
-        if link not in self._links:
-            return
+        if link.slot is not None:
+            link.slot.release()
         self._links.discard(link)
-        host = _limited_host(link)
-        if host:
-            self._of_host[host] -= 1
-            if not self._of_host[host]:
-                del self._of_host[host]
         self._service.closed(link)
         if not self._links and self._emptied is not None:
             self._emptied.set()
@@ -175,15 +167,6 @@ def bind(host: str, port: int) -> socket.socket:
 
 def _is_over(since: float | None, allowed_s: float, now: float) -> bool:
     return since is not None and now - since > allowed_s
-
-
-def _limited_host(link: Link) -> str:
-    """The address that connections are counted for; empty if they are not."""
-    host = link.remote.rpartition(":")[0]
-    try:
-        return "" if ipaddress.ip_address(host).is_loopback else host
-    except ValueError:
-        return host
 
 
 def _no_delay(link: Link) -> None:

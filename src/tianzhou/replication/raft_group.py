@@ -170,7 +170,7 @@ class RaftGroup:
 
     async def start(self) -> None:
         host, _, port = self._peers_given[self.node.id].rpartition(":")
-        await self.peers.listen(host.strip("[]"), int(port))
+        self.peers.listen(host.strip("[]"), int(port))
         self._meet()
         self.driver.start()
 

@@ -23,9 +23,13 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, cast
 
 from tianzhou.base.errors import ProtocolError
+from tianzhou.net.acceptor import Acceptor, Slot
+from tianzhou.net.limits import RAFT_PORT
+from tianzhou.net.server import bind
 from tianzhou.raft import codec
 from tianzhou.raft.messages import Message, NodeId
 from tianzhou.replication.ha_session import is_proof, proof_of
@@ -37,11 +41,12 @@ GREETING_BYTES_MAX: Final = 4096
 UNSENT_BYTES_MAX: Final = 64 << 20
 """More than this is not queued for a member that does not read."""
 CONNECT_S: Final = 2.0
-GREET_S: Final = 5.0
-"""Who has not said by then who it is, is not there, or is a stranger."""
+GREET_S: Final = RAFT_PORT.prove_s
+"""A peer that has not shown by then that it is a member is not one, or has lost its power."""
 UNHEARD_MS: Final = 10_000
 """A machine that takes nothing for so long has lost its power. It is dialed anew until it is back;
 the system by itself tries an old connection only every other minute."""
+CONNECTIONS_PER_MEMBER: Final = 4
 RETRY_S: Final = 0.2
 RETRY_MAX_S: Final = 1.0
 _VERSION: Final = 1
@@ -65,8 +70,13 @@ class Wire(asyncio.Protocol):
     """One connection: frames in, frames out. Owner: the event loop."""
 
     def __init__(
-        self, on_frame: Callable[["Wire", bytes], None], on_closed: Callable[["Wire"], None]
+        self,
+        on_frame: Callable[["Wire", bytes], None],
+        on_closed: Callable[["Wire"], None],
+        slot: Slot | None = None,
     ) -> None:
+        """`slot` is the place of an accepted connection; one that we dialled has none."""
+        self.slot = slot
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._transport: asyncio.Transport | None = None
@@ -78,8 +88,10 @@ class Wire(asyncio.Protocol):
         self.nonce = secrets.token_hex(16)
         """What the other has to sign."""
         loop = asyncio.get_running_loop()
+        self.since = loop.time()
         self.closed = loop.create_future()
-        self._expiry = loop.call_later(GREET_S, self._expire)
+        # An accepted connection has the deadline of its slot.
+        self._expiry = loop.call_later(GREET_S, self._expire) if slot is None else None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -109,7 +121,10 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._expiry.cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self.slot is not None:
+            self.slot.release()
         if not self.closed.done():
             self.closed.set_result(None)
         self._on_closed(self)
@@ -156,7 +171,7 @@ class Peers:
         self._on_message = on_message
         self._on_lost = on_lost
         self._is_member = is_member
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._addresses: dict[NodeId, str] = {}
         self._dialers: dict[NodeId, asyncio.Task[None]] = {}
         self._out: dict[NodeId, Wire] = {}
@@ -165,10 +180,12 @@ class Peers:
         self.brokers: dict[NodeId, str] = {greeting.member: greeting.broker}
         """Where the brokers of the members are, as far as they have said."""
 
-    async def listen(self, host: str, port: int) -> int:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._met, host, port)
-        return self._server.sockets[0].getsockname()[1]
+    def listen(self, host: str, port: int) -> int:
+        """Accept members at this address; port 0 takes a free one. Returns the port."""
+        bound = bind(host, port)
+        self._acceptor = Acceptor(replace(RAFT_PORT, prove_s=GREET_S), self._met)
+        self._acceptor.listen(bound)
+        return bound.getsockname()[1]
 
     def reach(self, addresses: Mapping[NodeId, str]) -> None:
         """Keep connections to these members, and to no others."""
@@ -244,8 +261,8 @@ class Peers:
 
     # Listening
 
-    def _met(self) -> Wire:
-        wire = Wire(self._received, self._left)
+    def _met(self, slot: Slot) -> Wire:
+        wire = Wire(self._received, self._left, slot)
         self._in.add(wire)
         return wire
 
@@ -293,8 +310,20 @@ class Peers:
         wire.close()
 
     def _admit(self, wire: Wire, value: dict[str, Any]) -> None:
+        assert wire.slot is not None, "only accepted connections are admitted"
+        if not wire.slot.prove():
+            self._turn_away(wire, "too many connections of members; close some of them")
+            return
+        self._replace_oldest(value["member"])
         wire.member = value["member"]
         self.brokers[wire.member] = str(value.get("broker", ""))
+
+    def _replace_oldest(self, member: NodeId) -> None:
+        """A member needs one connection. An old one may linger for a while after the member came
+        back; more of them would take the places of other members."""
+        known = [wire for wire in self._in if wire.member == member]
+        if len(known) >= CONNECTIONS_PER_MEMBER:
+            min(known, key=lambda wire: wire.since).abort()
 
     # Proving
 
@@ -336,8 +365,8 @@ class Peers:
         for task in self._dialers.values():
             task.cancel()
         await asyncio.gather(*self._dialers.values(), return_exceptions=True)
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         for wire in (*self._out.values(), *tuple(self._in)):
             wire.close()
 
@@ -345,8 +374,8 @@ class Peers:
         """As the end of a process."""
         for task in self._dialers.values():
             task.cancel()
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         for wire in (*self._out.values(), *tuple(self._in)):
             wire.abort()
 

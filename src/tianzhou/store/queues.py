@@ -1,5 +1,6 @@
 """All consume queues of a store, by topic and queue."""
 
+import resource
 from collections.abc import Iterator
 from typing import Final
 
@@ -12,6 +13,14 @@ from tianzhou.store.files import Files, list_visible
 OPEN_FILES_MAX: Final = 256
 
 
+def open_files_max() -> int:
+    """Queue files that stay open: a quarter of what the process may open, at most 256."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return OPEN_FILES_MAX
+    return max(1, min(OPEN_FILES_MAX, soft // 4))
+
+
 class Queues:
     """Owner: the store's writer."""
 
@@ -19,7 +28,7 @@ class Queues:
         self, files: Files, directory: str, file_units: int, *, create: bool = True
     ) -> None:
         self.directory = directory
-        self.cache = FileCache(files, OPEN_FILES_MAX)
+        self.cache = FileCache(files, open_files_max())
         self._files = files
         self._file_units = file_units
         self._queues: dict[QueueKey, ConsumeQueue] = {}

@@ -38,6 +38,17 @@ def test_since_stays_while_the_condition_holds_and_starts_again_after_it() -> No
     assert since.began_ms("full", holds=True) == begun_ms + 5_000
 
 
+def test_since_keep_forgets_conditions_that_are_not_named() -> None:
+    clock = ManualClock()
+    since, begun_ms = Since(clock), clock.now_ms()
+    since.began_ms("a", holds=True)
+    since.began_ms("b", holds=True)
+    clock.advance(seconds=5)
+    since.keep({"a"})
+    assert since.began_ms("a", holds=True) == begun_ms
+    assert since.began_ms("b", holds=True) == begun_ms + 5_000
+
+
 def test_alarm_log_writes_one_line_at_the_beginning_and_one_at_the_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

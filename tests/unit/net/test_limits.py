@@ -1,10 +1,12 @@
 """How many files and connections fit."""
 
 import resource
+from contextlib import ExitStack
 
 import pytest
 
-from tianzhou.net.limits import NetLimits, allow_files, connections_within_files
+from tianzhou.net import limits
+from tianzhou.net.limits import NetLimits, allow_files, connection_budget
 
 
 class Limit:
@@ -30,15 +32,24 @@ def pretend(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> Limit:
 
 
 @pytest.mark.parametrize(
-    ("soft", "wanted", "expected"),
-    [(1_024, 20_000, 512), (20_000, 20_000, 19_488), (100, 20_000, 50), (20_000, 10, 10),
-     (resource.RLIM_INFINITY, 20_000, 20_000)],
+    ("soft", "open_now", "expected"),
+    [(1_024, 24, 500), (20_000, 88, 19_400), (100, 20, 40), (100, 200, 0),
+     (resource.RLIM_INFINITY, 50, 1 << 20)],
 )  # fmt: skip
-def test_connections_leave_files_for_the_store(
-    monkeypatch: pytest.MonkeyPatch, soft: int, wanted: int, expected: int
+def test_connection_budget_leaves_files_for_the_store(
+    monkeypatch: pytest.MonkeyPatch, soft: int, open_now: int, expected: int
 ) -> None:
     pretend(monkeypatch, soft, soft)
-    assert connections_within_files(wanted) == expected
+    monkeypatch.setattr(limits, "_open_files", lambda: open_now)
+    assert connection_budget() == expected
+
+
+def test_connection_budget_counts_the_files_that_are_open() -> None:
+    before = connection_budget()
+    with ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(open("/dev/null", "rb"))
+        assert connection_budget() <= before - 10
 
 
 def test_as_many_files_as_the_system_allows(monkeypatch: pytest.MonkeyPatch) -> None:

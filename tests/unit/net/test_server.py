@@ -36,7 +36,7 @@ def test_a_question_over_a_real_socket() -> None:
         service = Answering()
         server = Server(service)
         bound = bind("127.0.0.1", 0)
-        await server.listen(bound)
+        server.listen(bound)
         link = await dial("127.0.0.1", bound.getsockname()[1])
         answered = asyncio.Event()
         answers: list[Header | None] = []
@@ -63,7 +63,7 @@ def test_stopping_lets_answers_leave() -> None:
         service = Answering()
         server = Server(service, limits=NetLimits(close_s=5.0))
         bound = bind("127.0.0.1", 0)
-        await server.listen(bound)
+        server.listen(bound)
         reader, writer = await asyncio.open_connection("127.0.0.1", bound.getsockname()[1])
         writer.write(encode_command(Header(code=1, opaque=1)))
         assert await reader.readexactly(4)
@@ -93,7 +93,7 @@ def test_questions_expire_by_themselves() -> None:
         service = Silent()
         server = Server(service, limits=NetLimits(sweep_s=0.01))
         bound = bind("127.0.0.1", 0)
-        await server.listen(bound)
+        server.listen(bound)
         _, writer = await asyncio.open_connection("127.0.0.1", bound.getsockname()[1])
         expired = asyncio.Event()
         async with asyncio.timeout(WAIT_S):

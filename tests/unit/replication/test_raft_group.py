@@ -163,7 +163,7 @@ def test_who_does_not_know_the_secret_is_not_listened_to(tmp_path: Path, secret:
         others = {other: at for other, at in peers_of(trio.peers).items() if other != name}
         peers = impostor.group.peers
         peers.reach(others)
-        port = await peers.listen("127.0.0.1", 0)
+        port = peers.listen("127.0.0.1", 0)
         speaker = trio.members[1].group.peers
         speaker.reach({name: f"127.0.0.1:{port}"})
         # From a member this is the beginning of a term: nobody may refuse to enter it.

@@ -36,7 +36,7 @@ def play(scene: Callable[[Peers, int], Awaitable[None]]) -> None:
     async def run() -> None:
         peers = peers_of("n0")
         try:
-            await scene(peers, await peers.listen("127.0.0.1", 0))
+            await scene(peers, peers.listen("127.0.0.1", 0))
         finally:
             await peers.close()
 
@@ -69,7 +69,7 @@ def test_who_takes_a_connection_and_says_nothing_is_dialed_again(
             for _ in range(2):
                 stack.enter_context((await asyncio.to_thread(deaf.accept))[0])
         other = peers_of("n1")
-        await other.listen("127.0.0.1", port)
+        other.listen("127.0.0.1", port)
         await until(lambda: peers.is_connected("n1"))
         await asyncio.sleep(0.3)
         assert peers.is_connected("n1"), "who has answered stays"
@@ -111,7 +111,7 @@ def test_nobody_speaks_for_another_or_to_another() -> None:
 
     async def run() -> None:
         peers = peers_of("n0", heard)
-        port = await peers.listen("127.0.0.1", 0)
+        port = peers.listen("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(frame(GREETING))
         size = int.from_bytes(await reader.readexactly(4), "big")

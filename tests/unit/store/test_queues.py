@@ -1,9 +1,11 @@
+import resource
+
 import pytest
 
 from tianzhou.base.kinds import PhysicalOffset, QueueOffset, queue_key
 from tianzhou.store.consume_queue import MISSING, UNIT
 from tianzhou.store.errors import StoreDamaged
-from tianzhou.store.queues import Queues
+from tianzhou.store.queues import Queues, open_files_max
 from tianzhou.store.segments import file_name
 from tianzhou.testing.sim.disk import SimDisk
 
@@ -147,3 +149,16 @@ def test_units_are_counted_from_the_first_file_on() -> None:
     queues = open_queues(SimDisk())
     queues.obtain(A0).append(QueueOffset(9), units(2))
     assert queues.units() == 3, "the file of rank 9 begins with rank 8"
+
+
+@pytest.mark.parametrize(
+    ("soft", "expected"), [(100_000, 256), (1_024, 256), (512, 128), (3, 1), (-1, 256)]
+)
+def test_open_files_max_is_a_quarter_of_a_low_limit(
+    monkeypatch: pytest.MonkeyPatch, soft: int, expected: int
+) -> None:
+    def limit(_: int) -> tuple[int, int]:
+        return (resource.RLIM_INFINITY if soft < 0 else soft), 100_000
+
+    monkeypatch.setattr(resource, "getrlimit", limit)
+    assert open_files_max() == expected

@@ -1,0 +1,342 @@
+"""Admission of connections: one mechanism for every port that this project listens on.
+
+A descriptor that a connection takes is one that the store cannot open a file with. So connections
+are counted at accept, before anything is allocated for them, and the ports of a process together
+never take more than `DescriptorBudget` gives out.
+
+A new connection is *unproven*: the peer has shown nothing but that it can connect. The owner of the
+port calls `Slot.prove` when the peer has shown more: a sound frame, a request, knowledge of the
+secret. Unproven connections have an absolute deadline, however many bytes they send, and a bound of
+their own; beyond it the oldest is closed to make room, because a peer that means well proves itself
+within milliseconds. Proven connections are never closed to make room; beyond their bound the new
+connection is closed.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from tianzhou.net.limits import PortLimits, connection_budget
+
+log: Final = logging.getLogger("tianzhou.net")
+
+ACCEPTS_PER_ROUND: Final = 32
+"""Connections taken from one listener before the loop serves others. A connection that is closed to
+make room keeps its descriptor until the end of the round, so this is also how far a port may exceed
+its share."""
+BACKLOG: Final = 1_024
+"""Connections that wait in the kernel, where they cost no descriptor."""
+FULL_S: Final = 60.0
+"""How long after the last refusal a port still counts as full."""
+RETRY_S: Final = 0.1
+"""How long a listener rests after the system refused to accept, usually for want of descriptors."""
+
+
+class DescriptorBudget:
+    """Descriptors for connections, divided among the listening ports by their weights.
+
+    Owner: the event loop. There is one per process, because the limit is one per process.
+    """
+
+    def __init__(self, total: Callable[[], int] = connection_budget) -> None:
+        self._measure = total
+        self._total = 0
+        self._ports: tuple[Acceptor, ...] = ()
+        """Replaced, never changed: a test may run several loops in one process."""
+
+    def join(self, port: "Acceptor") -> None:
+        """Count a port that starts to listen; what the process has open by now is not divided."""
+        self._total = self._measure() + sum(other.count for other in self._ports)
+        self._ports = (*self._ports, port)
+
+    def leave(self, port: "Acceptor") -> None:
+        self._ports = tuple(other for other in self._ports if other is not port)
+
+    def share(self, port: "Acceptor") -> int:
+        """How many connections the port may have; all shares together are at most the budget."""
+        weights = sum(other.limits.weight for other in self._ports)
+        return max(1, self._total * port.limits.weight // max(1, weights))
+
+    def full_ports(self) -> "list[Acceptor]":
+        """Ports that closed connections for lack of room in the last minute."""
+        return sorted(
+            (port for port in self._ports if port.is_full), key=lambda port: port.limits.name
+        )
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether all ports together hold everything: shares shrink when a port joins later."""
+        return sum(port.count for port in self._ports) >= self._total
+
+
+PROCESS_BUDGET: Final = DescriptorBudget()
+
+
+class Slot:
+    """The place of one connection. The protocol that gets it must call `release` when it ends."""
+
+    __slots__ = ("_acceptor", "_is_held", "_transport", "is_proven", "source")
+
+    def __init__(self, acceptor: "Acceptor", source: str) -> None:
+        self._acceptor = acceptor
+        self._transport: asyncio.Transport | None = None
+        self._is_held = True
+        self.source = source
+        """The address that the connection counts for; empty if it counts for none."""
+        self.is_proven = False
+
+    def prove(self) -> bool:
+        """Record that the peer has proven itself; False if there is no room for it as such."""
+        return self.is_proven or self._acceptor.prove(self)
+
+    def release(self) -> None:
+        """Give the place back. Calls after the first do nothing."""
+        if self._is_held:
+            self._is_held = False
+            self._acceptor.released(self)
+
+    def attach(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        if not self._is_held:
+            transport.abort()
+
+    def drop(self) -> None:
+        """Close the connection at once."""
+        self.release()
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Acceptor:
+    """Accepts connections on the sockets of one port. Owner: the event loop."""
+
+    def __init__(
+        self,
+        limits: PortLimits,
+        factory: Callable[[Slot], asyncio.BaseProtocol],
+        *,
+        budget: DescriptorBudget = PROCESS_BUDGET,
+    ) -> None:
+        """`factory` makes the protocol of an admitted connection."""
+        self.limits = limits
+        self._factory = factory
+        self._budget = budget
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[socket.socket] = []
+        self._attaching: set[asyncio.Task[None]] = set()
+        self._unproven: OrderedDict[Slot, float] = OrderedDict()
+        """By age, with the time at which each was accepted."""
+        self._unproven_of: dict[str, OrderedDict[Slot, None]] = {}
+        self._proven: set[Slot] = set()
+        self._of_source: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+        self._refused_at = -FULL_S
+        self.refused_count = 0
+        """Connections closed because there was no room: new ones, and old ones to make room."""
+        self.expired_count = 0
+        """Connections closed because the peer proved nothing in time."""
+
+    def listen(self, bound: socket.socket) -> None:
+        """Accept connections on a bound socket, which this object closes in the end."""
+        bound.listen(BACKLOG)
+        bound.setblocking(False)
+        if not self._listeners:
+            self._budget.join(self)
+        self._listeners.append(bound)
+        self._loop.add_reader(bound.fileno(), self._accept, bound)
+
+    def stop_listening(self) -> None:
+        listeners, self._listeners = self._listeners, []
+        for bound in listeners:
+            self._loop.remove_reader(bound.fileno())
+            bound.close()
+
+    def close(self) -> None:
+        """Stop listening and forget every connection; closing them is up to their protocols."""
+        self.stop_listening()
+        self._budget.leave(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in tuple(self._attaching):
+            task.cancel()
+
+    @property
+    def count(self) -> int:
+        return len(self._proven) + len(self._unproven)
+
+    @property
+    def is_full(self) -> bool:
+        return self._loop.time() - self._refused_at < FULL_S
+
+    @property
+    def proven_count(self) -> int:
+        return len(self._proven)
+
+    # Accepting
+
+    def _accept(self, bound: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_ROUND):
+            try:
+                accepted, address = bound.accept()
+            except ConnectionAbortedError:
+                continue
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._rest(bound, error)
+                return
+            slot = self._admit(source_of(str(address[0])))
+            if slot is None:
+                accepted.close()
+                self._log_refused(f"{address[0]}:{address[1]}")
+                continue
+            accepted.setblocking(False)
+            task = self._loop.create_task(self._attach(slot, accepted))
+            self._attaching.add(task)
+            task.add_done_callback(self._attaching.discard)
+
+    async def _attach(self, slot: Slot, accepted: socket.socket) -> None:
+        try:
+            transport, _ = await self._loop.connect_accepted_socket(
+                lambda: self._factory(slot), accepted
+            )
+        except (OSError, asyncio.CancelledError):
+            slot.release()
+            accepted.close()
+        else:
+            slot.attach(transport)
+
+    def _rest(self, bound: socket.socket, error: OSError) -> None:
+        """The system cannot give us a connection now; asking again at once would only spin."""
+        log.error(
+            "accept.failed",
+            extra={
+                "port": self.limits.name, "reason": str(error),
+                "remedy": "raise the limit of open files (ulimit -n) or close other connections",
+            },
+        )  # fmt: skip
+        self._loop.remove_reader(bound.fileno())
+        self._loop.call_later(RETRY_S, self._resume, bound)
+
+    def _resume(self, bound: socket.socket) -> None:
+        if bound in self._listeners:
+            self._loop.add_reader(bound.fileno(), self._accept, bound)
+
+    def _log_refused(self, peer: str) -> None:
+        log.warning(
+            "connection.refused",
+            extra={"port": self.limits.name, "peer": peer, "connections": self.count},
+        )
+
+    # Counting
+
+    @property
+    def _total_max(self) -> int:
+        return min(self.limits.connections_max, self._budget.share(self))
+
+    @property
+    def _unproven_max(self) -> int:
+        """At most half of the port, so that unproven peers never crowd out proven ones."""
+        return max(1, min(self.limits.unproven_max, self._total_max // 2))
+
+    @property
+    def _proven_max(self) -> int:
+        kept_free = self._unproven_max if self.limits.serves_unproven else 0
+        return max(1, self._total_max - kept_free)
+
+    def _admit(self, source: str) -> Slot | None:
+        limits = self.limits
+        of_source = self._unproven_of.get(source, OrderedDict[Slot, None]())
+        if source and (
+            len(of_source) >= limits.unproven_per_source_max
+            or self._of_source[source] >= limits.per_source_max
+        ):
+            if not of_source:
+                self._count_refused()
+                return None
+            self._make_room(next(iter(of_source)))
+        if (
+            len(self._unproven) >= self._unproven_max
+            or self.count >= self._total_max
+            or self._budget.is_spent
+        ):
+            if not self._unproven:
+                self._count_refused()
+                return None
+            self._make_room(next(iter(self._unproven)))
+        slot = Slot(self, source)
+        self._unproven[slot] = self._loop.time()
+        if source:
+            self._of_source[source] += 1
+            self._unproven_of.setdefault(source, OrderedDict())[slot] = None
+        if self._timer is None:
+            self._timer = self._loop.call_later(limits.prove_s, self._expire)
+        return slot
+
+    def _make_room(self, oldest: Slot) -> None:
+        self._count_refused()
+        oldest.drop()
+
+    def _count_refused(self) -> None:
+        self.refused_count += 1
+        self._refused_at = self._loop.time()
+
+    def prove(self, slot: Slot) -> bool:
+        """Said by a slot."""
+        if slot not in self._unproven or len(self._proven) >= self._proven_max:
+            return False
+        self._forget_unproven(slot)
+        self._proven.add(slot)
+        slot.is_proven = True
+        return True
+
+    def released(self, slot: Slot) -> None:
+        """Said by a slot, once."""
+        if slot.is_proven:
+            self._proven.discard(slot)
+        else:
+            self._forget_unproven(slot)
+        if slot.source:
+            self._of_source[slot.source] -= 1
+            if not self._of_source[slot.source]:
+                del self._of_source[slot.source]
+
+    def _forget_unproven(self, slot: Slot) -> None:
+        del self._unproven[slot]
+        if slot.source:
+            of_source = self._unproven_of[slot.source]
+            del of_source[slot]
+            if not of_source:
+                del self._unproven_of[slot.source]
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while self._unproven:
+            oldest, since = next(iter(self._unproven.items()))
+            if since + self.limits.prove_s > now:
+                self._timer = self._loop.call_at(since + self.limits.prove_s, self._expire)
+                return
+            self.expired_count += 1
+            oldest.drop()
+
+
+def source_of(host: str) -> str:
+    """The address that a connection counts for; empty for this machine, whose tools open many.
+
+    An IPv6 network of 64 bits counts as one: its owner chooses the rest freely.
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None:
+            network = ipaddress.IPv6Network((address, 64), strict=False)
+            return "" if address.is_loopback else str(network)
+        address = address.ipv4_mapped
+    return "" if address.is_loopback else str(address)
