@@ -1,13 +1,9 @@
-"""What several brokers say, put together, and what it means."""
+"""What several brokers say, put together."""
 
 import msgspec
 import pytest
 
-from tianzhou.client.core.admin_results import BrokerPlace
 from tianzhou.client.core.looks import (
-    Level,
-    Looked,
-    alarms,
     forecast,
     groups_together,
     size_text,
@@ -17,7 +13,6 @@ from tianzhou.client.core.looks import (
 from tianzhou.wire.look_bodies import (
     BrokerLook,
     Disk,
-    Event,
     GroupRow,
     History,
     TopicRow,
@@ -50,11 +45,6 @@ BROKER = BrokerLook(
     ),
     troubled=(), version="1",
 )  # fmt: skip
-
-
-def said(look: BrokerLook, **missing: str) -> list[tuple[Level, str, str]]:
-    found = alarms(Looked({look.name: look}, missing), NOW)
-    return [(alarm.level, alarm.name, alarm.said) for alarm in found]
 
 
 # Together
@@ -97,88 +87,6 @@ def test_a_disk_that_fills_has_a_day_of_reckoning() -> None:
     assert quiet is not None
     assert quiet.refuse_s is None
     assert forecast(msgspec.structs.replace(DISK, total=0)) is None
-
-
-def test_alarm_is_given_while_there_is_time() -> None:
-    filling = msgspec.structs.replace(DISK, put_size_per_minute=GIB / 100)
-    look = msgspec.structs.replace(BROKER, disk=filling)
-    assert said(look) == [
-        (
-            Level.WARNING,
-            "a",
-            "its disk is full in 1 h 23 min if messages keep coming as now, 10.2 MiB a second",
-        )
-    ]
-    # What is kept for an hour never fills it.
-    short = msgspec.structs.replace(filling, retention_hours=1)
-    assert said(msgspec.structs.replace(BROKER, disk=short)) == []
-
-
-# Alarms
-
-
-def test_nothing_is_wrong_with_a_quiet_broker() -> None:
-    assert said(BROKER) == []
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"is_broken": True}, "store is broken"),
-        ({"refusal": "the disk is full"}, "takes no messages: the disk is full"),
-        ({"damaged": 3}, "3 records are damaged"),
-        ({"permission": 4}, "being drained"),
-        ({"dispatch_behind": 100 << 20}, "100 MiB are stored and not visible"),
-        ({"now_ms": NOW + 90_000}, "90 s ahead of"),
-        ({"disk": msgspec.structs.replace(DISK, free=20 * GIB)}, "80% full"),
-    ],
-)
-def test_each_fault_has_its_sentence(changed: dict[str, object], words: str) -> None:
-    ((_, name, sentence),) = said(msgspec.structs.replace(BROKER, **changed))
-    assert name == "a"
-    assert words in sentence
-
-
-def test_problems_come_before_warnings_and_silence_is_one() -> None:
-    found = said(msgspec.structs.replace(BROKER, permission=4), b="it can't be reached")
-    assert [level for level, _, _ in found] == [Level.PROBLEM, Level.WARNING]
-    assert "b" in found[0][1]
-    assert "it can't be reached" in found[0][2]
-
-
-def test_a_broker_without_a_master_is_named() -> None:
-    places = [BrokerPlace("c", "a", {0: "x:1"}), BrokerPlace("c", "b", {1: "y:1"})]
-    (alarm,) = alarms(Looked({"a": BROKER}), NOW, places)
-    assert (alarm.name, "no master" in alarm.said) == ("b", True)
-
-
-def test_queues_that_hang_alike_are_one_alarm() -> None:
-    def event(queue_id: int, since_ms: int, *, ended_ms: int = 0) -> Event:
-        return Event(
-            ended_ms=ended_ms, group="billing", kind="frozen", mend="look", queue_id=queue_id,
-            said=f"queue {queue_id} stays", since_ms=since_ms, topic="orders",
-        )  # fmt: skip
-
-    look = msgspec.structs.replace(
-        BROKER, events=(event(0, 9), event(1, 5), event(2, 7), event(3, 1, ended_ms=8))
-    )
-    (alarm,) = alarms(Looked({"a": look}), NOW)
-    assert (alarm.name, alarm.said, alarm.more) == ("billing", "queue 1 stays", 2)
-    assert (alarm.since_ms, alarm.mend) == (5, "look")
-
-
-def test_a_group_that_nobody_reads_for_is_a_warning() -> None:
-    alone = msgspec.structs.replace(GROUP, members=0)
-    job = msgspec.structs.replace(alone, name="job", moved_ms=NOW - 5_000)
-    left = msgspec.structs.replace(job, name="left", is_abandoned=True)
-    off = msgspec.structs.replace(alone, name="off", enabled=False)
-    look = msgspec.structs.replace(
-        BROKER, troubled=(alone, off, job, left, msgspec.structs.replace(GROUP, name="well"))
-    )
-    found = {name: sentence for _, name, sentence in said(look)}
-    assert set(found) == {"billing", "left", "off"}
-    assert "10 messages wait" in found["billing"]
-    assert "switched off" in found["off"]
 
 
 # Numbers for people

@@ -48,12 +48,15 @@ class _Tally:
 
 
 def is_troubled(row: GroupRow) -> bool:
-    return bool(row.lag or row.stuck or not row.is_consistent)
+    """Groups of the broker's own are in nobody's way."""
+    is_well = not row.lag and not row.stuck and row.is_consistent and row.enabled
+    return not row.is_system and not is_well
 
 
 def trouble(row: GroupRow) -> tuple[int, ...]:
     """The larger, the worse."""
-    return (row.stuck, not row.is_consistent, row.lag)
+    is_unread = bool(row.lag) and not row.members
+    return (row.stuck, not row.is_consistent, not row.enabled, is_unread, row.lag)
 
 
 @dataclass(slots=True)
@@ -194,6 +197,8 @@ class GroupRows:
     def of_topic(self, topic: str, now_ms: int) -> Iterator[ReaderLook]:
         groups = self.readers().get(topic, set())
         bounds = self._bounds(topic)
+        if topic.startswith(names.DEAD_PREFIX):
+            bounds = []  # how far a replay of dead letters is, is not lag
         for group in sorted(groups):
             waiting = _waiting(group, topic, self.offsets.of(group, topic), bounds)
             ages = self._ages_ms(waiting, now_ms)

@@ -41,10 +41,12 @@ class Lags:
 
     def all(self) -> Iterator[Lag]:
         """Every queue of every topic that a group has confirmed anything of. Groups of the
-        broker's own, and topics that a living group has given up, are left out."""
+        broker's own, dead letters, and topics that a living group has given up, are left out."""
         bounds: dict[str, list[tuple[QueueKey, int, int]]] = {}
         for group, topic, committed in self.offsets.rows():
-            if names.is_system_group(group) or not self.reads(group, topic):
+            if names.is_system_group(group) or topic.startswith(names.DEAD_PREFIX):
+                continue
+            if not self.reads(group, topic):
                 continue
             queues = bounds.get(topic)
             if queues is None:  # once for all groups of the topic

@@ -57,7 +57,7 @@ class StoreAlarms:
             yield Alarm(
                 kind="draining",
                 text="it is being drained: producers must send elsewhere",
-                remedy=f"when that is over: tianzhou broker drain {self.name} --undo",
+                remedy=f"tianzhou broker drain {self.name} --undo",
                 since_ms=since_ms,
                 is_problem=False,
             )

@@ -19,6 +19,7 @@ import msgspec
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
+from tianzhou.broker import names
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.findings import TEXT_CHARS_MAX, WHOLE_GROUP, Finding, Kind
 from tianzhou.broker.holds import Holds
@@ -131,7 +132,7 @@ class Watchdog:
         met: set[_Place] = set()
         for group in list(self.seen.sessions.consumers):
             members = self.seen.sessions.consumers.get(group)
-            if members is None or _is_broadcast(members):
+            if members is None or _is_broadcast(members) or names.is_system_group(group):
                 continue
             whole = (group, queue_key("", WHOLE_GROUP))
             if not members.is_consistent:
@@ -153,7 +154,7 @@ class Watchdog:
         return [
             queue_key(topic.topic_name, queue_id)
             for topic in topics
-            if topic is not None
+            if topic is not None and not topic.topic_name.startswith(names.DEAD_PREFIX)
             for queue_id in range(topic.read_queue_nums)
         ]
 

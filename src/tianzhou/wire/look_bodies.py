@@ -169,7 +169,9 @@ class BrokerLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     started_ms: int
     totals: Totals
     troubled: tuple[GroupRow, ...]
-    """Groups that are behind or otherwise in trouble, the worst first."""
+    """Groups that are behind or otherwise in trouble, the worst first; no internal ones."""
+    troubled_count: int = 0
+    """How many there are; `troubled` may have fewer."""
     version: str
 
 

@@ -2,6 +2,7 @@
 
 from administrator import Administrator, join, make_topic
 
+from tianzhou.broker.handlers.admin_looks import TROUBLED_MAX
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
@@ -236,3 +237,32 @@ def test_a_group_that_is_not_there_is_refused() -> None:
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
         True,
     )
+
+
+def test_internal_groups_and_dead_letters_are_nobodys_lag() -> None:
+    broker = world()
+    dead = "%DLQ%billing"
+    make_topic(broker, dead, 1)
+    broker.send(dead)
+    commit(broker, "billing", dead, 0)
+    commit(broker, "CID_RMQ_SYS_TRANS", "orders", 0)
+    look = look_at_broker(broker)
+    assert look.totals.lag == 4
+    assert [row.name for row in look.troubled] == ["billing"]
+    assert [reader.lag for reader in look_at_topic(broker, dead).readers] == [0]
+    assert [reader.oldest_ms for reader in look_at_topic(broker, dead).readers] == [0]
+
+
+def test_troubled_groups_are_counted_and_the_worst_come_first() -> None:
+    broker = world()
+    for number in range(TROUBLED_MAX + 20):
+        commit(broker, f"idle-{number}", "orders", 3)
+    commit(broker, "off", "orders", 3)
+    commit(broker, "off", "orders", 3, queue_id=1)
+    ext = {"groupName": "off", "consumeEnable": "false"}
+    body = b'{"groupName":"off","consumeEnable":false}'
+    assert broker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, ext, body)
+    look = look_at_broker(broker)
+    assert (len(look.troubled), look.troubled_count) == (TROUBLED_MAX, TROUBLED_MAX + 22)
+    assert look.troubled[0].name == "off", "switched off, although it has read everything"
+    assert look.troubled[1].name == "billing", "the largest lag"

@@ -76,3 +76,13 @@ def test_the_largest_are_shown() -> None:
     assert lags.largest(every, 2) == every
     assert [lag.messages for lag in lags.largest(every, 1)] == [2]
     assert isinstance(every[0], Lag)
+
+
+def test_dead_letters_and_internal_groups_are_not_lag() -> None:
+    broker = filled()
+    dead = f"%DLQ%{GROUP}"
+    make_topic(broker, dead, 1)
+    broker.send(dead)
+    broker.parts.offsets.put(GROUP, dead, 0, 0)
+    broker.parts.offsets.put("CID_RMQ_SYS_TRANS", TOPIC, 0, 0)
+    assert rows(broker) == {(GROUP, TOPIC, 0): 2, (GROUP, TOPIC, 1): 1}

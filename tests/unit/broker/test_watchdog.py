@@ -262,3 +262,11 @@ def test_what_clients_choose_is_cut() -> None:
     wait(broker, STUCK_S + 20)
     (found,) = events(broker)
     assert len(found.client_id) == len(found.keys) == 256
+
+
+def test_internal_groups_are_not_watched() -> None:
+    broker = small()
+    join(broker, "TOOLS_CONSUMER", TOPIC)
+    broker.send(TOPIC)
+    wait(broker, STUCK_S * 2)
+    assert events(broker) == []

@@ -48,10 +48,38 @@ def status(session: Session, name: str, everything: bool) -> None:
             "sent_today": found.put_today,
             "disk_used_ratio": found.disk_used_ratio,
             "producers": {group: len(clients) for group, clients in sorted(producers.items())},
+            "alarms": _alarms(session, name),
             "facts": dict(found.facts) if everything else {},
         }
 
     session.show(look, _view)
+
+
+def _alarms(session: Session, name: str) -> list[dict[str, Any]]:
+    """Of every member of its group; none of a broker that raises no alarms, such as Apache's."""
+    view = session.admin.looks.cluster()
+    return [
+        {
+            "id": broker_id,
+            "address": address,
+            "kind": alarm.kind,
+            "level": "problem" if alarm.is_problem else "warning",
+            "said": alarm.text,
+            "mend": alarm.remedy,
+            "since_ms": alarm.since_ms,
+        }
+        for place in view.places
+        if place.name == name
+        for broker_id, address in sorted(place.addresses.items())
+        if address in view.members
+        for alarm in view.members[address].alarms
+    ]
+
+
+def _alarm_text(alarm: dict[str, Any]) -> str:
+    since = output.moment_text(alarm["since_ms"])
+    replica = f"replica {alarm['id']} at {alarm['address']}: " if alarm["id"] else ""
+    return f"{alarm['level']}, since {since}: {replica}{alarm['said']}\n→ {alarm['mend']}"
 
 
 def _view(found: dict[str, Any]) -> "RenderableType":
@@ -68,5 +96,6 @@ def _view(found: dict[str, Any]) -> "RenderableType":
         "sent today": found["sent_today"],
         "disk used": "not known" if ratio < 0 else f"{ratio:.0%}",
         "producers": producers or "none",
+        "alarms": "\n".join(map(_alarm_text, found["alarms"])) or "none",
     }
     return output.pairs(facts | found["facts"])

@@ -7,7 +7,6 @@ import click
 
 from tianzhou.admin.commands import output
 from tianzhou.admin.commands.failures import ExitCode
-from tianzhou.admin.commands.group import is_internal
 from tianzhou.admin.commands.session import Session, asking
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def doctor(session: Session, topic: str | None, group: str | None, observe_s: fl
     found: list[dict[str, Any]] = []
     console = output.console()
     with session.busy("looking"):
-        for finding in examine(complaint, clock.now_ms, is_internal):
+        for finding in examine(complaint, clock.now_ms):
             found.append(asdict(finding) | {"level": finding.level.value})
             if not session.as_json:
                 console.print(_text(finding))

@@ -1,6 +1,6 @@
 """`tianzhou group`: consumer groups, how far they are, and moving them."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,20 +15,13 @@ from tianzhou.admin.commands.session import (
     topic_name,
     watched,
 )
+from tianzhou.client.core.subscription import is_internal_group
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tianzhou.client.core.admin_results import OffsetMove
     from tianzhou.wire.queues import MessageQueue
-
-
-INTERNAL: Final = ("CID_ONS", "CID_RMQ_SYS", "FILTERSRV_CONSUMER", "SELF_TEST", "TOOLS_CONSUMER")
-"""How groups begin that RocketMQ makes by itself."""
-
-
-def is_internal(name: str) -> bool:
-    return name.startswith(INTERNAL)
 
 
 @click.group()
@@ -46,7 +39,7 @@ def list_(session: Session, internal: bool) -> None:
         from tianzhou.admin.commands.lists import group_rows
 
         rows = group_rows(session.admin, click.get_current_context().find_root().obj.now_ms())
-        return [row for row in rows if internal or not is_internal(row["group"])]
+        return [row for row in rows if internal or not is_internal_group(row["group"])]
 
     columns = {
         "group": "group", "members": "members", "topics": "topics", "lag": "lag",

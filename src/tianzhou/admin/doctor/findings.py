@@ -1,15 +1,10 @@
-"""What the doctor says: a sentence about something, and the command that mends it."""
+"""What the doctor says: a sentence about something, and the command that fixes it."""
 
-import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-
-class Level(enum.Enum):
-    PROBLEM = "problem"
-    """Something does not work."""
-    WARNING = "warning"
-    """It works, and may not for long, or not as one thinks."""
-    FINE = "fine"
+from tianzhou.client.core import findings as core
+from tianzhou.client.core.findings import Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +27,24 @@ def warning(about: str, said: str, mend: str) -> Finding:
 
 def fine(about: str, said: str) -> Finding:
     return Finding(Level.FINE, about, said)
+
+
+def from_view(found: core.Finding, *, is_problem: bool = False) -> Finding:
+    """A finding that the dashboard shows too; a problem in any case if the user complained."""
+    about = found.name if found.about == "cluster" else f"{found.about} {found.name}"
+    level = Level.PROBLEM if is_problem else found.level
+    return Finding(level, about, found.said, found.mend)
+
+
+_ORDER = {Level.PROBLEM: 0, Level.WARNING: 1, Level.FINE: 2}
+
+
+def merged(found: Iterable[Finding]) -> list[Finding]:
+    """One finding for all that is said about one thing: the worst level, and its remedy. A sentence
+    that another one begins with is left out."""
+    rows = sorted(found, key=lambda finding: _ORDER[finding.level])
+    if len(rows) < 2:
+        return rows
+    said = list(dict.fromkeys(row.said for row in rows))
+    kept = [one for one in said if not any(o != one and o.startswith(one) for o in said)]
+    return [Finding(rows[0].level, rows[0].about, "; ".join(kept), rows[0].mend)]

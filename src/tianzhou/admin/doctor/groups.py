@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from tianzhou.admin.doctor.findings import Finding, fine, problem, warning
+from tianzhou.admin.doctor.findings import Finding, fine, from_view, problem, warning
 from tianzhou.base.errors import TianzhouError
+from tianzhou.client.core import findings as core
 from tianzhou.client.core.subscription import RETRY_PREFIX
 from tianzhou.client.errors import GroupNotExist
 from tianzhou.wire.heartbeat import ConsumerConnections, MessageModel
+from tianzhou.wire.look_bodies import GroupLook, HeldQueue
 from tianzhou.wire.queues import MessageQueue
 
 if TYPE_CHECKING:
@@ -16,6 +18,22 @@ if TYPE_CHECKING:
 
 Subscriptions = Mapping[str, str]
 """Expressions by topic."""
+
+STUCK_S: Final = 120.0
+"""A queue whose offset moved less long ago is slow, not stuck; the watchdog's default too."""
+_STANDING: Final = frozenset({"unowned", "not_pulled", "blocked", "frozen", "stuck"})
+"""What brokers themselves found to stand still."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the user wants to know of a group."""
+
+    topic: str | None = None
+    is_named: bool = False
+    """Whether the user complains about this group, and not about anything."""
+    observed_s: float
+    """Between the two looks."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +55,10 @@ class Look:
         default_factory=dict[MessageQueue, tuple[int, int]]
     )
     """Confirmed, and the end of the queue."""
+    waited_s: Mapping[MessageQueue, float] = field(default_factory=dict[MessageQueue, float])
+    """How long a message has waited at the same offset; RocketMQ's brokers do not know."""
+    has_view: bool = False
+    """Whether its brokers told what they know of it."""
 
     @property
     def lag(self) -> int:
@@ -64,6 +86,7 @@ def look_at(admin: "Admin", name: str) -> Look:
         except TianzhouError:
             queues[topic] = ()  # the topic is looked at by itself
     progress = admin.offsets.progress(name)
+    views = admin.looks.group(name).found
     return Look(
         name,
         exists=True,
@@ -73,7 +96,21 @@ def look_at(admin: "Admin", name: str) -> Look:
         queues=queues,
         owners=owners,
         offsets={row.queue: (row.committed, row.end) for row in progress.queues},
+        waited_s={
+            MessageQueue(broker_name=broker, queue_id=held.queue_id, topic=held.topic): _waited_s(
+                view, held
+            )
+            for broker, view in views.items()
+            for held in view.queues
+        },
+        has_view=bool(views),
     )
+
+
+def _waited_s(view: GroupLook, held: HeldQueue) -> float:
+    """Since the offset moved, or since the message at it came, by the broker's own clock."""
+    since_ms = max(held.moved_ms or view.started_ms, held.oldest_ms)
+    return max(0, view.now_ms - since_ms) / 1000
 
 
 def _subscriptions(admin: "Admin", group: str, client_id: str) -> Subscriptions | None:
@@ -89,36 +126,43 @@ def _subscriptions(admin: "Admin", group: str, client_id: str) -> Subscriptions 
 
 
 def group_findings(
-    before: Look, now: Look, *, topic: str | None = None, is_named: bool = False
+    before: Look, now: Look, asked: Asked, seen: core.Finding | None = None
 ) -> Iterable[Finding]:
-    """What two looks at a group, a while apart, say together."""
+    """What two looks at a group, a while apart, say together; `seen` is what its brokers found,
+    which is not said again."""
     about = f"group {now.name}"
     if not now.exists:
         said = "no broker has it; its first consumer makes it, unless brokers do not allow that"
         yield problem(about, said, f"tianzhou group create {now.name}")
         return
-    found = [*_membership(now, topic, is_named=is_named), *_reading(before, now)]
+    kinds = frozenset(seen.kinds if seen else ())
+    found = [from_view(seen, is_problem=asked.is_named)] if seen else []
+    found += _membership(now, asked, kinds)
+    found += _reading(before, now, kinds)
+    if not kinds & _STANDING:
+        found += _standing(before, now, asked)
     yield from found
     if not found:
         count = len(now.connected.connection_set) if now.connected else 0
         yield fine(about, f"{count} members, {now.lag} messages to read")
 
 
-def _membership(now: Look, topic: str | None, *, is_named: bool) -> Iterable[Finding]:
+def _membership(now: Look, asked: Asked, kinds: frozenset[str]) -> Iterable[Finding]:
     about, show = f"group {now.name}", f"tianzhou group show {now.name}"
-    if not now.is_enabled:
+    if not now.is_enabled and "switched_off" not in kinds:
         said = "it is switched off: brokers give it nothing"
         yield problem(about, said, f"tianzhou group update {now.name} --consume")
     if now.connected is None:
-        if is_named or now.lag:
-            said = f"none of its consumers is connected; {now.lag} messages wait"
-            level = problem if is_named else warning
+        # A job that commits without being a member is no fault; brokers can tell.
+        if asked.is_named or (now.lag and not now.has_view):
+            said = f"none of its consumers is connected; {now.lag:,} messages wait"
+            level = problem if asked.is_named else warning
             yield level(about, said, f"start a consumer; then: {show}")
         return
-    if topic is not None and topic not in now.queues:
+    if asked.topic is not None and asked.topic not in now.queues:
         wanted = ", ".join(now.queues) or "nothing"
-        said = f"its consumers do not subscribe to {topic}; they do to {wanted}"
-        yield problem(about, said, f"subscribe to {topic} in the consumer; then: {show}")
+        said = f"its consumers do not subscribe to {asked.topic}; they do to {wanted}"
+        yield problem(about, said, f"subscribe to {asked.topic} in the consumer; then: {show}")
     yield from _differences(now)
 
 
@@ -138,7 +182,7 @@ def _differences(now: Look) -> Iterable[Finding]:
         yield problem(about, said, f"{mend}tianzhou group show {now.name}")
 
 
-def _reading(before: Look, now: Look) -> Iterable[Finding]:
+def _reading(before: Look, now: Look, kinds: frozenset[str]) -> Iterable[Finding]:
     about = f"group {now.name}"
     if now.connected is None or now.connected.message_model is MessageModel.BROADCASTING:
         return
@@ -151,24 +195,47 @@ def _reading(before: Look, now: Look) -> Iterable[Finding]:
             yield warning(about, said, mend)
         # Twice, because queues may be on their way from one member to another.
         alone = [q for q in queues if q not in now.owners and q not in before.owners]
-        if alone and before.connected is not None:
+        if alone and before.connected is not None and "unowned" not in kinds:
             said = f"nobody reads {_named(alone)} of {topic}"
             mend = "start the consumers again that should; their subscriptions must be the same"
             yield problem(about, said, f"{mend}: tianzhou group show {now.name}")
-    for queue, (at, end) in now.offsets.items():
-        was_at, was_end = before.offsets.get(queue, (-1, end))
-        if at == was_at and at < was_end < end:
-            owner = now.owners.get(queue, "nobody")
-            said = (
-                f"it stays at offset {at} in {_named([queue])} of {queue.topic} while its lag grew "
-                f"from {was_end - at} to {end - at}; {owner} has the queue"
-            )
-            mend = (
-                "look what that consumer does; to leave the message out: tianzhou group reset "
-                f"{now.name} {queue.topic} --broker {queue.broker_name} --queue {queue.queue_id} "
-                f"--to-offset {at + 1}"
-            )
-            yield problem(about, said, mend)
+
+
+def _standing(before: Look, now: Look, asked: Asked) -> Iterable[Finding]:
+    """Queues whose offset stayed between the looks while messages came in. If it moved not long
+    before, the consumer is slow, and skipping its messages would lose them for nothing."""
+    if now.connected is None or now.connected.message_model is MessageModel.BROADCASTING:
+        return
+    still = {
+        queue: max(asked.observed_s, now.waited_s.get(queue, 0.0))
+        for queue, (at, end) in now.offsets.items()
+        if at == before.offsets.get(queue, (-1, end))[0] and at < before.offsets[queue][1] < end
+    }
+    if not still:
+        return
+    worst = max(still, key=lambda queue: still[queue])
+    lags = [sum(look.offsets[q][1] - look.offsets[q][0] for q in still) for look in (before, now)]
+    grew = f"while its lag there grew from {lags[0]:,} to {lags[1]:,}"
+    if still[worst] < STUCK_S:
+        said = (
+            f"it is slow: in {asked.observed_s:g} s it confirmed nothing in {len(still)} of its "
+            f"queues, {grew}"
+        )
+        mend = f"start more consumers, or make them faster: tianzhou group show {now.name}"
+        yield warning(f"group {now.name}", said, mend)
+        return
+    at, owner = now.offsets[worst][0], now.owners.get(worst, "nobody")
+    more = f"; and {len(still) - 1} more queues" if len(still) > 1 else ""
+    said = (
+        f"for {still[worst]:,.0f} s it has stayed at offset {at} in {_named([worst])} of "
+        f"{worst.topic}, {grew}; {owner} has the queue{more}"
+    )
+    mend = (
+        "look what that consumer does; to leave the message out: tianzhou group reset "
+        f"{now.name} {worst.topic} --broker {worst.broker_name} --queue {worst.queue_id} "
+        f"--to-offset {at + 1}"
+    )
+    yield problem(f"group {now.name}", said, mend)
 
 
 def _named(queues: list[MessageQueue]) -> str:

@@ -55,7 +55,9 @@ from tianzhou.wire.replication_bodies import ReplicationLook
 from tianzhou.wire.tables import TopicConfig
 
 TOP: Final = 10
-"""Busy topics and troubled groups of an overview: what fits on a screen."""
+"""Busy topics of an overview: what fits on a screen."""
+TROUBLED_MAX: Final = 100
+"""Groups behind or in trouble; findings are computed from them, so there are more than shown."""
 EVENTS_MAX: Final = 50
 STEP_S: Final = 2
 TAIL: Final = ReadLimit(count=8)
@@ -127,6 +129,7 @@ class AdminLooks:
             if not row.is_system and (row.put_per_second or row.get_per_second)
         ]
         busy.sort(key=lambda row: -(row.put_per_second + row.get_per_second))
+        troubled = sorted(filter(is_troubled, groups), key=trouble, reverse=True)
         puts, gets = stats.history(STEP_S)
         look = BrokerLook(
             alarms=tuple(map(_alarm_row, self.told.alarms())),
@@ -154,7 +157,8 @@ class AdminLooks:
             replication=self.told.replication(),
             started_ms=stats.started_ms,
             totals=self._totals(groups, topics),
-            troubled=tuple(sorted(filter(is_troubled, groups), key=trouble, reverse=True)[:TOP]),
+            troubled=tuple(troubled[:TROUBLED_MAX]),
+            troubled_count=len(troubled),
             version=tianzhou.__version__,
         )
         return Reply(body=fastjson.encode(look))
@@ -168,7 +172,7 @@ class AdminLooks:
             groups=sum(not row.is_system for row in groups),
             halves=self.waiting.halves(),
             held_pulls=self.waiting.held_pulls(),
-            lag=sum(row.lag for row in groups),
+            lag=sum(row.lag for row in groups if not row.is_system),
             producers=len(producers),
             timers=self.waiting.timers(),
             topics=sum(not row.is_system for row in topics),

@@ -7,6 +7,7 @@ from typing import Final
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.core.admin_results import BrokerPlace, BrokerStatus, Traffic
+from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX, is_internal_group
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_admin import GetConsumeStatsRequest, ViewStatsRequest
 from tianzhou.wire.admin_bodies import (
@@ -100,7 +101,8 @@ class Brokers:
         _, body = await self._calls.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         status = _status(name, address, decode_kv_table(body).table)
         _, body = await self._calls.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        groups = decode_group_table(body).subscription_group_table
+        table = decode_group_table(body).subscription_group_table
+        groups = [group for group in table if not is_internal_group(group)]
         lags = await asyncio.gather(*(self._lag(address, group) for group in groups))
         behind = {group: lag for group, lag in zip(groups, lags, strict=True) if lag}
         return Traffic(status.put_per_second, behind)
@@ -108,8 +110,11 @@ class Brokers:
     async def _lag(self, address: str, group: str) -> int:
         fields = GetConsumeStatsRequest(consumer_group=group)
         _, body = await self._calls.ask(address, RequestCode.GET_CONSUME_STATS, fields)
-        rows = decode_consume_stats(body).offset_table.values()
-        return sum(max(row.broker_offset - row.consumer_offset, 0) for row in rows)
+        return sum(
+            max(row.broker_offset - row.consumer_offset, 0)
+            for queue, row in decode_consume_stats(body).offset_table.items()
+            if not queue.topic.startswith(DEAD_LETTER_PREFIX)
+        )
 
     async def _address(self, name: str) -> str:
         return (await self._calls.masters([name]))[name]

@@ -1,7 +1,7 @@
 """Pages of a dashboard: one request to each broker, whatever there is on it."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from tianzhou.base.errors import TianzhouError
@@ -10,7 +10,12 @@ from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.aio.admin_timers import WaitingTimer
 from tianzhou.client.aio.admin_transactions import PendingTransaction
 from tianzhou.client.core.admin_results import LATEST, BrokerPlace
-from tianzhou.client.core.looks import Looked, groups_together, topics_together
+from tianzhou.client.core.looks import (
+    ClusterView,
+    Looked,
+    groups_together,
+    topics_together,
+)
 from tianzhou.client.errors import (
     BrokerNotFound,
     GroupNotExist,
@@ -62,11 +67,29 @@ class Looks:
         """Rates, disks, busy topics, groups in trouble, what watchdogs found."""
         return await self._ask(RequestCode.LOOK_AT_BROKER, decode_broker_look)
 
+    async def cluster(self, skip: Collection[str] = ()) -> ClusterView:
+        """What every member of every group says, slaves and Raft followers included; addresses in
+        `skip` are not asked. Empty if the NameServer knows no broker."""
+        places = tuple(await self._calls.places())
+        addresses = [at for place in places for at in place.addresses.values() if at not in skip]
+        members: dict[str, BrokerLook] = {}
+        missing: dict[str, str] = {}
+
+        async def one(address: str) -> None:
+            try:
+                _, body = await self._calls.ask(address, RequestCode.LOOK_AT_BROKER)
+                members[address] = decode_broker_look(body)
+            except TianzhouError as error:
+                missing[address] = str(error)
+
+        await asyncio.gather(*map(one, addresses))
+        return ClusterView(places, members, missing)
+
     async def broker(self, name: str) -> tuple[BrokerLook, BrokerPlace]:
         """One broker with all its facts and settings, and where its group is known to be."""
         place = _known(name, await self._calls.places())
         fields = LookAtBrokerRequest(is_whole=True)
-        _, body = await self._calls.ask(_nearest(place), RequestCode.LOOK_AT_BROKER, fields)
+        _, body = await self._calls.ask(place.nearest, RequestCode.LOOK_AT_BROKER, fields)
         return decode_broker_look(body), place
 
     async def topics(self) -> tuple[list[TopicRow], Looked[TopicsLook]]:
@@ -147,14 +170,12 @@ class Looks:
     ) -> Looked[T]:
         places = await self._calls.places()
         nearest = {
-            place.name: _nearest(place)
-            for place in places
-            if place.name not in self._calls.left_out
+            place.name: place.nearest for place in places if place.name not in self._calls.left_out
         }
         if not nearest:
             raise NoRoute("the name server knows no broker; is one running, and registered?")
         if only is not None:
-            nearest = {only: _nearest(_known(only, places))}
+            nearest = {only: _known(only, places).nearest}
         missing: dict[str, str] = {}
 
         async def one(name: str, address: str) -> T | None:
@@ -177,8 +198,3 @@ def _known(name: str, places: Iterable[BrokerPlace]) -> BrokerPlace:
     if name not in known:
         raise BrokerNotFound([name], known)
     return known[name]
-
-
-def _nearest(place: BrokerPlace) -> str:
-    """The master; where there is none, a slave knows how it was."""
-    return place.addresses[min(place.addresses)]

@@ -7,6 +7,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.core.admin_results import LATEST, GroupProgress, OffsetMove, QueueProgress
 from tianzhou.client.core.routing import TopicRoute, queue_order
+from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX
 from tianzhou.client.errors import QueryNotFound
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_admin import (
@@ -40,12 +41,19 @@ class Offsets:
     # Progress
 
     async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
-        """Lag in messages and in seconds, of one topic or of all that the group has consumed."""
+        """Lag in messages and in seconds, of one topic or of all that the group has consumed.
+        Dead letters count only if `topic` asks for them: a replay moves that offset, not a
+        consumer."""
         masters = await self._calls.masters()
         fields = GetConsumeStatsRequest(consumer_group=group, topic=topic)
         bodies = await self._calls.ask_each(masters, RequestCode.GET_CONSUME_STATS, fields)
         told = [decode_consume_stats(body) for body in bodies.values()]
-        rows = {queue: row for one in told for queue, row in one.offset_table.items()}
+        rows = {
+            queue: row
+            for one in told
+            for queue, row in one.offset_table.items()
+            if topic or not queue.topic.startswith(DEAD_LETTER_PREFIX)
+        }
         late = {q for q, row in rows.items() if row.broker_offset > row.consumer_offset}
         behind = await self._behind(group, masters, late)
         found = [

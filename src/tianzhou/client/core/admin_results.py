@@ -27,6 +27,11 @@ class BrokerPlace:
     addresses: Mapping[int, str]
     """By broker id; 0 is the master."""
 
+    @property
+    def nearest(self) -> str:
+        """The address of the master, or else of the first slave, which knows what it copied."""
+        return self.addresses[min(self.addresses)]
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:

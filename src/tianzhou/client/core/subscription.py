@@ -16,8 +16,17 @@ from tianzhou.wire.heartbeat import SubscriptionData
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
+INTERNAL_GROUPS: Final = (
+    "CID_ONS", "CID_RMQ_SYS", "FILTERSRV_CONSUMER", "SELF_TEST", "TOOLS_CONSUMER",
+)  # fmt: skip
+"""Prefixes of the groups that every broker creates for its own use."""
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
+
+
+def is_internal_group(name: str) -> bool:
+    """Whether brokers created the group for themselves; it has no lag that concerns a user."""
+    return name.startswith(INTERNAL_GROUPS)
 
 
 @dataclass(frozen=True, slots=True)

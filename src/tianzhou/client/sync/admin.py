@@ -113,6 +113,7 @@ class DeadLetterBox:
 class Looks:
     def __init__(self, inner: admin_looks.Looks) -> None:
         self.brokers = blocking(inner.brokers)
+        self.cluster = blocking(inner.cluster)
         self.broker = blocking(inner.broker)
         self.topics = blocking(inner.topics)
         self.groups = blocking(inner.groups)

@@ -3,7 +3,8 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tianzhou.client.core.copies import copies, worries
+from tianzhou.client.core.copies import copies
+from tianzhou.client.core.findings import findings
 from tianzhou.client.core.looks import forecast
 from tianzhou.dashboard.here import Here, field_of
 from tianzhou.dashboard.render import segment
@@ -13,7 +14,14 @@ WRITE = 2
 
 async def show(here: Here, request: Request) -> Response:
     name = request.path_params["name"]
-    look, place = await (await here.admin()).looks.broker(name)
+    admin = await here.admin()
+    look, place = await admin.looks.broker(name)
+    view = await admin.looks.cluster()
+    found = [
+        finding
+        for finding in findings(view, here.clock.now_ms())
+        if (finding.about, finding.name) == ("broker", name)
+    ]
     facts = {
         key: value
         for key, value in sorted(look.facts.items())
@@ -23,7 +31,7 @@ async def show(here: Here, request: Request) -> Response:
     return here.show(
         request, "broker.html", nav="overview", title=name, name=name, look=look, place=place,
         forecast=forecast(look.disk), copies=copies(look, place), facts=facts,
-        worries=list(worries(look, place)), has_master=0 in place.addresses,
+        findings=found, has_master=0 in place.addresses,
     )  # fmt: skip
 
 

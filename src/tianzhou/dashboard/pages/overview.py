@@ -8,7 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.client.core.copies import copies
-from tianzhou.client.core.looks import alarms, forecast, groups_together, topics_together
+from tianzhou.client.core.findings import findings
+from tianzhou.client.core.looks import forecast, groups_together, topics_together
 from tianzhou.dashboard.here import Here
 from tianzhou.wire.look_bodies import BrokerLook
 
@@ -16,11 +17,14 @@ ROWS = 10
 
 
 async def show(here: Here, request: Request) -> Response:
-    admin = await here.admin()
-    looked, places = await admin.looks.brokers(), await admin.brokers.all()
-    known = {place.name: place for place in places}
+    view = await (await here.admin()).looks.cluster()
+    known, looked = {place.name: place for place in view.places}, view.brokers
     brokers = [looked.found[name] for name in sorted(looked.found)]
-    groups = groups_together(row for look in brokers for row in look.troubled)
+    groups = [
+        row
+        for row in groups_together(row for look in brokers for row in look.troubled)
+        if row.lag or row.stuck or not row.is_consistent
+    ]
     topics = topics_together(row for look in brokers for row in look.busiest)
     groups.sort(key=lambda row: (row.stuck, row.lag), reverse=True)
     topics.sort(key=lambda row: -(row.put_per_second + row.get_per_second))
@@ -29,9 +33,9 @@ async def show(here: Here, request: Request) -> Response:
         "overview.html",
         nav="overview",
         title="Overview",
-        alarms=alarms(looked, here.clock.now_ms(), places),
+        findings=findings(view, here.clock.now_ms()),
         copies={look.name: copies(look, known.get(look.name)) for look in brokers},
-        masters={place.name for place in places if 0 in place.addresses},
+        masters={place.name for place in view.places if 0 in place.addresses},
         missing=looked.missing,
         over=[e for look in brokers for e in look.events if e.ended_ms][:ROWS],
         brokers=brokers,

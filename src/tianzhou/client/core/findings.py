@@ -1,0 +1,279 @@
+"""What is wrong with a cluster: computed from views alone, without asking anything.
+
+`tianzhou doctor` and the dashboard both show this list, so that they cannot disagree; the doctor
+adds only what needs probing or a second look. What is wrong with one broker that the broker itself
+knows are its alarms, which `/metrics` and `tianzhou broker status` show too.
+
+There is at most one finding for each group, however many of its queues hang.
+"""
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from tianzhou.client.core.admin_results import BrokerPlace
+from tianzhou.client.core.copies import worries
+from tianzhou.client.core.looks import (
+    ClusterView,
+    forecast,
+    groups_together,
+    is_job,
+    marks_text,
+    size_text,
+    skew_text,
+    span_text,
+)
+from tianzhou.client.core.routing import MASTER
+from tianzhou.client.core.subscription import is_internal_group
+from tianzhou.wire.look_bodies import AlarmRow, BrokerLook, Disk, Event, GroupRow
+from tianzhou.wire.tables import PERM_WRITE
+
+SKEW_MAX_MS: Final = 5_000
+"""Timed messages, retention and lag in seconds are wrong by what clocks differ."""
+DAY_S: Final = 86_400
+UNREACHABLE: Final = "unreachable"
+VERSIONS: Final = "versions"
+DRAINING: Final = "draining"
+"""The kind of the alarm of a broker that is being drained."""
+DIFFER: Final = "subscriptions_differ"
+"""As the watchdog calls it."""
+
+
+class Level(enum.Enum):
+    PROBLEM = "problem"
+    """Something does not work."""
+    WARNING = "warning"
+    """Everything works, but may not for long, or not as one thinks."""
+    FINE = "fine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    level: Level
+    kinds: tuple[str, ...]
+    """Stable identifiers, such as `no_master`; that of the alarm, where a broker raised one.
+    A group has one for each sentence."""
+    about: str
+    """`broker`, `group` or `cluster`: what `name` is the name of."""
+    name: str
+    said: str
+    mend: str = ""
+    since_ms: int = 0
+
+
+def findings(view: ClusterView, now_ms: int) -> list[Finding]:
+    """Everything that is wrong, problems first; `now_ms` is the clock of this machine."""
+    found = [finding for place in view.places for finding in _place_findings(view, place, now_ms)]
+    if not any(look.permission & PERM_WRITE for look in view.brokers.found.values()):
+        found = [_worse(finding) if DRAINING in finding.kinds else finding for finding in found]
+    found += _version_findings(view)
+    found += _group_findings(view, now_ms)
+    return sorted(found, key=lambda finding: finding.level is not Level.PROBLEM)
+
+
+def _worse(finding: Finding) -> Finding:
+    """Draining is a warning while producers can send to another broker."""
+    return replace(finding, level=Level.PROBLEM)
+
+
+# Brokers
+
+
+def _place_findings(view: ClusterView, place: BrokerPlace, now_ms: int) -> Iterator[Finding]:
+    look = view.brokers.found.get(place.name)
+    if MASTER not in place.addresses and (look is None or look.raft is None):
+        yield _problem(
+            "no_master",
+            place.name,
+            "its group has no master: what it holds can be read, but nothing written there",
+            "start its master (brokerId 0): tianzhou broker -n NAMESERVER -c ITS-SETTINGS, "
+            f"or: tianzhou broker promote {place.name}",
+        )
+    for broker_id, address in sorted(place.addresses.items()):
+        if address in view.missing:
+            said = f"{_replica(place, broker_id)}it does not answer: {view.missing[address]}"
+            yield _problem(UNREACHABLE, place.name, said, "is it running?")
+        member = view.members.get(address)
+        if member is not None:
+            yield from _member_findings(member, place, broker_id, now_ms)
+    if look is not None:
+        for worry in worries(look, place):
+            level = Level.PROBLEM if worry.is_problem else Level.WARNING
+            yield Finding(
+                level=level, kinds=("replication",), about="broker", name=place.name,
+                said=worry.said, mend=worry.mend,
+            )  # fmt: skip
+
+
+def _replica(place: BrokerPlace, broker_id: int) -> str:
+    """How a sentence about one replica begins; the one that answers for the broker needs none."""
+    if broker_id == min(place.addresses):
+        return ""
+    return f"its replica {broker_id} at {place.addresses[broker_id]}: "
+
+
+def _member_findings(
+    look: BrokerLook, place: BrokerPlace, broker_id: int, now_ms: int
+) -> Iterator[Finding]:
+    prefix = _replica(place, broker_id)
+    for alarm in look.alarms:
+        yield _from_alarm(alarm, place.name, prefix)
+    if abs(look.now_ms - now_ms) > SKEW_MAX_MS:
+        said = prefix + skew_text((look.now_ms - now_ms) / 1000)
+        mend = "timedatectl set-ntp true, on both machines"
+        yield _warning("clock_skew", place.name, said, mend)
+    if not look.refusal:
+        yield from _disk_findings(place.name, prefix, look.disk)
+
+
+def _from_alarm(alarm: AlarmRow, name: str, prefix: str) -> Finding:
+    return Finding(
+        level=Level.PROBLEM if alarm.is_problem else Level.WARNING,
+        kinds=(alarm.kind,),
+        about="broker",
+        name=name,
+        said=prefix + alarm.text,
+        mend=alarm.remedy,
+        since_ms=alarm.since_ms,
+    )
+
+
+def _disk_findings(name: str, prefix: str, disk: Disk) -> Iterator[Finding]:
+    seen = forecast(disk)
+    if seen is None:
+        return
+    mend = f"make room, or keep messages shorter: tianzhou broker config {name} --like disk"
+    if seen.used_ratio > disk.clean_ratio:
+        said = marks_text(seen.used_ratio, clean=disk.clean_ratio, refuse=disk.refuse_ratio)
+        yield _warning("disk_filling", name, prefix + said, mend)
+    # What is kept for less than that expires before.
+    elif seen.refuse_s is not None and seen.refuse_s < min(DAY_S, disk.retention_hours * 3600):
+        said = (
+            f"its disk is full in {span_text(seen.refuse_s)} if messages keep coming as now, "
+            f"{size_text(seen.bytes_per_second)} a second"
+        )
+        yield _warning("disk_filling", name, prefix + said, mend)
+
+
+def _version_findings(view: ClusterView) -> Iterator[Finding]:
+    versions: dict[str, set[str]] = {}
+    for look in view.members.values():
+        versions.setdefault(look.version, set()).add(look.name)
+    if len(versions) > 1:
+        told = "; ".join(
+            f"Tianzhou {version}: {', '.join(sorted(names))}"
+            for version, names in sorted(versions.items())
+        )
+        yield Finding(
+            level=Level.WARNING, kinds=(VERSIONS,), about="cluster", name="versions",
+            said=f"brokers differ: {told}", mend="finish the upgrade: tianzhou cluster",
+        )  # fmt: skip
+
+
+def _problem(kind: str, name: str, said: str, mend: str) -> Finding:
+    return Finding(
+        level=Level.PROBLEM, kinds=(kind,), about="broker", name=name, said=said, mend=mend
+    )  # fmt: skip
+
+
+def _warning(kind: str, name: str, said: str, mend: str) -> Finding:
+    return Finding(
+        level=Level.WARNING, kinds=(kind,), about="broker", name=name, said=said, mend=mend
+    )  # fmt: skip
+
+
+# Groups
+
+
+def _group_findings(view: ClusterView, now_ms: int) -> Iterator[Finding]:
+    """One for each group that something is wrong with, and one for those left out of the views."""
+    looks = view.brokers.found.values()
+    events: dict[str, list[Event]] = {}
+    for look in looks:
+        for event in look.events:
+            if not event.ended_ms:
+                events.setdefault(event.group, []).append(event)
+    rows = {row.name: row for row in groups_together(r for look in looks for r in look.troubled)}
+    for name in sorted(events.keys() | rows.keys()):
+        if not is_internal_group(name) and not (name in rows and rows[name].is_system):
+            yield from _group_finding(name, events.get(name, []), rows.get(name), now_ms)
+    yield from _left_out(looks, now_ms)
+
+
+class _Sentence(NamedTuple):
+    kind: str
+    said: str
+    mend: str
+    is_problem: bool = True
+
+
+def _group_finding(
+    name: str, events: list[Event], row: GroupRow | None, now_ms: int
+) -> Iterator[Finding]:
+    sentences = [*_event_sentences(events)]
+    if row is not None:
+        sentences += _row_sentences(row, {sentence.kind for sentence in sentences})
+        sentences += _idle_sentences(row, now_ms)
+    if not sentences:
+        return
+    stuck_ms = row.stuck_ms if row is not None else 0
+    yield Finding(
+        level=Level.PROBLEM if any(one.is_problem for one in sentences) else Level.WARNING,
+        kinds=tuple(one.kind for one in sentences),
+        about="group",
+        name=name,
+        said="; ".join(one.said for one in sentences),
+        mend=sentences[0].mend,
+        since_ms=min((event.since_ms for event in events), default=stuck_ms),
+    )
+
+
+def _event_sentences(events: list[Event]) -> Iterator[_Sentence]:
+    """One for each kind: twenty queues that hang alike are one fault."""
+    alike: dict[str, list[Event]] = {}
+    for event in sorted(events, key=lambda event: event.since_ms):
+        alike.setdefault(event.kind, []).append(event)
+    for kind, (first, *more) in alike.items():
+        others = f"; and {len(more)} more {_queues_word(len(more))}" if more else ""
+        yield _Sentence(kind, first.said + others, first.mend)
+
+
+def _row_sentences(row: GroupRow, told: set[str]) -> Iterator[_Sentence]:
+    """What the watchdog found but had no room to tell, or has not watched for long enough."""
+    show = f"tianzhou group show {row.name}"
+    if row.stuck and not told:
+        said = f"{row.stuck} {_queues_word(row.stuck)} stand still; {row.lag:,} messages wait"
+        yield _Sentence("stuck", said, show)
+    if not row.is_consistent and DIFFER not in told:
+        said = "its members subscribe to different things, so messages get lost"
+        yield _Sentence(DIFFER, said, f"use one subscription for all members: {show}")
+
+
+def _idle_sentences(row: GroupRow, now_ms: int) -> Iterator[_Sentence]:
+    """What the watchdog does not watch: groups that are switched off, or have no members."""
+    if not row.enabled:
+        said = f"it is switched off: brokers deliver nothing to it; {row.lag:,} messages wait"
+        mend = f"tianzhou group update {row.name} --consume"
+        yield _Sentence("switched_off", said, mend, is_problem=False)
+    elif row.lag and not row.members and not is_job(row, now_ms):
+        said = f"none of its consumers is connected; {row.lag:,} messages wait"
+        mend = f"start a consumer; then: tianzhou group show {row.name}"
+        yield _Sentence("no_consumers", said, mend, is_problem=False)
+
+
+def _left_out(looks: Iterable[BrokerLook], now_ms: int) -> Iterator[Finding]:
+    """A view has the worst groups only: if the last of them is in trouble, others may be."""
+    for look in looks:
+        more = look.troubled_count - len(look.troubled)
+        if more > 0 and look.troubled and _is_in_trouble(look.troubled[-1], now_ms):
+            said = f"{more:,} more of its groups are behind or in trouble"
+            yield _warning("more_groups", look.name, said, "tianzhou group list")
+
+
+def _is_in_trouble(row: GroupRow, now_ms: int) -> bool:
+    return bool(row.stuck or not row.is_consistent or [*_idle_sentences(row, now_ms)])
+
+
+def _queues_word(count: int) -> str:
+    return "queue" if count == 1 else "queues"

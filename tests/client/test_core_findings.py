@@ -1,0 +1,192 @@
+"""What is wrong with a cluster, computed from views."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from test_core_copies import group, peer
+from test_core_looks import BROKER, DISK, GIB, GROUP, NOW
+
+from tianzhou.client.core.admin_results import BrokerPlace
+from tianzhou.client.core.findings import Finding, Level, findings
+from tianzhou.client.core.looks import ClusterView
+from tianzhou.wire.look_bodies import AlarmRow, BrokerLook, Event, GroupRow
+
+MASTER, SLAVE = "10.0.0.1:1", "10.0.0.2:1"
+ALARM = AlarmRow(
+    is_problem=True, kind="store_broken", remedy="restart it", since_ms=7,
+    text="its store is broken",
+)  # fmt: skip
+
+
+def changed(**values: Any) -> BrokerLook:
+    return msgspec.structs.replace(BROKER, **values)
+
+
+def row(**values: Any) -> GroupRow:
+    return msgspec.structs.replace(GROUP, **values)
+
+
+def found(look: BrokerLook, *, missing: dict[str, str] | None = None) -> list[Finding]:
+    place = BrokerPlace("c", look.name, {0: MASTER})
+    others = tuple(BrokerPlace("c", name, {0: name}) for name in missing or {})
+    return findings(ClusterView((place, *others), {MASTER: look}, missing or {}), NOW)
+
+
+def event(queue_id: int, since_ms: int, *, ended_ms: int = 0, kind: str = "frozen") -> Event:
+    return Event(
+        ended_ms=ended_ms, group="billing", kind=kind, mend=f"mend {kind}", queue_id=queue_id,
+        said=f"queue {queue_id} stays", since_ms=since_ms, topic="orders",
+    )  # fmt: skip
+
+
+# Brokers
+
+
+def test_quiet_broker_has_no_findings() -> None:
+    assert found(BROKER) == []
+
+
+def test_filling_disk_warns_while_there_is_time() -> None:
+    filling = msgspec.structs.replace(DISK, put_size_per_minute=GIB / 100)
+    (warning,) = found(changed(disk=filling))
+    assert (warning.level, warning.name, warning.kinds) == (Level.WARNING, "a", ("disk_filling",))
+    assert warning.said == (
+        "its disk is full in 1 h 23 min if messages keep coming as now, 10.2 MiB a second"
+    )
+    # What is kept for an hour never fills it.
+    short = msgspec.structs.replace(filling, retention_hours=1)
+    assert found(changed(disk=short)) == []
+
+
+def test_disk_over_its_mark_warns() -> None:
+    (warning,) = found(changed(disk=msgspec.structs.replace(DISK, free=20 * GIB)))
+    assert "80% full" in warning.said
+
+
+def test_clock_that_is_ahead_warns() -> None:
+    (warning,) = found(changed(now_ms=NOW + 90_000))
+    assert "90 s ahead of" in warning.said
+
+
+def test_alarms_of_a_broker_are_findings_with_their_kind_time_and_remedy() -> None:
+    (problem,) = found(changed(alarms=(ALARM,)))
+    assert problem == Finding(
+        level=Level.PROBLEM, kinds=("store_broken",), about="broker", name="a",
+        said="its store is broken", mend="restart it", since_ms=7,
+    )  # fmt: skip
+    (warning,) = found(changed(alarms=(msgspec.structs.replace(ALARM, is_problem=False),)))
+    assert warning.level is Level.WARNING
+
+
+def test_alarms_of_a_slave_are_findings_that_name_it() -> None:
+    place = BrokerPlace("c", "a", {0: MASTER, 1: SLAVE})
+    view = ClusterView((place,), {MASTER: BROKER, SLAVE: changed(alarms=(ALARM,))})
+    (problem,) = findings(view, NOW)
+    assert problem.name == "a"
+    assert problem.said == f"its replica 1 at {SLAVE}: its store is broken"
+
+
+def test_problems_come_before_warnings_and_silence_is_a_problem() -> None:
+    warning = msgspec.structs.replace(ALARM, is_problem=False)
+    both = found(changed(alarms=(warning,)), missing={"b": "it can't be reached"})
+    assert [finding.level for finding in both] == [Level.PROBLEM, Level.WARNING]
+    assert (both[0].name, both[0].kinds) == ("b", ("unreachable",))
+    assert "it can't be reached" in both[0].said
+
+
+def test_broker_without_a_master_is_a_problem_unless_its_members_elect_one() -> None:
+    places = (BrokerPlace("c", "a", {0: MASTER}), BrokerPlace("c", "b", {1: SLAVE}))
+    (problem,) = findings(ClusterView(places, {MASTER: BROKER}), NOW)
+    assert (problem.name, problem.kinds) == ("b", ("no_master",))
+    assert "tianzhou broker promote b" in problem.mend
+    elects = ClusterView(
+        (BrokerPlace("c", "a", {1: MASTER}),), {MASTER: group(peer("n1", 50), leader="n1")}
+    )
+    assert findings(elects, NOW) == []
+
+
+def test_draining_is_a_problem_only_if_no_other_broker_takes_messages() -> None:
+    alarm = msgspec.structs.replace(ALARM, kind="draining", is_problem=False)
+    drained = changed(permission=4, alarms=(alarm,))
+    places = (BrokerPlace("c", "a", {0: MASTER}), BrokerPlace("c", "b", {0: SLAVE}))
+    (finding,) = findings(ClusterView(places, {MASTER: drained, SLAVE: changed(name="b")}), NOW)
+    assert finding.level is Level.WARNING
+    (finding,) = findings(ClusterView(places[:1], {MASTER: drained}), NOW)
+    assert finding.level is Level.PROBLEM
+
+
+def test_versions_that_differ_warn_once() -> None:
+    place = BrokerPlace("c", "a", {0: MASTER, 1: SLAVE})
+    view = ClusterView((place,), {MASTER: BROKER, SLAVE: changed(version="2")})
+    (warning,) = findings(view, NOW)
+    assert (warning.about, warning.said) == (
+        "cluster",
+        "brokers differ: Tianzhou 1: a; Tianzhou 2: a",
+    )
+
+
+# Groups
+
+
+def test_queues_that_hang_alike_are_one_finding() -> None:
+    look = changed(events=(event(0, 9), event(1, 5), event(2, 7), event(3, 1, ended_ms=8)))
+    (problem,) = found(look)
+    assert (problem.name, problem.said) == ("billing", "queue 1 stays; and 2 more queues")
+    assert (problem.since_ms, problem.mend) == (5, "mend frozen")
+
+
+def test_group_with_several_faults_is_one_finding() -> None:
+    look = changed(
+        events=(event(0, 9), event(1, 5, kind="blocked")),
+        troubled=(row(stuck=2, is_consistent=False),),
+    )
+    (problem,) = found(look)
+    assert problem.kinds == ("blocked", "frozen", "subscriptions_differ")
+    assert problem.said.startswith("queue 1 stays; queue 0 stays; its members subscribe to")
+    assert problem.mend == "mend blocked"
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ({"stuck": 3}, "stuck"),
+        ({"is_consistent": False}, "subscriptions_differ"),
+    ],
+)
+def test_every_group_that_a_page_marks_red_is_a_problem(values: dict[str, Any], kind: str) -> None:
+    """Also when the view had no room for the event, or the watchdog has not watched long enough."""
+    (problem,) = found(changed(troubled=(row(**values),)))
+    assert (problem.level, problem.kinds) == (Level.PROBLEM, (kind,))
+
+
+def test_group_without_consumers_warns_unless_a_job_commits_for_it() -> None:
+    alone = row(members=0)
+    job = row(members=0, name="job", moved_ms=NOW - 5_000)
+    left = row(members=0, name="left", moved_ms=NOW - 5_000, is_abandoned=True)
+    off = row(members=0, name="off", enabled=False)
+    look = changed(troubled=(alone, off, job, left, row(name="well")))
+    said = {finding.name: finding.said for finding in found(look)}
+    assert set(said) == {"billing", "left", "off"}
+    assert "10 messages wait" in said["billing"]
+    assert "switched off" in said["off"]
+
+
+def test_internal_groups_have_no_findings() -> None:
+    trouble = {"members": 0, "stuck": 1, "is_consistent": False, "enabled": False}
+    rows = (
+        row(name="CID_RMQ_SYS_TRANS", **trouble),
+        row(name="TOOLS_CONSUMER", **trouble),
+        row(name="CID_OF_THEIRS", is_system=True, **trouble),
+    )
+    about = msgspec.structs.replace(event(0, 1), group="CID_RMQ_SYS_TRANS")
+    assert found(changed(troubled=rows, events=(about,))) == []
+
+
+def test_groups_left_out_of_a_view_are_counted_if_they_may_be_in_trouble() -> None:
+    unread, slow = row(members=0), row(name="slow")
+    *_, more = found(changed(troubled=(unread,), troubled_count=5))
+    assert (more.kinds, more.said.split()[0]) == (("more_groups",), "4")
+    # Where the last group told of is read, so are those after it: they have less lag.
+    quiet = found(changed(troubled=(unread, slow), troubled_count=5))
+    assert [finding.name for finding in quiet] == ["billing"]
