@@ -1,47 +1,81 @@
-"""What strangers can do to a log: nothing. Their words are escaped, and they can't fill it.
+"""Bounds on what peers can make us write into a log: escaped text, and few lines of one kind.
 
-A peer that makes us log the same event again and again gets a few lines in a while; the line after
-that says how many were left out.
+A peer that causes the same event again and again gets a few lines in a while. An unexpected error
+gets fewer, whatever its text and however many peers cause it, because its trace is long and says
+the same each time. Lines that were left out are counted: the count is in every tenth, hundredth,
+thousandth… line of a burst, and in the first line after it, as `left_out`.
 """
 
 import logging
-from typing import Final
+from types import TracebackType
+from typing import Final, NamedTuple
 
 LINES_MAX: Final = 20
 """Lines of one event, about one peer, in one window."""
+TRACES_MAX: Final = 3
+"""Traces of one error, raised at one place in the code, in one window."""
 WINDOW_S: Final = 10.0
 KEYS_MAX: Final = 1_024
-"""Pairs of peer and event that are remembered; strangers choose their addresses."""
+"""Events that are remembered; peers choose their addresses."""
 TEXT_CHARS_MAX: Final = 16 * 1024
 """Of a message with its trace."""
 
 
+class _Window(NamedTuple):
+    began_s: float
+    lines: int = 0
+    """Lines that came in it."""
+    left_out: int = 0
+    """Of these, lines that were not written and not counted in a line since."""
+
+
 class RateLimit(logging.Filter):
-    """Time comes with the records. Owner: whoever holds the lock of the handler."""
+    """Time comes with the records. Owner: the holder of the handler's lock."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._windows: dict[tuple[str, str], tuple[float, int]] = {}
-        """By event and peer: when the window began, and how many lines came in it."""
+        self._windows: dict[tuple[str, str], _Window] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        key = (str(record.msg)[:128], _host_of(record))
-        began, count = self._windows.get(key, (record.created, 0))
-        if record.created - began >= WINDOW_S:
-            if count > LINES_MAX:
-                record.left_out = count - LINES_MAX
-            began, count = record.created, 0
-        # Taken out and put in again: the oldest stand first.
-        self._windows.pop(key, None)
-        self._windows[key] = (began, count + 1)
+        key, lines_max = _kind_of(record)
+        window = self._windows.pop(key, None) or _Window(record.created)
+        if record.created - window.began_s >= WINDOW_S:
+            window = _Window(record.created, left_out=window.left_out)
+        count = window.lines + 1
+        is_written = count <= lines_max or _is_power_of_ten(count)
+        if is_written and window.left_out:
+            record.left_out = window.left_out
+        left_out = 0 if is_written else window.left_out + 1
+        # Taken out above and put in again: the oldest stand first.
+        self._windows[key] = _Window(window.began_s, count, left_out)
         if len(self._windows) > KEYS_MAX:
             del self._windows[next(iter(self._windows))]
-        return count < LINES_MAX
+        return is_written
 
 
-def _host_of(record: logging.LogRecord) -> str:
+def _kind_of(record: logging.LogRecord) -> tuple[tuple[str, str], int]:
+    """What counts as the same again, and how many lines of it a window may have."""
+    if record.exc_info and record.exc_info[0] is not None:
+        kind, _, trace = record.exc_info
+        return (kind.__qualname__, _place_of(trace)), TRACES_MAX
     peer = getattr(record, "peer", "")
-    return peer.rpartition(":")[0] if isinstance(peer, str) else ""
+    host = peer.rpartition(":")[0] if isinstance(peer, str) else ""
+    return (str(record.msg)[:128], host), LINES_MAX
+
+
+def _place_of(trace: TracebackType | None) -> str:
+    """Where an exception was raised."""
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
+def _is_power_of_ten(count: int) -> bool:
+    while count > 1 and count % 10 == 0:
+        count //= 10
+    return count == 1
 
 
 def one_entry(text: str) -> str:

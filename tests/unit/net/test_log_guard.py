@@ -1,8 +1,18 @@
-"""What a stranger's words look like in a log. How many of them: tests/abuse/test_abuse_store.py."""
+"""What untrusted text looks like in a log, and how many lines of one kind are written."""
+
+import logging
+import sys
 
 import pytest
 
-from tianzhou.net.log_guard import TEXT_CHARS_MAX, one_entry
+from tianzhou.net.log_guard import (
+    LINES_MAX,
+    TEXT_CHARS_MAX,
+    TRACES_MAX,
+    WINDOW_S,
+    RateLimit,
+    one_entry,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,3 +33,57 @@ def test_one_entry(text: str, shown: str) -> None:
 
 def test_long_texts_are_cut() -> None:
     assert len(one_entry(10 * TEXT_CHARS_MAX * "x")) == TEXT_CHARS_MAX
+
+
+def record_of(text: str, at_s: float = 0.0, **facts: object) -> logging.LogRecord:
+    return logging.makeLogRecord({"msg": text, "created": at_s, **facts})
+
+
+def written(guard: RateLimit, records: list[logging.LogRecord]) -> list[int]:
+    """How many lines each written record says were left out before it."""
+    return [int(getattr(one, "left_out", 0)) for one in records if guard.filter(one)]
+
+
+def failing(kind: type[Exception], text: str, at_s: float = 0.0) -> logging.LogRecord:
+    try:
+        raising(kind(text))
+    except Exception:
+        return record_of(f"failed at {id(text)}", at_s, exc_info=sys.exc_info(), peer=f"{text}:1")
+    raise AssertionError
+
+
+def raising(error: Exception) -> None:
+    raise error
+
+
+def test_rate_limit_counts_left_out_lines_within_a_burst_and_after_it() -> None:
+    guard = RateLimit()
+    burst = [record_of("flood") for _ in range(1_500)]
+    assert written(guard, burst) == [0] * LINES_MAX + [79, 899]
+    assert written(guard, [record_of("flood", WINDOW_S)]) == [500]
+    assert written(guard, [record_of("flood", WINDOW_S)]) == [0], "counted once"
+
+
+def test_rate_limit_writes_few_traces_of_one_error_whatever_its_text_and_peer() -> None:
+    guard = RateLimit()
+    burst = [failing(ValueError, f"10.0.0.{number}") for number in range(100)]
+    assert written(guard, burst) == [0] * TRACES_MAX + [6, 89]
+    assert written(guard, [failing(KeyError, "x")]) == [0], "another error has its own limit"
+    assert written(guard, [failing(ValueError, "x", WINDOW_S)]) == [0]
+
+
+def test_rate_limit_tells_errors_at_different_places_apart() -> None:
+    guard = RateLimit()
+    written(guard, [failing(ValueError, "x") for _ in range(50)])
+    with pytest.raises(ValueError, match="elsewhere") as caught:
+        int("elsewhere")
+    elsewhere = (caught.type, caught.value, caught.tb)
+    assert written(guard, [record_of("failed", exc_info=elsewhere)]) == [0]
+
+
+def test_rate_limit_takes_a_record_whose_error_has_no_trace() -> None:
+    guard = RateLimit()
+    bare = ValueError("never raised")
+    records = [record_of("x", exc_info=(ValueError, bare, None)) for _ in range(5)]
+    assert len(written(guard, records)) == TRACES_MAX
+    assert len(written(guard, [record_of("x", exc_info=(None, None, None))])) == 1
