@@ -33,10 +33,27 @@ HEAD: Final = """\
 
 Written by `tools/gen_docs.py` from the declarations in the code; do not edit.
 
-All of these go into one file for `tianzhou broker -c FILE`: TOML, or RocketMQ's `name=value`
-lines. A setting may be given by our name or by RocketMQ's. A value out of its bounds stops the
-start, and all such values are listed at once; a name that nobody knows is named in the log. Those
-of the NameServer are on [its own page](nameserver.md#settings).
+Settings of `tianzhou broker` and `tianzhou up`; those of the NameServer are on [its own
+page](nameserver.md#settings), and `up` accepts them as well. Each source overrides the ones before
+it:
+
+| source | example |
+| --- | --- |
+| defaults | the tables below |
+| a file: `-c FILE`, TOML or RocketMQ's `name=value` lines | `flushDiskType=SYNC_FLUSH` |
+| the environment: `TIANZHOU_` and the name in capitals | `TIANZHOU_FLUSH_MODE=SYNC_FLUSH` |
+| `--set NAME=VALUE`, as often as needed | `--set flush_mode=SYNC_FLUSH` |
+| options of the command itself | `--sync-flush`, `--broker-port`, `-p`, `-n` |
+
+In files and after `--set` a setting may have our name or RocketMQ's. Invalid values stop the start,
+and all of them are listed at once, each with its source. An unknown name after `--set` stops the
+start, too, with the name that was probably meant; in a file, and in the environment if it looks
+like a misspelt setting, it is logged. Empty variables are ignored. Other users of the machine can
+read a command line: pass secrets in a file or in the environment.
+
+In `tianzhou up` a name that both servers know (`listenPort`, `bindAddress`) is the Broker's, and
+`host` is for both unless `bind_address` is given. `nameservers` and the members of a Raft group are
+decided by `up` itself.
 """
 
 TABLE: Final = """

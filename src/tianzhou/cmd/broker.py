@@ -1,5 +1,6 @@
 """`tianzhou broker`: a Broker by itself, and `tianzhou broker drain`."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from tianzhou.admin.commands.broker_status import status
 from tianzhou.admin.commands.drain import drain
 from tianzhou.admin.commands.replication import promote
 from tianzhou.cmd import http as http_server
-from tianzhou.cmd import logs, raft_options
+from tianzhou.cmd import logs, raft_options, server_settings
 from tianzhou.cmd.http import PORT_RANGE
 from tianzhou.cmd.ready_file import option as ready_file_option
 
@@ -20,10 +21,7 @@ _NOT_OURS = ("storePathRootDir", "storePathCommitLog")
 
 @click.group(invoke_without_command=True)
 @click.option("-n", "--nameserver", "nameservers", help="NameServers: host:port;host:port…")
-@click.option(
-    "-c", "--config", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Settings: TOML, or a RocketMQ broker.conf.",
-)  # fmt: skip
+@server_settings.options("TOML, or a RocketMQ broker.conf")
 @click.option(
     "--data", type=click.Path(file_okay=False, path_type=Path),
     help="Where messages are kept; tianzhou-data unless the settings say otherwise.",
@@ -37,7 +35,7 @@ _NOT_OURS = ("storePathRootDir", "storePathCommitLog")
 def broker(
     ctx: click.Context,
     nameservers: str | None,
-    path: Path | None,
+    sources: server_settings.Sources,
     data: Path | None,
     port: int | None,
     ready_file: Path | None,
@@ -51,23 +49,30 @@ def broker(
         return
     # Not above: who asks a running broker needs none of it.
     from tianzhou.admin.commands.credentials import from_environment
+    from tianzhou.base.settings import declarations
     from tianzhou.broker.config import BrokerConfig
     from tianzhou.cmd import broker_start, config_file, serve
+    from tianzhou.nameserver.config import NameServerConfig
     from tianzhou.replication.config import ReplicationConfig
     from tianzhou.replication.raft_settings import RaftSettings
     from tianzhou.store.config import StoreConfig
 
     serve.prepare(as_json=log_json, log_file=log_file)
-    values = config_file.read(path) if path else {}
-    stored_at = values.pop("storePathRootDir", None)
-    # What the command line says comes last, and is checked like the rest.
+    kinds = (BrokerConfig, StoreConfig, ReplicationConfig, RaftSettings)
+    given = server_settings.Given(kinds)
+    given.take_all(sources, os.environ, elsewhere=declarations(NameServerConfig))
+    stored_at = given.values.pop("storePathRootDir", None)
+    # Options come last, and are checked like the rest.
     said = {"nameservers": nameservers, "port": port, **raft}
-    values |= {name: value for name, value in said.items() if value is not None}
-    (config, store_config, replication, raft_settings), unknown = config_file.load_all(
-        (BrokerConfig, StoreConfig, ReplicationConfig, RaftSettings), values
-    )
+    for name, value in said.items():
+        if value is not None:
+            given.put(name, value, f"--{name.replace('_', '-')}")
+    with given.located():
+        (config, store_config, replication, raft_settings), unknown = config_file.load_all(
+            kinds, given.values
+        )
     group = raft_options.member_of(raft_settings, raft)
-    logs.warn_unknown([name for name in unknown if name not in _NOT_OURS], path)
+    given.warn_unknown(name for name in unknown if name not in _NOT_OURS)
     if not config.cluster_credentials:
         config = replace(config, cluster_credentials=from_environment())
     serve.warn_if_exposed(config.host, "the Broker", serve.OPEN_BROKER)

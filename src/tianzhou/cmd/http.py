@@ -5,6 +5,7 @@ broker serves: nobody who sends messages waits for it, and a browser that comes 
 """
 
 import asyncio
+import errno
 import functools
 import importlib
 import ipaddress
@@ -36,6 +37,8 @@ PORT_RANGE: Final = click.IntRange(0, 65_535)
 """Of every port on a command line: larger ones would quietly become others."""
 PASSWORD_FILE: Final = "dashboard-password"
 BACKLOG: Final = 64
+PORTS_TRIED: Final = 20
+"""The usual port and those behind it, before any free one is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ def serve(
     chosen: HttpOptions, answers: Answers, clock: Clock, *, nameserver: str, data: Path,
     credentials: str = "",
 ) -> HttpServer | None:  # fmt: skip
-    """Call it when the broker serves. None: it was not wanted, or the usual port is taken."""
+    """Call it when the broker serves. None: it was not wanted."""
     bound = _bind(chosen)
     if bound is None:
         return None
@@ -172,21 +175,48 @@ def serve(
 
 
 def _bind(chosen: HttpOptions) -> socket.socket | None:
+    """The port that was asked for; if nobody asked, the usual one or the next that is free."""
     if chosen.port is None:
         return None
-    family = socket.AF_INET6 if ":" in chosen.host else socket.AF_INET
+    if chosen.is_chosen or not chosen.port:
+        try:
+            return _listen(chosen.host, chosen.port)
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen on port {chosen.port} of {chosen.host} ({error.strerror}); "
+                "give another --http-port, 0 for any, or --no-http"
+            ) from None
+    for port in (*range(chosen.port, chosen.port + PORTS_TRIED), 0):
+        try:
+            found = _listen(chosen.host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise UsageError(
+                    f"cannot serve the dashboard on {chosen.host} ({error.strerror}); "
+                    "give another --http-host, or --no-http"
+                ) from None
+        else:
+            if port != chosen.port:
+                taken = found.getsockname()[1]
+                logs.say(
+                    f"tianzhou: port {chosen.port} on {chosen.host} is in use; "
+                    f"the dashboard is on port {taken}",
+                    "http.busy",
+                )
+            return found
+    raise AssertionError("port 0 is always another one")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((chosen.host, chosen.port))
+        bound.bind((host, port))
         bound.listen(BACKLOG)
-    except OSError as error:
+    except OSError:
         bound.close()
-        said = f"port {chosen.port} on {chosen.host} can't be had ({error.strerror})"
-        if chosen.is_chosen:
-            raise UsageError(f"{said}; give another --http-port, 0 for any, or --no-http") from None
-        logs.say(f"tianzhou: {said}: no dashboard; --http-port 0 takes a free port", "http.busy")
-        return None
+        raise
     bound.setblocking(False)
     return bound
 

@@ -70,14 +70,6 @@ def say(text: str, event: str, *, level: int = logging.INFO) -> None:
         click.echo(text, err=True)
 
 
-def warn_unknown(names: list[str], path: Path | None) -> None:
-    """Settings that mean nothing to us: perhaps misspelt, perhaps of another RocketMQ."""
-    for name in names:
-        logging.getLogger("tianzhou").warning(
-            "setting.unknown", extra={"setting": name, "file": str(path)}
-        )
-
-
 def set_up(*, as_json: bool, file: Path | None = None, level: int = logging.INFO) -> None:
     handler = (
         logging.StreamHandler(sys.stderr)

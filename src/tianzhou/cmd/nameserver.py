@@ -1,11 +1,12 @@
 """`tianzhou nameserver`: a NameServer by itself."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from tianzhou.cmd import logs
+from tianzhou.cmd import logs, server_settings
 from tianzhou.cmd.http import PORT_RANGE
 from tianzhou.cmd.ready_file import option as ready_file_option
 
@@ -13,16 +14,13 @@ from tianzhou.cmd.ready_file import option as ready_file_option
 @click.command()
 @click.option("-p", "--port", type=PORT_RANGE, help="Port to listen on; 0 takes a free one.")
 @click.option("--host", help="Address to listen on.")
-@click.option(
-    "-c", "--config", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Settings: TOML, or a RocketMQ namesrv.properties.",
-)  # fmt: skip
+@server_settings.options("TOML, or a RocketMQ namesrv.properties")
 @ready_file_option
 @logs.options
 def nameserver(
     port: int | None,
     host: str | None,
-    path: Path | None,
+    sources: server_settings.Sources,
     ready_file: Path | None,
     log_json: bool,
     log_file: Path | None,
@@ -30,20 +28,25 @@ def nameserver(
     """Start a NameServer."""
     # Not above: who asks for help needs none of it.
     from tianzhou.admin.commands.credentials import from_environment
-    from tianzhou.base.settings import load
+    from tianzhou.base.settings import load, spellings
+    from tianzhou.broker.config import BrokerConfig
     from tianzhou.broker.own_address import with_port
-    from tianzhou.cmd import config_file, serve
+    from tianzhou.cmd import serve
     from tianzhou.cmd.clock import SystemClock
     from tianzhou.nameserver.config import NameServerConfig
     from tianzhou.nameserver.server import NameServer
+    from tianzhou.store.config import StoreConfig
 
     serve.prepare(as_json=log_json, log_file=log_file)
-    config, unknown = load(NameServerConfig, config_file.read(path) if path else {})
-    logs.warn_unknown(unknown, path)
-    if port is not None:
-        config = replace(config, listen_port=port)
-    if host is not None:
-        config = replace(config, bind_address=host)
+    given = server_settings.Given([NameServerConfig])
+    given.take_all(sources, os.environ, elsewhere=spellings(BrokerConfig, StoreConfig))
+    said = {"listen_port": (port, "--port"), "bind_address": (host, "--host")}
+    for name, (value, option) in said.items():
+        if value is not None:
+            given.put(name, value, option)
+    with given.located():
+        config, unknown = load(NameServerConfig, given.values)
+    given.warn_unknown(unknown)
     pair = config.cluster_credentials or from_environment()
     config = replace(config, cluster_credentials=pair)
     can = serve.SIGNED_NAMES if pair else serve.OPEN_NAMES

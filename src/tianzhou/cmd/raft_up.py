@@ -13,13 +13,14 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.errors import TianzhouError
+from tianzhou.broker.config import BrokerConfig
 from tianzhou.cmd import serve
-from tianzhou.cmd.http import PASSWORD_FILE, HttpOptions, password_hash
-from tianzhou.nameserver.config import NameServerConfig
+from tianzhou.cmd.http import PASSWORD_FILE, password_hash
+from tianzhou.cmd.up_settings import UpOptions, UpSettings
 from tianzhou.nameserver.server import NameServer
 from tianzhou.raft.messages import NodeId
 
@@ -29,20 +30,6 @@ PORTS_APART: Final = 10
 READY_S: Final = 30.0
 STOP_S: Final = 4.0
 _PAUSE_S: Final = 0.05
-
-
-class Wanted(NamedTuple):
-    """What was asked for."""
-
-    host: str
-    nameserver_port: int
-    broker_port: int
-    directory: Path
-    replicas: int
-    ready_file: Path | None
-    http: HttpOptions
-    credentials: str = ""
-    """What the NameServer wants; members have it from the same environment."""
 
 
 class Child:
@@ -88,20 +75,16 @@ class Group:
             await child.process.wait()
 
 
-async def start(wanted: Wanted, clock: Clock) -> list[serve.Running]:
-    names = NameServer(
-        NameServerConfig(
-            bind_address=wanted.host, listen_port=wanted.nameserver_port,
-            cluster_credentials=wanted.credentials,
-        ),
-        clock,
-    )  # fmt: skip
-    nameserver = f"{wanted.host}:{await names.start()}"
-    ports = _ports(wanted)
-    peers = ";".join(f"n{rank}={wanted.host}:{port + 1}" for rank, port in enumerate(ports))
+async def start(settings: UpSettings, wanted: UpOptions, clock: Clock) -> list[serve.Running]:
+    names = NameServer(settings.nameserver, clock)
+    nameserver = f"{settings.nameserver.bind_address}:{await names.start()}"
+    host = settings.broker.host
+    ports = _ports(settings.broker, wanted.replicas)
+    peers = ";".join(f"n{rank}={host}:{port + 1}" for rank, port in enumerate(ports))
     is_new = not (wanted.directory / "n0").exists()
     children = [
-        await _start(wanted, f"n{rank}", port, [
+        await _start(wanted, f"n{rank}", [
+            *settings.member_arguments, "--set", f"host={host}", "-p", str(port),
             "-n", nameserver, "--raft-group", GROUP, "--raft-peers", peers,
             *(["--raft-new"] if is_new else []),
         ])
@@ -140,16 +123,15 @@ async def _wait_master(names: NameServer) -> None:
     raise TianzhouError(f"the members of {GROUP} elected no master within {READY_S:.0f} s")
 
 
-async def _start(wanted: Wanted, name: NodeId, port: int, arguments: list[str]) -> Child:
+async def _start(wanted: UpOptions, name: NodeId, arguments: list[str]) -> Child:
     home = wanted.directory / name
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    conf, ready = home / "broker.conf", home / "ready.json"
-    conf.write_text(f"listenPort={port}\nbindAddress={wanted.host}\n")
+    ready = home / "ready.json"
     ready.unlink(missing_ok=True)
     with (home / "server.log").open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", "from tianzhou.cmd.main import main; main()", "broker",
-            "-c", str(conf), "--data", str(home / "store"), "--raft-id", name,
+            "--data", str(home / "store"), "--raft-id", name,
             "--ready-file", str(ready), *_http_arguments(wanted, name), *arguments,
             stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True,
@@ -157,7 +139,7 @@ async def _start(wanted: Wanted, name: NodeId, port: int, arguments: list[str]) 
     return Child(name, process, ready)
 
 
-def _http_arguments(wanted: Wanted, name: NodeId) -> list[str]:
+def _http_arguments(wanted: UpOptions, name: NodeId) -> list[str]:
     """Every member has metrics and pages of its own; the first where they were asked for."""
     http = wanted.http
     if http.port is None:
@@ -180,11 +162,11 @@ def _hand_over_password(directory: Path, store: Path) -> None:
         file.write(kept + "\n")
 
 
-def _ports(wanted: Wanted) -> list[int]:
+def _ports(config: BrokerConfig, replicas: int) -> list[int]:
     """Where the brokers listen; each has the next port for the other members."""
-    if wanted.broker_port:
-        return [wanted.broker_port + PORTS_APART * rank for rank in range(wanted.replicas)]
-    return [_free_pair(wanted.host) for _ in range(wanted.replicas)]
+    if config.port:
+        return [config.port + PORTS_APART * rank for rank in range(replicas)]
+    return [_free_pair(config.host) for _ in range(replicas)]
 
 
 def _free_pair(host: str) -> int:

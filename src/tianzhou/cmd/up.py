@@ -3,12 +3,17 @@
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from tianzhou.cmd import http as http_server
-from tianzhou.cmd import logs
+from tianzhou.cmd import logs, server_settings
 from tianzhou.cmd.ready_file import option as ready_file_option
+
+SETTINGS: Final = {"host": "host", "nameserver_port": "listen_port", "broker_port": "port"}
+"""Options that are settings, too. As options they win."""
 
 
 @click.command()
@@ -22,49 +27,59 @@ from tianzhou.cmd.ready_file import option as ready_file_option
     show_default=True, help="Where messages are kept.",
 )  # fmt: skip
 @click.option("--ephemeral", is_flag=True, help="Keep messages in a temporary directory.")
+@server_settings.options("TOML, or a RocketMQ broker.conf")
 @ready_file_option
 @click.option("--sync-flush", is_flag=True, help="Acknowledge only what is on the medium.")
 @click.option("--replicas", type=click.IntRange(1, 9), default=1, show_default=True,
               help="More than 1: a Raft group of so many brokers, each a process.")  # fmt: skip
 @http_server.options
 @logs.options
+@click.pass_context
 def up(
-    host: str,
-    nameserver_port: int,
-    broker_port: int,
+    ctx: click.Context,
     data: Path,
     ephemeral: bool,
+    sources: server_settings.Sources,
     ready_file: Path | None,
     sync_flush: bool,
     replicas: int,
     http: http_server.HttpOptions,
     log_json: bool,
     log_file: Path | None,
+    **ports: Any,
 ) -> None:
     """Start a NameServer and a Broker in one process, or a group of brokers beside it."""
-    # Not above: who asks for help needs none of it.
-    from tianzhou.admin.commands.credentials import from_environment
-    from tianzhou.cmd import one_up, raft_up, serve
+    # Imported here because `--help` needs none of it.
+    from tianzhou.cmd import one_up, raft_up, serve, up_settings
     from tianzhou.cmd.clock import SystemClock
 
     serve.prepare(as_json=log_json, log_file=log_file)
-    pair = from_environment()
-    can = (serve.OPEN_BROKER,) if pair else (serve.OPEN_BROKER, serve.OPEN_NAMES)
-    serve.warn_if_exposed(host, "NameServer and Broker", *can)
+    said = {SETTINGS[name]: value for name, value in ports.items() if _is_said(ctx, name)}
+    if sync_flush:
+        said["flush_mode"] = "SYNC_FLUSH"
+    settings = up_settings.read(sources, said, replicas)
+    can = (serve.OPEN_BROKER,) if settings.broker.cluster_credentials else (
+        serve.OPEN_BROKER, serve.OPEN_NAMES,
+    )  # fmt: skip
+    serve.warn_if_exposed(settings.broker.host, "NameServer and Broker", *can)
+    if settings.directory is not None and not _is_said(ctx, "data"):
+        data = settings.directory
     directory = Path(tempfile.mkdtemp(prefix="tianzhou-")) if ephemeral else data.resolve()
     serve.refuse_shared(directory)
+    options = up_settings.UpOptions(directory, replicas, ready_file, http)
     clock = SystemClock()
-    wanted = raft_up.Wanted(
-        host, nameserver_port, broker_port, directory, replicas, ready_file, http, pair
-    )
 
     async def start() -> list[serve.Running]:
         if replicas > 1:
-            return await raft_up.start(wanted, clock)
-        return await one_up.start(wanted, clock, sync_flush=sync_flush)
+            return await raft_up.start(settings, options, clock)
+        return await one_up.start(settings, options, clock)
 
     try:
         serve.run(start)
     finally:
         if ephemeral:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _is_said(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is not ParameterSource.DEFAULT

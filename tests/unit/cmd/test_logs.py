@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tianzhou.cmd.logs import JsonFormatter, TextFormatter, say, set_up, warn_unknown
+from tianzhou.cmd.logs import JsonFormatter, TextFormatter, say, set_up
 
 
 def record(event: str, *arguments: object, **fields: object) -> logging.LogRecord:
@@ -104,12 +104,3 @@ def test_a_sentence_is_plain_for_people_and_an_event_for_programs(
     assert (line["event"], line["level"], line["text"]) == (
         "server.ready", "WARNING", "Broker h:1",
     )  # fmt: skip
-
-
-def test_settings_that_mean_nothing_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    warn_unknown(["flushDisk", "b"], Path("broker.conf"))
-    assert [(r.getMessage(), vars(r)["setting"], vars(r)["file"]) for r in caplog.records] == [
-        ("setting.unknown", "flushDisk", "broker.conf"),
-        ("setting.unknown", "b", "broker.conf"),
-    ]
-    assert {r.levelname for r in caplog.records} == {"WARNING"}
