@@ -25,6 +25,7 @@ from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.settable import Group, Settable
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.timer import Timers
+from tianzhou.broker.topic_removal import TopicRemoval
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.writer import Writer
 from tianzhou.net.exchange import Handler
@@ -50,6 +51,7 @@ class Administration:
     delays: Delays
     timers: Timers
     stats: Stats
+    removal: TopicRemoval
     role: Callable[[], str]
     """What this broker is now, in RocketMQ's words."""
     group: Callable[[], Group | None]
@@ -66,7 +68,7 @@ class Administration:
         host = decode_host(self.writer.store_host)
         address = f"{host.address}:{host.port}"
         parts = (
-            AdminTopics(config, store, topics, offsets, sessions, stats, clock, self.writer.settle),
+            AdminTopics(config, store, topics, offsets, sessions, stats, clock, self.removal),
             AdminGroups(groups, offsets, sessions, stats),
             AdminOffsets(config, address, store, topics, groups, offsets, sessions, stats, clock),
             AdminReset(config, store, topics, groups, offsets, sessions),

@@ -49,11 +49,16 @@ class RoleGate:
         self.commit: Callable[[OnCommitted], None] | None = None
         """Set by a Raft group: calls back once every change made so far is committed. Without it a
         change is final when the handler returns."""
+        self.check_commit: Callable[[], None] = lambda: None
+        """Raises Refused if a change could not even be proposed now: then it is not made."""
 
     def check(self, request: Request) -> None:
         code = request.header.code
-        if self._effects.get(code) in MASTER_ONLY:
+        effect = self._effects.get(code)
+        if effect in MASTER_ONLY:
             self._standing.check_master(RequestCode(code).name)
+        if effect is Effect.TABLES:
+            self.check_commit()
 
     def holds(self, request: Request, reply: Reply) -> bool:
         commit = self.commit

@@ -45,6 +45,7 @@ from tianzhou.broker.stats import Stats
 from tianzhou.broker.store_alarms import StoreAlarms
 from tianzhou.broker.subscriptions import Filters
 from tianzhou.broker.timer import Timers
+from tianzhou.broker.topic_removal import TopicRemoval
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.transaction_checks import TransactionChecks
 from tianzhou.broker.transactions import Transactions
@@ -89,6 +90,7 @@ class Parts:
     """What an operator must see; every part that can be in trouble adds a source."""
     alarm_log: AlarmLog
     gate: RoleGate
+    removal: TopicRemoval
     codes: frozenset[int]
     """Requests that have a handler besides sends and pulls, refused ones included."""
 
@@ -111,6 +113,7 @@ class _Core:
     stats: Stats
     readers: Readers
     alarms: Alarms
+    removal: TopicRemoval
 
 
 def _core(
@@ -150,9 +153,11 @@ def _core(
     alarms = Alarms()
     alarms.add(StoreAlarms(config.name, store, permission, Since(clock)).current)
     alarms.add(PortAlarms(config.name, Since(clock)).current)
+    removal = TopicRemoval(store, offsets, stats, writer.settle)
+    topics.being_deleted = removal.pending
     return _Core(
         topics, groups, offsets, sessions, locks, permission, filters, writer, admission, send,
-        pull, stats, readers, alarms,
+        pull, stats, readers, alarms, removal,
     )  # fmt: skip
 
 
@@ -185,8 +190,9 @@ def assemble(
     administration = Administration(
         config=config, store=store, clock=clock, topics=topics, groups=groups, offsets=offsets,
         sessions=sessions, permission=permission, clients=clients, pull=pull, writer=writer,
-        delays=delays, timers=timers, stats=stats, role=lambda: role_name(standing, durability),
+        delays=delays, timers=timers, stats=stats, removal=core.removal,
         group=lambda: replication.group,
+        role=lambda: role_name(standing, durability),
     )  # fmt: skip
     halves = HalfQueue(store, offsets)
     admission.timers_are_full, admission.halves_are_full = timers.is_full, halves.is_full
@@ -230,7 +236,7 @@ def assemble(
         Requests(core.send, pull, desk, writer.catch_up), clients, pull, writer, topics, offsets,
         permission, MasterServices(delays, timers, checks), (StatsTicks(stats, clock), watchdog),
         stats, core.readers, watchdog, measured, raft, replication, groups,
-        core.alarms, AlarmLog(core.alarms), gate, frozenset(handlers),
+        core.alarms, AlarmLog(core.alarms), gate, core.removal, frozenset(handlers),
     )  # fmt: skip
 
 

@@ -10,13 +10,15 @@ from collections.abc import Callable
 from typing import Final
 
 from tianzhou.base.clock import Clock
-from tianzhou.broker.raft_metadata import RaftMetadata, Tables
+from tianzhou.broker.raft_metadata import QUEUE, RaftMetadata, Tables
 from tianzhou.broker.role import MASTER_ID, Role
 from tianzhou.broker.server import Broker
 from tianzhou.broker.soon import Soon
 from tianzhou.raft.roles import Role as RaftRole
 from tianzhou.replication.raft_group import Opened, RaftGroup
 from tianzhou.replication.raft_settings import RaftSettings, broker_id_of, peers_of
+from tianzhou.store.errors import DiskFull
+from tianzhou.store.facts import Run
 
 log: Final = logging.getLogger("tianzhou.raft")
 
@@ -47,11 +49,12 @@ class RaftMember:
             opened.store,
             Tables(
                 opened.store, parts.topics, parts.groups, parts.offsets,
-                parts.services.delays, parts.services.timers,
+                parts.services.delays, parts.services.timers, parts.removal,
             ),
             parts.writer, clock,
         )  # fmt: skip
         self._settle_soon = Soon(parts.writer.settle)
+        self._read_soon = Soon(self._read)
         self.group = RaftGroup(settings, opened, broker=broker.address, serving=self)
         broker.durability.replicas = self.group
         broker.durability.flush_waits = False  # a majority has it on disk; that may be without us
@@ -61,6 +64,10 @@ class RaftMember:
         parts.pull.group = self
         parts.watches = (*parts.watches, self)
         parts.topics.changed.append(self.metadata.tell_at_once)
+        parts.writer.arrived.append(self._arrived)
+        parts.removal.is_replicated = True
+        parts.gate.commit = self.metadata.commit
+        parts.gate.check_commit = self.group.check_append
         broker.on_flushed.append(self.group.flushed)
         if settings.raft_relaxed:
             log.warning("raft.relaxed", extra={"remedy": "messages may be acknowledged that a loss "
@@ -81,11 +88,15 @@ class RaftMember:
         """A leader lets another take over first, so that nobody waits for an election."""
         await self._hand_over()
         await self.group.close()
-        self._settle_soon.cancel()
+        self._cancel()
 
     def abort(self) -> None:
         self.group.abort()
+        self._cancel()
+
+    def _cancel(self) -> None:
         self._settle_soon.cancel()
+        self._read_soon.cancel()
 
     async def _hand_over(self) -> None:
         heir = self.group.best_heir()
@@ -115,7 +126,15 @@ class RaftMember:
             self._broker.take_role(
                 Role.SLAVE, broker_id=self._slave_id, epoch=max(node.hard.term, standing.epoch)
             )
-        standing.master_address = self.group.leader_broker
+        self._name_leader()
+
+    def _name_leader(self) -> None:
+        """Clients that ask a follower for a change are told who executes it. A member hears who
+        leads before it hears where the leader's broker is."""
+        standing = self._broker.standing
+        if not standing.is_master:
+            standing.master_address = self.group.leader_broker
+            standing.master_name = self.group.node.leader
 
     def settle(self) -> None:
         """Answers, and what the node says to others, leave before queues and index are written."""
@@ -134,9 +153,23 @@ class RaftMember:
     def lacks_messages(self) -> bool:
         return not self._broker.standing.is_master
 
+    # Metadata
+
+    def _arrived(self, run: Run) -> None:
+        """Metadata is committed here. Read it when everything that came with it is visible."""
+        if run.queue == QUEUE:
+            self._read_soon()
+
+    def _read(self) -> None:
+        try:
+            self.metadata.read()
+        except DiskFull as error:
+            log.warning("raft.metadata_waits", extra={"reason": str(error)})  # the next tick tries
+
     # Watch
 
     def tick(self) -> bool:
+        self._name_leader()
         self.metadata.tick()
         self._ticks += 1
         if self._ticks % _TICKS_PER_SECOND == 0:

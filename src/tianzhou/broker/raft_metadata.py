@@ -13,13 +13,14 @@ what became of it, would depend on who is elected. Here it is part of what is co
 
 import logging
 import zlib
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 import msgspec
 
 from tianzhou.base.clock import Clock
-from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
+from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset, queue_key
 from tianzhou.broker import names
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.delay import Delays
@@ -27,12 +28,14 @@ from tianzhou.broker.groups import Groups
 from tianzhou.broker.stored import records
 from tianzhou.broker.timer import Timers
 from tianzhou.broker.timer_progress import TimerProgress, progress_table
+from tianzhou.broker.topic_removal import TopicRemoval
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.writer import Writer
 from tianzhou.net.exchange import Refused
 from tianzhou.record.chunk import Entry
+from tianzhou.replication.durability import Outcome
 from tianzhou.store.read import ReadLimit
-from tianzhou.store.store import MessageStore
+from tianzhou.store.store import Appended, MessageStore
 from tianzhou.wire.tables import DelayOffsetTable, SubscriptionGroupConfig, TopicConfig
 
 log: Final = logging.getLogger("tianzhou.raft")
@@ -63,8 +66,10 @@ class Tables:
         offsets: ConsumerOffsets,
         delays: Delays,
         timers: Timers,
+        removal: TopicRemoval,
     ) -> None:
         self._store = store
+        self._removal = removal
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -86,6 +91,28 @@ class Tables:
             "delays": {str(level): offset for level, offset in delays.items()},
             "timers": {"progress": self._timers.progress()},
         }
+
+    def names(self, table: str) -> set[str]:
+        """Rows that only a leader creates and deletes: what it does not tell of does not exist,
+        even if this member created it as a leader and was deposed before that was committed."""
+        match table:
+            case "topics":
+                return {name for name in self._topics.all() if not self._topics.is_system(name)}
+            case "groups":
+                return {name for name in self._groups.all() if not names.is_system_group(name)}
+            case "forbidden":
+                return set(self._groups.forbidden)
+            case _:
+                return set()
+
+    def deleted(self, topics: list[str], *, at: PhysicalOffset) -> None:
+        """The record at this place of the log deletes these topics."""
+        for name in topics:
+            self._removal.remove(name, before=at)
+
+    def forget_deletions(self) -> None:
+        """Deletions that are not committed may never be: whoever leads next decides."""
+        self._removal.pending.clear()
 
     def take(self, table: str, rows: Rows) -> None:
         """What a leader has told."""
@@ -144,6 +171,8 @@ class RaftMetadata:
         self._next_s = self._whole_s = 0.0
         self._whole_at = 0
         """Where in the log we told everything last."""
+        self._unread: deque[tuple[int, Callable[[Outcome], None]]] = deque()
+        """Who waits until a record of this rank is committed and read."""
         self.is_leading = False
 
     # Reading what a leader tells
@@ -155,10 +184,17 @@ class RaftMetadata:
             self._position = self._last_whole(end)
         while self._position < end:
             with self._store.read(QUEUE, QueueOffset(self._position), _BATCH) as found:
-                for stored in records(found):
-                    self._take(_decode(bytes(stored.view.stored_body)))
+                told = [
+                    (_decode(bytes(one.view.stored_body)), one.view.physical_offset)
+                    for one in records(found)
+                ]
                 assert found.next_offset > self._position, f"stuck at {self._position}"
-                self._position = found.next_offset
+                following = found.next_offset
+            for tables, place in told:
+                self._take(tables, PhysicalOffset(place))
+            self._position = following
+        while self._unread and self._unread[0][0] < self._position:
+            self._unread.popleft()[1](Outcome.DURABLE)
 
     def _last_whole(self, end: int) -> int:
         """The newest record that holds everything."""
@@ -169,16 +205,20 @@ class RaftMetadata:
                     return offset
         return first
 
-    def _take(self, told: tuple[bool, dict[str, Rows]]) -> None:
+    def _take(self, told: tuple[bool, dict[str, Rows]], place: PhysicalOffset) -> None:
         is_whole, tables = told
         for table, changes in tables.items():
             known = self._committed.setdefault(table, {})
-            rows = dict.fromkeys(known.keys() - changes.keys()) if is_whole else Rows()
+            present = set(known) if self.is_leading else self._tables.names(table) | known.keys()
+            rows = dict.fromkeys(present - changes.keys()) if is_whole else Rows()
             rows |= changes
+            gone = [key for key, row in rows.items() if row is None]
             if not self.is_leading:
                 self._tables.take(table, rows)
+            if table == "topics":
+                self._tables.deleted(gone, at=place)
             known.update(rows)
-            for key in [key for key, row in rows.items() if row is None]:
+            for key in gone:
                 known.pop(key, None)
 
     # Telling others
@@ -197,6 +237,7 @@ class RaftMetadata:
 
     def follow(self) -> None:
         self.is_leading = False
+        self._tables.forget_deletions()
         # Nothing is told between `lead` and `begin`: services have not begun there.
         self._told = {}
 
@@ -206,19 +247,39 @@ class RaftMetadata:
             self._next_s = self._clock.monotonic_s() + OFFSETS_S
             self.tell()
 
-    def tell(self) -> None:
-        """Write what has changed."""
+    def tell(self, *, always: bool = False) -> Appended | None:
+        """Write what has changed, or a record without changes if asked; where it stands."""
         if not self.is_leading or not self._told:
-            return
+            return None
         now = self._tables.now()
         is_old = self._clock.monotonic_s() >= self._whole_s + WHOLE_S
         if is_old or self._changes >= CHANGES_MAX or self._is_expiring():
-            self._write(now, is_whole=True)
-            return
+            return self._write(now, is_whole=True)
         changes = {table: _changed(self._told[table], rows) for table, rows in now.items()}
         changes = {table: rows for table, rows in changes.items() if rows}
-        if changes:
-            self._write(changes, is_whole=False, now=now)
+        if changes or always:
+            return self._write(changes, is_whole=False, now=now)
+        return None
+
+    def commit(self, then: Callable[[Outcome], None]) -> None:
+        """Call `then` once every change made so far is committed, and this member has read it; or
+        with the reason why that is not known.
+
+        A record is written even if nothing changed: a leader that was deposed without noticing must
+        not confirm what it found in its own tables."""
+        put = self.tell(always=True)
+        if put is None:
+            then(Outcome.NOT_MASTER)
+            return
+        (rank,) = put.queue_offsets
+
+        def committed(outcome: Outcome) -> None:
+            if outcome is Outcome.DURABLE:
+                self._unread.append((rank, then))
+            else:
+                then(outcome)
+
+        self._writer.when_durable(put.end, committed)
 
     def _is_expiring(self) -> bool:
         """Whether what tells everything is in the file that goes next, or gone. A member that
@@ -232,19 +293,20 @@ class RaftMetadata:
 
     def _write(
         self, rows: dict[str, Rows], *, is_whole: bool, now: dict[str, Rows] | None = None
-    ) -> None:
+    ) -> Appended | None:
         body = zlib.compress(msgspec.json.encode((is_whole, rows)), 1)
         try:
             put = self._writer.put([Entry(QUEUE, body, born_timestamp=self._clock.now_ms())])
         except Refused as refused:
             # Told with the next change, or by the next leader.
             log.warning("raft.metadata_waits", extra={"reason": refused.remark, "size": len(body)})
-            return
+            return None
         self._told = now or rows
         self._changes = 0 if is_whole else self._changes + 1
         if is_whole:
             self._whole_s = self._clock.monotonic_s()
             (self._whole_at,) = put.physical_offsets()
+        return put
 
 
 def _changed(before: Rows, now: Rows) -> Rows:

@@ -1,6 +1,6 @@
 """The topics of this broker: how many queues each has and what may be done with it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import msgspec
@@ -48,6 +48,8 @@ class Topics:
         stored = table.load()
         self._topics = dict(stored.topic_config_table)
         self.version: DataVersion = stored.data_version
+        self.being_deleted: Collection[str] = ()
+        """Names that can't be used at the moment: their deletion is not committed yet."""
         self.changed: list[Callable[[], None]] = []
         """Called after every change: routes must be registered anew, caches dropped."""
         for topic in _built_in(config, delay_levels):
@@ -89,6 +91,11 @@ class Topics:
 
     def _check(self, topic: TopicConfig, *, fresh: int) -> None:
         name = names.checked_topic(topic.topic_name)
+        if name in self.being_deleted:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"topic {name} is being deleted; try again when the group has committed that",
+            )
         for count in (topic.read_queue_nums, topic.write_queue_nums):
             if not 0 <= count <= QUEUES_MAX:
                 raise Refused(

@@ -300,19 +300,23 @@ class RaftGroup:
 
     # Writing
 
-    def append(self, chunk: RecordChunk) -> Appended:
-        """Append a leader's messages. Raises Refused, and what a store raises."""
+    def check_append(self, size: int = 0) -> None:
+        """Raise Refused unless this member leads and may propose so many bytes now."""
         node = self.node
         if not self._is_leading or node.role is not Role.LEADER:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "this member does not lead its group")
-        refusal = node.may_propose(len(chunk.data))
+        refusal = node.may_propose(size)
         if refusal is Refusal.FULL:
             raise Refused(ResponseCode.SYSTEM_BUSY, refusal.value)
         if refusal is not None:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, refusal.value)
+
+    def append(self, chunk: RecordChunk) -> Appended:
+        """Append a leader's messages. Raises Refused, and what a store raises."""
+        self.check_append(len(chunk.data))
         try:
             self.driver.write_tail()
-            return self.storage.append(chunk, node.hard.term, self._propose)
+            return self.storage.append(chunk, self.node.hard.term, self._propose)
         except DiskFull:
             self._give_up()
             raise

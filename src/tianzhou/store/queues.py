@@ -80,9 +80,11 @@ class Queues:
         for queue in self._queues.values():
             queue.write_out()
 
-    def remove_topic(self, topic: str) -> int:
-        """Remove every queue of a topic; how many there were."""
+    def remove_topic(self, topic: str, *, before: PhysicalOffset | None = None) -> int:
+        """Remove every queue of a topic, or those that end before a place of the log; how many."""
         queues = self.of_topic(topic)
+        if before is not None:
+            queues = [queue for queue in queues if queue.last_physical_offset() < before]
         for queue in queues:
             queue.remove_all()
             del self._queues[queue.key]

@@ -413,16 +413,22 @@ class MessageStore(FollowingStore):
         """Why appends are refused now; empty when they are not."""
         return self._refusal
 
-    def delete_topic(self, topic: str) -> int:
-        """Remove the queues of a topic. Its records stay in the log until that expires."""
+    def delete_topic(self, topic: str, *, before: PhysicalOffset | None = None) -> int:
+        """Remove the queues of a topic. Its records stay in the log until that expires.
+
+        With `before` a queue whose newest message stands at that place or behind it stays: the
+        topic was deleted there and created again since."""
         # What was sent before must not come to light in the queues of a topic made again.
         self.flush()
         self.dispatch_all()
         with self._guard(f"removing topic {topic}", final=True):
-            removed = self.queues.remove_topic(topic)
+            removed = self.queues.remove_topic(topic, before=before)
         if self._next_offsets is not None:
+            kept = {queue.key for queue in self.queues.of_topic(topic)}
             self._next_offsets = {
-                key: end for key, end in self._next_offsets.items() if key.topic != topic
+                key: end
+                for key, end in self._next_offsets.items()
+                if key.topic != topic or key in kept
             }
         self.checkpoint()
         return removed

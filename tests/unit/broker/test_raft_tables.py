@@ -18,11 +18,14 @@ from tianzhou.broker.raft_metadata import (
     RaftMetadata,
     Tables,
 )
+from tianzhou.broker.stats import Stats
 from tianzhou.broker.timer import TIMER_QUEUE, Timers
+from tianzhou.broker.topic_removal import TopicRemoval
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.writer import Writer
+from tianzhou.net.exchange import Refused
 from tianzhou.record.chunk import Entry
-from tianzhou.replication.durability import durability_of
+from tianzhou.replication.durability import Outcome, durability_of
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.facts import SCHEDULE_TOPIC
 from tianzhou.store.files import RealFiles, Usage
@@ -49,9 +52,14 @@ class Member:
         self.writer = Writer(self.store, bytes(8), clock.monotonic_s, durability_of(self.store))
         self.delays = Delays(self.store, self.writer, clock, save_every_ms=3_600_000)
         self.timers = Timers(self.store, self.writer, clock, save_every_ms=3_600_000)
-        tables = Tables(
-            self.store, self.topics, self.groups, self.offsets, self.delays, self.timers
+        self.removal = TopicRemoval(
+            self.store, self.offsets, Stats(clock.now_ms()), self.writer.settle, is_replicated=True
         )
+        self.topics.being_deleted = self.removal.pending
+        tables = Tables(
+            self.store, self.topics, self.groups, self.offsets, self.delays, self.timers,
+            self.removal,
+        )  # fmt: skip
         self.metadata = RaftMetadata(self.store, tables, self.writer, clock)
 
     def lead(self) -> None:
@@ -169,6 +177,141 @@ def test_who_begins_behind_what_expired_knows_everything(leader: Member, tmp_pat
     follower.metadata.read()
     assert follower.topics.get("orders") == leader.topics.get("orders")
     assert follower.offsets.get("readers", "orders", 0) == 42
+
+
+def send(member: Member, topic: str, count: int = 1) -> list[int]:
+    """Messages to queue 0 of a topic; the queue offsets they got."""
+    put = member.writer.put([Entry(queue_key(topic, 0), b"body")] * count)
+    member.store.dispatch_all()
+    return list(put.queue_offsets)
+
+
+def delete(member: Member, topic: str) -> None:
+    """As the handler of a leader does it; nothing is committed by this."""
+    assert member.topics.remove(topic)
+    member.removal.request(topic)
+    member.metadata.tell_at_once()
+
+
+def make_orders(leader: Member) -> None:
+    leader.topics.put(TopicConfig(topic_name="orders"))
+    leader.pass_time()
+    assert send(leader, "orders", 5) == [0, 1, 2, 3, 4]
+
+
+def test_leader_keeps_the_queues_of_a_topic_until_its_deletion_is_committed(
+    leader: Member,
+) -> None:
+    make_orders(leader)
+    committed = leader.store.log.end
+    leader.store.visible_bound = lambda: committed
+    delete(leader, "orders")
+    leader.metadata.tick()
+    assert leader.store.max_offset(queue_key("orders", 0)) == 5
+    with pytest.raises(Refused, match="is being deleted"):
+        leader.topics.put(TopicConfig(topic_name="orders"))
+    leader.store.visible_bound = None
+    leader.store.dispatch_all()
+    leader.metadata.tick()
+    assert leader.store.max_offset(queue_key("orders", 0)) == 0
+    leader.topics.put(TopicConfig(topic_name="orders"))
+    assert send(leader, "orders") == [0]
+
+
+def test_deposed_leader_loses_no_message_of_a_topic_whose_deletion_was_never_committed(
+    leader: Member, tmp_path: Path
+) -> None:
+    make_orders(leader)
+    successor = follower_of(leader, tmp_path / "successor")
+    committed = leader.store.log.end
+    leader.store.visible_bound = lambda: committed
+    delete(leader, "orders")
+    leader.metadata.follow()
+    leader.store.stop_writing()
+    leader.store.truncate(committed)
+    successor.store.begin_writing()
+    successor.lead()
+    log = successor.store.log
+    data = b"".join(bytes(segment.view) for segment in log.segments)[committed : log.end]
+    leader.store.visible_bound = None
+    leader.store.append_raw(committed, data)
+    leader.store.dispatch_all()
+    leader.metadata.tick()
+    assert leader.topics.get("orders") is not None
+    assert leader.topics.get("orders") == successor.topics.get("orders")
+    assert leader.store.max_offset(queue_key("orders", 0)) == 5
+    leader.topics.put(TopicConfig(topic_name="orders", perm=4))  # nothing keeps the name
+
+
+def test_follower_removes_the_queues_of_a_deleted_topic(leader: Member, tmp_path: Path) -> None:
+    """Otherwise its messages would come back when the follower leads."""
+    make_orders(leader)
+    delete(leader, "orders")
+    leader.store.dispatch_all()
+    follower = follower_of(leader, tmp_path / "follower")
+    assert follower.topics.get("orders") is None
+    assert follower.store.max_offset(queue_key("orders", 0)) == 0
+
+
+def test_follower_keeps_messages_of_a_topic_that_was_created_again(
+    leader: Member, tmp_path: Path
+) -> None:
+    """It reads of the deletion when the queue of the second topic is already there."""
+    make_orders(leader)
+    delete(leader, "orders")
+    leader.store.dispatch_all()
+    leader.metadata.tick()
+    leader.topics.put(TopicConfig(topic_name="orders"))
+    leader.metadata.tell_at_once()
+    assert send(leader, "orders", 2) == [0, 1]
+    follower = follower_of(leader, tmp_path / "follower")
+    assert follower.topics.get("orders") is not None
+    assert follower.store.max_offset(queue_key("orders", 0)) == 2
+
+
+def test_topic_that_was_created_and_never_committed_is_gone_with_the_next_leader(
+    leader: Member, tmp_path: Path
+) -> None:
+    leader.pass_time()
+    successor = follower_of(leader, tmp_path / "successor")
+    committed = leader.store.log.end
+    leader.topics.put(TopicConfig(topic_name="orders"))
+    leader.groups.put(SubscriptionGroupConfig(group_name="readers"))
+    leader.metadata.tell()
+    leader.metadata.follow()
+    leader.store.stop_writing()
+    leader.store.truncate(committed)
+    successor.store.begin_writing()
+    successor.lead()
+    log = successor.store.log
+    data = b"".join(bytes(segment.view) for segment in log.segments)[committed : log.end]
+    leader.store.append_raw(committed, data)
+    leader.store.dispatch_all()
+    leader.metadata.tick()
+    assert leader.topics.all() == successor.topics.all()
+    assert leader.groups.all() == successor.groups.all()
+
+
+def test_commit_is_confirmed_when_the_record_is_read_even_without_a_change(leader: Member) -> None:
+    before = told(leader)
+    outcomes: list[Outcome] = []
+    leader.metadata.commit(outcomes.append)
+    assert not outcomes
+    leader.store.dispatch_all()
+    assert told(leader) == before + 1
+    leader.metadata.tick()
+    assert outcomes == [Outcome.DURABLE]
+
+
+def test_commit_is_unknown_when_the_role_is_lost(leader: Member) -> None:
+    outcomes: list[Outcome] = []
+    leader.writer._durability.flush_waits = True
+    leader.metadata.commit(outcomes.append)
+    leader.writer.give_up()
+    assert outcomes == [Outcome.NOT_MASTER]
+    leader.metadata.follow()
+    leader.metadata.commit(outcomes.append)
+    assert outcomes == [Outcome.NOT_MASTER] * 2
 
 
 MEANT = b"REAL_TOPIC\x01orders\x02REAL_QID\x010\x02"

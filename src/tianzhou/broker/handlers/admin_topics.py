@@ -1,7 +1,6 @@
 """Topics as administrators see them: made, changed, listed, looked at, deleted."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -17,6 +16,7 @@ from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.stats import MINUTE, Stats
 from tianzhou.broker.store_times import last_store_time
+from tianzhou.broker.topic_removal import TopicRemoval
 from tianzhou.broker.topics import QUEUES_MAX, Topics
 from tianzhou.net.exchange import Handler, Refused, Reply, Request
 from tianzhou.store.store import MessageStore
@@ -57,8 +57,7 @@ class AdminTopics:
     sessions: Sessions
     stats: Stats
     clock: Clock
-    settle: Callable[[], None]
-    """Makes everything visible that was written, and tells who waits for it."""
+    removal: TopicRemoval
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -130,26 +129,17 @@ class AdminTopics:
         """Settings, offsets and queues go; the messages themselves go when their files expire.
         Deleting a topic that is not there is no mistake: a tool asks every broker."""
         name = self._own_name(TopicRequest.from_ext(request.header.ext).topic)
-        self.topics.remove(name)
-        self._remove_queues(name)
+        if self.topics.remove(name) or not self.removal.is_replicated:
+            self.removal.request(name)
         log.info("topic.deleted", extra={"topic": name, "peer": request.peer.remote})
         return Reply()
-
-    def _remove_queues(self, name: str) -> None:
-        # Others wait for what was sent meanwhile; they must hear of it before the store forgets.
-        self.store.flush()
-        self.settle()
-        self.store.delete_topic(name)
-        self.offsets.remove_topic(name)
-        self.offsets.save()
-        self.stats.topic_deleted(name)
 
     def clean_unused(self, request: Request) -> Reply:
         """Queues of topics that are in no table any more."""
         stored = {queue.key.topic for queue in self.store.queues}
-        for name in sorted(stored - self.topics.all().keys()):
+        for name in sorted(stored - self.topics.all().keys() - self.removal.pending):
             if not self.topics.is_system(name):
-                self._remove_queues(name)
+                self.removal.remove(name)
                 log.info("topic.cleaned", extra={"topic": name, "peer": request.peer.remote})
         return Reply()
 

@@ -1,0 +1,39 @@
+"""What a deleted topic leaves behind is removed now, or when a Raft group has committed that."""
+
+from tianzhou.testing.small_broker import SmallBroker
+
+TOPIC = "orders"
+
+
+def test_removal_without_a_raft_group_is_immediate() -> None:
+    broker = SmallBroker()
+    broker.send(TOPIC)
+    broker.parts.removal.request(TOPIC)
+    assert broker.bodies(TOPIC) == []
+    assert not broker.parts.removal.pending
+
+
+def test_removal_in_a_raft_group_waits() -> None:
+    broker = SmallBroker()
+    broker.send(TOPIC)
+    broker.parts.offsets.put("readers", TOPIC, 0, 1)
+    broker.parts.removal.is_replicated = True
+    broker.parts.removal.request(TOPIC)
+    assert broker.bodies(TOPIC) == [b"body"]
+    assert broker.parts.removal.pending == {TOPIC}
+    broker.parts.removal.remove(TOPIC, before=broker.store.log.end)
+    assert broker.bodies(TOPIC) == []
+    assert broker.parts.offsets.get("readers", TOPIC, 0) is None
+    assert not broker.parts.removal.pending
+
+
+def test_removal_before_a_place_keeps_a_queue_that_goes_on_behind_it() -> None:
+    broker = SmallBroker()
+    broker.send(TOPIC)
+    place = broker.store.log.end
+    broker.send(TOPIC, queue_id=1)
+    broker.parts.removal.remove(TOPIC, before=place)
+    assert broker.bodies(TOPIC) == []
+    assert broker.bodies(TOPIC, 1) == [b"body"]
+    assert broker.send(TOPIC, queue_id=1).ext["queueOffset"] == "1"
+    assert broker.send(TOPIC).ext["queueOffset"] == "0"
