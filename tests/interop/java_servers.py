@@ -32,6 +32,7 @@ SETTINGS: Final = """
 brokerClusterName = DefaultCluster
 brokerName = broker-java
 brokerIP1 = 127.0.0.1
+brokerIP2 = 127.0.0.1
 listenPort = {port}
 namesrvAddr = {nameserver}
 storePathRootDir = {directory}/store

@@ -51,6 +51,12 @@ class Ours:
             _, body = peer.call(RequestCode.LOOK_AT_REPLICATION)
         return [slave.acked for slave in decode_replication_look(body).slaves]
 
+    def copies(self) -> int:
+        """How many slaves count as copies."""
+        with BlockingPeer(self.address) as peer:
+            _, body = peer.call(RequestCode.LOOK_AT_REPLICATION)
+        return sum(slave.is_in_sync for slave in decode_replication_look(body).slaves)
+
     def log_end(self) -> int:
         with BlockingPeer(self.address) as peer:
             _, body = peer.call(RequestCode.LOOK_AT_REPLICATION)
@@ -94,6 +100,7 @@ def test_a_rocketmq_slave_follows_our_master(version: str, nameserver: str, tmp_
                 what="the slave confirms everything",
             )  # fmt: skip
             assert files(tmp_path / "slave/store/commitlog") == files(master.data / "commitlog")
+            assert master.copies() == 0, "a slave that can't prove its log is no copy"
             # It is more than bytes: the slave finds the messages, and knows the topic.
             queues = tmp_path / "slave/store/consumequeue" / TOPIC
             wait_until(queues.exists, within_s=WAIT_S, what="it dispatches")

@@ -20,8 +20,10 @@ from ha_cluster import (
 from tianzhou.admin.commands.replication import look_at
 from tianzhou.client.errors import ClientError
 from tianzhou.client.sync import Producer
+from tianzhou.net.blocking import BlockingPeer
 from tianzhou.record.message import Message
 from tianzhou.testing.chaos.processes import TIANZHOU
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
 
 def master_of(group: Group) -> str | None:
@@ -80,6 +82,25 @@ def test_messages_of_a_topic_that_the_slave_was_not_told_of_can_be_read(tmp_path
         promote(group)
         until(lambda: sorted(read_all(group)) == sorted(sent), "everything is there")
         assert sorted([*sent, *group.send(20, first=1000)]) == sorted(read_all(group))
+
+
+def test_promotion_above_an_epoch_that_none_could_follow_is_rejected(tmp_path: Path) -> None:
+    with Group(tmp_path) as group:
+        master, slave = group.master, group.add(1)
+        master.start()
+        slave.start()
+        group.create_topic()
+        sent = group.send(20)
+        until_equal(master, slave)
+        master.server.kill()
+        with BlockingPeer(slave.address) as peer:
+            for above in (2**63 - 1, 2**62, -1):
+                ext = {"aboveEpoch": str(above)}
+                answer, _ = peer.call(RequestCode.PROMOTE_BROKER, ext)
+                assert answer.code == ResponseCode.INVALID_PARAMETER
+                assert f"invalid aboveEpoch {above}" in (answer.remark or "")
+        assert promote(group)["epoch"] == 2
+        assert sorted(read_all(group)) == sorted(sent)
 
 
 def set_aside(node: Node) -> list[dict[str, object]]:

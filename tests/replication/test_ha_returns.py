@@ -103,3 +103,37 @@ def test_old_master_whose_greeting_is_unanswered_never_follows_plainly(tmp_path:
         look = look_at(old.address)
         assert look is not None
         assert look.epoch == 3, "an epoch is never used twice"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_old_master_takes_no_messages_while_the_later_one_is_dead(tmp_path: Path) -> None:
+    """Otherwise slaves of both would confirm messages of two logs, under one epoch in the end."""
+    with safe_group(tmp_path) as group:
+        old, new, third, sent = group.master, group.add(1), group.add(2), Sent(group)
+        for node in (old, new, third):
+            node.start()
+        group.create_topic(queues=1)
+        until(lambda: in_sync(old.address) == 2, "both slaves are in sync")
+        assert sent.send(20).keys() == {"SEND_OK"}
+        third.server.kill()
+        old.server.kill()
+        assert promote(group)["epoch"] == 2
+        new.server.kill()
+        old.start()
+        third.start()
+        until(lambda: role_of(old) == "SLAVE", "the old master steps down")
+        assert promote(group)["epoch"] == 3, "epoch 2 was used"
+        master, slave = (old, third) if role_of(old) == "MASTER" else (third, old)
+        until(lambda: in_sync(master.address) == 1, "the other one follows")
+        assert sent.send(20).keys() == {"SEND_OK"}
+        new.start()
+        until(lambda: in_sync(master.address) == 2, "the one of epoch 2 follows")
+        until_equal(master, new)
+        until_equal(master, slave)
+        sent.check()
+
+
+def role_of(node: Node) -> str:
+    look = look_at(node.address)
+    return "" if look is None else look.role

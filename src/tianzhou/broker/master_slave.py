@@ -9,7 +9,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -22,7 +22,7 @@ from tianzhou.broker.promise import CopiesPromise, check_promises
 from tianzhou.broker.role import MASTER_ID, Role, Standing
 from tianzhou.broker.slave_sync import SlaveSync, Tables
 from tianzhou.broker.soon import Soon
-from tianzhou.broker.taking_over import name_topics_of_queues
+from tianzhou.broker.taking_over import name_topics_of_queues, next_epoch
 from tianzhou.net.exchange import Refused
 from tianzhou.replication import ha_epochs as epochs
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
@@ -32,7 +32,7 @@ from tianzhou.replication.ha_frames import Hello, Welcome
 from tianzhou.replication.ha_master import HaMaster, bind_for_slaves
 from tianzhou.replication.ha_session import MasterFacts
 from tianzhou.replication.ha_slave import HaSlave, SlaveSettings
-from tianzhou.replication.ha_state import GroupState, probe_of, state_table
+from tianzhou.replication.ha_state import probe_of, state_table
 from tianzhou.store.facts import Run
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
@@ -88,6 +88,8 @@ class MasterSlave:
         self.ha_address = ""
         self.ask_nameservers: Callable[[], None] = lambda: None
         """Register now: the answer tells who the master is."""
+        self.hear_nameservers: Callable[[Callable[[], None]], None] = lambda then: then()
+        """The same, and call this when all have answered or took too long."""
 
     def _first_role(self) -> tuple[Role, int, int]:
         """What was saved counts more than the settings: a promotion lasts."""
@@ -129,7 +131,10 @@ class MasterSlave:
             marks = epochs.first(token)
         elif not self._store.was_clean:
             marks = epochs.restarted(marks, end, token=token)
-        self._remember(Role.MASTER, MASTER_ID, marks)
+        self._remember(
+            role=Role.MASTER.value, broker_id=MASTER_ID, marks=marks,
+            epoch_token=self._state.epoch_token or token,
+        )  # fmt: skip
         self.standing.epoch = epochs.epoch_of(marks)
         self._promised.begin(self._copies, self.settings.slave_timeout_ms / 1000)
 
@@ -224,8 +229,24 @@ class MasterSlave:
 
     def outdated(self, epoch: int, free_id: int) -> None:
         """A name server knows of a later master than we are."""
-        if self.standing.is_master and epoch > self.standing.epoch:
-            self.step_down(free_id, reason=f"there is a master of epoch {epoch}")
+        if self.standing.is_master and epoch >= self.standing.epoch:
+            self.step_down(free_id, reason=f"there is, or was, another master of epoch {epoch}")
+
+    def heard_epoch(self, seen: int) -> None:
+        """A NameServer knows of a master of this epoch: it must not be used again."""
+        if not 0 < seen <= self._epoch_known + epochs.EPOCH_STEP_MAX:
+            log.warning("epoch.ignored", extra={"seen": seen, "known": self._epoch_known})
+        elif seen > self._state.epoch_seen:
+            self._remember(epoch_seen=seen)
+
+    @property
+    def _epoch_known(self) -> int:
+        return max(epochs.epoch_of(self._state.marks), self._state.epoch_seen, self.standing.epoch)
+
+    @property
+    def epoch_token(self) -> str:
+        """What tells this master from another one of the same epoch."""
+        return self._state.epoch_token if self.standing.is_master else ""
 
     def _superseded(self, epoch: int) -> None:
         log.warning("master.superseded", extra={"epoch": epoch, "ours": self.standing.epoch})
@@ -245,7 +266,7 @@ class MasterSlave:
         copies = settings.in_sync_replicas
         if copies != self.shown.in_sync_replicas:
             check_promises(self.standing, self.settings)
-            self._remember(Role.MASTER, MASTER_ID, self._state.marks, copies)
+            self._remember(copies=copies)
         self.settings = settings
         if self.standing.is_master:
             self._promised.change(self._copies, settings.slave_timeout_ms / 1000)
@@ -253,26 +274,27 @@ class MasterSlave:
     def when_told(self, then: Callable[[], None]) -> None:
         """Before a promotion: hear once more from the master, if it is still there."""
         if self._sync is not None and self._follows and self.standing.master_address:
-            self._sync.finish(self.standing.master_address, then)
+            self._sync.finish(self.standing.master_address, lambda: self.hear_nameservers(then))
         else:
-            then()
+            self.hear_nameservers(then)
 
     def promote(self, *, above: int = 0) -> int:
         """Become the master, of a new epoch; its number. Raises Refused."""
         assert self._host is not None
         if self.standing.is_master:
             raise Refused(ResponseCode.SYSTEM_ERROR, "this broker is the master already")
+        epoch = next_epoch(self._epoch_known, above=above)
         self._stop_following()
         self._host.parts.offsets.accepted = None
         self._store.flush()
-        end = self._store.log.end
-        marks = epochs.appointed(self._state.marks, end, token=secrets.token_hex(4), above=above)
-        self._remember(Role.MASTER, MASTER_ID, marks)
+        end, token = self._store.log.end, secrets.token_hex(4)
+        marks = epochs.appointed(self._state.marks, end, token=token, epoch=epoch)
+        self._remember(role=Role.MASTER.value, broker_id=MASTER_ID, marks=marks, epoch_token=token)
         self._promised.begin(self._copies, self.settings.slave_timeout_ms / 1000)
-        self._host.take_role(Role.MASTER, MASTER_ID, marks[-1].epoch)
+        self._host.take_role(Role.MASTER, MASTER_ID, epoch)
         name_topics_of_queues(self._host.parts, self._store)
-        log.warning("broker.promoted", extra={"epoch": marks[-1].epoch, "end": int(end)})
-        return marks[-1].epoch
+        log.warning("broker.promoted", extra={"epoch": epoch, "end": int(end)})
+        return epoch
 
     def step_down(self, broker_id: int, *, reason: str) -> PhysicalOffset:
         """Cease to be the master, and follow who is; where the log ends. Slaves that are connected
@@ -281,7 +303,7 @@ class MasterSlave:
         if not self.standing.is_master:
             raise Refused(ResponseCode.SYSTEM_ERROR, "this broker is a slave already")
         log.warning("broker.steps_down", extra={"reason": reason, "id": broker_id})
-        self._remember(Role.SLAVE, broker_id, self._state.marks)
+        self._remember(role=Role.SLAVE.value, broker_id=broker_id)
         self._host.take_role(Role.SLAVE, broker_id, self.standing.epoch)
         self._promised.end()
         self.master.pump()
@@ -306,11 +328,9 @@ class MasterSlave:
         self._sync = SlaveSync(tables, every_s=settings.metadata_ms / 1000)
         self._sync.start(self.standing)
 
-    def _remember(
-        self, role: Role, broker_id: int, marks: epochs.Marks, copies: int | None = None
-    ) -> None:
-        copies = self._state.copies if copies is None else copies
-        state = GroupState(role=role.value, broker_id=broker_id, marks=marks, copies=copies)
+    def _remember(self, **changes: Any) -> None:
+        """Change these fields of what is remembered; when this returns they survive a crash."""
+        state = msgspec.structs.replace(self._state, **changes)
         if state != self._state:
             self._table.save(state)
             self._state = state
@@ -387,7 +407,10 @@ class MasterSlave:
         self.master.drop_all()
         settle_log(store, marks, welcome, from_last_file=self.settings.sync_from_last_file)
         self._host.parts.offsets.clamp(store.max_offset)
-        self._remember(Role.SLAVE, self.standing.broker_id, welcome.marks, welcome.copies)
+        self._remember(
+            role=Role.SLAVE.value, broker_id=self.standing.broker_id, marks=welcome.marks,
+            copies=welcome.copies,
+        )  # fmt: skip
         self.standing.epoch = epochs.epoch_of(welcome.marks)
         store.flush()
         log.info("master.agreed", extra={"epoch": self.standing.epoch, "end": int(store.log.end)})

@@ -18,7 +18,14 @@ from tianzhou.net.link import Link
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.header import Header
-from tianzhou.wire.registration import ADDRESS_BY_DIAL, EPOCH, FREE_ID, MASTER_GREETS
+from tianzhou.wire.registration import (
+    ADDRESS_BY_DIAL,
+    EPOCH,
+    EPOCH_SEEN,
+    EPOCH_TOKEN,
+    FREE_ID,
+    MASTER_GREETS,
+)
 from tianzhou.wire.signing import Credentials
 from tianzhou.wire.tables import RegisterBrokerBody, TopicConfigTable
 
@@ -27,7 +34,10 @@ log: Final = logging.getLogger("tianzhou.broker")
 ANSWER_S: Final = 6.0
 LEAVE_S: Final = 1.0
 """How long name servers are waited for at the end; messages are still to be saved after that."""
+_DIGITS_MAX: Final = 20
 NO_ANSWER: Final = "no answer"
+HEAR_S: Final = 2.0
+"""How long a promotion waits for name servers: they know which epochs were used."""
 RETRY_S: Final = 1.0
 """How often a name server that is not there is looked for. Clients find no broker meanwhile."""
 
@@ -65,10 +75,12 @@ class Registration:
         """Name servers that did not take the last registration, and what they said."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._hearing: asyncio.Task[None] | None = None
         topics.changed.append(self._wake.set)
         standing.changed.append(self._wake.set)
         if group is not None:
             group.ask_nameservers = self._wake.set
+            group.hear_nameservers = self._hear
 
     @property
     def servers(self) -> list[str]:
@@ -112,6 +124,15 @@ class Registration:
         """A name server forgets a broker when their connection closes."""
         return not self.missing()
 
+    def _hear(self, then: Callable[[], None]) -> None:
+        self._hearing = asyncio.get_running_loop().create_task(self._register_and(then))
+
+    async def _register_and(self, then: Callable[[], None]) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HEAR_S):
+                await self.register()
+        then()
+
     async def register(self) -> None:
         """Tell every name server how things are now; when this returns they know."""
         await asyncio.gather(*(self._register(server) for server in self._servers))
@@ -127,8 +148,10 @@ class Registration:
         ext = self._identity() | {"compressed": "false", "bodyCrc32": "0"}
         if not self._is_explicit:
             ext[ADDRESS_BY_DIAL] = "true"
-        if epoch:
+        if epoch or self._group is not None:
             ext[EPOCH] = str(epoch)
+        if self._group is not None and self._group.epoch_token:
+            ext[EPOCH_TOKEN] = self._group.epoch_token
         answer = await self._call(server, RequestCode.REGISTER_BROKER, ext, body)
         if answer is not None and answer.code == 0:
             self._failed.pop(server, None)
@@ -143,8 +166,10 @@ class Registration:
         """What a name server says of the group."""
         if self._group is None:
             return
-        if self._standing.is_master and ext.get(EPOCH, "").isdecimal():
-            self._group.outdated(int(ext[EPOCH]), int(ext.get(FREE_ID, "1")))
+        if _number(ext, EPOCH_SEEN):
+            self._group.heard_epoch(_number(ext, EPOCH_SEEN))
+        if self._standing.is_master and _number(ext, EPOCH):
+            self._group.outdated(_number(ext, EPOCH), _number(ext, FREE_ID) or 1)
         self._group.heard(
             ext.get("masterAddr", ""), ext.get("haServerAddr", ""),
             greets=ext.get(MASTER_GREETS) == "true",
@@ -209,6 +234,12 @@ def allowed(table: TopicConfigTable, bits: int) -> TopicConfigTable:
         return table
     topics = {name: with_perm(t, t.perm & bits) for name, t in table.topic_config_table.items()}
     return msgspec.structs.replace(table, topic_config_table=topics)
+
+
+def _number(ext: Mapping[str, str], name: str) -> int:
+    """A count that a name server tells; 0 if it does not, or if what it says is no count."""
+    text = ext.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < _DIGITS_MAX else 0
 
 
 def _resolve(

@@ -5,9 +5,31 @@ from typing import Final
 
 from tianzhou.broker.parts import Parts
 from tianzhou.broker.services import Service
+from tianzhou.net.exchange import Refused
+from tianzhou.replication.ha_epochs import EPOCH_STEP_MAX
 from tianzhou.store.store import MessageStore
+from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire.registration import EPOCH_MAX
 
 log: Final = logging.getLogger("tianzhou.replication")
+
+
+def next_epoch(known: int, *, above: int = 0) -> int:
+    """The epoch of a new master: later than all that are known here and than `above`, which whoever
+    promotes it knows of. Raises Refused for one so high that hardly any could follow."""
+    if not 0 <= above <= known + EPOCH_STEP_MAX:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"invalid aboveEpoch {above}; it must be from 0 to {known + EPOCH_STEP_MAX}, which is "
+            f"{EPOCH_STEP_MAX} above the latest epoch that this broker knows of",
+        )
+    epoch = max(known, above) + 1
+    if epoch > EPOCH_MAX:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"epoch {known} is the last one; give every broker of this group an empty directory",
+        )
+    return epoch
 
 
 def begin_as_master(parts: Parts, store: MessageStore) -> None:

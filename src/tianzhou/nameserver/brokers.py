@@ -31,6 +31,8 @@ class Registration:
     data_version: DataVersion = DataVersion()
     greets: bool = False
     """A broker of ours: it names its epoch, and greets its slaves."""
+    epoch_token: str = ""
+    """Which of the masters of this epoch it is; empty: its epochs are not counted here."""
     topics: tuple[TopicConfig, ...] = ()
 
 

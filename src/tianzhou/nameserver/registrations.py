@@ -24,6 +24,8 @@ from tianzhou.wire.fastjson import encode
 from tianzhou.wire.registration import (
     ADDRESS_BY_DIAL,
     EPOCH,
+    EPOCH_SEEN,
+    EPOCH_TOKEN,
     FREE_ID,
     MASTER_GREETS,
     checksum,
@@ -32,6 +34,7 @@ from tianzhou.wire.registration import (
 from tianzhou.wire.routes import BrokerMemberGroup, BrokerMemberGroupAnswer
 from tianzhou.wire.tables import KVTable, RegisterBrokerBody, decode_data_version
 
+_TOKEN_CHARS_MAX: Final = 64
 _TIMEOUT_MS_MIN: Final = 1_000
 _TIMEOUT_MS_MAX: Final = 3_600_000
 """Who asks for more would never be forgotten."""
@@ -58,8 +61,12 @@ def register_broker(state: State, request: Request) -> Reply:
     ext: dict[str, str] = {}
     if verdict is not Verdict.OUTDATED and wanted.broker_id != MASTER_ID:
         ext = _where_master_is(state, request, wanted.broker_name)
-    if verdict is Verdict.OUTDATED and EPOCH in request.header.ext:
-        ext = _who_came_later(state, request, wanted.broker_name)
+    if EPOCH in request.header.ext:
+        if verdict is Verdict.OUTDATED:
+            ext = _who_came_later(state, request, wanted.broker_name)
+        seen = state.routes.epochs.of(wanted.broker_name)
+        if seen > wanted.data_version.state_version:
+            ext[EPOCH_SEEN] = str(seen)
     orders = state.kv.namespace(ORDER_TOPIC_CONFIG)
     return Reply(ext=ext, body=encode(KVTable(table=dict(orders))) if orders else b"")
 
@@ -92,6 +99,7 @@ def _registration(
         zone=checked_name(header.zone_name, "zone") if header.zone_name else None,
         data_version=table.data_version,
         greets=EPOCH in request.header.ext,
+        epoch_token=request.header.ext.get(EPOCH_TOKEN, "")[:_TOKEN_CHARS_MAX],
         topics=sound_topics(table.topic_config_table, also=names),
     )
 
@@ -109,14 +117,17 @@ def _where_master_is(state: State, request: Request, broker_name: str) -> dict[s
 
 
 def _who_came_later(state: State, request: Request, broker_name: str) -> dict[str, str]:
-    """For a master that was replaced: by whom, and an id that it may have as a slave."""
+    """For a master that was replaced: by whom, and an id that it may have as a slave. The later
+    master may be gone; it comes back, or an operator promotes another one."""
     master = state.routes.master_of(broker_name)
-    if master is None:
-        return {}
+    epoch = max(
+        state.routes.epochs.of(broker_name),
+        master.data_version.state_version if master is not None else 0,
+    )
     taken = state.routes.addresses_of(broker_name)
     free_id = next(number for number in count(1) if number not in taken)
     return _where_master_is(state, request, broker_name) | {
-        EPOCH: str(master.data_version.state_version),
+        EPOCH: str(epoch),
         FREE_ID: str(free_id),
     }
 

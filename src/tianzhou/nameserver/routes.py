@@ -16,6 +16,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from tianzhou.nameserver.brokers import MASTER_ID, Group, Member, Registration
+from tianzhou.nameserver.epochs import Epochs
 from tianzhou.nameserver.topics import TableFull, TopicTable
 from tianzhou.wire.routes import BrokerData, ClusterTable, QueueData, TopicRouteData
 from tianzhou.wire.tables import PERM_WRITE, DataVersion
@@ -44,6 +45,7 @@ class RouteTable:
 
     def __init__(self, topics: TopicTable | None = None, *, members_max: int = MEMBERS_MAX) -> None:
         self.topics = topics if topics is not None else TopicTable()
+        self.epochs = Epochs()
         self._groups: dict[str, Group] = {}
         self._of_link: dict[object, set[tuple[str, int]]] = {}
         self._members_max = members_max
@@ -63,9 +65,10 @@ class RouteTable:
         if group is None:
             group = self._groups[wanted.broker_name] = Group(wanted.broker_name, wanted.cluster)
         self._leave_other_id(group, wanted)
-        if _knows_more(old, wanted):
+        if _knows_more(old, wanted) or not self.epochs.admits(wanted):
             self._after_leaving(group)
             return Verdict.OUTDATED
+        self.epochs.take(wanted)
         group.cluster, group.zone = wanted.cluster, wanted.zone
         group.acting_master = bool(wanted.acting_master)
         self._join(group, wanted, link=link, now_s=now_s)

@@ -21,6 +21,7 @@ def check_master(store: MessageStore, marks: Marks, welcome: Welcome) -> None:
             f"the master's log has files of {welcome.file_bytes} bytes, ours of "
             f"{store.log.file_bytes}; set commit_log_file_bytes alike"
         )
+    epochs.check_unique(marks, store.log.end, welcome.marks)
     if epochs.is_later(marks, welcome.marks):
         raise PeerRefused(
             f"the master is of epoch {epochs.epoch_of(welcome.marks)}; this broker followed one "

@@ -12,17 +12,26 @@ What a copy holds beyond that place was never confirmed by whoever is the master
 """
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.replication.errors import PeerRefused
+from tianzhou.wire.registration import EPOCH_MAX
+
+EPOCH_STEP_MAX: Final = 1_000_000
+"""How far above all known epochs a new one may be: a request that names a huge one must not use up
+all that could follow."""
+
+Epoch: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=EPOCH_MAX)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    epoch: int
-    run: int
-    start: int
+    epoch: Epoch
+    run: Count
+    start: Count
     token: str
 
 
@@ -34,9 +43,9 @@ def first(token: str) -> Marks:
     return (Mark(epoch=1, run=0, start=0, token=token),)
 
 
-def appointed(marks: Marks, end: PhysicalOffset, *, token: str, above: int = 0) -> Marks:
-    """A new master whose log ends here: its epoch is later than all it knows, and than `above`."""
-    epoch = max([above, *(mark.epoch for mark in marks)]) + 1
+def appointed(marks: Marks, end: PhysicalOffset, *, token: str, epoch: int) -> Marks:
+    """A new master whose log ends here; its epoch is later than all others."""
+    assert epoch > epoch_of(marks), f"epoch {epoch} does not come after {epoch_of(marks)}"
     return (*_written(marks, end), Mark(epoch=epoch, run=0, start=end, token=token))
 
 
@@ -68,6 +77,19 @@ def epoch_of(marks: Sequence[Mark]) -> int:
 def is_later(marks: Sequence[Mark], than: Sequence[Mark]) -> bool:
     """Whether the master of these marks was appointed after that of the others."""
     return epoch_of(marks) > epoch_of(than)
+
+
+def check_unique(mine: Marks, my_end: int, theirs: Marks) -> None:
+    """Two masters of one epoch each wrote what the other does not have, and either part may have
+    been confirmed: none may be cut off. Raises PeerRefused."""
+    tokens = {(mark.epoch, mark.run): mark.token for mark in mine if mark.start < my_end}
+    for mark in theirs:
+        if tokens.get((mark.epoch, mark.run), mark.token) != mark.token:
+            raise PeerRefused(
+                f"two masters of this group had epoch {mark.epoch}, and each may have confirmed "
+                "messages that the other does not have; compare their topics, then give the "
+                "broker whose messages are not wanted an empty directory"
+            )
 
 
 def parting(mine: Marks, my_end: int, theirs: Marks) -> PhysicalOffset | None:

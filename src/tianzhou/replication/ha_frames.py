@@ -14,13 +14,13 @@ ignores. The master answers in a frame whose offset is negative, which nobody el
 """
 
 import struct
-from typing import Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.replication.errors import PeerRefused
-from tianzhou.replication.ha_epochs import Mark
+from tianzhou.replication.ha_epochs import Count, Epoch, Mark
 
 REPORT: Final = struct.Struct(">q")
 FRAME: Final = struct.Struct(">qi")
@@ -34,6 +34,7 @@ _VERSION: Final = 1
 WORDS_MAX: Final = 8_192
 """56 KiB of text: thousands of masters, one after the other."""
 SPOKEN_BYTES_MAX: Final = 64 * 1024
+COPIES_MAX: Final = 16
 FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
 """RocketMQ's slaves have a buffer of this size."""
 
@@ -50,9 +51,9 @@ class Piece(NamedTuple):
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """The last bytes of a log: who has others at this place has another log."""
 
-    start: int
-    size: int
-    crc: int
+    start: Count
+    size: Count
+    crc: Count
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,8 +61,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     cluster: str
     name: str
-    id: int
-    end: int
+    id: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+    end: Count
     marks: tuple[Mark, ...] = ()
     probe: Probe | None = None
     nonce: str = ""
@@ -75,20 +76,20 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cluster: str = ""
     name: str = ""
     marks: tuple[Mark, ...] = ()
-    min: int = 0
-    end: int = 0
-    file_bytes: int = 0
+    min: Count = 0
+    end: Count = 0
+    file_bytes: Count = 0
     confirm_at_once: bool = True
     """Somebody waits for reports; otherwise they may come a little later, for many bytes."""
     confirm_flushed: bool = False
     """Report only what is on the medium."""
-    copies: int = 1
+    copies: Annotated[int, msgspec.Meta(ge=1, le=COPIES_MAX)] = 1
     """As many must hold a message before its sender is answered; whoever is promoted goes on so."""
     nonce: str = ""
     proof: str = ""
     refusal: str = ""
     """Why there will be no log; the connection closes."""
-    superseded_by: int = 0
+    superseded_by: Epoch = 0
     """Epoch of a later master that the refused side should follow instead."""
 
 
@@ -142,5 +143,5 @@ def decode_spoken(text: bytes | bytearray) -> Welcome:
 def _decode(text: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise PeerRefused(f"the greeting can't be read: {error}") from error

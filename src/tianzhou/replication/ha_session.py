@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.replication.errors import PeerRefused, PeerSilent, Superseded
-from tianzhou.replication.ha_epochs import Marks, epoch_of, is_later, parting
+from tianzhou.replication.ha_epochs import Marks, check_unique, epoch_of, is_later, parting
 from tianzhou.replication.ha_frames import (
     FRAME,
     REPORT,
@@ -184,7 +184,10 @@ class MasterSession:
 
     def _check_same_log(self, hello: Hello) -> None:
         """A slave without a history that we share must at least hold our bytes."""
-        if not hello.end or parting(hello.marks, hello.end, self._facts.marks) is not None:
+        if not hello.end:
+            return
+        if parting(hello.marks, hello.end, self._facts.marks) is not None:
+            check_unique(hello.marks, hello.end, self._facts.marks)
             return
         if hello.marks or hello.probe is None or not self._matches(hello.probe):
             raise PeerRefused(
@@ -276,4 +279,7 @@ def proof_of(secret: str, who: str, nonce: str) -> str:
 
 
 def is_proof(proof: str, secret: str, who: str, nonce: str) -> bool:
-    return hmac.compare_digest(proof, proof_of(secret, who, nonce))
+    # As bytes: text that is not ASCII can't be compared so.
+    return hmac.compare_digest(
+        proof.encode(errors="replace"), proof_of(secret, who, nonce).encode()
+    )

@@ -26,6 +26,10 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     marks: tuple[Mark, ...] = ()
     copies: int = 1
     """What the master promised that we follow or followed: copies that hold what is answered."""
+    epoch_seen: int = 0
+    """The highest epoch that a NameServer knows of; a promotion takes a higher one."""
+    epoch_token: str = ""
+    """A master: drawn at its promotion, to tell it from another one of the same epoch."""
 
 
 def state_table(store: MessageStore) -> Table[GroupState]:

@@ -51,6 +51,15 @@ EPOCH: Final = "tzEpoch"
 to know if there is a later one. Of the answer: of which epoch that is."""
 FREE_ID: Final = "tzFreeId"
 """Of such an answer: an id that nobody in the group has."""
+EPOCH_TOKEN: Final = "tzEpochToken"
+"""Of a request: drawn when this master was appointed, so that two masters of one epoch are told
+apart. Raft groups send none: their terms are unique by themselves."""
+EPOCH_SEEN: Final = "tzEpochSeen"
+"""Of the answer: the highest epoch that a master of this name ever registered with, if it is higher
+than that of the request. The next master takes a higher one."""
+EPOCH_MAX: Final = 2**53 - 1
+"""Every JSON reader knows integers up to here exactly. At one promotion a second it lasts 285
+million years; see `EPOCH_STEP_MAX` for who would hurry."""
 MASTER_GREETS: Final = "tzMasterGreets"
 """Of the answer to a slave: `true` if the master registered with an epoch, as our brokers do."""
 

@@ -2,8 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.master_slave import MasterSlave
+from tianzhou.broker.taking_over import next_epoch
+from tianzhou.net.exchange import Refused
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.replication.ha_epochs import first
 from tianzhou.replication.ha_state import GroupState, state_table
@@ -11,6 +15,7 @@ from tianzhou.store.config import StoreConfig
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
+from tianzhou.wire.registration import EPOCH_MAX
 
 CONFIG = BrokerConfig(broker_id=1)
 SLAVE = ReplicationConfig(role=BrokerRole.SLAVE)
@@ -51,3 +56,31 @@ def test_master_is_never_followed_plainly_if_it_registered_as_ours() -> None:
     assert "registered" in slave.why_not_plain("10.0.0.7")
     slave.heard("10.0.0.7:10911", "10.0.0.7:10912")
     assert slave.why_not_plain("10.0.0.7") == ""
+
+
+@pytest.mark.parametrize(
+    ("known", "above", "epoch"),
+    [(0, 0, 1), (1, 0, 2), (1, 5, 6), (7, 5, 8), (1, 1_000_001, 1_000_002)],
+)
+def test_next_epoch_is_above_all_that_are_known(known: int, above: int, epoch: int) -> None:
+    assert next_epoch(known, above=above) == epoch
+
+
+@pytest.mark.parametrize("above", [-1, 1_000_002, 2**53, 2**63 - 1])
+def test_next_epoch_rejects_one_that_hardly_any_could_follow(above: int) -> None:
+    with pytest.raises(Refused, match=f"invalid aboveEpoch {above}; it must be from 0 to 1000001"):
+        next_epoch(1, above=above)
+
+
+def test_next_epoch_never_exceeds_what_can_be_stored() -> None:
+    assert next_epoch(EPOCH_MAX - 1) == EPOCH_MAX
+    with pytest.raises(Refused, match="is the last one"):
+        next_epoch(EPOCH_MAX)
+
+
+def test_epoch_that_a_nameserver_knows_is_remembered_within_bounds() -> None:
+    store = small_store()
+    slave_of(SLAVE, store).heard_epoch(7)
+    assert state_table(store).load().epoch_seen == 7
+    slave_of(SLAVE, store).heard_epoch(2**52)
+    assert state_table(store).load().epoch_seen == 7

@@ -77,6 +77,27 @@ def test_a_slave_is_told_where_its_master_is(desk: Desk) -> None:
     }
 
 
+def registered_as(epoch: int) -> bytes:
+    table = TopicConfigTable(data_version=DataVersion(state_version=epoch))
+    return registration.encode_registration(
+        RegisterBrokerBody(topic_config_serialize_wrapper=table)
+    )
+
+
+def test_old_master_is_outdated_although_the_later_one_is_gone(desk: Desk) -> None:
+    old = {"tzEpoch": "1", "tzEpochToken": "aa"}
+    new = {"tzEpoch": "2", "tzEpochToken": "bb", "brokerAddr": "10.0.0.2:10911"}
+    desk.register(body=registered_as(1), also=old)
+    desk.register(body=registered_as(2), also=new)
+    desk.state.routes.closed(desk.peer)
+    assert desk.state.routes.broker_count == 0
+    answer = desk.register(body=registered_as(1), also=old)
+    assert answer.ext == {"tzEpoch": "2", "tzFreeId": "1", "tzEpochSeen": "2"}
+    assert desk.state.routes.broker_count == 0, "it may not take messages"
+    slave = {"brokerId": "1", "brokerAddr": "10.0.0.3:10911", "tzEpoch": "1"}
+    assert desk.register(body=registered_as(1), also=slave).ext == {"tzEpochSeen": "2"}
+
+
 def test_slave_learns_whether_its_master_is_one_that_greets(desk: Desk) -> None:
     slave = {"brokerId": "1", "brokerAddr": "10.0.0.2:10911"}
     desk.register(tzEpoch="1")

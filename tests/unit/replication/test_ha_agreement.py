@@ -23,7 +23,7 @@ def test_what_only_the_old_master_has_is_set_aside_with_a_list() -> None:
     old, new = open_store(disk), open_store()
     put(old, *(b"%d" % n * 100 for n in range(30)))
     copy_to(new, old)
-    marks = appointed(FIRST, new.log.end, token="bb")
+    marks = appointed(FIRST, new.log.end, token="bb", epoch=2)
     put(old, *(b"lost %d " % n * 100 for n in range(9)))
     parted, ended = int(new.log.end), int(old.log.end)
     new.begin_writing()
@@ -80,7 +80,7 @@ def test_a_log_that_ends_before_the_master_begins_is_begun_again() -> None:
 def test_masters_that_can_not_be_followed() -> None:
     master, slave = open_store(), open_store()
     put(slave, b"x")
-    later = appointed(FIRST, PhysicalOffset(0), token="bb")
+    later = appointed(FIRST, PhysicalOffset(0), token="bb", epoch=2)
     with pytest.raises(PeerRefused, match="epoch 1; this broker followed one of epoch 2"):
         check_master(slave, later, welcome_of(master, FIRST))
     with pytest.raises(PeerRefused, match="commit_log_file_bytes"):

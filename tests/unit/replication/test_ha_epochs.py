@@ -1,13 +1,17 @@
 """Where two logs part."""
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.replication.errors import PeerRefused
 from tianzhou.replication.ha_epochs import (
     Mark,
     Marks,
     appointed,
+    check_unique,
     epoch_of,
     first,
     is_later,
@@ -30,7 +34,7 @@ def test_equal_histories_part_at_the_end_of_the_shorter() -> None:
 
 def test_a_promotion_elsewhere_ends_our_branch() -> None:
     old = first("aa")
-    new = appointed(old, PhysicalOffset(500), token="bb")
+    new = appointed(old, PhysicalOffset(500), token="bb", epoch=2)
     ours = restarted(old, PhysicalOffset(800), token="cc")
     assert parting(ours, 900, new) == 500
     assert is_later(new, ours)
@@ -40,8 +44,8 @@ def test_a_promotion_elsewhere_ends_our_branch() -> None:
 
 def test_two_who_were_promoted_at_the_same_moment_are_told_apart() -> None:
     old = first("aa")
-    one = appointed(old, PhysicalOffset(500), token="bb")
-    other = appointed(old, PhysicalOffset(500), token="cc")
+    one = appointed(old, PhysicalOffset(500), token="bb", epoch=2)
+    other = appointed(old, PhysicalOffset(500), token="cc", epoch=2)
     assert parting(one, 700, other) == 500
 
 
@@ -52,8 +56,10 @@ def test_strangers_never_were_one_log() -> None:
 
 def test_marks_of_bytes_that_never_came_do_not_count() -> None:
     assert known_at(marks(0, 100, 200), 150) == marks(0, 100)
-    assert appointed(marks(0, 100, 200), PhysicalOffset(150), token="x")[:-1] == marks(0, 100)
-    assert epoch_of(appointed(first("a"), PhysicalOffset(0), token="x", above=9)) == 10
+    assert appointed(marks(0, 100, 200), PhysicalOffset(150), token="x", epoch=2)[:-1] == marks(
+        0, 100
+    )
+    assert epoch_of(appointed(first("a"), PhysicalOffset(0), token="x", epoch=10)) == 10
 
 
 def test_crashes_in_which_nothing_was_written_leave_one_mark() -> None:
@@ -100,3 +106,22 @@ def test_bytes_before_the_parting_have_the_same_author(
         return max((mark for mark in history if mark.start <= offset), key=lambda m: m.run)
 
     assert all(author(ours, at) == author(other, at) for at in range(cut))
+
+
+def test_one_epoch_of_two_masters_is_refused_and_restarts_are_not() -> None:
+    old = first("aa")
+    one = appointed(old, PhysicalOffset(500), token="bb", epoch=2)
+    other = appointed(old, PhysicalOffset(400), token="cc", epoch=2)
+    with pytest.raises(PeerRefused, match="two masters of this group had epoch 2"):
+        check_unique(one, 501, other)
+    check_unique(one, 500, other)  # it wrote nothing under that epoch
+    check_unique(one, 900, restarted(one, PhysicalOffset(800), token="dd"))
+    check_unique(old, 900, one)
+    check_unique((), 900, one)
+
+
+@pytest.mark.parametrize("wrong", [{"epoch": 2**53}, {"epoch": -1}, {"start": 2**63}, {"run": -1}])
+def test_marks_out_of_bounds_are_refused(wrong: dict[str, int]) -> None:
+    text = msgspec.json.encode({"epoch": 1, "run": 0, "start": 0, "token": "aa"} | wrong)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(text, type=Mark)

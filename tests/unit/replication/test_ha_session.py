@@ -10,7 +10,7 @@ from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.replication import ha_follower
 from tianzhou.replication.errors import PeerRefused, PeerSilent, Superseded
 from tianzhou.replication.ha_epochs import Mark
-from tianzhou.replication.ha_frames import FRAME, REPORT, Probe, encode_words
+from tianzhou.replication.ha_frames import FRAME, REPORT, Probe, Proof, encode_words
 from tianzhou.replication.ha_session import ALLOWED, MasterSession, State
 
 
@@ -131,6 +131,30 @@ def test_a_secret_must_be_proven_by_both() -> None:
     wrong = slave_session(hello(), secret="other")
     with pytest.raises(PeerRefused, match="does not know the secret"):
         wrong.received(log.session(facts(secret="s3")).received(wrong.greeting(), 0.0), 0.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"cluster":"DefaultCluster","name":"broker-a","id":99999999999999999999,"end":0}',
+        b'{"cluster":"DefaultCluster","name":"broker-a","id":1,"end":-1}',
+        b'{"x":' * 10_000,
+        b'{"cluster":"\xff"}',
+    ],
+)
+def test_s32_greeting_that_cannot_be_read_is_refused(text: bytes) -> None:
+    text += b" " * (-len(text) % 7)
+    words = b"".join(b"\xff" + text[at : at + 7] for at in range(0, len(text), 7))
+    head = struct.pack(">B4sBH", 0xFF, b"TZHA", 1, len(text) // 7)
+    with pytest.raises(PeerRefused, match="can't be read"):
+        FakeLog(end=100).session(facts()).received(head + words, 0.0)
+
+
+def test_s32_proof_that_is_not_ascii_is_refused() -> None:
+    master = FakeLog(end=100).session(facts(secret="s3"))
+    master.received(encode_words(hello()), 0.0)
+    with pytest.raises(PeerRefused, match="does not know the secret"):
+        master.received(encode_words(Proof(proof="\u00e9\ud7ff")), 0.0)
 
 
 def test_both_notice_silence_and_show_that_they_live() -> None:
