@@ -52,6 +52,13 @@ def another_message_took_its_place(case: Case) -> None:
     both_hold(case, place_of(19), "thief")
 
 
+def an_acknowledged_place_was_used_again(case: Case) -> None:
+    """Readers may have been misled, but two senders must not be told the same place."""
+    case.promise = replace(case.promise, keeps_places=False)
+    first, second = case.history.sends[3], case.history.sends[4]
+    case.history.sends[4] = replace(second, place=first.place)
+
+
 def it_is_stored_but_never_came(case: Case) -> None:
     del case.history.deliveries[7]
 
@@ -300,6 +307,7 @@ WRONG: Final[dict[Rule, tuple[Callable[[Case], None], ...]]] = {
         readers_saw_different_messages,
         replicas_differ_in_one_message,
         another_message_took_its_place,
+        an_acknowledged_place_was_used_again,
     ),
     checkers.replicas_hold_the_same: (
         the_slave_lacks_the_end,

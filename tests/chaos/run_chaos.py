@@ -9,12 +9,14 @@ build/chaos.jsonl.
 """
 
 import argparse
+import contextlib
 import json
+import logging
 import multiprocessing
 import shutil
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.queues import SimpleQueue
@@ -62,15 +64,29 @@ def _begin(news: "SimpleQueue[News]") -> None:
     _news.append(news)
 
 
+@contextlib.contextmanager
+def client_log(path: Path) -> Generator[None]:
+    """What the clients of a load warn about goes to a file: under faults that is a lot."""
+    handler, log = logging.FileHandler(path, encoding="utf-8"), logging.getLogger("tianzhou")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+
+
 def play(name: str, seed: int, python: Path) -> Done:
     """In a worker. Whatever goes wrong is part of the result."""
     scenario = SCENARIOS[name]
     place = PLACE / f"{name.replace('/', '-')}-{seed}"
     shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
     playing = play_of(scenario, place.resolve(), seed, cpp_clients(python, scenario))
     playing.tell = lambda what: _news[0].put((name, what))
     try:
-        report = playing.run()
+        with client_log(place / "clients.log"):
+            report = playing.run()
     except CannotMount as error:
         return Done(name, None, skipped=f"a small disk can't be mounted: {error}")
     except Exception as error:

@@ -44,7 +44,7 @@ class Promise:
     """Consumer groups that had to see every acknowledged message."""
     keeps_acknowledged: bool = True
     keeps_places: bool = True
-    """A place names one message for ever."""
+    """What a reader got at a place stays there, whether or not it was acknowledged."""
     waits_for_slave: bool = False
     """SEND_OK means that a slave has it."""
     forgets_s: float = FORGETS_S
@@ -114,21 +114,23 @@ def transactions_end_as_decided(history: History, found: Evidence, _: Promise) -
 
 def a_place_names_one_message(history: History, found: Evidence, promise: Promise
                               ) -> Iterator[str]:  # fmt: skip
-    """3. Answers, deliveries and all replicas agree on what stands where."""
-    if not promise.keeps_places:
+    """3. Answers, deliveries and all replicas agree on what stands where. Where a reader may have
+    seen what was never acknowledged and then given up, answers and replicas still agree."""
+    if not promise.keeps_acknowledged:
         return
     said: dict[Place, tuple[str, str]] = {}
-    for place, value, who in _placements(history, found):
+    for place, value, who in _placements(history, found, promise):
         before, speaker = said.setdefault(place, (value, who))
         if before != value:
             yield f"{place} is {before} to {speaker} and {value} to {who}"
 
 
-def _placements(history: History, found: Evidence) -> Iterator[tuple[Place, str, str]]:
+def _placements(history: History, found: Evidence, promise: Promise
+                ) -> Iterator[tuple[Place, str, str]]:  # fmt: skip
     for send in history.sends:
         if send.place is not None and send.outcome is Outcome.OK:
             yield send.place, send.value, f"the answer to {send.client}"
-    for row in history.deliveries:
+    for row in history.deliveries if promise.keeps_places else ():
         yield row.place, row.value, row.client
     for replica in found.replicas:
         for place, value in replica.stored.items():

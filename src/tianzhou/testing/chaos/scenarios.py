@@ -77,8 +77,15 @@ class Scenario:
         """A promotion gives up what only the old master had: without synchronous replication that
         may be acknowledged messages. Everything else keeps all of them, in all modes."""
         waits = self.mode.sync_replication and self.shape is shapes.pair
-        keeps = waits or PROMOTIONS.isdisjoint(self.fault.split("+"))
-        return Promise(groups, keeps_acknowledged=keeps, keeps_places=keeps, waits_for_slave=waits)
+        faults = self.fault.split("+")
+        keeps = waits or PROMOTIONS.isdisjoint(faults)
+        # If the promoted slave dies before the old master has heard of it, the old one goes on
+        # alone: senders are told that no slave has their messages, but readers see them.
+        alone = not PROMOTIONS.isdisjoint(faults) and any("slave" in name for name in faults)
+        return Promise(
+            groups, keeps_acknowledged=keeps, keeps_places=keeps and not alone,
+            waits_for_slave=waits,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
