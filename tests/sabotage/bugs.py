@@ -9,6 +9,7 @@ _RECOVERY: Final = "tianzhou.store.recovery:"
 _QUEUE: Final = "tianzhou.store.consume_queue:ConsumeQueue."
 _FLUSH: Final = "tianzhou.store.flush:Flusher."
 _LOG: Final = "tianzhou.store.commit_log:CommitLog."
+_WORK: Final = "tianzhou.store.queue_work:QueueWork."
 
 _SYNC_LOG: Final = "self._log.sync(self.flushed, end)"
 _MARK: Final = """marked = replace(self._checkpoint.current, flushed=end, log_timestamp=timestamp)
@@ -50,15 +51,16 @@ ORDER: Final = (
     _bug("checkpoint ahead of the truth", "images",
          (_FLUSH + "flush", "flushed=end, log_timestamp", "flushed=end + 64, log_timestamp")),
     _bug("queues not written before the checkpoint", "images",
-         (_STORE + "_derivations", "self.queues.write_out()", "pass")),
+         (_WORK + "whole", "self._queues.write_out()", "pass")),
     _bug("position ahead of the queues", "images",
-         (_STORE + "_derivations", "dispatcher.position, dispatcher.anchor",
-          "self.log.end, dispatcher.anchor"), seed=2),
+         (_WORK + "begin", "dispatcher.position, dispatcher.anchor",
+          "dispatcher._log.end, dispatcher.anchor"), seed=2),
     _bug("dispatch ahead of the flush", "images",
          (_STORE + "_visible_limit",
           "limit = self._flusher.flushed if", "limit = self.log.end if"), seed=1),
     _bug("messages expire before their ranks are saved", "images",
-         (_STORE + "clean", "        self.checkpoint()\n        self._wait_saved(wait)\n    with",
+         (_STORE + "clean",
+          "        self.checkpoint(whole=wait)\n        self._wait_saved(wait)\n    with",
           "        pass\n    with"),
          (_STORE + "_remove_expired",
           "min(self._flusher.flushed, self._checkpoint.current.derived)", "self._flusher.flushed"),

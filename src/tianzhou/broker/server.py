@@ -269,6 +269,7 @@ class Broker:
         parts, is_more = self.parts, False
         parts.pull.tick()
         if not self._store.is_broken:
+            self._kept_going(self._store.advance)
             for service in self._running():
                 is_more |= self._kept_going(service.tick)
         parts.writer.tick()

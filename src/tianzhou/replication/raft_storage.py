@@ -129,7 +129,8 @@ class RaftStorage:
     def mark(self) -> bytes:
         """Where another log must begin to be like this one, and the ranks of its queues there."""
         store = self._store
-        ranks = [(*queue.key, queue.min_offset) for queue in store.queues if queue.min_offset > 0]
+        minimums = [(queue.key, store.min_offset(queue.key)) for queue in store.queues]
+        ranks = [(*key, minimum) for key, minimum in minimums if minimum > 0]
         return json.dumps([store.log.min_offset, ranks]).encode()
 
     # Starting

@@ -11,6 +11,7 @@ damaged there, or the queue began later) has offset 0 and the largest size.
 """
 
 import struct
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -28,6 +29,7 @@ MISSING: Final = UNIT.pack(0, MISSING_SIZE, 0)
 
 TAIL_BYTES_MAX: Final = 4096
 """A page of units in memory: few enough that thousands of queues stay small."""
+_PAGE_UNITS: Final = TAIL_BYTES_MAX // UNIT_BYTES
 
 assert UNIT_BYTES == 20
 
@@ -45,8 +47,8 @@ class ConsumeQueue:
     """
 
     __slots__ = (
-        "_cache", "_file_units", "_tail", "directory", "first", "key", "min_offset",
-        "written",
+        "_cache", "_file_units", "_last_written", "_tail", "directory", "first", "key", "log_min",
+        "min_offset", "written",
     )  # fmt: skip
 
     def __init__(self, cache: FileCache, directory: str, key: QueueKey, file_units: int) -> None:
@@ -60,6 +62,19 @@ class ConsumeQueue:
         self.min_offset = QueueOffset(0)
         self.written = QueueOffset(0)
         """Units before this rank are in the files."""
+        self._last_written = b""
+        """The unit before `written`; empty if the file has to be read for it."""
+        self.log_min = PhysicalOffset(0)
+        """The minimum is that of a log which begins here."""
+
+    @property
+    def count(self) -> int:
+        return self.written + len(self._tail) // UNIT_BYTES - self.first
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether units are in memory only."""
+        return bool(self._tail)
 
     @property
     def end(self) -> QueueOffset:
@@ -77,6 +92,7 @@ class ConsumeQueue:
         if not starts:
             return
         self.first = self.min_offset = QueueOffset(starts[0])
+        self.log_min, self._last_written = PhysicalOffset(0), b""
         self.written = QueueOffset(starts[-1] + self._file_units)
         self._check_sizes(starts, heal=not clean, mend=mend)
         end = self._search_written(below)
@@ -84,6 +100,8 @@ class ConsumeQueue:
             self.written = end
         else:
             self.truncate(end)
+        if end > self.first:
+            self._last_written = self.read(end - 1, 1)
 
     def _file_starts(self, *, mend: bool) -> list[int]:
         names = list_visible(self._cache.files, self.directory)
@@ -112,15 +130,36 @@ class ConsumeQueue:
 
     def _search_written(self, below: PhysicalOffset) -> QueueOffset:
         """First rank that is not written, or points at or beyond `below`."""
-        low, high = self.first, self.written
-        while low < high:
-            middle = QueueOffset((low + high) // 2)
-            unit = self.unit(middle)
-            missing = unit.size == MISSING_SIZE
-            if missing or (unit.size > 0 and 0 <= unit.physical_offset < below):
-                low = QueueOffset(middle + 1)
+
+        def is_written(offset: int, size: int) -> bool:
+            return size == MISSING_SIZE or (size > 0 and 0 <= offset < below)
+
+        return self._first_not(is_written, self.first, self.written)
+
+    def _first_not(
+        self, is_before: Callable[[int, int], bool], low: QueueOffset, high: QueueOffset
+    ) -> QueueOffset:
+        """First rank in `low … high` whose unit is not "before", by its offset and size.
+
+        Looks near `low` first, in steps that double, and reads the last page at once: a start
+        searches every queue, and most hold few units.
+        """
+        step = _PAGE_UNITS
+        while high - low > _PAGE_UNITS:
+            rank = low + min(step, (high - low) // 2)
+            offset, size, _ = UNIT.unpack(self.read(rank, 1))
+            if is_before(offset, size):
+                low, step = QueueOffset(rank + 1), step * 2
             else:
-                high = middle
+                high, step = QueueOffset(rank), high - low
+        page, start = self.read(low, high - low), low
+        while low < high:
+            rank = (low + high) // 2
+            offset, size, _ = UNIT.unpack_from(page, (rank - start) * UNIT_BYTES)
+            if is_before(offset, size):
+                low = QueueOffset(rank + 1)
+            else:
+                high = QueueOffset(rank)
         return low
 
     # Writing
@@ -135,6 +174,7 @@ class ConsumeQueue:
                 self._begin_at(first)
             if first > self.end:
                 self._tail += MISSING * (first - self.end)
+                self.log_min = PhysicalOffset(0)  # the minimum may have to pass over these
         elif first < end:
             units = units[(end - first) * UNIT_BYTES :]
         self._tail += units
@@ -144,15 +184,16 @@ class ConsumeQueue:
     def _is_behind_all(self, units: bytes) -> bool:
         """A lower rank further on in the log: the topic was deleted there, and made again. A log
         that is derived anew still holds the messages of its first life."""
-        if self.end == self.first:
+        last = self.last_unit()
+        if last is None:
             return True
-        last = self.unit(self.end - 1)
         return last.size == MISSING_SIZE or UNIT.unpack_from(units)[0] > last.physical_offset
 
     def _begin_again(self) -> None:
         self._remove_files()
         self._cache.dirty_dirs.add(self.directory)
         self.first = self.min_offset = self.written = QueueOffset(0)
+        self.log_min, self._last_written = PhysicalOffset(0), b""
 
     def _begin_at(self, first: QueueOffset) -> None:
         """A queue whose older messages are gone begins in the file of its first one."""
@@ -176,6 +217,7 @@ class ConsumeQueue:
             file.pwrite((self.written - start) * UNIT_BYTES, piece)
             self._cache.dirty.add(path)
             self.written = QueueOffset(self.written + len(piece) // UNIT_BYTES)
+            self._last_written = bytes(piece[-UNIT_BYTES:])
             del self._tail[:room]
             failpoint("queue.after_write")
 
@@ -194,6 +236,7 @@ class ConsumeQueue:
             del self._tail[max(0, end - self.written) * UNIT_BYTES :]
             return
         self._tail.clear()
+        self._last_written = b""
         last = max(self.first, QueueOffset(end // self._file_units * self._file_units))
         start = (self.written - 1) // self._file_units * self._file_units
         self._remove(list(range(start, last, -self._file_units)))
@@ -234,27 +277,34 @@ class ConsumeQueue:
         offset, size, tags_code = UNIT.unpack(self.read(rank, 1))
         return Unit(PhysicalOffset(offset), size, tags_code)
 
+    def last_unit(self) -> Unit | None:
+        """The newest unit; None for an empty queue. Reads no file, except after a cut."""
+        if self.end == self.first:
+            return None
+        raw = bytes(self._tail[-UNIT_BYTES:]) or self._last_written or self.read(self.end - 1, 1)
+        offset, size, tags_code = UNIT.unpack(raw)
+        return Unit(PhysicalOffset(offset), size, tags_code)
+
     def last_physical_offset(self) -> PhysicalOffset:
         """Where the newest message stands; 0 for an empty queue."""
-        return (
-            self.unit(self.end - 1).physical_offset if self.end > self.first else PhysicalOffset(0)
-        )
+        last = self.last_unit()
+        return PhysicalOffset(0) if last is None else last.physical_offset
 
     # Retention
 
     def raise_minimum(self, log_min: PhysicalOffset) -> None:
         """Move the minimum to the first message that the log still has."""
+        if log_min <= self.log_min:
+            return
+        self.log_min = log_min
         low, high = self.min_offset, self.end
         if low < high and self.unit(low).physical_offset >= log_min:
             return
-        while low < high:
-            middle = QueueOffset((low + high) // 2)
-            unit = self.unit(middle)
-            if unit.size == MISSING_SIZE or unit.physical_offset < log_min:
-                low = QueueOffset(middle + 1)
-            else:
-                high = middle
-        self.min_offset = low
+
+        def is_gone(offset: int, size: int) -> bool:
+            return size == MISSING_SIZE or offset < log_min
+
+        self.min_offset = self._first_not(is_gone, low, high)
 
     def remove_expired(self) -> int:
         """Remove files whose every unit lies below the minimum; the newest always stays."""

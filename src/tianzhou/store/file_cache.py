@@ -44,6 +44,11 @@ class FileCache:
         self.dirty, self.dirty_dirs = set(), set()
         return taken
 
+    def mark_dirty(self, files: set[str], directories: set[str]) -> None:
+        """Take back what was handed out and not synced."""
+        self.dirty |= files
+        self.dirty_dirs |= directories
+
     def close(self) -> None:
         while self._open:
             self._open.popitem()[1].close()

@@ -80,22 +80,38 @@ class Flusher:
         self.flushed = end
         return True
 
-    def save(self, made: Derivations, *, clean: bool = False) -> None:
-        """Sync derived files, then say so in the checkpoint."""
+    def save(
+        self,
+        made: Derivations,
+        *,
+        clean: bool = False,
+        between: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Sync derived files, then say so in the checkpoint; whether that was done.
+
+        `between` is called after each sync, because the log must not wait for thousands of files;
+        it says whether to go on.
+        """
         self.flush()
         if self.error is not None:
-            return
+            return False
         try:
             for path in sorted(made.files):
                 _sync(self._files, path)
+                if not between():
+                    return False
             for path in sorted(made.directories):
                 if self._files.exists(path):
                     self._files.sync_dir(path)
+                    if not between():
+                        return False
             failpoint("flush.before_checkpoint")
             self._checkpoint.write(self._with(made, clean=clean), sync=True)
             failpoint("flush.after_checkpoint")
         except OSError as error:
             self._fence("queues, index and checkpoint", error)
+            return False
+        return True
 
     def _with(self, made: Derivations, *, clean: bool) -> Checkpoint:
         return replace(
@@ -180,6 +196,7 @@ class FlushThread:
         self._asked = False
         self._saving: Derivations | None = None
         self._stopping = False
+        self._last_flush_s = clock.monotonic_s()
         self._thread = threading.Thread(target=self._run, name="tianzhou-flush", daemon=True)
         self._thread.start()
 
@@ -216,12 +233,14 @@ class FlushThread:
         with self._wake:
             self._wake.wait_for(done, timeout_s)
 
-    def stop(self) -> None:
+    def stop(self) -> Derivations | None:
+        """End the thread; what it did not finish syncing for a checkpoint, if anything."""
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
         self._thread.join(_STOP_S)
         assert not self._thread.is_alive(), "the disk did not answer; the flush thread hangs"
+        return self._saving
 
     def _run(self) -> None:
         try:
@@ -233,24 +252,31 @@ class FlushThread:
                     self._wake.notify_all()
 
     def _loop(self) -> None:
-        last_flush_s = self._clock.monotonic_s()
         while not self._stopping:
             with self._wake:
                 self._wake.wait_for(self._has_work, self._pace.interval_s)
-                asked, self._asked = self._asked, False
                 saving = self._saving
-            now_s = self._clock.monotonic_s()
-            waiting = self._log.end - self._flusher.flushed
-            if asked or self._pace.is_due(waiting, now_s - last_flush_s):
-                if self._flusher.flush():
-                    self._flusher.times.add(self._clock.monotonic_s() - now_s)
-                last_flush_s = now_s
-                self._tell()
+            self._flush_if_due()
             if saving is not None:
-                self._flusher.save(saving)
-                self._saving = None
+                if self._flusher.save(saving, between=self._between) or not self._stopping:
+                    self._saving = None
                 self._tell()
             self._flusher.prepare_next()
+
+    def _between(self) -> bool:
+        self._flush_if_due()
+        return not self._stopping
+
+    def _flush_if_due(self) -> None:
+        with self._wake:
+            asked, self._asked = self._asked, False
+        now_s = self._clock.monotonic_s()
+        waiting = self._log.end - self._flusher.flushed
+        if asked or self._pace.is_due(waiting, now_s - self._last_flush_s):
+            if self._flusher.flush():
+                self._flusher.times.add(self._clock.monotonic_s() - now_s)
+            self._last_flush_s = now_s
+            self._tell()
 
     def _has_work(self) -> bool:
         return self._stopping or self._asked or self._saving is not None

@@ -113,7 +113,9 @@ class FollowingStore(StoreReader, ABC):
         thread, self._thread = self._thread, None
         if thread is None:
             return None
-        thread.stop()
+        unsaved = thread.stop()
+        if unsaved is not None:
+            self.queues.cache.mark_dirty(unsaved.files, unsaved.directories)
         return thread.on_progress
 
     def begin_writing(self) -> None:

@@ -11,6 +11,7 @@ from tianzhou.store.file_cache import FileCache
 from tianzhou.store.files import Files, list_visible
 
 OPEN_FILES_MAX: Final = 256
+_NOTHING: Final = PhysicalOffset(0)
 
 
 def open_files_max() -> int:
@@ -32,6 +33,8 @@ class Queues:
         self._files = files
         self._file_units = file_units
         self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self.log_min = PhysicalOffset(0)
+        """Where the log begins: messages below it are gone."""
         if create:
             files.make_dirs(directory)
 
@@ -42,7 +45,15 @@ class Queues:
         return len(self._queues)
 
     def get(self, key: QueueKey) -> ConsumeQueue | None:
-        return self._queues.get(key)
+        queue = self._queues.get(key)
+        if queue is not None and queue.log_min < self.log_min:
+            # Retention has removed files of the log and not come to this queue yet.
+            queue.raise_minimum(self.log_min)
+        return queue
+
+    def has(self, queue: ConsumeQueue) -> bool:
+        """Whether this very object still stands for its queue: the topic may have been deleted."""
+        return self._queues.get(queue.key) is queue
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         return [queue for key, queue in self._queues.items() if key.topic == topic]
@@ -56,11 +67,17 @@ class Queues:
             queue = self._queues[key] = self._make(key)
         return queue
 
-    def load(self, *, below: PhysicalOffset, clean: bool) -> None:
-        """Open what is on disk, as far as it speaks of messages below this offset."""
+    def load(
+        self, *, below: PhysicalOffset, clean: bool, log_min: PhysicalOffset = _NOTHING
+    ) -> None:
+        """Open what is on disk, as far as it speaks of messages below one offset, and raise the
+        minimum of each queue to the other."""
+        self.log_min = log_min
         for key in self.on_disk():
             queue = self._make(key)
             queue.load(below=below, clean=clean)
+            # While its file is open: with many queues it would have to be opened again.
+            queue.raise_minimum(log_min)
             self._queues[key] = queue
 
     def on_disk(self) -> Iterator[QueueKey]:
@@ -74,7 +91,11 @@ class Queues:
 
     def units(self) -> int:
         """Units of all queues: a number that shows when a queue, or either end of one, is lost."""
-        return sum(queue.end - queue.first for queue in self._queues.values())
+        return sum(queue.count for queue in self._queues.values())
+
+    def unwritten(self) -> list[ConsumeQueue]:
+        """Queues with units that are in memory only."""
+        return [queue for queue in self._queues.values() if queue.is_unwritten]
 
     def write_out(self) -> None:
         for queue in self._queues.values():

@@ -109,6 +109,7 @@ def recover(
         dispatcher.anchor = PhysicalOffset(parts.checkpoint.anchor)
         dispatcher.last_timestamp = parts.checkpoint.queues_timestamp
     _scan(parts, report, progress, visible)
+    parts.queues.log_min = log.min_offset
     for queue in parts.queues:
         queue.raise_minimum(log.min_offset)
     failpoint("recovery.after_rebuild")
@@ -128,7 +129,8 @@ def _load_derived(parts: Parts) -> str:
         return reason
     try:
         below = PhysicalOffset(checkpoint.derived)
-        parts.queues.load(below=below, clean=checkpoint.clean)
+        log_min = parts.log.min_offset
+        parts.queues.load(below=below, clean=checkpoint.clean, log_min=log_min)
         if parts.key_index is not None:
             parts.key_index.load()
             _cut_index(parts)
@@ -167,9 +169,9 @@ def _queues_fit(queues: Queues, log: CommitLog, checkpoint: Checkpoint) -> str:
 
 
 def _points_at_record(queue: ConsumeQueue, log: CommitLog) -> bool:
-    if queue.end == queue.first:
+    unit = queue.last_unit()
+    if unit is None:
         return True
-    unit = queue.unit(queue.end - 1)
     if unit.size == MISSING_SIZE or unit.physical_offset < log.min_offset:
         return True
     if sound_record_at(log.segments, log.file_bytes, unit.physical_offset) != unit.size:

@@ -49,6 +49,7 @@ def begin_again(parts: Parts, offset: PhysicalOffset) -> None:
         parts.queues.remove_topic(topic)
     if parts.key_index is not None:
         parts.key_index.remove_all()
+    parts.queues.log_min = parts.log.min_offset
     parts.dispatcher.go_back(offset, PhysicalOffset(0), 0)
 
 

@@ -31,6 +31,7 @@ from tianzhou.store.files import File, Files, Usage, make_lasting_dirs
 from tianzhou.store.flush import Derivations, Flusher, FlushThread
 from tianzhou.store.following import FollowingStore
 from tianzhou.store.key_index import KeyIndex
+from tianzhou.store.queue_work import QueueWork
 from tianzhou.store.queues import Queues
 from tianzhou.store.retention import Pressure, Retention, pressure_of
 from tianzhou.store.scan import NOWHERE
@@ -167,6 +168,7 @@ class MessageStore(FollowingStore):
                 slots=config.index_slots, entries=config.index_entries,
             )  # fmt: skip
         self.dispatcher = Dispatcher(self.log, self.queues, self.index, config.delay_levels_ms)
+        self._work = QueueWork(self.queues, self.index, self.dispatcher, self._clock)
         self._parts = recovery.Parts(
             files, root, self.log, self.queues, self.index, self.dispatcher, self._checkpoint
         )
@@ -304,15 +306,33 @@ class MessageStore(FollowingStore):
         self._raise_if_broken()
         return self._flusher.flushed >= offset
 
-    def checkpoint(self) -> None:
-        """Sync queues and index and say so, now."""
+    def checkpoint(self, *, whole: bool = False) -> None:
+        """Sync queues and index and say so: now, or with many queues in slices, by `advance`."""
         self._raise_if_broken()
         if self._thread is not None and self._thread.is_saving:
             # What is dirty stays so until it can be handed over.
             self._is_checkpoint_owed = True
             return
+        self._work.begin()
+        self._advance(whole=whole or not self._in_slices)
+
+    @property
+    def _in_slices(self) -> bool:
+        """An owner without a flush thread waits for the disk anyway."""
+        return self._thread is not None
+
+    def advance(self) -> None:
+        """Continue a checkpoint, or cleaning up after expired files, by one slice. Call it about
+        ten times a second; it does nothing when nothing was begun."""
+        if self._work.is_unfinished and not (self._thread is not None and self._thread.is_saving):
+            self._raise_if_broken()
+            self._advance(whole=False)
+
+    def _advance(self, *, whole: bool) -> None:
         with self._guard("writing queues"):
-            made = self._derivations()
+            made = self._work.whole() if whole else self._work.step()
+        if made is None:
+            return
         if self._thread is None:
             self._flusher.save(made)
         else:
@@ -322,21 +342,7 @@ class MessageStore(FollowingStore):
         self._raise_if_broken()
 
     def _derivations(self) -> Derivations:
-        self.queues.write_out()
-        files, directories = self.queues.cache.take_dirty()
-        index = self.index
-        if index is not None and (taken := index.take_dirty()):
-            files |= taken
-            directories.add(index.directory)
-        newest = index.files[-1] if index is not None and index.files else None
-        dispatcher = self.dispatcher
-        return Derivations(
-            files, directories, dispatcher.position, dispatcher.anchor,
-            len(self.queues), self.queues.units(),
-            len(index.files) if index is not None else 0,
-            newest.name if newest else "", newest.count if newest else 1,
-            dispatcher.last_timestamp,
-        )  # fmt: skip
+        return self._work.whole()
 
     # Housekeeping
 
@@ -353,6 +359,8 @@ class MessageStore(FollowingStore):
         busy = self._thread is not None and self._thread.is_saving
         if self._is_checkpoint_owed and not busy:
             self.checkpoint()
+        elif self._work.is_unfinished:
+            self.advance()
         elif behind > 0 and not busy and idle_s >= config.queue_flush_interval_ms / 1000:
             thorough = idle_s >= config.queue_flush_thorough_ms / 1000
             if behind >= CHECKPOINT_BYTES or thorough:
@@ -370,12 +378,12 @@ class MessageStore(FollowingStore):
             # The queues alone know which ranks these messages had. They say so on the medium
             # before the messages go, or a crash would let their ranks begin at 0 again.
             self._wait_saved(wait)
-            self.checkpoint()
+            self.checkpoint(whole=wait)
             self._wait_saved(wait)
         with self._guard("removing expired files", final=True):
             removed = self._remove_expired(due)
         if removed:
-            self.checkpoint()
+            self.checkpoint(whole=wait)
         self._refusal = ""
         if pressure is Pressure.REFUSE:
             self._refuse(
@@ -392,9 +400,8 @@ class MessageStore(FollowingStore):
         settled = min(self._flusher.flushed, self._checkpoint.current.derived)
         removed = self._retention.remove(due, flushed=settled)
         if removed:
-            for queue in self.queues:
-                queue.raise_minimum(self.log.min_offset)
-                queue.remove_expired()
+            self.queues.log_min = self.log.min_offset
+            self._work.expire()
             if self.index is not None:
                 self.index.remove_expired(self.log.min_offset)
             self.on_expired()

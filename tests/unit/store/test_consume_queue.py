@@ -138,3 +138,23 @@ def test_a_read_may_go_over_thousands_of_files() -> None:
     queue.append(QueueOffset(2000), units(2000, 5))
     assert queue.read(3, 5000) == units(3, 2002)
     assert queue.read(1990, 12) == units(1990, 12)
+
+
+@pytest.mark.parametrize("count", [1, 203, 204, 205, 409, 5000])
+def test_searches_over_many_pages_find_the_same_rank_as_counting(
+    tmp_path: Path, count: int
+) -> None:
+    queue = ConsumeQueue(FileCache(RealFiles(), 4), str(tmp_path / "orders" / "0"), KEY, 3000)
+    queue.append(QueueOffset(0), units(0, count))
+    queue.write_out()
+    for wanted in {0, 1, 100, count // 3, count // 2, count - 1, count}:
+        again = ConsumeQueue(FileCache(RealFiles(), 4), queue.directory, KEY, 3000)
+        again.load(below=PhysicalOffset(100 * wanted), clean=True)
+        assert again.end == min(wanted, count)
+        again.load(below=ALL, clean=True)
+        assert again.end == count
+        again.raise_minimum(PhysicalOffset(100 * wanted))
+        assert again.min_offset == min(wanted, count)
+        last = again.last_unit()
+        assert last is not None
+        assert last.tags_code == count - 1

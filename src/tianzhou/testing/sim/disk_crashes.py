@@ -70,9 +70,9 @@ class Failure(AssertionError):
 class Explorer:
     """One seed's workload, and which of its crashes were looked at."""
 
-    def __init__(self, seed: int, steps: int = STEPS) -> None:
+    def __init__(self, seed: int, steps: int = STEPS, *, sliced: bool = False) -> None:
         self.seed = seed
-        self.workload = Workload(seed)
+        self.workload = Workload(seed, sliced=sliced)
         self.workload.run(steps)
         self.history = History(self.workload.sent)
         self.nested = 0

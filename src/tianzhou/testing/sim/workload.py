@@ -96,11 +96,21 @@ def is_equal_message(record: bytes, entry: Entry) -> bool:
     )
 
 
+class SlicedStore(MessageStore):
+    """Visits a few queues at a time for a checkpoint, as a store with thousands of queues does."""
+
+    @property
+    def _in_slices(self) -> bool:
+        return True
+
+
 class Workload:
     """Runs a store on a simulated disk. `cuts` are the moments at which to let it crash."""
 
-    def __init__(self, seed: int, disk: SimDisk | None = None) -> None:
+    def __init__(self, seed: int, disk: SimDisk | None = None, *, sliced: bool = False) -> None:
+        """`sliced`: each checkpoint takes several steps, one queue in each."""
         self.seed = seed
+        self._sliced = sliced
         self._dice = Random(seed)
         self.config = config_of(self._dice)
         self.clock = ManualClock()
@@ -121,6 +131,8 @@ class Workload:
         self.clock.advance(ms=self._dice.choice((0, 0, 1, 700)))
         (action,) = self._dice.choices(_ACTIONS, _WEIGHTS)
         action(self)
+        if self._sliced:
+            self.store.advance()
         self._learn()
 
     def _learn(self) -> None:
@@ -137,7 +149,11 @@ class Workload:
         self.cuts.append(Cut(self.disk.crash_point(), self.promise))
 
     def _open(self) -> MessageStore:
-        return MessageStore(self.disk, ROOT, self.config, self.clock)
+        if not self._sliced:
+            return MessageStore(self.disk, ROOT, self.config, self.clock)
+        store = SlicedStore(self.disk, ROOT, self.config, self.clock)
+        store._work.slice_queues = 1
+        return store
 
     def _reopen(self) -> MessageStore:
         store = self._open()

@@ -1,0 +1,116 @@
+"""Work on all queues of a store, in slices, so that no slice stops the event loop for long.
+
+Two things have to visit every queue. A checkpoint writes out the units that queues hold in memory.
+Retention raises the minimum of every queue and removes the files below it. A broker with 50,000
+queues would stand still for seconds; here one call visits as many queues as fit into a slice.
+
+A checkpoint that takes several slices describes the moment of the first: the position of dispatch,
+the number of queues and units, and the state of the index. Units that come later are in the files
+when it is saved, and a start cuts them off, as it does after every checkpoint.
+"""
+
+from typing import Final
+
+from tianzhou.base.clock import Clock
+from tianzhou.store.consume_queue import ConsumeQueue
+from tianzhou.store.dispatch import Dispatcher
+from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.flush import Derivations
+from tianzhou.store.key_index import KeyIndex
+from tianzhou.store.queues import Queues
+
+SLICE_QUEUES: Final = 256
+SLICE_S: Final = 0.01
+"""A slice ends at either bound. A queue takes about 20 µs, or 120 µs if its file is new."""
+_ROUND: Final = 16
+"""Queues between two looks at the clock."""
+
+
+class QueueWork:
+    """Owner: the store's writer."""
+
+    def __init__(
+        self, queues: Queues, index: KeyIndex | None, dispatcher: Dispatcher, clock: Clock
+    ) -> None:
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._expiring: list[ConsumeQueue] = []
+        """Queues that may have files below their minimum."""
+        self._tails: list[ConsumeQueue] = []
+        """Queues whose units must be in the files before the checkpoint is saved."""
+        self._begun: Derivations | None = None
+        self.slice_queues = SLICE_QUEUES
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether `step` has something to do."""
+        return bool(self._expiring) or self._begun is not None
+
+    def expire(self) -> None:
+        """Files of the log were removed. A checkpoint must follow: it counts the units."""
+        self._expiring = list(self._queues)
+
+    def begin(self) -> None:
+        """Begin a checkpoint of what the queues hold now; one that was begun before is void."""
+        index, dispatcher = self._index, self._dispatcher
+        newest = index.files[-1] if index is not None and index.files else None
+        self._tails = self._queues.unwritten()
+        self._begun = Derivations(
+            set(), set(), dispatcher.position, dispatcher.anchor,
+            len(self._queues), self._queues.units(),
+            len(index.files) if index is not None else 0,
+            newest.name if newest else "", newest.count if newest else 1,
+            dispatcher.last_timestamp,
+        )  # fmt: skip
+
+    def step(self) -> Derivations | None:
+        """Do one slice; what is to be synced and saved, when the checkpoint is ready for that."""
+        try:
+            self._slice()
+        except (OSError, StoreDamaged):
+            # Which units are in the files is unknown now; the next checkpoint begins with all.
+            self._tails, self._begun = [], None
+            raise
+        if self._expiring or self._tails or self._begun is None:
+            return None
+        return self._finish(self._begun)
+
+    def _slice(self) -> None:
+        deadline_s, left = self._clock.monotonic_s() + SLICE_S, self.slice_queues
+        while (self._expiring or self._tails) and left > 0:
+            self._visit(min(_ROUND, left))
+            left -= _ROUND
+            if self._clock.monotonic_s() >= deadline_s:
+                break
+
+    def whole(self) -> Derivations:
+        """All of a new checkpoint at once, however long it takes."""
+        while self._expiring:
+            self._visit(len(self._expiring))
+        self.begin()
+        assert self._begun is not None
+        self._queues.write_out()
+        return self._finish(self._begun)
+
+    def _visit(self, count: int) -> None:
+        """Files expire first: a checkpoint that was begun before would count their units."""
+        queues = self._expiring or self._tails
+        for queue in filter(self._queues.has, queues[-count:]):
+            if queues is self._expiring:
+                queue.raise_minimum(self._queues.log_min)
+                queue.remove_expired()
+            else:
+                queue.write_out()
+        del queues[-count:]
+        if queues is self._expiring and not queues:
+            self.begin()
+
+    def _finish(self, begun: Derivations) -> Derivations:
+        files, directories = self._queues.cache.take_dirty()
+        if self._index is not None and (taken := self._index.take_dirty()):
+            files |= taken
+            directories.add(self._index.directory)
+        self._tails, self._begun = [], None
+        return begun._replace(files=files, directories=directories)
