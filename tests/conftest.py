@@ -26,6 +26,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Tests name their servers; a developer's own must not answer in their place.
+for _variable in ("TIANZHOU_NAMESERVER", "NAMESRV_ADDR"):
+    os.environ.pop(_variable, None)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """How long groups were simulated (tests/raft): the sum of what all processes did."""
     told = [

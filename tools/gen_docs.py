@@ -51,6 +51,9 @@ start, too, with the name that was probably meant; in a file, and in the environ
 like a misspelt setting, it is logged. Empty variables are ignored. Other users of the machine can
 read a command line: pass secrets in a file or in the environment.
 
+`TIANZHOU_NAMESERVER`, the variable of clients, is also the value of `nameservers` for `tianzhou
+broker`; RocketMQ's `NAMESRV_ADDR` is its default, which a file overrides.
+
 In `tianzhou up` a name that both servers know (`listenPort`, `bindAddress`) is the Broker's, and
 `host` is for both unless `bind_address` is given. `nameservers` and the members of a Raft group are
 decided by `up` itself.

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from cli.conftest import Run, run_command
 from tianzhou.testing import RunningBroker
 
@@ -13,6 +15,22 @@ def test_the_cluster_at_a_glance(run: Run, mq: RunningBroker) -> None:
     mq.kill()
     mq.wait_until(lambda: run("cluster", "--json").json == [], what="the broker is gone")
     assert "tianzhou broker -n" in run("cluster").out
+
+
+def test_the_name_server_comes_from_the_environment_unless_given(
+    mq: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", mq.nameserver)
+    assert run_command("topic", "list", "--json").code == 0
+    monkeypatch.setenv("TIANZHOU_NAMESERVER", "127.0.0.1:1")  # ours wins over RocketMQ's
+    assert run_command("topic", "list").code == 3
+    assert run_command("topic", "list", "-n", mq.nameserver).code == 0
+
+
+def test_a_name_server_without_a_port_is_asked_at_9876(mq: RunningBroker) -> None:
+    done = run_command("topic", "list", "-n", "localhost.invalid")
+    assert done.code == 3
+    assert "localhost.invalid:9876" in done.err
 
 
 def test_one_broker(run: Run, mq: RunningBroker) -> None:

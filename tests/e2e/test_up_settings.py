@@ -87,6 +87,23 @@ def test_a_broker_and_a_nameserver_take_settings_from_the_environment(
     assert broker_settings(names.facts["nameserver"], "west")["brokerName"] == "west"
 
 
+def test_a_brokers_file_wins_over_rocketmqs_variable_and_ours_over_the_file(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("listenPort=0\nhaListenPort=0\nnamesrvAddr=192.0.2.2\n")
+    words = ("broker", "-c", str(conf), "--data", str(tmp_path / "data"), "--no-http")
+    monkeypatch.setenv("NAMESRV_ADDR", "192.0.2.1:9876")
+    first = start(*words)
+    assert first.facts["nameserver"] == "192.0.2.2:9876"
+    first.end()
+    monkeypatch.setenv("TIANZHOU_NAMESERVER", "192.0.2.3")
+    second = start(*words)
+    assert second.facts["nameserver"] == "192.0.2.3:9876"
+    second.end()
+    assert start(*words, "-n", "192.0.2.4").facts["nameserver"] == "192.0.2.4:9876"
+
+
 @pytest.mark.parametrize("command", ["up", "broker", "nameserver"])
 def test_an_unknown_setting_ends_the_start_with_a_suggestion(command: str, tmp_path: Path) -> None:
     name = {"nameserver": "scan_intervall_ms"}.get(command, "flush_mod")

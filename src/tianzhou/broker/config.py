@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tianzhou.base.errors import UsageError
+from tianzhou.base.nameserver_addresses import split_list
 from tianzhou.base.settings import setting
 from tianzhou.broker.names import checked_topic
 from tianzhou.wire.signing import checked_credentials
@@ -32,12 +33,13 @@ def _host(text: str) -> str:
 
 
 def _addresses(text: str) -> str:
-    for address in filter(None, map(str.strip, text.split(";"))):
+    found = split_list(text)
+    for address in found:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
             raise ValueError(f"{address!r} is not host:port; several have ; between them")
         _host(host)
-    return text
+    return ";".join(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

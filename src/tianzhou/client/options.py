@@ -1,11 +1,13 @@
 """What all clients of one process agree on, and how a list of name servers is written."""
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Final
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.limits import BODY_BYTES_MAX
+from tianzhou.base.nameserver_addresses import NAMESERVER_VARIABLES, nameserver_from, split_list
 from tianzhou.client.core.selection import QueueChoice
 from tianzhou.client.core.sending import Compression
 from tianzhou.wire.signing import Credentials
@@ -53,9 +55,20 @@ class ClientOptions:
                 raise UsageError(f"{name} {text!r} has an @, which separates parts of client ids")
 
 
-def parse_nameservers(text: str) -> tuple[str, ...]:
-    """The addresses in `host:port;host:port`. Commas separate as well. Raises UsageError."""
-    found = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
+def parse_nameservers(text: str | None) -> tuple[str, ...]:
+    """Return the addresses in `host:port;host:port`; an address without a port has 9876.
+
+    None means what the environment says: `TIANZHOU_NAMESERVER`, or else RocketMQ's `NAMESRV_ADDR`.
+    Raises UsageError.
+    """
+    if text is None:
+        text = nameserver_from(os.environ)
+    if text is None:
+        raise UsageError(
+            "no NameServer is given; pass nameserver='host:port', or set "
+            f"{' or '.join(NAMESERVER_VARIABLES)}"
+        )
+    found = split_list(text)
     if not found:
         raise UsageError(
             f"name servers {text!r} name no address; write host:port, several with ; between"

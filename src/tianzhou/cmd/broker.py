@@ -60,7 +60,13 @@ def broker(
     serve.prepare(as_json=log_json, log_file=log_file)
     kinds = (BrokerConfig, StoreConfig, ReplicationConfig, RaftSettings)
     given = server_settings.Given(kinds)
-    given.take_all(sources, os.environ, elsewhere=declarations(NameServerConfig))
+    environment = dict(os.environ)
+    # As for clients. RocketMQ's variable is only a default, weaker than a file, as it is there.
+    if ours := environment.get("TIANZHOU_NAMESERVER"):
+        environment.setdefault("TIANZHOU_NAMESERVERS", ours)
+    if default := environment.get("NAMESRV_ADDR"):
+        given.put("nameservers", default, "NAMESRV_ADDR")
+    given.take_all(sources, environment, elsewhere=declarations(NameServerConfig))
     stored_at = given.values.pop("storePathRootDir", None)
     # Options come last, and are checked like the rest.
     said = {"nameservers": nameservers, "port": port, **raft}

@@ -10,12 +10,13 @@ import click
 from tianzhou.admin.commands import session
 from tianzhou.admin.commands.session import Session, Teller
 from tianzhou.base.errors import UsageError
+from tianzhou.base.nameserver_addresses import NAMESERVER_VARIABLES
 
 if TYPE_CHECKING:
     from tianzhou.spark.pipelines.model import Pipeline
 
 nameserver = click.option(
-    "-n", "--nameserver", envvar="TIANZHOU_NAMESERVER", show_envvar=True, metavar="HOST:PORT",
+    "-n", "--nameserver", envvar=NAMESERVER_VARIABLES, show_envvar=True, metavar="HOST:PORT",
     help="Instead of what the file says.",
 )  # fmt: skip
 changes = click.option(

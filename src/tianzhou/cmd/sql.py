@@ -9,6 +9,7 @@ import click
 
 from tianzhou.admin.commands.session import DEFAULT_NAMESERVER, as_json
 from tianzhou.base.errors import UsageError
+from tianzhou.base.nameserver_addresses import NAMESERVER_VARIABLES
 from tianzhou.cmd.pipeline import master
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("text", metavar="SELECT")
 @click.option(
-    "-n", "--nameserver", envvar="TIANZHOU_NAMESERVER", show_envvar=True, metavar="HOST:PORT",
+    "-n", "--nameserver", envvar=NAMESERVER_VARIABLES, show_envvar=True, metavar="HOST:PORT",
     help=f"A NameServer; {DEFAULT_NAMESERVER} unless --archive is to be asked alone.",
 )  # fmt: skip
 @click.option(

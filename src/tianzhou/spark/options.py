@@ -4,12 +4,14 @@ Names are case-insensitive, as everywhere in Spark. The spellings of the old con
 understood as well.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tianzhou.base.errors import UsageError
+from tianzhou.base.nameserver_addresses import nameserver_from
 from tianzhou.client.options import checked_group, parse_nameservers
 from tianzhou.client.sync.brokers import Brokers, Credentials
 from tianzhou.filter.errors import FilterError
@@ -104,7 +106,8 @@ def _checked(make: Callable[[], Any]) -> Any:
 
 CLUSTER: Final = {
     "nameserver": Option(
-        _read_nameserver, "Name servers, `host:port` with `;` between them.",
+        _read_nameserver, "Name servers, `host:port` with `;` between them; `TIANZHOU_NAMESERVER` "
+        "or `NAMESRV_ADDR` of the environment unless given.",
         ("namesrvAddr", "nameservers")),
     "accessKey": Option(read_text, "Whose secret key signs the requests."),
     "secretKey": Option(read_text, "Signs every request; needs `accessKey`."),
@@ -187,9 +190,14 @@ class ClusterOptions:
 
 
 def _cluster(found: dict[str, Any]) -> ClusterOptions:
-    nameserver = found.get("nameserver")
+    nameserver = found.get("nameserver") or nameserver_from(os.environ)
     if nameserver is None:
-        raise SourceError("MISSING_OPTION", "option nameserver is missing; set it to host:port")
+        raise SourceError(
+            "MISSING_OPTION",
+            "option nameserver is missing; set it to host:port, or set TIANZHOU_NAMESERVER in the "
+            "environment before the session starts",
+        )
+    nameserver = _read_nameserver(nameserver)
     keys = [name for name in ("accessKey", "secretKey") if name in found]
     if len(keys) == 1 or ("securityToken" in found and not keys):
         raise SourceError("WRONG_OPTION", "options accessKey and secretKey need each other")

@@ -61,10 +61,12 @@ def test_a_producer_does_not_load_consumers_nor_servers() -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_a_client_is_quiet_unless_it_is_told_to_log() -> None:
+def test_warnings_of_a_client_are_printed_where_nothing_is_configured() -> None:
     code = (
-        "import logging, tianzhou.client;"
-        "logging.getLogger('tianzhou.client').warning('nobody asked for this')"
+        "import logging, tianzhou.client\n"
+        "log = logging.getLogger('tianzhou.client')\n"
+        "log.info('details')\n"
+        "log.warning('this matters')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
-    assert (done.stdout, done.stderr) == ("", "")
+    assert (done.stdout, done.stderr) == ("", "this matters\n")

@@ -77,7 +77,33 @@ def test_name_servers_are_a_list_of_addresses() -> None:
     assert split_address("[::1]:9876") == ("::1", 9876)
 
 
-@pytest.mark.parametrize("text", ["", " ; ", "host", "host:", ":9876", "host:0", "host:70000"])
+def test_a_name_server_without_a_port_has_9876() -> None:
+    assert parse_nameservers("mq.example;10.0.0.1:1;[::1]") == (
+        "mq.example:9876", "10.0.0.1:1", "[::1]:9876",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({"NAMESRV_ADDR": "b:2"}, ("b:2",)),
+        ({"NAMESRV_ADDR": "b:2", "TIANZHOU_NAMESERVER": "a"}, ("a:9876",)),
+    ],
+)
+def test_a_client_without_an_address_asks_the_environment(
+    variables: dict[str, str], wanted: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NAMESRV_ADDR", "TIANZHOU_NAMESERVER"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UsageError, match="set TIANZHOU_NAMESERVER or NAMESRV_ADDR"):
+        parse_nameservers(None)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert parse_nameservers(None) == wanted
+    assert parse_nameservers("c:3") == ("c:3",)
+
+
+@pytest.mark.parametrize("text", ["", " ; ", "host:", ":9876", "host:0", "host:70000"])
 def test_what_is_no_address_is_refused_with_its_text(text: str) -> None:
     with pytest.raises(UsageError, match="host:port"):
         parse_nameservers(text)

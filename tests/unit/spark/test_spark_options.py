@@ -70,7 +70,7 @@ def test_times() -> None:
 WRONG = [
     ({"startingOffset": "latest"}, r"option 'startingOffset' is not known: did you mean starting"),
     ({"zzzz": "1"}, r"option 'zzzz' is not known: known are accessKey, "),
-    ({"nameserver": "nowhere"}, r"option nameserver is 'nowhere'; it can't be used: address"),
+    ({"nameserver": "nowhere:"}, r"option nameserver is 'nowhere:'; it can't be used: address"),
     ({"topic": "a[b"}, r"neither names of topics nor a regular expression"),
     ({"topic": ","}, r"option topic is ','; it names nothing"),
     ({"topic": "orders!"}, r"topic 'orders!' is not made of letters, digits and % | _ - only"),
@@ -140,6 +140,15 @@ def test_writing() -> None:
         write_options_of({"topic": "orders"}, is_stream=False)
     # What Spark puts there by itself.
     write_options_of(ORDERS | {"checkpointLocation": "x"}, is_stream=True)
+
+
+def test_the_name_server_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "b:2")
+    assert read_options_of({"topic": "orders"}, is_stream=False).cluster.nameserver == "b:2"
+    monkeypatch.setenv("TIANZHOU_NAMESERVER", "a")
+    assert read_options_of({"topic": "orders"}, is_stream=False).cluster.nameserver == "a:9876"
+    found = write_options_of({"topic": "orders", "nameserver": "c:3"}, is_stream=False)
+    assert found.cluster.nameserver == "c:3"
 
 
 def test_stores() -> None:

@@ -21,6 +21,7 @@ from click.shell_completion import CompletionItem
 from tianzhou.admin.commands import output
 from tianzhou.admin.commands.credentials import from_environment
 from tianzhou.admin.commands.failures import Failure
+from tianzhou.base.nameserver_addresses import NAMESERVER_VARIABLES, split_list
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,13 +42,13 @@ def addresses(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
         raise click.BadParameter(
             f"{text!r} is not host:port; leave out {text.partition('://')[0]}://"
         )
-    return text
+    return ";".join(split_list(text)) or text
 
 
 nameserver = click.option(
-    "-n", "--nameserver", envvar="TIANZHOU_NAMESERVER", default=DEFAULT_NAMESERVER,
+    "-n", "--nameserver", envvar=NAMESERVER_VARIABLES, default=DEFAULT_NAMESERVER,
     show_default=True, show_envvar=True, metavar="HOST:PORT", callback=addresses,
-    help="A NameServer; several with ; between.",
+    help="A NameServer; several with ; between. The port is 9876 unless given.",
 )  # fmt: skip
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 watch = click.option("-w", "--watch", is_flag=True, help="Look again and again, until Ctrl-C.")

@@ -43,7 +43,7 @@ class Admin:
     transactions: Transactions
     timers: Timers
 
-    def __init__(self, *, nameserver: str, client: ClientOptions = _DEFAULTS) -> None:
+    def __init__(self, *, nameserver: str | None = None, client: ClientOptions = _DEFAULTS) -> None:
         self._nameserver = nameserver
         self._options = client
         self._cluster: Cluster | None = None

@@ -79,7 +79,7 @@ class Cluster:
     @classmethod
     def join(
         cls,
-        nameserver: str,
+        nameserver: str | None,
         options: ClientOptions = _DEFAULTS,
         *,
         consumer_group: str | None = None,

@@ -37,7 +37,7 @@ class Consumption(NamedTuple):
 
 
 class ConsumeTrace:
-    def __init__(self, group: str, nameserver: str, client: ClientOptions) -> None:
+    def __init__(self, group: str, nameserver: str | None, client: ClientOptions) -> None:
         self._group = group
         own = f"_INNER_TRACE_PRODUCER-{group}-CONSUME"[:GROUP_CHARS_MAX]
         self._producer = Producer(own, nameserver=nameserver, client=client)

@@ -42,7 +42,9 @@ class PullResult:
 class PullConsumer:
     """Owner: the event loop in which it was started."""
 
-    def __init__(self, group: str, *, nameserver: str, client: ClientOptions = _CLIENT) -> None:
+    def __init__(
+        self, group: str, *, nameserver: str | None = None, client: ClientOptions = _CLIENT
+    ) -> None:
         self.group = checked_group(group)
         self._nameserver = nameserver
         self._client = client

@@ -43,6 +43,7 @@ from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92, checked_wishes, retry_topic, subscribe
 from tianzhou.client.errors import ClientClosed
 from tianzhou.client.options import ClientOptions, checked_group
+from tianzhou.client.termination import on_terminate
 from tianzhou.wire.queues import MessageQueue
 
 _DEFAULTS: Final = ConsumerOptions()
@@ -57,7 +58,7 @@ class PushConsumer:
         self,
         group: str,
         *,
-        nameserver: str,
+        nameserver: str | None = None,
         subscribe: Mapping[str, str | Sql92] | None = None,
         options: ConsumerOptions = _DEFAULTS,
         client: ClientOptions = _CLIENT,
@@ -160,10 +161,27 @@ class PushConsumer:
         await self._ended.wait()
         self._raise_failure()
 
+    async def closed_or(self, wanted: asyncio.Event) -> None:
+        """Wait as `closed` does, but no longer than until the event is set."""
+        waiting = [asyncio.ensure_future(self.closed()), asyncio.ensure_future(wanted.wait())]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
+        if waiting[0].done():
+            await waiting[0]
+
     async def run(self) -> None:
-        """Start, go on until cancelled or stopped, and stop."""
-        async with self:
-            await self.closed()
+        """Start, consume until stopped, cancelled or told to end by SIGTERM, and stop.
+
+        SIGTERM is handled in the main thread, unless the program has a handler of its own:
+        in-flight messages are finished, offsets committed, the group left, and `run` returns.
+        """
+        loop, wanted = asyncio.get_running_loop(), asyncio.Event()
+        with on_terminate(lambda: loop.call_soon_threadsafe(wanted.set)):
+            async with self:
+                await self.closed_or(wanted)
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -144,7 +144,7 @@ class Timers:
 class Admin:
     """Owner: everybody; several threads may use it at once. Use it in a `with` block."""
 
-    def __init__(self, *, nameserver: str, client: ClientOptions = _DEFAULTS) -> None:
+    def __init__(self, *, nameserver: str | None = None, client: ClientOptions = _DEFAULTS) -> None:
         self._inner = aio.Admin(nameserver=nameserver, client=client)
 
     def start(self) -> Self:

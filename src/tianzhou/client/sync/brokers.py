@@ -53,7 +53,7 @@ class Brokers:
 
     def __init__(
         self,
-        nameserver: str,
+        nameserver: str | None,
         options: ClientOptions | None = None,
         credentials: Credentials | None = None,
         *,

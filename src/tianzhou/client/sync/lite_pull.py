@@ -31,7 +31,7 @@ class LitePullConsumer:
         self,
         group: str,
         *,
-        nameserver: str,
+        nameserver: str | None = None,
         subscribe: Mapping[str, str | Sql92] | None = None,
         options: ConsumerOptions = _DEFAULTS,
         client: ClientOptions = _CLIENT,

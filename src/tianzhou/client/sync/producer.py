@@ -39,7 +39,7 @@ class Producer:
         self,
         group: str,
         *,
-        nameserver: str,
+        nameserver: str | None = None,
         options: ProducerOptions = _OPTIONS,
         client: ClientOptions = _CLIENT,
         check: CheckTransaction | None = None,

@@ -22,7 +22,9 @@ _CLIENT: Final = ClientOptions()
 class PullConsumer:
     """Owner: everybody."""
 
-    def __init__(self, group: str, *, nameserver: str, client: ClientOptions = _CLIENT) -> None:
+    def __init__(
+        self, group: str, *, nameserver: str | None = None, client: ClientOptions = _CLIENT
+    ) -> None:
         self._inner = aio.PullConsumer(group, nameserver=nameserver, client=client)
         self._run = runner().run
 

@@ -24,6 +24,7 @@ from tianzhou.client.core.received import ReceivedMessage, Settling
 from tianzhou.client.core.subscription import Sql92
 from tianzhou.client.options import ClientOptions
 from tianzhou.client.sync.runner import Runner, runner
+from tianzhou.client.termination import on_terminate
 from tianzhou.wire.queues import MessageQueue
 
 _DEFAULTS: Final = ConsumerOptions()
@@ -45,7 +46,7 @@ class PushConsumer:
         self,
         group: str,
         *,
-        nameserver: str,
+        nameserver: str | None = None,
         subscribe: Mapping[str, str | Sql92] | None = None,
         options: ConsumerOptions = _DEFAULTS,
         client: ClientOptions = _CLIENT,
@@ -106,9 +107,14 @@ class PushConsumer:
         self._runner.run(self._inner.closed(), timeout_s)
 
     def run(self) -> None:
-        """Start, go on until it is interrupted or stopped, and stop."""
-        with self:
-            self.closed()
+        """Start, consume until stopped, interrupted or told to end by SIGTERM, and stop.
+
+        SIGTERM is handled in the main thread, unless the program has a handler of its own:
+        in-flight messages are finished, offsets committed, the group left, and `run` returns.
+        """
+        wanted = asyncio.Event()
+        with on_terminate(lambda: self._runner.call_soon(wanted.set)), self:
+            self._runner.run(self._inner.closed_or(wanted))
 
     def __enter__(self) -> Self:
         return self.start()
