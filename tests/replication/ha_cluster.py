@@ -1,6 +1,7 @@
 """Master and slaves as real processes, and how to look at what they hold."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -113,12 +114,13 @@ class Group:
         self.names.end()
 
 
-def promote(group: Group, *arguments: str) -> dict[str, object]:
+def promote(group: Group, *arguments: str, pair: str = "") -> dict[str, object]:
     """The command, as an operator says it."""
     done = subprocess.run(
         [TIANZHOU, "broker", "promote", GROUP, "-n", group.nameserver, "--yes", "--json",
          *arguments],
         capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"TIANZHOU_CREDENTIALS": pair},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -1,9 +1,11 @@
 """Synchronous replication between real processes: what an answer says is so."""
 
+import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from ha_cluster import (
     GROUP,
     TOPIC,
@@ -20,6 +22,7 @@ from tianzhou.client.sync import Producer, PullConsumer
 from tianzhou.record.message import Message
 from tianzhou.testing.chaos.processes import TIANZHOU
 
+PAIR = '{"accessKey":"cluster","secretKey":"12345678"}'
 SYNC = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "600"}
 
 
@@ -60,19 +63,20 @@ def test_answers_tell_whether_a_slave_holds_the_message(tmp_path: Path) -> None:
         until_equal(master, slave)
 
 
-def configure(group: Group, **changes: str) -> str:
+def configure(group: Group, pair: str = "", **changes: str) -> str:
     """The command, as an operator says it; what it complains about."""
     sets = [part for name, value in changes.items() for part in ("--set", f"{name}={value}")]
     done = subprocess.run(
         [TIANZHOU, "broker", "config", GROUP, "-n", group.nameserver, *sets],
         capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"TIANZHOU_CREDENTIALS": pair},
     )  # fmt: skip
     return done.stderr
 
 
 def test_how_many_copies_must_confirm_changes_while_the_master_runs(tmp_path: Path) -> None:
     with Group(tmp_path) as group:
-        master = group.nodes[0] = group.master = group.add(0, **SYNC)
+        master = group.nodes[0] = group.master = group.add(0, **SYNC, minInSyncReplicas="1")
         slave = group.add(1)
         master.start()
         slave.start()
@@ -92,6 +96,8 @@ def test_how_many_copies_must_confirm_changes_while_the_master_runs(tmp_path: Pa
             assert not waiting.done()
             assert configure(group, inSyncReplicas="1") == ""  # and it need not any more
             assert waiting.result(10) == ["SEND_OK"]
+        assert "copies.changed copies=1 before=2" in master.server.last_words()
+        until(lambda: "copies_lowered" in master.server.last_words(), "an alarm says so")
         slave.server.resume()
         until_equal(master, slave)
         assert configure(group, inSyncReplicas="2") == ""
@@ -103,6 +109,28 @@ def test_how_many_copies_must_confirm_changes_while_the_master_runs(tmp_path: Pa
         assert look is not None
         assert copy is not None
         assert (look.copies_needed, copy.copies_needed) == (2, 2)
+
+
+def test_copies_that_must_confirm_are_not_lowered_below_the_settings(tmp_path: Path) -> None:
+    """Nor by a client without the credentials of the cluster; a promoted slave keeps to that."""
+    with Group(tmp_path, innerClientAuthenticationCredentials=PAIR) as group:
+        master = group.nodes[0] = group.master = group.add(0, **SYNC)
+        slave = group.add(1)
+        master.start()
+        slave.start()
+        group.create_topic()
+        until(lambda: in_sync(master.address) == 1, "the slave is in sync")
+        assert "signature of this cluster" in configure(group, inSyncReplicas="3")
+        assert "can't be lowered to 1" in configure(group, PAIR, inSyncReplicas="1")
+        assert configure(group, PAIR, inSyncReplicas="3") == ""
+        assert configure(group, PAIR, inSyncReplicas="2") == ""
+        until(lambda: in_sync(master.address) == 1, "the slave is back")
+        master.server.kill()
+        with pytest.raises(AssertionError, match="signature of this cluster"):
+            promote(group)
+        promote(group, pair=PAIR)
+        assert "can't be lowered to 1" in configure(group, PAIR, inSyncReplicas="1")
+        assert set(statuses(group, 1)) == {"SLAVE_NOT_AVAILABLE"}
 
 
 def unconfirmed(address: str) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tianzhou.base.clock import Clock
+from tianzhou.broker.cluster_proof import ClusterProof
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.delay import Delays
@@ -56,11 +57,13 @@ class Administration:
     """What this broker is now, in RocketMQ's words."""
     group: Callable[[], Group | None]
     """Who manages master and slaves, if there are any."""
+    proof: ClusterProof = field(init=False)
     settable: Settable = field(init=False)
     runtime: Runtime = field(init=False)
 
     def __post_init__(self) -> None:
         self.settable, self.runtime = self._settable(), self._runtime()
+        self.proof = ClusterProof(self.config.cluster_credentials)
 
     def handlers(self) -> dict[int, Handler]:
         config, store, clock, stats = self.config, self.store, self.clock, self.stats
@@ -73,7 +76,9 @@ class Administration:
             AdminOffsets(config, address, store, topics, groups, offsets, sessions, stats, clock),
             AdminReset(config, store, topics, groups, offsets, sessions),
             AdminClients(config, store, sessions, clock),
-            AdminBroker(self.settable, self.runtime, stats, store, clock, self.timers.progress),
+            AdminBroker(
+                self.settable, self.runtime, stats, store, clock, self.timers.progress, self.proof
+            ),
             AdminMessages(store, topics),
             Query(store, sessions),
             Refusals(),

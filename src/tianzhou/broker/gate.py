@@ -14,6 +14,7 @@ to sends, and pulls are served by every member.
 from collections.abc import Callable, Collection
 from typing import Final
 
+from tianzhou.broker.cluster_proof import PROVEN, ClusterProof
 from tianzhou.broker.durable_reply import CODES
 from tianzhou.broker.role import Standing
 from tianzhou.net.desk import encode_reply
@@ -40,9 +41,15 @@ _REASONS: Final = {
 class RoleGate:
     """Owner: the broker loop."""
 
-    def __init__(self, standing: Standing, rejected: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        standing: Standing,
+        rejected: Collection[int] = (),
+        proof: ClusterProof | None = None,
+    ) -> None:
         """`rejected` are codes that no member serves: each says so itself."""
         self._standing = standing
+        self._proof = proof or ClusterProof()
         self._effects = {
             int(code): effect for code, effect in BROKER_EFFECTS.items() if code not in rejected
         }
@@ -55,6 +62,8 @@ class RoleGate:
     def check(self, request: Request) -> None:
         code = request.header.code
         effect = self._effects.get(code)
+        if code in PROVEN:
+            self._proof.check(request)
         if effect in MASTER_ONLY:
             self._standing.check_master(RequestCode(code).name)
         if effect is Effect.TABLES:

@@ -7,7 +7,7 @@ epoch; the old master follows it when it hears of that, and sets aside what nobo
 import logging
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +16,7 @@ import msgspec
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.base.settings import SettingsError
+from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.parts import Parts
 from tianzhou.broker.promise import CopiesPromise, check_promises
@@ -64,9 +65,10 @@ class MasterSlave:
         self, config: BrokerConfig, settings: ReplicationConfig, store: MessageStore, clock: Clock
     ) -> None:
         self._config = config
-        self.settings = settings
+        self.settings = self._configured = settings
         self._store = store
         self._clock = clock
+        self._since = Since(clock)
         self._table = state_table(store)
         self._state = self._table.load()
         self.standing = Standing(config.name, *self._first_role())
@@ -120,6 +122,7 @@ class MasterSlave:
         host.parts.writer.arrived.append(self._arrived)
         host.parts.pull.group = self
         host.parts.replication.group = self
+        host.parts.alarms.add(self.alarms)
         self.standing.reads_refused = not self.settings.slave_read
         if self.standing.is_master:
             self._begin_as_master()
@@ -147,6 +150,34 @@ class MasterSlave:
     def _copies(self) -> int:
         """A slave that was promoted keeps the promise that its master made."""
         return self._state.copies if self.settings.copies is None else self.settings.copies
+
+    @property
+    def _copies_min(self) -> int:
+        """How far the promise may be lowered while this broker runs."""
+        said = self._configured
+        own = said.in_sync_replicas if said.copies is not None else self._state.copies_min
+        return said.in_sync_replicas_min or own or self._state.copies
+
+    @property
+    def _copies_configured(self) -> int:
+        """What the settings, or the master that was followed, promise without a change by hand."""
+        said = self._configured
+        return self._state.copies_min if said.copies is None else said.copies
+
+    def alarms(self) -> Iterator[Alarm]:
+        """That the promise was lowered by hand, for as long as that lasts."""
+        wanted = self._copies_configured
+        is_lower = self.standing.is_master and self._copies < wanted
+        since_ms = self._since.began_ms("copies_lowered", holds=is_lower)
+        if is_lower:
+            name = self._config.name
+            yield Alarm(
+                kind="copies_lowered",
+                text=f"{name} acknowledges a message that {self._copies} of the {wanted} copies "
+                "configured hold: inSyncReplicas was lowered while it runs",
+                remedy=f"`tianzhou broker config {name} --set inSyncReplicas={wanted}`",
+                since_ms=since_ms, is_problem=False,
+            )  # fmt: skip
 
     @property
     def _waits(self) -> bool:
@@ -263,10 +294,12 @@ class MasterSlave:
 
     def change(self, settings: ReplicationConfig) -> None:
         """Take other settings than `shown`, and as the master promise by them. Raises Refused."""
-        copies = settings.in_sync_replicas
-        if copies != self.shown.in_sync_replicas:
-            check_promises(self.standing, self.settings)
+        copies, before = settings.in_sync_replicas, self.shown.in_sync_replicas
+        if copies != before:
+            check_promises(self.standing, self.settings, copies, least=self._copies_min)
             self._remember(copies=copies)
+            level = logging.WARNING if copies < before else logging.INFO
+            log.log(level, "copies.changed", extra={"copies": copies, "before": before})
         self.settings = settings
         if self.standing.is_master:
             self._promised.change(self._copies, settings.slave_timeout_ms / 1000)
@@ -409,7 +442,7 @@ class MasterSlave:
         self._host.parts.offsets.clamp(store.max_offset)
         self._remember(
             role=Role.SLAVE.value, broker_id=self.standing.broker_id, marks=welcome.marks,
-            copies=welcome.copies,
+            copies=welcome.copies, copies_min=welcome.copies_min or welcome.copies,
         )  # fmt: skip
         self.standing.epoch = epochs.epoch_of(welcome.marks)
         store.flush()
@@ -430,7 +463,7 @@ class MasterSlave:
             config.cluster, config.name, self._state.marks, self._store.log.file_bytes,
             confirm_at_once=self._waits,
             confirm_flushed=self._host.durability.flush_waits and self._waits, copies=self._copies,
-            secret=settings.ha_secret,
+            copies_min=self._copies_min, secret=settings.ha_secret,
             plain_peers=settings.plain_peers, plain_copies=settings.ha_plain_copies,
             plain_frame_bytes=settings.ha_frame_bytes,
             frame_bytes=FRAME_BYTES, heartbeat_s=settings.ha_heartbeat_ms / 1000,

@@ -221,7 +221,7 @@ def assemble(
         raft,
         replication,
     )
-    gate = RoleGate(standing, rejected=REFUSED.keys())
+    gate = RoleGate(standing, rejected=REFUSED.keys(), proof=administration.proof)
     desk = Desk(handlers, gate)
     desk.refused = stats.refused
     measured = _measured(

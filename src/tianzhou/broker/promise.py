@@ -72,8 +72,10 @@ class CopiesPromise:
         return self.store.log.end if self.master.missing() else self.master.replicated
 
 
-def check_promises(standing: Standing, settings: ReplicationConfig) -> None:
-    """Whether a number of copies means anything to this broker. Raises Refused."""
+def check_promises(
+    standing: Standing, settings: ReplicationConfig, copies: int, *, least: int
+) -> None:
+    """Whether this broker may wait for so many copies from now on. Raises Refused."""
     if not standing.is_master:
         where = standing.master_address or "which is away"
         raise Refused(
@@ -85,4 +87,10 @@ def check_promises(standing: Standing, settings: ReplicationConfig) -> None:
             ResponseCode.NO_PERMISSION,
             "this broker waits for no slave, however many copies are wanted; start it with "
             "brokerRole = SYNC_MASTER",
+        )
+    if copies < least:
+        raise Refused(
+            ResponseCode.NO_PERMISSION,
+            f"inSyncReplicas can't be lowered to {copies} while the broker runs; the least is "
+            f"{least}: change it, or minInSyncReplicas, in the settings file and restart",
         )

@@ -68,8 +68,11 @@ class Settable:
         self.adopt: list[Callable[[BrokerConfig], None]] = []
         """Called with the settings after every change."""
 
-    def change(self, text: bytes, now_ms: int) -> dict[str, str]:
-        """Take `name=value` lines, by RocketMQ's names or ours; what was asked. Raises Refused."""
+    def change(
+        self, text: bytes, now_ms: int, *, before_shared: Callable[[], None] = lambda: None
+    ) -> dict[str, str]:
+        """Take `name=value` lines, by RocketMQ's names or ours; what was asked. Raises Refused, as
+        `before_shared` may, which is called if settings of the whole group are to change."""
         asked, group = parse_properties(text), self._group()
         own = _named(BrokerConfig, CHANGEABLE)
         shared = _named(ReplicationConfig, GROUP_CHANGEABLE) if group is not None else {}
@@ -84,6 +87,7 @@ class Settable:
         if changed.permission & PERM_INHERIT:
             raise Refused(ResponseCode.INVALID_PARAMETER, "brokerPermission must be 0, 2, 4 or 6")
         if group is not None and asked.keys() & shared.keys():
+            before_shared()
             group.change(_changed(group.shown, shared, asked))
         self.config = changed
         self.version = DataVersion(counter=self.version.counter + 1, timestamp=now_ms)

@@ -44,6 +44,11 @@ class ReplicationConfig:
         help="SYNC_MASTER: copies that must hold a message before its sender is answered, the "
         "master's included.",
     )  # fmt: skip
+    in_sync_replicas_min: int = setting(
+        0, min=0, max=16, alias="minInSyncReplicas",
+        help="How far inSyncReplicas may be lowered while the master runs. 0: not below its value "
+        "in the settings.",
+    )  # fmt: skip
     slave_timeout_ms: int = setting(
         3_000, min=1, max=600_000, alias="slaveTimeout",
         help="SYNC_MASTER: how long a producer waits before FLUSH_SLAVE_TIMEOUT.",

@@ -69,6 +69,7 @@ class MasterFacts(NamedTuple):
     confirm_at_once: bool
     confirm_flushed: bool
     copies: int
+    copies_min: int
     secret: str
     plain_peers: PlainPeers
     plain_copies: bool
@@ -177,7 +178,8 @@ class MasterSession:
                 cluster=facts.cluster, name=facts.name, marks=facts.marks, min=extent.min,
                 end=extent.end, file_bytes=facts.file_bytes,
                 confirm_at_once=facts.confirm_at_once,
-                confirm_flushed=facts.confirm_flushed, copies=facts.copies, nonce=self._nonce,
+                confirm_flushed=facts.confirm_flushed, copies=facts.copies,
+                copies_min=facts.copies_min, nonce=self._nonce,
                 proof=proof_of(facts.secret, "master", hello.nonce),
             )
         )  # fmt: skip

@@ -26,6 +26,8 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     marks: tuple[Mark, ...] = ()
     copies: int = 1
     """What the master promised that we follow or followed: copies that hold what is answered."""
+    copies_min: int = 0
+    """How far an operator may lower that at run time; 0: not at all."""
     epoch_seen: int = 0
     """The highest epoch that a NameServer knows of; a promotion takes a higher one."""
     epoch_token: str = ""

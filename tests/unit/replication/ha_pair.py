@@ -25,7 +25,7 @@ def facts(
 ) -> MasterFacts:
     return MasterFacts(
         "DefaultCluster", "broker-a", marks, FILE_BYTES, confirm_at_once=True,
-        confirm_flushed=False, copies=2, secret=secret,
+        confirm_flushed=False, copies=2, copies_min=1, secret=secret,
         plain_peers=PlainPeers.read(HOST if admits_plain and not secret else ""),
         plain_copies=plain_copies, plain_frame_bytes=100, frame_bytes=frame_bytes,
         heartbeat_s=5.0, silence_s=20.0,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tianzhou.admin.commands.credentials import from_environment
 from tianzhou.admin.commands.failures import not_found
 from tianzhou.admin.commands.session import Session, asking, force
 from tianzhou.base.errors import TianzhouError, UsageError
@@ -162,9 +163,11 @@ def _step_down(master: str, slave: str, broker_id: int) -> None:
 def _ask(address: str, code: str, ext: dict[str, str]) -> dict[str, str]:
     from tianzhou.net.blocking import BlockingPeer
     from tianzhou.wire._generated_codes import RequestCode
+    from tianzhou.wire.signing import Credentials
 
+    pair = Credentials.read(from_environment())
     with BlockingPeer(address) as peer:
-        answer, _ = peer.call(RequestCode[code], ext)
+        answer, _ = peer.call(RequestCode[code], ext if pair is None else pair.sign(ext))
     if answer.code != 0:
         raise PromotionFailed(f"{address} refuses: {answer.remark}")
     return dict(answer.ext)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tianzhou.base.clock import Clock
+from tianzhou.broker.cluster_proof import ClusterProof
 from tianzhou.broker.runtime import Runtime
 from tianzhou.broker.settable import Settable
 from tianzhou.broker.slave_sync import LOG_END, TIMERS
@@ -72,6 +73,8 @@ class AdminBroker:
     clock: Clock
     timers: Callable[[], TimerProgress]
     """How far timers came."""
+    proof: ClusterProof
+    """For changes of what the group promises."""
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -86,7 +89,9 @@ class AdminBroker:
         }
 
     def change_settings(self, request: Request) -> Reply:
-        changed = self.settable.change(request.body, self.clock.now_ms())
+        changed = self.settable.change(
+            request.body, self.clock.now_ms(), before_shared=lambda: self.proof.check(request)
+        )
         for key, value in changed.items():
             log.info(
                 "setting.changed",
