@@ -8,7 +8,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from bench import broker, client_consumer, client_producer, memory, raft, replication, spark, store
+from bench import (
+    broker,
+    client_consumer,
+    client_producer,
+    crowds,
+    memory,
+    raft,
+    replication,
+    spark,
+    store,
+)
 from bench.measure import Row, show
 
 RESULTS = Path("build/bench.jsonl")
@@ -28,6 +38,9 @@ def main() -> None:
             progress.update(task, description=f"measured: {item.group}, {item.name}")
         progress.update(task, description="measuring memory, with a log of 10 GiB")
         limits = memory.limits(directory)
+        for limit in crowds.limits():
+            limits.append(limit)
+            progress.update(task, description=f"measured: {limit.name}")
     show(rows, limits, RESULTS)
     missed = [f"{item.group}, {item.name}" for item in [*rows, *limits] if not item.holds]
     if missed:

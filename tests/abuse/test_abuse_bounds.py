@@ -10,6 +10,7 @@ from raw_client import RawClient, pull_of, request, send_v2
 IDLE = 2_000
 HELD = 5_000
 HELD_CONNECTIONS = 10
+READERS = 300
 MIB = 2**20
 
 
@@ -61,6 +62,32 @@ def test_five_thousand_held_pulls(tmp_path: Path) -> None:
         for client in clients:
             found = {client.receive().header.opaque for _ in asked[client]}
             assert found == asked[client]
+        witness.stop()
+
+
+@pytest.mark.slow
+def test_s08_many_readers_that_read_nothing_stall_no_other_client(tmp_path: Path) -> None:
+    with running(tmp_path) as live, ExitStack() as stack:
+        with live.to_broker() as client:
+            for _ in range(16):
+                assert client.ask(310, send_v2("LargePulls"), bytes(MIB)).code == 0
+        witness = Witness(live)
+        witness.check()
+        before = live.heap_bytes()
+        readers = [
+            stack.enter_context(RawClient(live.broker, receive_buffer=65_536))
+            for _ in range(READERS)
+        ]
+        pulls = b"".join(
+            request(11, pull_of("LargePulls", maxMsgBytes=str(4 * MIB)))[1] for _ in range(50)
+        )
+        for reader in readers:
+            reader.send(pulls)
+        # Until every reader has what it may have, which is when the witness would have stalled.
+        wait_for(lambda: live.heap_bytes() - before > 200 * MIB, 30)
+        for _ in range(5):
+            witness.check()
+        assert live.heap_bytes() - before < 1_200 * MIB
         witness.stop()
 
 

@@ -31,8 +31,10 @@ class NetLimits:
     sweep_s: float = 1.0
     """How often the times above are looked at."""
 
-    turn_s: float = 0.05
+    turn_s: float = 0.01
     """How long the frames of one read may be worked on before others have their turn."""
+    turn_bytes: int = 512 * _KIB
+    """Responses of one turn. Only one that is larger by itself exceeds it."""
 
     write_bytes_max: int = 4 * _MIB
     """What may wait for one peer. Once more does, nothing of it is read or handled."""

@@ -12,7 +12,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
 
 from tianzhou.base.errors import ProtocolError
@@ -20,6 +20,7 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.net.acceptor import Slot
 from tianzhou.net.exchange import OnAnswer
 from tianzhou.net.limits import NetLimits
+from tianzhou.net.turns import Turns, average_s, clock_for
 from tianzhou.record.ids import Host, encode_host
 from tianzhou.wire.connection import Connection
 from tianzhou.wire.errors import TooManyPending
@@ -29,6 +30,7 @@ from tianzhou.wire.header import Header
 SHARED_CAPACITY: Final = 256 * 1024
 """What one read takes. All connections of a server read into the same buffer: whole frames are
 handled before the next read, and only the beginning of one is kept by its connection."""
+_JOINED_BYTES_MAX: Final = 128 * 1024
 
 
 class Service(Protocol):
@@ -57,6 +59,7 @@ class Shared:
     """Requests that wait for the disk."""
     broken_count: int = 0
     """Connections that were closed because what came was no sound frame."""
+    turns: Turns = field(default_factory=Turns)
     relieve: Callable[[], None] = lambda: None
     """Called when one of the two is over its limit."""
 
@@ -65,10 +68,11 @@ class Link(asyncio.BufferedProtocol):
     """Owner: the event loop."""
 
     __slots__ = (
-        "_asked", "_began", "_got_nowhere", "_is_paused", "_left", "_loop", "_out", "_out_bytes",
-        "_own", "_own_bytes", "_peername", "_remote_host", "_service", "_shared", "_transport",
-        "_unsent", "_writing", "blocked_since", "closing_since", "heard_at", "partial_since",
-        "session", "slot", "waiting_bytes", "waiting_count",
+        "_asked", "_began", "_cost_s", "_got_nowhere", "_is_in_line", "_is_paused", "_left",
+        "_loop", "_out", "_out_bytes", "_own", "_own_bytes", "_peername", "_remote_host",
+        "_service", "_shared", "_transport", "_unsent", "_writing", "blocked_since",
+        "closing_since", "heard_at", "partial_since", "session", "slot", "waiting_bytes",
+        "waiting_count",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +99,10 @@ class Link(asyncio.BufferedProtocol):
         self._writing = False
         self._began = 0.0
         """When handling began; the loop's own time stands still meanwhile."""
+        self._cost_s: float | None = None
+        """How long a turn takes; None before the first."""
+        self._is_in_line = False
+        """Waits for a turn in a later round."""
         self._got_nowhere = False
         self._is_paused = False
         self._asked: Connection[OnAnswer] | None = None
@@ -125,9 +133,41 @@ class Link(asyncio.BufferedProtocol):
         self.heard_at = self._loop.time()
         buffer = self._own or self._shared.buffer
         buffer.wrote(nbytes)
-        self._handle(buffer)
+        if self._shared.turns.may_begin(self._cost_s):
+            self._handle(buffer)
+        else:
+            self._postpone(buffer)
+
+    def _postpone(self, buffer: FrameBuffer) -> None:
+        """Keep what was read for a later round of the loop, and read nothing more until then."""
+        if buffer is self._shared.buffer:
+            self._own = buffer.hand_over()
+            self._count_own()
+        self._pause()
+        self._wait_in_line()
+
+    def _wait_in_line(self) -> None:
+        if not self._is_in_line:
+            self._is_in_line = True
+            self._shared.turns.wait(self._take_turn, self._cost_s)
+
+    def _take_turn(self) -> None:
+        self._is_in_line = False
+        self._go_on()
 
     def _handle(self, buffer: FrameBuffer) -> None:
+        """Take a turn, and remember what it cost."""
+        cost_s = self._cost_s
+        clock, doubt_s = clock_for(cost_s)
+        begun = clock()
+        try:
+            self._handle_frames(buffer)
+        finally:
+            took_s = min(clock() - begun, doubt_s)
+            self._cost_s = average_s(cost_s, took_s)
+            self._shared.turns.took(took_s, self._loop)
+
+    def _handle_frames(self, buffer: FrameBuffer) -> None:
         # What is queued while handling leaves in one write at the end.
         self._writing = True
         # Who got nothing done in its last turn has as long as it needs: a single request may
@@ -203,8 +243,13 @@ class Link(asyncio.BufferedProtocol):
     @property
     def has_enough(self) -> bool:
         """Whether a service should leave the rest of the frames: the link is full, or what they
-        ask for takes long, and others are waiting for their turn."""
-        return time.monotonic() - self._began > self._shared.limits.turn_s or self.is_full
+        ask for is much or takes long, and others are waiting for their turn."""
+        limits = self._shared.limits
+        return (
+            time.monotonic() - self._began > limits.turn_s
+            or self._out_bytes > limits.turn_bytes
+            or self.is_full
+        )
 
     @property
     def is_leaving(self) -> bool:
@@ -245,6 +290,9 @@ class Link(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         """Handle what was left, then listen again."""
         if not self._is_paused or not self.is_open or self.is_full:
+            return
+        if self._own is not None and not self._shared.turns.may_begin(self._cost_s):
+            self._wait_in_line()
             return
         self._is_paused = False
         if self._own is not None:
@@ -370,12 +418,16 @@ class Link(asyncio.BufferedProtocol):
         return self._asked
 
     def _flush(self) -> None:
-        out, self._out = self._out, []
-        self._out_bytes = 0
+        out, size = self._out, self._out_bytes
+        self._out, self._out_bytes = [], 0
         transport = self._transport
         if not out or transport is None or transport.is_closing():
             return
-        # One write: a join of small pieces is cheaper than a system call each.
-        transport.write(out[0] if len(out) == 1 else b"".join(out))
+        # One write: a join of small pieces is cheaper than a system call each, and a copy of
+        # large ones costs more.
+        if size > _JOINED_BYTES_MAX:
+            transport.writelines(out)
+        else:
+            transport.write(out[0] if len(out) == 1 else b"".join(out))
         if self.count_unsent() and self._shared.unsent_bytes > self._shared.limits.unsent_bytes_max:
             self._shared.relieve()

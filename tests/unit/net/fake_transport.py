@@ -1,11 +1,13 @@
 """A transport and a loop without sockets: a test says what arrives and sees what leaves."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
 from tianzhou.net.limits import NetLimits
 from tianzhou.net.link import Link, Service, Shared
+from tianzhou.net.turns import Turns
 from tianzhou.wire.frame import FrameBuffer
 
 
@@ -51,6 +53,9 @@ class FakeTransport:
         assert not self.is_closed
         self.written.append(bytes(data))
 
+    def writelines(self, pieces: list[bytes]) -> None:
+        self.write(b"".join(pieces))
+
     def pause_reading(self) -> None:
         assert self.is_reading
         self.is_reading = False
@@ -81,7 +86,9 @@ class Wired:
         loop: FakeLoop | None = None,
     ) -> None:  # fmt: skip
         self.loop = loop or FakeLoop()
-        self.shared = shared or Shared(limits or NetLimits(), FrameBuffer(4096))
+        # However slow this machine is, one round of the loop does everything.
+        turns = Turns(round_s=math.inf)
+        self.shared = shared or Shared(limits or NetLimits(), FrameBuffer(4096), turns=turns)
         self.transport = FakeTransport()
         as_any = cast("Any", self.loop)  # has all of a loop that links use
         self.link = Link(service, as_any, self.shared)

@@ -1,11 +1,14 @@
 """One connection: partial frames, the shared buffer, writes, pauses, questions."""
 
+from typing import Any, cast
+
 import pytest
 from fake_transport import FakeLoop, Wired
 
 from tianzhou.base.errors import ProtocolError
 from tianzhou.net.limits import NetLimits
 from tianzhou.net.link import Link, Shared
+from tianzhou.net.turns import Turns
 from tianzhou.wire.codec import decode_header, decode_headers, encode_command
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
 from tianzhou.wire.header import RESPONSE_FLAG, Header
@@ -239,6 +242,56 @@ def test_a_long_turn_ends() -> None:
     wired.loop.run()  # and the next one is long enough, however slow we are
     assert service.opaques == [1, 2]
     assert wired.transport.is_reading
+
+
+def test_a_turn_ends_when_it_has_produced_enough() -> None:
+    class Large(Noting):
+        def received(self, link: Link, batch: FrameBatch) -> None:
+            for index in range(batch.count):
+                if link.has_enough:
+                    link.leave(batch, index)
+                    return
+                self.opaques.append(decode_header(batch.header(index), 0).opaque)
+                link.send(bytes(100))
+
+    service = Large()
+    wired = Wired(service, limits=NetLimits(turn_bytes=150))
+    wired.arrives(frame(1) + frame(2) + frame(3) + frame(4))
+    assert service.opaques == [1, 2]
+    assert not wired.transport.is_reading
+    wired.loop.run()
+    assert service.opaques == [1, 2, 3, 4]
+    assert len(wired.transport.take()) == 400
+    assert wired.transport.is_reading
+
+
+def test_a_full_round_postpones_new_connections_and_serves_cheap_ones() -> None:
+    service, loop = Noting(), FakeLoop()
+    shared = Shared(NetLimits(), FrameBuffer(4096), turns=Turns(round_s=10.0))
+    cheap, new = (Wired(service, shared=shared, loop=loop) for _ in range(2))
+    cheap.link._cost_s = 0.0
+    shared.turns.took(10.0, cast("Any", loop))
+    new.arrives(frame(1)[:20])
+    assert not new.transport.is_reading, "nothing more is read, not even the rest of a frame"
+    cheap.arrives(frame(2))
+    assert service.opaques == [2]
+    loop.run()
+    assert new.transport.is_reading
+    new.arrives(frame(1)[20:] + frame(3))
+    assert service.opaques == [2, 1, 3]
+    assert shared.partial_bytes == 0
+
+
+def test_a_connection_that_ends_while_it_waits_in_line_is_forgotten() -> None:
+    service, loop = Noting(), FakeLoop()
+    shared = Shared(NetLimits(), FrameBuffer(4096), turns=Turns(round_s=10.0))
+    wired = Wired(service, shared=shared, loop=loop)
+    shared.turns.took(10.0, cast("Any", loop))
+    wired.arrives(frame(1))
+    wired.link.connection_lost(None)
+    loop.run()
+    assert not service.opaques
+    assert shared.partial_bytes == 0
 
 
 def test_questions_are_answered_once() -> None:
