@@ -95,13 +95,13 @@ class ConsumeQueue:
         self.log_min, self._last_written = PhysicalOffset(0), b""
         self.written = QueueOffset(starts[-1] + self._file_units)
         self._check_sizes(starts, heal=not clean, mend=mend)
-        end = self._search_written(below)
+        end, last = self._search_written(below)
         if clean:
             self.written = end
         else:
             self.truncate(end)
         if end > self.first:
-            self._last_written = self.read(end - 1, 1)
+            self._last_written = last or self.read(end - 1, 1)
 
     def _file_starts(self, *, mend: bool) -> list[int]:
         names = list_visible(self._cache.files, self.directory)
@@ -128,8 +128,9 @@ class ConsumeQueue:
             elif size != wanted:
                 raise StoreDamaged(path, f"has {size} bytes and should have {wanted}")
 
-    def _search_written(self, below: PhysicalOffset) -> QueueOffset:
-        """First rank that is not written, or points at or beyond `below`."""
+    def _search_written(self, below: PhysicalOffset) -> tuple[QueueOffset, bytes]:
+        """First rank that is not written, or points at or beyond `below`; and the unit before it,
+        if it was at hand."""
 
         def is_written(offset: int, size: int) -> bool:
             return size == MISSING_SIZE or (size > 0 and 0 <= offset < below)
@@ -138,21 +139,18 @@ class ConsumeQueue:
 
     def _first_not(
         self, is_before: Callable[[int, int], bool], low: QueueOffset, high: QueueOffset
-    ) -> QueueOffset:
-        """First rank in `low … high` whose unit is not "before", by its offset and size.
+    ) -> tuple[QueueOffset, bytes]:
+        """First rank in `low … high` whose unit is not "before", by its offset and size; and the
+        unit before that rank, or nothing if it was not at hand.
 
-        Looks near `low` first, in steps that double, and reads the last page at once: a start
-        searches every queue, and most hold few units.
+        Reads a page at `low` first, then single units in steps that double, then the page where
+        the answer is: a start searches every queue, and most hold less than a page.
         """
-        step = _PAGE_UNITS
-        while high - low > _PAGE_UNITS:
-            rank = low + min(step, (high - low) // 2)
-            offset, size, _ = UNIT.unpack(self.read(rank, 1))
-            if is_before(offset, size):
-                low, step = QueueOffset(rank + 1), step * 2
-            else:
-                high, step = QueueOffset(rank), high - low
-        page, start = self.read(low, high - low), low
+        start, page = low, self.read(low, min(_PAGE_UNITS, high - low))
+        if high - low > _PAGE_UNITS and is_before(*UNIT.unpack(page[-UNIT_BYTES:])[:2]):
+            low, high = self._narrowed(is_before, QueueOffset(low + _PAGE_UNITS), high)
+            start, page = low, self.read(low, high - low)
+        high = QueueOffset(min(high, start + len(page) // UNIT_BYTES))
         while low < high:
             rank = (low + high) // 2
             offset, size, _ = UNIT.unpack_from(page, (rank - start) * UNIT_BYTES)
@@ -160,7 +158,21 @@ class ConsumeQueue:
                 low = QueueOffset(rank + 1)
             else:
                 high = QueueOffset(rank)
-        return low
+        at = (low - start) * UNIT_BYTES
+        return low, page[max(0, at - UNIT_BYTES) : at]
+
+    def _narrowed(
+        self, is_before: Callable[[int, int], bool], low: QueueOffset, high: QueueOffset
+    ) -> tuple[QueueOffset, QueueOffset]:
+        """The bounds of `_first_not`, until they are within a page."""
+        step = _PAGE_UNITS
+        while high - low > _PAGE_UNITS:
+            rank = low + min(step, (high - low) // 2)
+            if is_before(*UNIT.unpack(self.read(rank, 1))[:2]):
+                low, step = QueueOffset(rank + 1), step * 2
+            else:
+                high, step = QueueOffset(rank), high - low
+        return low, high
 
     # Writing
 
@@ -251,7 +263,7 @@ class ConsumeQueue:
         """Forget units of messages that stand at or beyond this offset. Where the last missing
         ones stood nobody knows; if it was before, the next message marks the gap again."""
         self.write_out()
-        end = self._search_written(below)
+        end, _ = self._search_written(below)
         while end > self.first and self.unit(end - 1).size == MISSING_SIZE:
             end = QueueOffset(end - 1)
         self.truncate(end)
@@ -304,7 +316,7 @@ class ConsumeQueue:
         def is_gone(offset: int, size: int) -> bool:
             return size == MISSING_SIZE or offset < log_min
 
-        self.min_offset = self._first_not(is_gone, low, high)
+        self.min_offset, _ = self._first_not(is_gone, low, high)
 
     def remove_expired(self) -> int:
         """Remove files whose every unit lies below the minimum; the newest always stays."""
