@@ -79,6 +79,7 @@ ELSEWHERE: Final = {
     "raft transfer": "replication/test_raft_membership.py",
     "sql": "pipelines/test_pipeline_command.py",
     "store inspect": "e2e/test_store_commands.py",
+    "store acknowledge": "e2e/test_store_commands.py",
     "store rebuild": "e2e/test_store_commands.py",
     "store verify": "e2e/test_store_commands.py",
     "transaction commit": "cli/test_cli_messages.py",

@@ -43,6 +43,7 @@ metrics board
 store inspect {store}
 store verify {store}
 store rebuild {store}
+store acknowledge {store}
 """
 REJECTED: Final = """
 broker promote broker-a

@@ -4,14 +4,17 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import pytest
 
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.record.chunk import Entry, RecordChunk, build
 from tianzhou.record.message import MessageView, decode_all
 from tianzhou.store.config import StoreConfig
+from tianzhou.store.errors import StoreRefused
 from tianzhou.store.files import RealFiles, Usage
 from tianzhou.store.read import ReadLimit
 from tianzhou.store.store import MessageStore
@@ -57,8 +60,17 @@ def chunk_of(serials: range) -> RecordChunk:
     return build(map(entry_of, serials), store_host=bytes(8), record_crc=True)
 
 
-def open_store(root: Path, *, rebuild: bool = False) -> MessageStore:
-    return MessageStore(CalmFiles(), str(root), CONFIG, ManualClock(), rebuild=rebuild)
+def open_store(root: Path, *, rebuild: bool = False, accept_loss_at: int = -1) -> MessageStore:
+    config = replace(CONFIG, accept_loss_at=accept_loss_at)
+    return MessageStore(CalmFiles(), str(root), config, ManualClock(), rebuild=rebuild)
+
+
+def open_in_spite_of_loss(root: Path) -> MessageStore:
+    """As an operator does it: the refusal names the offset that lets the store open."""
+    with pytest.raises(StoreRefused) as caught:
+        open_store(root)
+    assert f"accept_loss_at={caught.value.loss_at}" in str(caught.value)
+    return open_store(root, accept_loss_at=caught.value.loss_at)
 
 
 @contextlib.contextmanager
@@ -132,7 +144,7 @@ def make(root: Path, count: int, *, clean: bool, flushed: int | None = None) -> 
 
 def abandon(store: MessageStore) -> None:
     """Close handles only: nothing that the store keeps in memory is written."""
-    for part in (store.log, store.queues, store.index, store._checkpoint, store._lock):
+    for part in (store.log, store.queues, store.index, store._checkpoint, *store._locks):
         if part is not None:
             part.close()
 

@@ -151,6 +151,6 @@ class Witness:
 
 def abandon(store: MessageStore) -> None:
     """Close handles only: nothing that the store keeps in memory is written."""
-    for part in (store.log, store.queues, store.index, store._checkpoint, store._lock):
+    for part in (store.log, store.queues, store.index, store._checkpoint, *store._locks):
         if part is not None:
             part.close()

@@ -168,3 +168,43 @@ def test_a_directory_that_is_no_store_is_an_error_in_one_sentence(tmp_path: Path
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "is it a store directory?" in done.stderr
+
+
+# A log that is shorter than its checkpoint says
+
+
+@pytest.fixture
+def short(sound: Path) -> Path:
+    """The last two files of the log are gone."""
+    for path in sorted((sound / "commitlog").iterdir())[-2:]:
+        path.unlink()
+    return sound
+
+
+def test_rebuild_refuses_a_short_log_until_the_loss_is_accepted(short: Path) -> None:
+    before = {p: p.read_bytes() for p in short.rglob("*") if p.is_file()}
+    done = run("store", "rebuild", short)
+    assert done.returncode == 1
+    assert {p: p.read_bytes() for p in short.rglob("*") if p.is_file()} == before
+    found = re.search(r"accept_loss_at=(\d+)", done.stderr.replace("\n", ""))
+    assert found, done.stderr
+    done = run("store", "rebuild", short, "--accept-loss-at", found[1])
+    assert done.returncode == 0, done.stderr
+
+
+def test_acknowledge_closes_what_a_start_reported(short: Path) -> None:
+    refused = run("store", "rebuild", short).stderr.replace("\n", "")
+    found = re.search(r"accept_loss_at=(\d+)", refused)
+    assert found
+    run("store", "rebuild", short, "--accept-loss-at", found[1])
+    (incident,) = run_json("store", "acknowledge", short)["acknowledged"]
+    assert incident["kind"] == "log_ended_early"
+    assert run_json("store", "acknowledge", short) == {"acknowledged": []}
+    assert "there is nothing to acknowledge" in run("store", "acknowledge", short).stdout
+
+
+def test_acknowledge_refuses_a_directory_that_is_no_store(tmp_path: Path) -> None:
+    done = run("store", "acknowledge", tmp_path)
+    assert done.returncode != 0
+    assert "is not a store directory" in done.stderr
+    assert list(tmp_path.iterdir()) == []

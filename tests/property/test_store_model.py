@@ -52,7 +52,7 @@ queues = st.sampled_from(QUEUES)
 def abandon(store: MessageStore) -> None:
     """Leave the store as a killed process does: what it kept in memory is gone, what it gave to
     the system is in the page cache. Closing handles writes nothing."""
-    for part in (store.log, store.queues, store.index, store._checkpoint, store._lock):
+    for part in (store.log, store.queues, store.index, store._checkpoint, *store._locks):
         if part is not None:
             part.close()
 

@@ -25,7 +25,7 @@ SYNCS: Final = (
     _bug("name of a log file not synced", "images",
          ("tianzhou.store.segments:create", "files.sync_dir(directory)", "pass")),
     _bug("name of the root not synced", "images",
-         ("tianzhou.store.files:make_lasting_dirs", "files.sync_dir(_parent(new))", "pass")),
+         ("tianzhou.store.files:make_lasting_dirs", "files.sync_dir(parent_of(new))", "pass")),
     _bug("cut not synced", "images", (_LOG + "cut", "tail.file.sync()", "pass"), seed=6),
     _bug("files behind the end removed together", "images",
          (_LOG + "_drop", "self._files.sync_dir(self.directory)", "pass")),
@@ -82,7 +82,7 @@ RECOVERY: Final = (
     _bug("queue cut only in memory", "images",
          (_QUEUE + "truncate", "file.truncate((end - last) * UNIT_BYTES)", "pass")),
     _bug("offsets not clamped", "images",
-         (_STORE + "_open", "self.tables.clamp(self.max_offset)", "0"), seed=22),
+         (_STORE + "_open", "self.tables.set_back(beyond)", "pass"), seed=22),
     _bug("records without checksum always taken", "images",
          (_RECOVERY + "_checked", "if not parts.checkpoint.exact:\n        return None",
           "return NOWHERE"), seed=4),
@@ -137,7 +137,7 @@ FAULTS: Final = (
          (_STORE + "flush",
           "if not self.wait_flushed(self.log.end, timeout_ms / 1000):", "if False:")),
     _bug("directory stays locked after a failed start", "faults",
-         (_STORE + "__init__", "self._lock.close()", "pass")),
+         (_STORE + "__init__", "lock.close()", "pass")),
 )  # fmt: skip
 
 BUGS: Final = (*SYNCS, *ORDER, *RECOVERY, *RECORDS, *FAULTS)

@@ -11,7 +11,7 @@ from tianzhou.base import limits
 from tianzhou.base.java import key_hash
 from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset, queue_key
 from tianzhou.record.crc import crc32
-from tianzhou.store import checkpoint, consume_queue, index_file, layout, segments
+from tianzhou.store import checkpoint, consume_queue, incidents, index_file, layout, segments
 from tianzhou.store.checkpoint import Checkpoint
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.file_cache import FileCache
@@ -179,10 +179,9 @@ def test_names() -> None:
     (rows,) = tables_of(DIRECTORY.split("\n## ")[0])
     assert [row["NAME"].rstrip("/") for row in rows] == [
         layout.COMMIT_LOG, layout.CONSUME_QUEUE, layout.INDEX, layout.CONFIG, layout.CHECKPOINT,
-        layout.ABORT, layout.LOCK, "quarantine",
+        layout.ABORT, layout.LOCK, layout.QUARANTINE, layout.PATHS,
     ]  # fmt: skip
     source = read(ROOT / "src/tianzhou/store/recovery.py")
-    assert "}/quarantine" in source
     assert "/commitlog-{start:020d}" in source
 
 
@@ -198,5 +197,5 @@ def test_tables() -> None:
     names = {
         table.path.rpartition("/")[2]
         for table in (tables.topics, tables.groups, tables.consumer_offsets, tables.delay_offsets)
-    }
+    } | {incidents.FILE}
     assert {row["NAME"] for row in only_table(DIRECTORY, "Tables")} == names

@@ -69,7 +69,7 @@ class MasterSlave:
         self._store = store
         self._clock = clock
         self._since = Since(clock)
-        self._table = state_table(store)
+        self._table = state_table(store.files, store.paths.tables)
         self._state = self._table.load()
         self.standing = Standing(config.name, *self._first_role())
         self._host: Host | None = None

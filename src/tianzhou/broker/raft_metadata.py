@@ -34,8 +34,9 @@ from tianzhou.broker.writer import Writer
 from tianzhou.net.exchange import Refused
 from tianzhou.record.chunk import Entry
 from tianzhou.replication.durability import Outcome
+from tianzhou.store.commit_log import Appended
 from tianzhou.store.read import ReadLimit
-from tianzhou.store.store import Appended, MessageStore
+from tianzhou.store.store import MessageStore
 from tianzhou.wire.tables import DelayOffsetTable, SubscriptionGroupConfig, TopicConfig
 
 log: Final = logging.getLogger("tianzhou.raft")

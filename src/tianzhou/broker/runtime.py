@@ -113,17 +113,17 @@ class Runtime:
 
     def _disk(self) -> dict[str, str]:
         try:
-            usage = self.store.usage
+            usage, usages = self.store.usage, self.store.usages()
         except FileNotFoundError:
             # The directory was moved away. RocketMQ says -1 then.
             return {"commitLogDiskRatio": "-1", "consumeQueueDiskRatio": "-1"}
-        ratio = str(usage.used_ratio)
+        queues = usages.get(self.store.paths.consume_queue, usage)
         return {
             "commitLogDirCapacity": (
                 f"Total : {_size_text(usage.total)}, Free : {_size_text(usage.free)}."
             ),
-            "commitLogDiskRatio": ratio,
-            "consumeQueueDiskRatio": ratio,
+            "commitLogDiskRatio": str(usage.used_ratio),
+            "consumeQueueDiskRatio": str(queues.used_ratio),
         }
 
     def _earliest_ms(self) -> int:

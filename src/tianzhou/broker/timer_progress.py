@@ -11,7 +11,6 @@ So a start reads from `low` on, and passes over what is before `scanned` and bef
 
 import msgspec
 
-from tianzhou.store import layout
 from tianzhou.store.store import MessageStore
 from tianzhou.store.tables import Table
 from tianzhou.wire.fastjson import BodyReader
@@ -26,5 +25,5 @@ class TimerProgress(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def progress_table(store: MessageStore) -> Table[TimerProgress]:
-    path = f"{store.root}/{layout.CONFIG}/timerProgress.json"
+    path = f"{store.paths.tables}/timerProgress.json"
     return Table(store.files, path, BodyReader(TimerProgress).read, TimerProgress())

@@ -16,9 +16,10 @@ from tianzhou.net.exchange import Refused
 from tianzhou.record.chunk import Entry, RecordChunk, build, join
 from tianzhou.record.errors import RecordTooLarge
 from tianzhou.replication.durability import Durability, Outcome
+from tianzhou.store.commit_log import Appended
 from tianzhou.store.errors import DiskFull, StoreClosed, StoreFenced
 from tianzhou.store.facts import Run
-from tianzhou.store.store import Appended, MessageStore
+from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
 
 GATHER_BYTES_MAX: Final = 1024 * 1024

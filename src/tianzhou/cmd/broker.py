@@ -16,8 +16,6 @@ from tianzhou.cmd import logs, raft_options, server_settings
 from tianzhou.cmd.http import PORT_RANGE
 from tianzhou.cmd.ready_file import option as ready_file_option
 
-_NOT_OURS = ("storePathRootDir", "storePathCommitLog")
-
 
 @click.group(invoke_without_command=True)
 @click.option("-n", "--nameserver", "nameservers", help="NameServers: host:port;host:port…")
@@ -78,12 +76,14 @@ def broker(
             kinds, given.values
         )
     group = raft_options.member_of(raft_settings, raft)
-    given.warn_unknown(name for name in unknown if name not in _NOT_OURS)
+    given.warn_unknown(unknown)
     if not config.cluster_credentials:
         config = replace(config, cluster_credentials=from_environment())
     serve.warn_if_exposed(config.host, "the Broker", serve.OPEN_BROKER)
     directory = (data or Path(str(stored_at or "tianzhou-data")).expanduser()).resolve()
-    serve.refuse_shared(directory)
+    store_config = serve.with_absolute_paths(store_config)
+    for one in serve.store_directories(directory, store_config):
+        serve.refuse_shared(one)
 
     wanted = broker_start.Wanted(
         config, store_config, replication, group, directory, http, ready_file

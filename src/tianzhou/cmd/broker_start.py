@@ -5,14 +5,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.role import Role
 from tianzhou.broker.server import Broker
 from tianzhou.cmd import http as http_server
 from tianzhou.cmd import serve
 from tianzhou.cmd.clock import SystemClock
-from tianzhou.replication.config import ReplicationConfig
+from tianzhou.replication.config import BrokerRole, ReplicationConfig
+from tianzhou.replication.ha_state import state_table
 from tianzhou.replication.raft_settings import RaftSettings
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.files import RealFiles
+from tianzhou.store.layout import paths_of
 from tianzhou.store.store import MessageStore
 
 
@@ -46,7 +49,9 @@ async def start(wanted: Wanted) -> list[serve.Running]:
         facts |= raft_broker.facts(wanted.raft, config)
         started = [running, member]
     else:
-        store = MessageStore(RealFiles(), str(directory), wanted.store_config, clock)
+        store = MessageStore(
+            RealFiles(), str(directory), wanted.store_config, clock, is_repaired=_is_slave(wanted)
+        )
         running = Broker(config, store, clock, replication=wanted.replication)
         await running.start()
         facts["ha"] = running.group.ha_address if running.group is not None else ""
@@ -63,3 +68,12 @@ async def start(wanted: Wanted) -> list[serve.Running]:
         started.append(pages)
     serve.announce(text, wanted.ready_file, facts)
     return started
+
+
+def _is_slave(wanted: Wanted) -> bool:
+    """Whether a master has what this log may lack. What was saved counts more than the settings."""
+    tables = paths_of(str(wanted.directory), wanted.store_config).tables
+    saved = state_table(RealFiles(), tables).load().role
+    if saved:
+        return saved == Role.SLAVE.value
+    return wanted.replication.role is BrokerRole.SLAVE

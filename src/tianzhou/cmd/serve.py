@@ -8,13 +8,17 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tianzhou.base.errors import UsageError
 from tianzhou.cmd import logs
 from tianzhou.cmd.ready_file import write
 from tianzhou.net.limits import allow_files
+
+if TYPE_CHECKING:
+    from tianzhou.store.config import StoreConfig
 
 GC_THRESHOLDS: Final = (50_000, 20, 50)
 STOP_S: Final = 4.5
@@ -97,6 +101,25 @@ def refuse_shared(directory: Path) -> None:
             f"{directory} can be written by others (mode {mode & 0o777:o}); "
             f"say: chmod go-w {directory}"
         )
+
+
+def with_absolute_paths(config: "StoreConfig") -> "StoreConfig":
+    """Paths of the store as they mean the same from everywhere; `~` is the home directory."""
+    from tianzhou.store.layout import PATH_SETTINGS
+
+    given = {name: getattr(config, name) for name in PATH_SETTINGS}
+    absolute = {
+        name: str(Path(path).expanduser().resolve()) for name, path in given.items() if path
+    }
+    return replace(config, **absolute)
+
+
+def store_directories(root: Path, config: "StoreConfig") -> list[Path]:
+    """Every directory to which the store writes."""
+    from tianzhou.store.layout import paths_of
+
+    paths = paths_of(str(root), config)
+    return [root, *map(Path, (paths.commit_log, paths.consume_queue, paths.index, paths.tables))]
 
 
 def announce(text: str, ready_file: Path | None, facts: Mapping[str, object]) -> None:

@@ -12,7 +12,7 @@ from tianzhou.replication.ha_epochs import Mark
 from tianzhou.replication.ha_frames import Probe
 from tianzhou.replication.ha_plain import Overlap
 from tianzhou.replication.ha_session import Extent
-from tianzhou.store import layout
+from tianzhou.store.files import Files
 from tianzhou.store.store import MessageStore
 from tianzhou.store.tables import Table
 
@@ -34,9 +34,8 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A master: drawn at its promotion, to tell it from another one of the same epoch."""
 
 
-def state_table(store: MessageStore) -> Table[GroupState]:
-    path = f"{store.root}/{layout.CONFIG}/replication.json"
-    return Table(store.files, path, _decode, GroupState())
+def state_table(files: Files, tables_path: str) -> Table[GroupState]:
+    return Table(files, f"{tables_path}/replication.json", _decode, GroupState())
 
 
 def _decode(data: bytes) -> GroupState:

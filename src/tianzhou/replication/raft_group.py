@@ -26,11 +26,14 @@ from tianzhou.replication.raft_peers import Greeting, Peers
 from tianzhou.replication.raft_settings import RaftSettings, check, peers_of
 from tianzhou.replication.raft_state import RaftFiles, new_doubt
 from tianzhou.replication.raft_storage import RaftStorage, first_group
+from tianzhou.store.commit_log import Appended
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.files import Files
+from tianzhou.store.layout import paths_of
+from tianzhou.store.preflight import examine
 from tianzhou.store.scan import NOWHERE
-from tianzhou.store.store import Appended, MessageStore
+from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
 
 log: Final = logging.getLogger("tianzhou.raft")
@@ -61,7 +64,9 @@ def open_member(
     is_new = files.is_new
     state: HardState | None = HardState(doubt=0 if settings.raft_new else new_doubt())
     if is_new:
-        if disk.list(f"{root}/commitlog"):
+        paths = paths_of(root, config)
+        examine(disk, paths, config, clock.now_ms())  # before anything is written there
+        if disk.list(paths.commit_log):
             raise UsageError(
                 f"{root} holds messages of a broker without a group; give the member an empty "
                 "directory, and let a pipeline or a consumer copy what is needed"
@@ -73,7 +78,8 @@ def open_member(
                         "group is new: then start all of its members with --raft-new"})  # fmt: skip
     else:
         state = files.load()
-    store = MessageStore(disk, root, config, clock, visible=files.committed()[1])
+    visible = files.committed()[1]
+    store = MessageStore(disk, root, config, clock, visible=visible, is_repaired=True)
     damage = [PhysicalOffset(found.start) for found in store.recovered.damage]
     noted = files.load_group().damaged
     damage += [PhysicalOffset(noted)] if noted >= 0 else []

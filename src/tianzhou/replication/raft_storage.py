@@ -24,12 +24,12 @@ from tianzhou.replication.raft_finding import Entries, Found
 from tianzhou.replication.raft_marks import Mark, Marks, Spacing
 from tianzhou.replication.raft_places import Places
 from tianzhou.replication.raft_state import Group, RaftFiles
-from tianzhou.store.commit_log import Piece
+from tianzhou.store.commit_log import Appended, Piece
 from tianzhou.store.consume_queue import MISSING
 from tianzhou.store.errors import DiskFull, StoreDamaged
 from tianzhou.store.facts import store_time_of
 from tianzhou.store.scan import NOWHERE
-from tianzhou.store.store import Appended, MessageStore
+from tianzhou.store.store import MessageStore
 
 _SPACING: Final = Spacing()
 ENTRY_BYTES_MAX: Final = 4 << 20

@@ -62,11 +62,12 @@ class LogSlice(NamedTuple):
 
 def pieces_of(root: str, bytes_max: int) -> list[Piece]:
     """The log divided among tasks, at places where records are known to begin."""
-    directory = Path(root) / layout.COMMIT_LOG
+    paths = layout.paths_in_use(root)
+    directory = Path(paths.commit_log)
     if not directory.is_dir():
-        raise NoStore(f"{root} has no directory {layout.COMMIT_LOG}; is it a store directory?")
+        raise NoStore(f"{root} has no commit log: {directory} is missing; is it a store directory?")
     files = sorted(path for path in directory.iterdir() if is_file_name(path.name))
-    known = sorted(_sampled_offsets(root)) if files else []
+    known = sorted(_sampled_offsets(paths.consume_queue)) if files else []
     tail = next((path for path in reversed(files) if _is_used(path)), None)
     found: list[Piece] = []
     for path in files:
@@ -87,9 +88,9 @@ def _is_used(path: Path) -> bool:
         return any(file.read(8))
 
 
-def _sampled_offsets(root: str) -> set[int]:
+def _sampled_offsets(queues: str) -> set[int]:
     """Places of some records, as the consume queues know them."""
-    files = islice(Path(root, layout.CONSUME_QUEUE).glob("*/*/*"), _QUEUE_FILES_MAX)
+    files = islice(Path(queues).glob("*/*/*"), _QUEUE_FILES_MAX)
     found: set[int] = set()
     for path in files:
         if is_file_name(path.name) and path.stat().st_size >= _UNIT.itemsize:

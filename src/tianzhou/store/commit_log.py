@@ -35,6 +35,24 @@ class Piece(NamedTuple):
     end: int
 
 
+class Appended(NamedTuple):
+    """Where the records of a chunk went."""
+
+    end: PhysicalOffset
+    """They are as durable as the log is up to here."""
+    queue_offsets: Sequence[int]
+    pieces: list[Piece]
+    starts: list[int]
+
+    def physical_offsets(self) -> list[int]:
+        """Where each record stands in the log."""
+        return [
+            piece.offset - self.starts[piece.first] + start
+            for piece in self.pieces
+            for start in self.starts[piece.first : piece.end]
+        ]
+
+
 class CommitLog:
     """Owner: the store's writer. The flusher reads `end` and the segments, and prepares files.
 

@@ -44,11 +44,48 @@ def delay_levels(text: str) -> tuple[int, ...]:
     return tuple(levels)
 
 
+def _path(text: str) -> str:
+    """One directory or file. RocketMQ spreads a log over several directories, which we do not."""
+    if "," in text:
+        raise ValueError("several paths are not supported; name one")
+    return text.rstrip("/") or text
+
+
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
+    commit_log_path: str = setting(
+        "", alias="storePathCommitLog", read=_path,
+        help="Directory of the commit log; `commitlog` in the store directory by default.",
+    )  # fmt: skip
+    consume_queue_path: str = setting(
+        "", alias="storePathConsumeQueue", read=_path,
+        help="Directory of the consume queues; `consumequeue` in the store directory by default.",
+    )  # fmt: skip
+    index_path: str = setting(
+        "", alias="storePathIndex", read=_path,
+        help="Directory of the key index; `index` in the store directory by default.",
+    )  # fmt: skip
+    tables_path: str = setting(
+        "", read=_path,
+        help="Directory of the tables of topics, groups and offsets; `config` in the store "
+        "directory by default.",
+    )  # fmt: skip
+    checkpoint_path: str = setting(
+        "", alias="storeCheckpoint", read=_path,
+        help="The checkpoint file; `checkpoint` in the store directory by default.",
+    )  # fmt: skip
+    abort_path: str = setting(
+        "", alias="abortFile", read=_path,
+        help="The file that exists while a broker runs; `abort` in the store directory by default.",
+    )  # fmt: skip
+    accept_loss_at: int = setting(
+        -1, min=-1, max=1 << 62,
+        help="Start although the log ends at this offset and the checkpoint vouches for more. The "
+        "refusal of a start names the offset; the setting has no effect on any other loss.",
+    )  # fmt: skip
     commit_log_file_bytes: int = setting(
         limits.COMMIT_LOG_FILE_BYTES, min=PAGE, max=1 << 40, alias="mappedFileSizeCommitLog",
         help="Size of one commit log file, in bytes. Must not change while a directory lives.",

@@ -1,6 +1,8 @@
 """The settings a directory was written with, read off its files: operators' tools start here."""
 
-from tianzhou.base.settings import load
+from dataclasses import replace
+
+from tianzhou.base.settings import check
 from tianzhou.store import layout
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.errors import StoreDamaged
@@ -8,17 +10,21 @@ from tianzhou.store.files import Files, list_visible
 
 
 def detect(files: Files, root: str) -> StoreConfig:
-    """Sizes of this directory's files; where it has none, the defaults.
+    """Sizes of this directory's files, and its paths; where it has none, the defaults.
 
     RocketMQ's own proportion of four index entries a slot is assumed.
     """
-    if not list_visible(files, f"{root}/{layout.COMMIT_LOG}"):
-        raise StoreDamaged(root, f"has no {layout.COMMIT_LOG} files; is it a store directory?")
-    found: dict[str, object] = {}
-    size = _size_of_first(files, f"{root}/{layout.COMMIT_LOG}")
+    config = layout.with_recorded_paths(files, root, StoreConfig())
+    paths = layout.paths_of(root, config)
+    if not list_visible(files, paths.commit_log):
+        raise StoreDamaged(
+            root, f"has no commit log files in {paths.commit_log}; is it a store directory?"
+        )
+    found: dict[str, int] = {}
+    size = _size_of_first(files, paths.commit_log)
     if size:
         found["commit_log_file_bytes"] = size
-    queues = f"{root}/{layout.CONSUME_QUEUE}"
+    queues = paths.consume_queue
     directories = (
         f"{queues}/{topic}/{queue}"
         for topic in list_visible(files, queues)
@@ -27,13 +33,15 @@ def detect(files: Files, root: str) -> StoreConfig:
     size = next(filter(None, (_size_of_first(files, directory) for directory in directories)), 0)
     if size:
         found["consume_queue_file_bytes"] = size
-    index_size = _size_of_first(files, f"{root}/{layout.INDEX}")
+    index_size = _size_of_first(files, paths.index)
     if index_size:
         slots, rest = divmod(index_size - 40, 4 + 4 * 20)
         if rest:
-            raise StoreDamaged(f"{root}/{layout.INDEX}", f"files of {index_size} bytes are unknown")
+            raise StoreDamaged(paths.index, f"files of {index_size} bytes are unknown")
         found |= {"index_slots": slots, "index_entries": 4 * slots}
-    return load(StoreConfig, found)[0]
+    detected = replace(config, **found)
+    check(detected)
+    return detected
 
 
 def _size_of_first(files: Files, directory: str) -> int:

@@ -18,6 +18,15 @@ class StoreDamaged(StoreError):
         self.reason = reason
 
 
+class StoreRefused(StoreError):
+    """The directory must not be opened for writing as it is. Nothing in it was changed."""
+
+    def __init__(self, message: str, *, loss_at: int = -1) -> None:
+        super().__init__(message)
+        self.loss_at = loss_at
+        """The value of `accept_loss_at` that lets the store open all the same; -1: none does."""
+
+
 class StoreLocked(StoreError):
     """Another process owns this directory."""
 

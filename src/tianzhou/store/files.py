@@ -96,6 +96,10 @@ class Files(Protocol):
         """Hold the file exclusively until it is closed; StoreLocked if somebody else does."""
         ...
 
+    def lock_dir(self, path: str) -> File:
+        """The same for a directory; no file is created in it."""
+        ...
+
 
 def list_visible(files: Files, path: str) -> list[str]:
     """Names in a directory, without those that file browsers and NFS hide there."""
@@ -113,13 +117,13 @@ def make_lasting_dirs(files: Files, path: str) -> None:
         # Whoever made it may have died, or failed, before it was synced. In somebody else's
         # directory we may not be able to, and need not.
         with contextlib.suppress(PermissionError):
-            files.sync_dir(_parent(path))
+            files.sync_dir(parent_of(path))
     for new in reversed(missing):
         files.make_dirs(new)
-        files.sync_dir(_parent(new))
+        files.sync_dir(parent_of(new))
 
 
-def _parent(path: str) -> str:
+def parent_of(path: str) -> str:
     return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
 
 
@@ -217,7 +221,7 @@ class RealFiles:
     def list(self, path: str) -> list[str]:
         try:
             return sorted(os.listdir(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def make_dirs(self, path: str) -> None:
@@ -255,6 +259,22 @@ class RealFiles:
 
     def lock(self, path: str) -> RealFile:
         return _lock(path, _OPEN | os.O_CREAT, fcntl.LOCK_EX)
+
+    def lock_dir(self, path: str) -> RealFile:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # Unlike the lock of a file, this one also excludes a second handle of this process.
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(fd)
+            raise StoreLocked(
+                f"{path} is the commit log of another broker that runs now; "
+                "give each broker a commit_log_path (storePathCommitLog) of its own"
+            ) from error
+        except OSError:
+            os.close(fd)
+            raise
+        return RealFile(path, fd)
 
 
 class LookingFiles(RealFiles):

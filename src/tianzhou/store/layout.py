@@ -1,9 +1,20 @@
-"""Names in a store directory, and the two marker files. The same as RocketMQ's."""
+"""Names in a store directory, and the two marker files. The same as RocketMQ's.
+
+The log, the queues, the index and the tables may each have a path of their own. Where one lies
+outside of the store directory, `paths.json` in the store directory says so, for tools that know
+only the directory.
+"""
 
 import os
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
-from tianzhou.store.files import File, Files
+import msgspec
+
+from tianzhou.base.errors import UsageError
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.files import File, Files, LookingFiles, make_lasting_dirs, parent_of
 
 COMMIT_LOG: Final = "commitlog"
 CONSUME_QUEUE: Final = "consumequeue"
@@ -12,12 +23,134 @@ CONFIG: Final = "config"
 CHECKPOINT: Final = "checkpoint"
 ABORT: Final = "abort"
 LOCK: Final = "lock"
+QUARANTINE: Final = "quarantine"
+PATHS: Final = "paths.json"
 
 _NAME: Final = b"tianzhou"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths:
+    """Where the parts of a store are. Directories, except `checkpoint` and `abort`."""
+
+    root: str
+    commit_log: str
+    consume_queue: str
+    index: str
+    tables: str
+    checkpoint: str
+    abort: str
+
+    @property
+    def quarantine(self) -> str:
+        """Bytes of the log that recovery set aside."""
+        return f"{self.root}/{QUARANTINE}"
+
+    @property
+    def lock(self) -> str:
+        return f"{self.root}/{LOCK}"
+
+
+class _Recorded(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """`paths.json`: settings that were not at their defaults when the store was last open."""
+
+    commit_log_path: str = ""
+    consume_queue_path: str = ""
+    index_path: str = ""
+    tables_path: str = ""
+    checkpoint_path: str = ""
+    abort_path: str = ""
+
+
+PATH_SETTINGS: Final = _Recorded.__struct_fields__
+
+
+def paths_of(root: str, config: StoreConfig) -> Paths:
+    return Paths(
+        root=root,
+        commit_log=config.commit_log_path or f"{root}/{COMMIT_LOG}",
+        consume_queue=config.consume_queue_path or f"{root}/{CONSUME_QUEUE}",
+        index=config.index_path or f"{root}/{INDEX}",
+        tables=config.tables_path or f"{root}/{CONFIG}",
+        checkpoint=config.checkpoint_path or f"{root}/{CHECKPOINT}",
+        abort=config.abort_path or f"{root}/{ABORT}",
+    )
+
+
+def with_recorded_paths(files: Files, root: str, config: StoreConfig) -> StoreConfig:
+    """These settings with the paths that a broker used when it last had the directory open."""
+    return replace(config, **msgspec.structs.asdict(recorded_paths(files, root)))
+
+
+def paths_in_use(root: str) -> Paths:
+    """Where the parts of a store were when a broker last had the directory open, for readers that
+    open no store."""
+    return paths_of(root, with_recorded_paths(LookingFiles(), root, StoreConfig()))
+
+
+def recorded_paths(files: Files, root: str) -> _Recorded:
+    path = f"{root}/{PATHS}"
+    if not files.exists(path):
+        return _Recorded()
+    file = files.open(path)
+    try:
+        return msgspec.json.decode(file.pread(0, file.size()), type=_Recorded)
+    except msgspec.DecodeError as error:
+        raise StoreDamaged(path, f"can't be read: {error}; repair or remove it") from error
+    finally:
+        file.close()
+
+
+def record_paths(files: Files, paths: Paths) -> None:
+    """Keep the paths that are not at their defaults, for tools that know only the directory."""
+    usual = paths_of(paths.root, StoreConfig())
+    places = {
+        f"{one.name}_path": getattr(paths, one.name)
+        for one in fields(Paths)
+        if getattr(paths, one.name) != getattr(usual, one.name)
+    }
+    wanted, path = _Recorded(**places), f"{paths.root}/{PATHS}"
+    if wanted == recorded_paths(files, paths.root):
+        return
+    data = msgspec.json.format(msgspec.json.encode(wanted), indent=2)
+    file = files.create(f"{path}.tmp", 0)
+    try:
+        file.pwrite(0, data)
+        file.sync()
+    finally:
+        file.close()
+    files.rename(f"{path}.tmp", path)
+    files.sync_dir(paths.root)
+
+
+def check_distinct(paths: Paths) -> None:
+    """Refuse directories that lie in each other: files of one would be taken for the other's."""
+    directories = {
+        "commit_log_path": paths.commit_log, "consume_queue_path": paths.consume_queue,
+        "index_path": paths.index, "tables_path": paths.tables,
+    }  # fmt: skip
+    for name, path in directories.items():
+        for other, inner in (*directories.items(), ("the store directory", paths.root)):
+            if name != other and f"{inner}/".startswith(f"{path}/"):
+                raise UsageError(
+                    f"{name} = {path!r} contains {other} ({inner}); give each its own directory"
+                )
+
+
+def is_outside(path: str, root: str) -> bool:
+    return not path.startswith(f"{root}/")
+
+
+def make_directories(files: Files, paths: Paths) -> None:
+    """Create what lies outside of the store directory, so that a crash keeps the names."""
+    directories = paths.commit_log, paths.consume_queue, paths.index, paths.tables
+    for path in (*directories, parent_of(paths.checkpoint), parent_of(paths.abort)):
+        if is_outside(path, paths.root) and path != paths.root:
+            make_lasting_dirs(files, path)
+
+
 def take_lock(files: Files, root: str) -> File:
-    """Own the directory for the life of the process; StoreLocked if somebody else does."""
+    """Own the directory for the life of the process; StoreLocked if another process does."""
     return files.lock(f"{root}/{LOCK}")
 
 
@@ -32,17 +165,17 @@ def sign_lock(lock: File) -> None:
     lock.sync()
 
 
-def write_abort(files: Files, root: str) -> None:
+def write_abort(files: Files, path: str) -> None:
     """Present while a store is open: found at start, it means that the last stop was none."""
     text = str(os.getpid()).encode()
-    abort = files.create(f"{root}/{ABORT}", 0)
+    abort = files.create(path, 0)
     abort.pwrite(0, text)
     abort.sync()
     abort.close()
-    files.sync_dir(root)
+    files.sync_dir(parent_of(path))
 
 
-def remove_abort(files: Files, root: str) -> None:
-    if files.exists(f"{root}/{ABORT}"):
-        files.remove(f"{root}/{ABORT}")
-        files.sync_dir(root)
+def remove_abort(files: Files, path: str) -> None:
+    if files.exists(path):
+        files.remove(path)
+        files.sync_dir(parent_of(path))

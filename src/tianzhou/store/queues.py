@@ -1,5 +1,6 @@
 """All consume queues of a store, by topic and queue."""
 
+import contextlib
 import resource
 from collections.abc import Iterator
 from typing import Final
@@ -88,6 +89,17 @@ class Queues:
                         f"{self.directory}/{topic}/{name}", "is not a queue number; move it away"
                     )
                 yield queue_key(topic, int(name))
+
+    def ends_on_disk(self) -> dict[QueueKey, int]:
+        """Where queues end by their files alone. A queue whose files contradict each other is left
+        out. Changes nothing."""
+        found: dict[QueueKey, int] = {}
+        for key in self.on_disk():
+            queue = self._make(key)
+            with contextlib.suppress(StoreDamaged):
+                queue.load(below=PhysicalOffset(1 << 62), clean=True)
+                found[key] = queue.end
+        return found
 
     def units(self) -> int:
         """Units of all queues: a number that shows when a queue, or either end of one, is lost."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset, queue_key
 from tianzhou.store.checkpoint import Checkpoint, CheckpointFile
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import MISSING_SIZE, ConsumeQueue
@@ -26,7 +26,10 @@ from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.facts import facts_of, store_time_of
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
+from tianzhou.store.incidents import Incidents
 from tianzhou.store.key_index import KeyIndex
+from tianzhou.store.layout import Paths
+from tianzhou.store.preflight import Shortfall
 from tianzhou.store.queues import Queues
 from tianzhou.store.scan import (
     NOWHERE,
@@ -66,13 +69,15 @@ class Report:
     damage: list[Damage] = field(default_factory=list[Damage])
     clamped: int = 0
     """Stored consumer and delay offsets that lay beyond the end of their queue."""
+    shortfall: Shortfall | None = None
+    """The log ended before what the checkpoint vouched for, and the start went on all the same."""
 
 
 class Parts(NamedTuple):
     """What recovery works on."""
 
     files: Files
-    root: str
+    paths: Paths
     log: CommitLog
     queues: Queues
     key_index: KeyIndex | None
@@ -114,6 +119,30 @@ def recover(
         queue.raise_minimum(log.min_offset)
     failpoint("recovery.after_rebuild")
     return report
+
+
+def keep_ends(queues: Queues, incidents: Incidents) -> None:
+    """Mark offsets of lost messages as used: a new message must not get one of them."""
+    if incidents.skipped:
+        known = _kept(incidents)
+        for queue in queues:
+            known[queue.key] = max(queue.end, known.get(queue.key, 0))
+        ends: dict[str, dict[int, int]] = {}
+        for key, end in known.items():
+            ends.setdefault(key.topic, {})[int(key.queue_id)] = end + incidents.skipped
+        incidents.keep_ends(ends, skipped=0)
+    for key, end in _kept(incidents).items():
+        queue = queues.obtain(key)
+        if queue.end < end:
+            queue.append(QueueOffset(end), b"")
+
+
+def _kept(incidents: Incidents) -> dict[QueueKey, int]:
+    return {
+        queue_key(topic, queue_id): end
+        for topic, row in incidents.queue_ends.items()
+        for queue_id, end in row.items()
+    }
 
 
 # What is derived
@@ -311,7 +340,7 @@ def _cut(parts: Parts, end: PhysicalOffset) -> bool:
 
 def _quarantine(parts: Parts, start: PhysicalOffset) -> str:
     """Copy everything from an offset on into a file of its own, before it is cut away."""
-    directory = f"{parts.root}/quarantine"
+    directory = parts.paths.quarantine
     name = path = f"{directory}/commitlog-{start:020d}"
     parts.files.make_dirs(directory)
     # The log may end here a second time, with other bytes behind it.
@@ -335,7 +364,7 @@ def _quarantine(parts: Parts, start: PhysicalOffset) -> str:
     finally:
         copy.close()
     parts.files.sync_dir(directory)
-    parts.files.sync_dir(parts.root)
+    parts.files.sync_dir(parts.paths.root)
     return path
 
 

@@ -12,6 +12,8 @@ from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.facts import store_time_of
 from tianzhou.store.failpoint import failpoint
+from tianzhou.store.files import Files, Usage, parent_of
+from tianzhou.store.layout import Paths
 from tianzhou.store.scan import sound_record_at
 
 
@@ -33,6 +35,14 @@ def pressure_of(used_ratio: float, config: StoreConfig) -> Pressure:
     if used_ratio > config.disk_force_ratio:
         return Pressure.FORCE
     return Pressure.CLEAN if used_ratio > config.disk_clean_ratio else Pressure.NONE
+
+
+def usages(files: Files, paths: Paths) -> dict[str, Usage]:
+    """Of the disks of log, queues, index and tables, by path. Directories that lie side by side
+    are taken to be on one disk."""
+    parts = (paths.tables, paths.index, paths.consume_queue, paths.commit_log)
+    apart = {parent_of(path): path for path in parts if files.exists(path)}
+    return {path: files.usage(path) for path in apart.values()}
 
 
 class Verdict(NamedTuple):

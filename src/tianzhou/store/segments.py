@@ -64,14 +64,15 @@ def create(files: Files, directory: str, start: PhysicalOffset, size: int, reser
     return Segment(file, start, reserved=min(reserve, size))
 
 
-def open_all(files: Files, directory: str, size: int, *, heal: bool = True) -> list[Segment]:
-    """Every file of the directory, in order. Only with `heal` is anything put right."""
+def starts_of(files: Files, directory: str, size: int) -> list[PhysicalOffset]:
+    """Where the files of a directory begin, in order. Raises StoreDamaged for a name that does not
+    belong there, or for a gap."""
     names = list_visible(files, directory)
     for name in names:
         if not is_file_name(name):
             raise StoreDamaged(f"{directory}/{name}", "is not a commit log file; move it away")
-    segments: list[Segment] = []
-    for rank, name in enumerate(names):
+    starts: list[PhysicalOffset] = []
+    for name in names:
         start = PhysicalOffset(int(name))
         if start % size:
             raise StoreDamaged(
@@ -79,15 +80,22 @@ def open_all(files: Files, directory: str, size: int, *, heal: bool = True) -> l
                 f"does not begin at a multiple of the file size {size}; "
                 "was the directory written with another commit_log_file_bytes?",
             )
-        if segments and start != segments[-1].start + size:
-            missing = file_name(segments[-1].start + size)
+        if starts and start != starts[-1] + size:
+            missing = file_name(starts[-1] + size)
             raise StoreDamaged(f"{directory}/{missing}", f"is missing; {name} comes after it")
-        segment = _open(
-            files, f"{directory}/{name}", start, size, heal=heal and rank == len(names) - 1
-        )
-        if segment is not None:
-            segments.append(segment)
-    return segments
+        starts.append(start)
+    return starts
+
+
+def open_all(files: Files, directory: str, size: int, *, heal: bool = True) -> list[Segment]:
+    """Every file of the directory, in order. Only with `heal` is anything put right."""
+    starts = starts_of(files, directory, size)
+    opened = (
+        _open(files, f"{directory}/{file_name(start)}", start, size,
+              heal=heal and start == starts[-1])
+        for start in starts
+    )  # fmt: skip
+    return [segment for segment in opened if segment is not None]
 
 
 def _open(
@@ -105,8 +113,12 @@ def _open(
         file.sync()
     elif found != size:
         file.close()
-        raise StoreDamaged(
-            path, f"has {found} bytes and should have {size}; restore it, or set "
-            "commit_log_file_bytes to the size the directory was written with",
-        )  # fmt: skip
+        raise wrong_size(path, found, size)
     return Segment(file, start, reserved=0)
+
+
+def wrong_size(path: str, found: int, size: int) -> StoreDamaged:
+    return StoreDamaged(
+        path, f"has {found} bytes and should have {size}; restore it, or set "
+        "commit_log_file_bytes to the size the directory was written with",
+    )  # fmt: skip

@@ -13,11 +13,10 @@ from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import PhysicalOffset, QueueKey
 from tianzhou.base.probe import Histogram
 from tianzhou.record.chunk import RecordChunk
-from tianzhou.store import layout, recovery
+from tianzhou.store import layout, opening, recovery
 from tianzhou.store.checkpoint import CheckpointFile
-from tianzhou.store.commit_log import CommitLog, Piece
+from tianzhou.store.commit_log import Appended
 from tianzhou.store.config import FlushMode, StoreConfig
-from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import (
     DiskFull,
     FlushTimeout,
@@ -27,37 +26,20 @@ from tianzhou.store.errors import (
 )
 from tianzhou.store.facts import Run
 from tianzhou.store.failpoint import failpoint
-from tianzhou.store.files import File, Files, Usage, make_lasting_dirs
+from tianzhou.store.files import File, Files, Usage, list_visible
 from tianzhou.store.flush import Derivations, Flusher, FlushThread
 from tianzhou.store.following import FollowingStore
-from tianzhou.store.key_index import KeyIndex
+from tianzhou.store.incidents import Incidents
+from tianzhou.store.preflight import Shortfall
 from tianzhou.store.queue_work import QueueWork
-from tianzhou.store.queues import Queues
-from tianzhou.store.retention import Pressure, Retention, pressure_of
+from tianzhou.store.retention import Pressure, Retention, pressure_of, usages
 from tianzhou.store.scan import NOWHERE
+from tianzhou.store.start_report import StartReport
 from tianzhou.store.tables import Tables
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
 """As much log behind the checkpoint makes a new one due: it is what a restart has to scan."""
-
-
-class Appended(NamedTuple):
-    """Where the records of a chunk went."""
-
-    end: PhysicalOffset
-    """They are as durable as the log is up to here."""
-    queue_offsets: Sequence[int]
-    pieces: list[Piece]
-    starts: list[int]
-
-    def physical_offsets(self) -> list[int]:
-        """Where each record stands in the log."""
-        return [
-            piece.offset - self.starts[piece.first] + start
-            for piece in self.pieces
-            for start in self.starts[piece.first : piece.end]
-        ]
 
 
 class Watermarks(NamedTuple):
@@ -86,22 +68,30 @@ class MessageStore(FollowingStore):
         progress: recovery.Progress = _no_progress,
         rebuild: bool = False,
         visible: PhysicalOffset = NOWHERE,
+        is_repaired: bool = False,
     ) -> None:
         """`visible`: recovery makes nothing visible behind this offset that was not before. For
-        owners that learn only later, from peers, what of the log is to stay."""
+        owners that learn only later, from peers, what of the log is to stay. `is_repaired`: peers
+        have whatever this log lacks, so a log that ends too early is opened all the same.
+
+        Raises StoreRefused, before anything is changed, if the log is missing or ends before what
+        the checkpoint vouches for; `StoreConfig.accept_loss_at` overrides the latter."""
         super().__init__()
         self.files = files
         self.root = root
+        self.paths = layout.paths_of(root, config)
         self.config = config
         self._clock = clock
-        self._lock: File | None = None
+        self._locks: list[File] = []
         try:
-            make_lasting_dirs(files, root)
-            self._lock = layout.take_lock(files, root)
-            self._open(self._lock, progress, rebuild=rebuild, visible=visible)
+            shortfall = opening.take(
+                files, self.paths, config,
+                locks=self._locks, now_ms=clock.now_ms(), lenient=is_repaired,
+            )  # fmt: skip
+            self._open(progress, shortfall, rebuild=rebuild, visible=visible, repaired=is_repaired)
         except BaseException as error:
-            if self._lock is not None:
-                self._lock.close()
+            for lock in self._locks:
+                lock.close()
             if isinstance(error, OSError):
                 kind = DiskFull if error.errno in _FULL else StoreFenced
                 raise kind(f"opening {root} failed: {error}; check the disk and restart") from error
@@ -114,64 +104,61 @@ class MessageStore(FollowingStore):
 
     def _open(
         self,
-        lock: File,
         progress: recovery.Progress,
+        shortfall: Shortfall | None,
         *,
         rebuild: bool,
         visible: PhysicalOffset,
+        repaired: bool,
     ) -> None:
-        files, root = self.files, self.root
+        files, paths = self.files, self.paths
         self.visible_bound: Callable[[], PhysicalOffset] | None = None
         """Nothing behind this becomes visible, whatever is flushed. Replication sets it."""
         self.on_expired: Callable[[], None] = lambda: None
         """Told when files of the log are gone, before anything else happens."""
-        self.was_clean = not files.exists(f"{root}/{layout.ABORT}")
-        self._checkpoint = CheckpointFile(files, f"{root}/{layout.CHECKPOINT}")
-        if layout.was_used_by_another(lock):
+        self.incidents = Incidents(files, paths.tables)
+        report = StartReport(self.incidents, self._clock.now_ms(), is_repaired=repaired)
+        if shortfall is not None:
+            report.log_ended_early(shortfall)
+        layout.record_paths(files, paths)
+        self.was_clean = not files.exists(paths.abort)
+        self._checkpoint = CheckpointFile(files, paths.checkpoint)
+        if layout.was_used_by_another(self._locks[0]):
             self._checkpoint.admit_another()
-            layout.sign_lock(lock)
+            layout.sign_lock(self._locks[0])
         found = self._checkpoint.current
-        self._make_parts()
+        parts = opening.make_parts(
+            files, paths, self.config, self._clock, checkpoint=self._checkpoint
+        )
+        self._parts = parts
+        self.log, self.queues, self.index = parts.log, parts.queues, parts.key_index
+        self.dispatcher = parts.dispatcher
+        self._work = QueueWork(self.queues, self.index, self.dispatcher, self._clock)
         self.recovered = recovery.recover(
             self._parts, progress=progress, rebuild=rebuild, visible=visible
         )
+        self.recovered.shortfall = shortfall
+        recovery.keep_ends(self.queues, self.incidents)
         if found.exact:
             recovery.rewrite_unsynced(self.log, PhysicalOffset(found.flushed))
         self._flusher = Flusher(files, self.log, self._checkpoint)
         flushed = found.flushed if found.exact else self.log.min_offset
         self._flusher.restart(flushed, checked=self.config.record_crc)
         self._retention = Retention(self.log, self.config)
-        self.tables = Tables(files, f"{root}/{layout.CONFIG}")
+        self.tables = Tables(files, paths.tables)
         self.tables.load_all()
-        self.recovered.clamped = self.tables.clamp(self.max_offset)
+        beyond = self.tables.beyond(self.max_offset)
+        self.recovered.clamped = len(beyond)
+        set_aside = list_visible(files, paths.quarantine)
+        report.recovered(self.recovered, found, set_aside=set_aside, beyond=beyond)
+        self.tables.set_back(beyond)
         self._next_offsets = None
         if self.dispatcher.position == self.log.end:
             self.begin_writing()
         failpoint("recovery.before_abort")
-        layout.write_abort(files, root)
+        layout.write_abort(files, paths.abort)
         self._flusher.save(self._derivations(), clean=False)
         self._raise_if_broken()
-
-    def _make_parts(self) -> None:
-        files, root, config = self.files, self.root, self.config
-        self.log = CommitLog(
-            files, f"{root}/{layout.COMMIT_LOG}",
-            file_bytes=config.commit_log_file_bytes, reserve_bytes=config.reserve_bytes,
-        )  # fmt: skip
-        self.queues = Queues(
-            files, f"{root}/{layout.CONSUME_QUEUE}", config.consume_queue_file_units
-        )
-        self.index = None
-        if config.index_enabled:
-            self.index = KeyIndex(
-                files, f"{root}/{layout.INDEX}", self._clock,
-                slots=config.index_slots, entries=config.index_entries,
-            )  # fmt: skip
-        self.dispatcher = Dispatcher(self.log, self.queues, self.index, config.delay_levels_ms)
-        self._work = QueueWork(self.queues, self.index, self.dispatcher, self._clock)
-        self._parts = recovery.Parts(
-            files, root, self.log, self.queues, self.index, self.dispatcher, self._checkpoint
-        )
 
     # Watermarks
 
@@ -194,7 +181,11 @@ class MessageStore(FollowingStore):
     @property
     def usage(self) -> Usage:
         """Of the disk that the log is on."""
-        return self.files.usage(self.log.directory)
+        return self.files.usage(self.paths.commit_log)
+
+    def usages(self) -> dict[str, Usage]:
+        """Of every disk that the store is on, by path."""
+        return usages(self.files, self.paths)
 
     def _visible_limit(self) -> PhysicalOffset:
         """A message may be seen once it is as safe as the configuration promises: otherwise a
@@ -370,7 +361,7 @@ class MessageStore(FollowingStore):
         """Remove expired log files if it is time, and what was derived from them. They go behind a
         checkpoint: with `wait` behind this one, otherwise what it does not cover goes next time."""
         self._raise_if_broken()
-        usage = self.files.usage(self.log.directory)
+        fullest, usage = max(self.usages().items(), key=lambda found: found[1].used_ratio)
         pressure = pressure_of(usage.used_ratio, self.config)
         now_ms = self._clock.now_ms()
         due = self._retention.due(pressure, now_ms=now_ms, by_hand=by_hand)
@@ -387,7 +378,7 @@ class MessageStore(FollowingStore):
         self._refusal = ""
         if pressure is Pressure.REFUSE:
             self._refuse(
-                f"the disk of {self.root} is {usage.used_ratio:.0%} full, more than "
+                f"the disk of {fullest} is {usage.used_ratio:.0%} full, more than "
                 f"{self.config.disk_refuse_ratio:.0%}; writes are refused until space is free"
             )
         return removed
@@ -430,6 +421,7 @@ class MessageStore(FollowingStore):
         self.dispatch_all()
         with self._guard(f"removing topic {topic}", final=True):
             removed = self.queues.remove_topic(topic, before=before)
+            self.incidents.forget_topic(topic)
         if self._next_offsets is not None:
             kept = {queue.key for queue in self.queues.of_topic(topic)}
             self._next_offsets = {
@@ -462,7 +454,7 @@ class MessageStore(FollowingStore):
         self._flusher.save(self._derivations(), clean=not self._refusal)
         failpoint("close.before_abort")
         if self._flusher.error is None and not self._refusal:
-            layout.remove_abort(self.files, self.root)
+            layout.remove_abort(self.files, self.paths.abort)
 
     def abandon(self) -> None:
         """Let go of the directory as a crash would: nothing is flushed, nothing marked clean."""
@@ -471,7 +463,7 @@ class MessageStore(FollowingStore):
 
     def _release(self) -> None:
         self._closed = True
-        for part in (self.log, self.queues, self.index, self._checkpoint, self._lock):
+        for part in (self.log, self.queues, self.index, self._checkpoint, *self._locks):
             if part is not None:
                 part.close()
 

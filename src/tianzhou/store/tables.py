@@ -8,7 +8,7 @@ or deliver everything again.
 
 import errno
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -110,36 +110,45 @@ class Tables:
         for table in (self.topics, self.groups, self.consumer_offsets, self.delay_offsets):
             table.load()
 
-    def clamp(self, end_of: EndOf) -> int:
-        """Take back offsets that lie beyond the end of their queue; how many there were.
+    def beyond(self, end_of: EndOf) -> list["SetBack"]:
+        """Stored offsets that lie beyond the end of their queue."""
+        consumers = (
+            SetBack(name, queue_id, offset, end_of(queue_key(name.partition("@")[0], queue_id)))
+            for name, row in self.consumer_offsets.load().offset_table.items()
+            for queue_id, offset in row.items()
+        )
+        delays = (
+            SetBack(SCHEDULE_TOPIC, level - 1, offset, end_of(queue_key(SCHEDULE_TOPIC, level - 1)))
+            for level, offset in self.delay_offsets.load().offset_table.items()
+        )
+        return [one for one in (*consumers, *delays) if one.stored > one.end]
+
+    def set_back(self, found: list["SetBack"]) -> None:
+        """Replace offsets that lie beyond the end of their queue by that end.
 
         A crash may take the end of a log. An offset beyond it would skip the messages that get
         these ranks next; brought back to the end, they are delivered.
         """
-        return self._clamp_consumers(end_of) + self._clamp_delays(end_of)
+        offsets = self.consumer_offsets.load()
+        delays = self.delay_offsets.load()
+        rows = {name: dict(row) for name, row in offsets.offset_table.items()}
+        levels = dict(delays.offset_table)
+        for name, queue_id, _, end in found:
+            if name == SCHEDULE_TOPIC:
+                levels[queue_id + 1] = end
+            else:
+                rows[name][queue_id] = end
+        if rows != offsets.offset_table:
+            self.consumer_offsets.save(msgspec.structs.replace(offsets, offset_table=rows))
+        if levels != delays.offset_table:
+            self.delay_offsets.save(msgspec.structs.replace(delays, offset_table=levels))
 
-    def _clamp_consumers(self, end_of: EndOf) -> int:
-        found = self.consumer_offsets.load()
-        clamped = 0
-        offsets: dict[str, dict[int, int]] = {}
-        for name, row in found.offset_table.items():
-            topic = name.partition("@")[0]
-            offsets[name] = {
-                queue_id: min(offset, end_of(queue_key(topic, queue_id)))
-                for queue_id, offset in row.items()
-            }
-            clamped += sum(row[queue_id] != offset for queue_id, offset in offsets[name].items())
-        if clamped:
-            self.consumer_offsets.save(msgspec.structs.replace(found, offset_table=offsets))
-        return clamped
 
-    def _clamp_delays(self, end_of: EndOf) -> int:
-        found = self.delay_offsets.load()
-        offsets = {
-            level: min(offset, end_of(queue_key(SCHEDULE_TOPIC, level - 1)))
-            for level, offset in found.offset_table.items()
-        }
-        clamped = sum(offsets[level] != offset for level, offset in found.offset_table.items())
-        if clamped:
-            self.delay_offsets.save(msgspec.structs.replace(found, offset_table=offsets))
-        return clamped
+class SetBack(NamedTuple):
+    """A stored offset beyond the end of its queue."""
+
+    name: str
+    """`TOPIC@GROUP`, or the topic of delayed messages, whose progress has no group."""
+    queue_id: int
+    stored: int
+    end: int

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tianzhou.base.kinds import PhysicalOffset, QueueKey
 from tianzhou.store import layout, segments
-from tianzhou.store.checkpoint import SECTOR, Checkpoint, decode
+from tianzhou.store.checkpoint import Checkpoint
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import UNIT, UNIT_BYTES
 from tianzhou.store.derive import derive
@@ -14,6 +14,7 @@ from tianzhou.store.facts import Derived
 from tianzhou.store.files import Files, list_visible
 from tianzhou.store.index_file import IndexFile
 from tianzhou.store.key_index import KeyIndexView
+from tianzhou.store.preflight import read_checkpoint
 from tianzhou.store.queues import Queues
 from tianzhou.store.recovery import Damage
 from tianzhou.store.scan import LogScan, Slice, next_sound_record
@@ -68,17 +69,18 @@ class Directory:
         self.files = files
         self.root = root
         self.config = config
-        self.checkpoint = _checkpoint(files, root)
+        self.paths = layout.paths_of(root, config)
+        self.checkpoint = read_checkpoint(files, self.paths.checkpoint)
         self.segments: list[Segment] = segments.open_all(
-            files, f"{root}/{layout.COMMIT_LOG}", config.commit_log_file_bytes, heal=False
+            files, self.paths.commit_log, config.commit_log_file_bytes, heal=False
         )
         self.queues = Queues(
-            files, f"{root}/{layout.CONSUME_QUEUE}", config.consume_queue_file_units, create=False
+            files, self.paths.consume_queue, config.consume_queue_file_units, create=False
         )
 
     def inspect(self) -> Findings:
         """Sizes and ranges, from names and ends alone."""
-        found = Findings(clean=not self.files.exists(f"{self.root}/{layout.ABORT}"))
+        found = Findings(clean=not self.files.exists(self.paths.abort))
         found.log_files = len(self.segments)
         found.log_start = self.segments[0].start if self.segments else 0
         found.flushed, found.derived = self.checkpoint.flushed, self.checkpoint.derived
@@ -129,7 +131,7 @@ class Directory:
 
     def index_files(self, found: Findings) -> list[IndexFile]:
         opened: list[IndexFile] = []
-        directory = f"{self.root}/{layout.INDEX}"
+        directory = self.paths.index
         for name in list_visible(self.files, directory):
             try:
                 file = self.files.open(f"{directory}/{name}")
@@ -218,7 +220,7 @@ class _DerivedCheck:
 
 
 def _topics(directory: Directory, found: Findings) -> Iterable[str]:
-    tables = Tables(directory.files, f"{directory.root}/{layout.CONFIG}")
+    tables = Tables(directory.files, directory.paths.tables)
     try:
         return tables.topics.load().topic_config_table
     except StoreDamaged as error:
@@ -229,14 +231,3 @@ def _topics(directory: Directory, found: Findings) -> Iterable[str]:
 def _derived_below(checkpoint: Checkpoint) -> int:
     """Up to where the index must be complete; without a checkpoint of ours it promises nothing."""
     return checkpoint.derived if checkpoint.exact else 0
-
-
-def _checkpoint(files: Files, root: str) -> Checkpoint:
-    path = f"{root}/{layout.CHECKPOINT}"
-    if not files.exists(path):
-        return Checkpoint()
-    file = files.open(path)
-    try:
-        return decode(file.pread(0, SECTOR))
-    finally:
-        file.close()

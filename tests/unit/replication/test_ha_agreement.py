@@ -106,7 +106,8 @@ def test_the_end_of_a_log_is_recognised() -> None:
 def test_what_is_remembered_survives() -> None:
     disk = SimDisk()
     store = open_store(disk)
-    assert state_table(store).load().role == ""
+    table = state_table(store.files, store.paths.tables)
+    assert table.load().role == ""
     state = GroupState(role="SLAVE", broker_id=3, marks=FIRST)
-    state_table(store).save(state)
-    assert state_table(store).load() == state
+    table.save(state)
+    assert table.load() == state

@@ -98,5 +98,5 @@ def test_a_torn_end_is_the_end(written: Path, tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(NoStore, match="has no directory commitlog"):
+    with pytest.raises(NoStore, match="has no commit log"):
         pieces_of(str(tmp_path), 1)

@@ -50,7 +50,7 @@ def test_what_the_directory_does_not_have_is_as_by_default() -> None:
 
 @pytest.mark.parametrize("root", ["store", "elsewhere"])
 def test_a_directory_without_a_log_is_none(root: str) -> None:
-    with pytest.raises(StoreDamaged, match=f"^{root}: has no commitlog files"):
+    with pytest.raises(StoreDamaged, match=f"^{root}: has no commit log files"):
         detect(written_with(CONFIG), root)
 
 

@@ -35,8 +35,9 @@ class World:
         self.starts: list[int] = []
         self.store = self._open()
 
-    def _open(self, *, rebuild: bool = False) -> MessageStore:
-        return MessageStore(self.disk, "store", CONFIG, self.clock, rebuild=rebuild)
+    def _open(self, *, rebuild: bool = False, accept_loss_at: int = -1) -> MessageStore:
+        config = replace(CONFIG, accept_loss_at=accept_loss_at)
+        return MessageStore(self.disk, "store", config, self.clock, rebuild=rebuild)
 
     def put(self, count: int = 1, *, key: QueueKey = KEY) -> None:
         """Each second one."""
@@ -47,10 +48,10 @@ class World:
             self.starts += placed.physical_offsets()
         self.store.dispatch_all()
 
-    def restart(self, *, rebuild: bool = False) -> Report:
+    def restart(self, *, rebuild: bool = False, accept_loss_at: int = -1) -> Report:
         """The process is killed and started again."""
         self.disk.kill()
-        self.store = self._open(rebuild=rebuild)
+        self.store = self._open(rebuild=rebuild, accept_loss_at=accept_loss_at)
         return self.store.recovered
 
     def write(self, offset: int, data: bytes) -> None:
@@ -198,7 +199,7 @@ def test_a_flushed_end_that_is_gone_is_damage_and_never_written_over(
     world.store.flush()
     last, end = world.starts[-1], world.store.log.end
     world.write(last, data)
-    report = world.restart()
+    report = world.restart(accept_loss_at=last)
     assert [(damage.start, damage.end) for damage in report.damage] == [(last, end)]
     assert world.log_bytes(last, 400) == data
     assert world.messages() == [0, 1, 2]

@@ -8,13 +8,15 @@ from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.record import flags
 from tianzhou.record.errors import RecordTooLarge
 from tianzhou.store import store as store_module
-from tianzhou.store.config import FlushMode
+from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.detect import detect
-from tianzhou.store.errors import StoreClosed, StoreFenced
-from tianzhou.store.files import RealFile
+from tianzhou.store.errors import DiskFull, StoreClosed, StoreFenced, StoreLocked
+from tianzhou.store.files import RealFile, RealFiles, Usage
 from tianzhou.store.recovery import Report
+from tianzhou.store.store import MessageStore
 from tianzhou.store.verify import Directory
 from tianzhou.testing.sim.clock import ManualClock
+from tianzhou.testing.sim.disk import SimDisk
 
 
 def test_synchronous_messages_are_seen_when_they_are_flushed(tmp_path: Path) -> None:
@@ -284,3 +286,54 @@ def test_offsets_of_old_logs_have_more_than_32_bits(tmp_path: Path, start: int) 
         assert bodies_of(found) == bodies[::-1]
     assert again.offset_by_time(KEY, 0) == 0
     again.close()
+
+
+# Paths of their own
+
+
+def test_a_store_whose_parts_lie_apart_keeps_everything_over_a_restart(tmp_path: Path) -> None:
+    config = StoreConfig(
+        commit_log_path=f"{tmp_path}/log", consume_queue_path=f"{tmp_path}/queues",
+        index_path=f"{tmp_path}/keys", tables_path=f"{tmp_path}/tables",
+        checkpoint_path=f"{tmp_path}/marks/checkpoint", abort_path=f"{tmp_path}/marks/abort",
+    )  # fmt: skip
+    root = tmp_path / "root"
+    recovered: list[Report] = []
+    for count in range(1, 4):
+        store = MessageStore(RealFiles(), str(root), config, ManualClock())
+        recovered.append(store.recovered)
+        assert (tmp_path / "marks/abort").exists()
+        store.append(chunk(b"%d" % count, keys="k"))
+        store.dispatch_all()
+        assert read(store, 0) == [b"%d" % number for number in range(1, count + 1)]
+        with store.find("orders", "k") as found:
+            assert len(found.spans) == count
+        store.close()
+    assert sorted(path.name for path in root.iterdir()) == ["lock", "paths.json"]
+    assert recovered == [Report()] * 3
+    assert detect(RealFiles(), str(root)).commit_log_path == f"{tmp_path}/log"
+
+
+def test_two_stores_never_share_a_log(tmp_path: Path) -> None:
+    config = StoreConfig(commit_log_path=f"{tmp_path}/log")
+    store = MessageStore(RealFiles(), f"{tmp_path}/a", config, ManualClock())
+    with pytest.raises(StoreLocked, match="commit_log_path"):
+        MessageStore(RealFiles(), f"{tmp_path}/b", config, ManualClock())
+    store.close()
+    MessageStore(RealFiles(), f"{tmp_path}/b", config, ManualClock()).close()
+
+
+class TwoDisks(SimDisk):
+    """The queues have a disk of their own, and it is nearly full."""
+
+    def usage(self, path: str) -> Usage:
+        return Usage(100, 3 if path.startswith("queues") else 90)
+
+
+def test_a_full_disk_of_the_queues_refuses_writes_and_is_named() -> None:
+    config = StoreConfig(consume_queue_path="queues/here", clean_interval_ms=10)
+    store = MessageStore(TwoDisks(), "store", config, ManualClock())
+    store.clean()
+    assert "the disk of queues/here is 97% full" in store.refusal
+    with pytest.raises(DiskFull):
+        store.append(chunk(b"one"))

@@ -2,8 +2,10 @@ import os
 
 import pytest
 
+from tianzhou.base.errors import UsageError
 from tianzhou.store import layout
-from tianzhou.store.errors import StoreLocked
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.errors import StoreDamaged, StoreLocked
 from tianzhou.testing.sim.disk import SimDisk
 from tianzhou.testing.sim.disk_faults import lost
 
@@ -42,14 +44,76 @@ def test_the_name_is_on_the_medium(disk: SimDisk) -> None:
 
 
 def test_the_abort_marker_comes_and_goes_for_good(disk: SimDisk) -> None:
-    layout.write_abort(disk, "store")
+    layout.write_abort(disk, "store/abort")
     assert lost(disk)["store/abort"] == str(os.getpid()).encode()
-    layout.write_abort(disk, "store")  # after a crash it is there already
-    layout.remove_abort(disk, "store")
+    layout.write_abort(disk, "store/abort")  # after a crash it is there already
+    layout.remove_abort(disk, "store/abort")
     assert "store/abort" not in lost(disk)
 
 
 def test_a_marker_that_is_not_there_is_not_removed(disk: SimDisk) -> None:
     before = len(disk.calls)
-    layout.remove_abort(disk, "store")
+    layout.remove_abort(disk, "store/abort")
     assert len(disk.calls) == before
+
+
+# Paths
+
+ELSEWHERE = StoreConfig(
+    commit_log_path="log", consume_queue_path="queues", index_path="keys", tables_path="tables",
+    checkpoint_path="marks/checkpoint", abort_path="marks/abort",
+)  # fmt: skip
+
+
+def test_paths_are_in_the_directory_unless_settings_say_otherwise() -> None:
+    usual = layout.paths_of("store", StoreConfig())
+    assert (usual.commit_log, usual.tables) == ("store/commitlog", "store/config")
+    moved = layout.paths_of("store", ELSEWHERE)
+    assert (moved.root, moved.commit_log, moved.checkpoint) == ("store", "log", "marks/checkpoint")
+
+
+def test_recorded_paths_survive_a_loss_of_power_and_are_found_again(disk: SimDisk) -> None:
+    layout.record_paths(disk, layout.paths_of("store", ELSEWHERE))
+    kept = SimDisk(lost(disk))
+    assert layout.with_recorded_paths(kept, "store", StoreConfig()) == ELSEWHERE
+
+
+def test_usual_paths_are_not_recorded(disk: SimDisk) -> None:
+    given = StoreConfig(commit_log_path="store/commitlog")
+    layout.record_paths(disk, layout.paths_of("store", given))
+    assert disk.list("store") == []
+
+
+def test_paths_that_return_into_the_directory_are_recorded_too(disk: SimDisk) -> None:
+    layout.record_paths(disk, layout.paths_of("store", ELSEWHERE))
+    layout.record_paths(disk, layout.paths_of("store", StoreConfig()))
+    assert layout.with_recorded_paths(disk, "store", StoreConfig()) == StoreConfig()
+
+
+def test_recorded_paths_that_cannot_be_read_are_named(disk: SimDisk) -> None:
+    disk.create("store/paths.json", 0).pwrite(0, b"{")
+    with pytest.raises(StoreDamaged, match=r"store/paths\.json"):
+        layout.with_recorded_paths(disk, "store", StoreConfig())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        StoreConfig(commit_log_path="store"),
+        StoreConfig(commit_log_path="store/index"),
+        StoreConfig(index_path="store/config/index", tables_path="store/config"),
+    ],
+)
+def test_directories_that_contain_each_other_are_refused(config: StoreConfig) -> None:
+    with pytest.raises(UsageError, match="give each its own directory"):
+        layout.check_distinct(layout.paths_of("store", config))
+
+
+def test_a_log_of_its_own_path_has_one_owner_at_a_time(disk: SimDisk) -> None:
+    disk.make_dirs("log")
+    lock = disk.lock_dir("log")
+    with pytest.raises(StoreLocked):
+        disk.lock_dir("log")
+    lock.close()
+    disk.lock_dir("log").close()
+    assert disk.list("log") == [], "nothing that a Java broker would stumble over"

@@ -5,7 +5,7 @@ import pytest
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.store.errors import DiskFull, StoreDamaged, StoreFenced
 from tianzhou.store.facts import SCHEDULE_TOPIC
-from tianzhou.store.tables import Table, Tables
+from tianzhou.store.tables import SetBack, Table, Tables
 from tianzhou.testing.sim.disk import SimDisk
 from tianzhou.testing.sim.disk_faults import lost
 from tianzhou.wire import tables as wire
@@ -141,7 +141,8 @@ def test_consumers_beyond_the_end_of_a_queue_are_taken_back_to_it() -> None:
     disk = SimDisk()
     made = Tables(disk, "c")
     made.consumer_offsets.save(consumers({"a@g": {0: 11, 1: 5, 2: 1}, "a@h": {0: 9}}))
-    assert made.clamp(ends) == 2
+    assert made.beyond(ends) == [SetBack("a@g", 0, 11, 10), SetBack("a@g", 2, 1, 0)]
+    made.set_back(made.beyond(ends))
     expected = consumers({"a@g": {0: 10, 1: 5, 2: 0}, "a@h": {0: 9}})
     assert made.consumer_offsets.load() == expected
     assert Tables(SimDisk(lost(disk)), "c").consumer_offsets.load() == expected
@@ -150,7 +151,8 @@ def test_consumers_beyond_the_end_of_a_queue_are_taken_back_to_it() -> None:
 def test_delays_beyond_the_end_of_their_level_are_taken_back_to_it() -> None:
     made = Tables(SimDisk(), "c")
     made.delay_offsets.save(wire.DelayOffsetTable(offset_table={2: 8, 3: 0}))
-    assert made.clamp(ends) == 1, "level 2 is queue 1"
+    assert len(made.beyond(ends)) == 1, "level 2 is queue 1"
+    made.set_back(made.beyond(ends))
     assert made.delay_offsets.load().offset_table == {2: 7, 3: 0}
 
 
@@ -160,7 +162,8 @@ def test_offsets_that_fit_are_not_written_again() -> None:
     made.consumer_offsets.save(consumers({"a@g": {0: 10}}))
     made.delay_offsets.save(wire.DelayOffsetTable(offset_table={2: 7}))
     before = len(disk.calls)
-    assert made.clamp(ends) == 0
+    assert made.beyond(ends) == []
+    made.set_back([])
     assert len(disk.calls) == before
 
 
@@ -173,5 +176,5 @@ def test_a_topic_is_what_stands_before_the_group() -> None:
         asked.append(key)
         return QueueOffset(99)
 
-    assert made.clamp(end_of) == 0
+    assert made.beyond(end_of) == []
     assert asked == [queue_key("%RETRY%g", 0)]

@@ -1,4 +1,4 @@
-"""`tianzhou store`: look at, check and mend a store directory while no broker runs on it.
+"""`tianzhou store`: inspect, verify and repair a store directory while no broker runs on it.
 
 This is the one command that opens files itself instead of asking a broker. The store is imported by
 those who open one, not by those who ask for help.
@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from tianzhou.admin.commands.bars import progress_bar
 from tianzhou.admin.commands.session import Teller, telling
 from tianzhou.base.clock import Clock
+from tianzhou.base.errors import UsageError
 
 if TYPE_CHECKING:
     from tianzhou.store.verify import Directory, Findings
@@ -69,8 +71,12 @@ def verify(teller: Teller, directory: Path) -> None:
 
 @store.command()
 @directory
+@click.option(
+    "--accept-loss-at", type=int, metavar="OFFSET", default=-1,
+    help="Go on although the log ends at OFFSET, which the refusal names.",
+)  # fmt: skip
 @telling
-def rebuild(teller: Teller, directory: Path) -> None:
+def rebuild(teller: Teller, directory: Path, accept_loss_at: int) -> None:
     """Derive all queues and the index from the log again."""
     from tianzhou.admin.commands import store_view
     from tianzhou.store.detect import detect
@@ -79,7 +85,7 @@ def rebuild(teller: Teller, directory: Path) -> None:
 
     clock: Clock = click.get_current_context().find_root().obj
     files, root = RealFiles(), str(directory)
-    config = detect(files, root)
+    config = dataclasses.replace(detect(files, root), accept_loss_at=accept_loss_at)
     with progress_bar(None, "rebuilding", in_bytes=True) as tell:
         opened = MessageStore(files, root, config, clock, progress=tell, rebuild=True)
         opened.close()
@@ -87,6 +93,35 @@ def rebuild(teller: Teller, directory: Path) -> None:
     teller.show(
         lambda: dataclasses.asdict(report),
         lambda _: store_view.rebuilt(report, queues=len(opened.queues)),
+    )
+
+
+@store.command()
+@directory
+@telling
+def acknowledge(teller: Teller, directory: Path) -> None:
+    """Close the incidents that a start reported, and print them.
+
+    For a running broker: tianzhou broker acknowledge NAME.
+    """
+    from tianzhou.admin.commands import store_view
+    from tianzhou.store import layout
+    from tianzhou.store.files import RealFiles
+    from tianzhou.store.incidents import Incidents
+
+    clock: Clock = click.get_current_context().find_root().obj
+    files, root = RealFiles(), str(directory)
+    tables = layout.paths_in_use(root).tables
+    if not files.exists(tables):
+        raise UsageError(f"{tables} does not exist; {root} is not a store directory")
+    lock = layout.take_lock(files, root)
+    try:
+        closed = Incidents(files, tables).acknowledge(clock.now_ms())
+    finally:
+        lock.close()
+    teller.show(
+        lambda: {"acknowledged": [msgspec.structs.asdict(one) for one in closed]},
+        lambda _: store_view.acknowledged([one.text for one in closed]),
     )
 
 

@@ -80,3 +80,9 @@ def _problems(found: "Findings") -> "list[RenderableType]":
         said = "mend queues and index with: tianzhou store rebuild DIR"
         parts.append(output.sentence(said))
     return parts
+
+
+def acknowledged(texts: list[str]) -> "RenderableType":
+    if not texts:
+        return output.sentence("there is nothing to acknowledge")
+    return output.stack(*(output.sentence(f"acknowledged: {text}") for text in texts))

@@ -29,8 +29,8 @@ from tianzhou.record import names as keys
 from tianzhou.record import properties
 from tianzhou.record.chunk import CRC_PLACEHOLDER, Entry
 from tianzhou.replication.durability import Outcome
+from tianzhou.store.commit_log import Appended
 from tianzhou.store.errors import DiskFull
-from tianzhou.store.store import Appended
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
 from tianzhou.wire.codec import decode_header

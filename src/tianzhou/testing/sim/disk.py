@@ -150,6 +150,7 @@ class SimDisk:
         self.mapped: list[Inode] = []
         self.root = Directory()
         self._directories: dict[str, Directory] = {"": self.root}
+        self._directory_locks: dict[str, Inode] = {}
         self._fault: _Fault | None = None
         self._failures = 0
         for path, content in sorted(image.items()) if image else ():
@@ -178,6 +179,7 @@ class SimDisk:
             inode.collect(len(self.calls))
             inode.shadow = None
             inode.locked = False
+        self._directory_locks.clear()
         self.mapped.clear()
 
     def crash_point(self) -> CrashPoint:
@@ -300,6 +302,16 @@ class SimDisk:
             raise StoreLocked(f"{path} is locked by another process")
         inode.locked = True
         return SimFile(self, path, inode, locks=True)
+
+    def lock_dir(self, path: str) -> SimFile:
+        directory = self._directories.get(_normal(path))
+        if directory is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        lock = self._directory_locks.setdefault(_normal(path), Inode())
+        if lock.locked:
+            raise StoreLocked(f"{path} is locked by another process")
+        lock.locked = True
+        return SimFile(self, path, lock, locks=True)
 
     # Nodes
 

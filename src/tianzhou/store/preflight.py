@@ -1,0 +1,303 @@
+"""Examine a directory before it is opened for writing: is its log there, and is it complete?
+
+Recovery makes everything agree with the log. If the log itself is missing, because its disk is not
+mounted or lies on another path, that would erase queues, index and offsets. So this runs first,
+reads only, and raises StoreRefused; nothing in the directory has changed by then.
+"""
+
+import mmap
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final, NamedTuple, cast
+
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.record.layout import RECORD_BYTES_MIN
+from tianzhou.store import segments
+from tianzhou.store.checkpoint import SECTOR, Checkpoint, decode
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.errors import StoreRefused
+from tianzhou.store.facts import store_time_of
+from tianzhou.store.files import File, Files, list_visible
+from tianzhou.store.layout import Paths, recorded_paths
+from tianzhou.store.queues import Queues
+from tianzhou.store.scan import NOWHERE, LogScan, next_sound_record, sound_record_at
+from tianzhou.store.segments import Segment, file_name
+from tianzhou.store.tables import Tables
+
+_ROCKSDB_FILE: Final = "CURRENT"
+"""Every RocksDB database has a file of this name."""
+_COPY_BYTES: Final = 4 * 1024 * 1024
+_SKIPPED_UNITS_MAX: Final = 3_000_000
+"""Units of 20 bytes: what marking offsets as used may write in all."""
+
+
+class Shortfall(NamedTuple):
+    """The log ends before the place up to which it was known to be on the medium."""
+
+    end: int
+    """Behind the last sound record."""
+    vouched: int
+    """What the checkpoint says; -1 if it knows only a time, as that of RocketMQ does. Such a
+    shortfall is reported, but does not keep a store from opening: the time has no checksum."""
+    vouched_ms: int
+    kept_ends: dict[str, dict[int, int]]
+    """Topic to queue to the end that the files of the queue have."""
+    skipped: int
+    """Offsets of each queue to leave out behind that: messages that no file of a queue knew of may
+    have had them."""
+    reused_max: int
+    """So many offsets of a queue, at most, may be used a second time in spite of that."""
+
+    def may_open(self, config: StoreConfig) -> bool:
+        """Whether the store opens although something is lost."""
+        return self.vouched < 0 or self.end == config.accept_loss_at
+
+    @property
+    def text(self) -> str:
+        if self.vouched < 0:
+            at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.vouched_ms / 1000))
+            return (
+                f"the commit log ends at offset {self.end}, but the checkpoint says that messages "
+                f"up to {at} were on the medium, and no record of that time is left"
+            )
+        return (
+            f"the commit log ends at offset {self.end}, but the checkpoint says that it was on the "
+            f"medium up to {self.vouched}; {self.vouched - self.end} bytes are missing"
+        )
+
+
+def read_checkpoint(files: Files, path: str) -> Checkpoint:
+    if not files.exists(path):
+        return Checkpoint()
+    file = files.open(path)
+    try:
+        return decode(file.pread(0, SECTOR))
+    finally:
+        file.close()
+
+
+def examine(files: Files, paths: Paths, config: StoreConfig, now_ms: int) -> Shortfall | None:
+    """What the log lacks, if anything. Raises StoreRefused for a directory without its log or of a
+    layout that we can't read, and StoreDamaged for a log whose files do not fit together."""
+    _check_layout(files, paths)
+    checkpoint = read_checkpoint(files, paths.checkpoint)
+    if not list_visible(files, paths.commit_log):
+        _check_new(files, paths, checkpoint)
+        return None
+    with _opened(files, paths.commit_log, config.commit_log_file_bytes) as log:
+        end = _early_end(log, config.commit_log_file_bytes, checkpoint, now_ms)
+    if end is None:
+        return None
+    vouched = checkpoint.flushed if checkpoint.exact else -1
+    ends = _ends_on_disk(files, paths, config)
+    # Of what was only in the log nobody knows to which queues it belonged. For each queue as many
+    # of the smallest records are assumed as fit into it, within reason.
+    unknown_bytes = checkpoint.flushed - max(checkpoint.derived, end) if checkpoint.exact else 0
+    unknown = -(-max(unknown_bytes, 0) // RECORD_BYTES_MIN)
+    skipped = min(unknown, _SKIPPED_UNITS_MAX // max(sum(map(len, ends.values())), 1))
+    return Shortfall(
+        end, vouched, checkpoint.log_timestamp, ends, skipped, reused_max=unknown - skipped
+    )
+
+
+def refuse(paths: Paths, shortfall: Shortfall) -> StoreRefused:
+    return StoreRefused(
+        f"{paths.root}: {shortfall.text}. Nothing was changed. Restore the missing files of "
+        f"{paths.commit_log}, or a backup; `tianzhou store verify {paths.root}` shows what is "
+        "there. To go on without the lost messages, start once with the setting "
+        f"accept_loss_at={shortfall.end}",
+        loss_at=shortfall.end,
+    )
+
+
+# Layouts, and a log that is not there
+
+
+def _check_layout(files: Files, paths: Paths) -> None:
+    for name in list_visible(files, paths.root):
+        data = f"{paths.root}/{name}/data"
+        if name.startswith("dledger-") and files.list(data):
+            raise StoreRefused(
+                f"{data} is the log of a DLedger group of RocketMQ's Java broker, a format that we "
+                "can't read; nothing was changed. Give this broker an empty directory, and let a "
+                "consumer or a pipeline copy the messages"
+            )
+    tables = (f"{paths.tables}/{name}" for name in list_visible(files, paths.tables))
+    for directory in (paths.consume_queue, *tables):
+        if _ROCKSDB_FILE in files.list(directory):
+            raise StoreRefused(
+                f"{directory} is a RocksDB database of RocketMQ's Java broker, a format that we "
+                "can't read; nothing was changed. Give this broker an empty directory, and let a "
+                "consumer or a pipeline copy the messages"
+            )
+
+
+def _check_new(files: Files, paths: Paths, checkpoint: Checkpoint) -> None:
+    """Without a log only a directory in which nothing was ever stored may be opened."""
+    evidence = _evidence(files, paths, checkpoint)
+    if not evidence:
+        return
+    recorded = recorded_paths(files, paths.root).commit_log_path
+    hint = f" It was at {recorded} when the store was last open." if recorded else ""
+    raise StoreRefused(
+        f"there is no commit log in {paths.commit_log}, but {' and '.join(evidence)}. Nothing was "
+        f"changed.{hint} If the log has a disk of its own, mount it; if it has another path, set "
+        "commit_log_path (storePathCommitLog); if it is lost, restore a backup, or start with an "
+        "empty directory"
+    )
+
+
+def _evidence(files: Files, paths: Paths, checkpoint: Checkpoint) -> list[str]:
+    """What speaks of messages. The time in a checkpoint that is not ours does not count: it has no
+    checksum."""
+    if checkpoint.exact:
+        spoken = f"the checkpoint vouches for its first {checkpoint.flushed} bytes"
+        return [spoken] if checkpoint.flushed else []
+    found: list[str] = []
+    queues = sum(
+        bool(list_visible(files, f"{paths.consume_queue}/{topic}/{queue}"))
+        for topic in list_visible(files, paths.consume_queue)
+        for queue in list_visible(files, f"{paths.consume_queue}/{topic}")
+    )
+    if queues:
+        found.append(f"{queues} consume queues point into it")
+    rows = Tables(files, paths.tables).consumer_offsets.load().offset_table.values()
+    offsets = sum(offset > 0 for row in rows for offset in row.values())
+    if offsets:
+        found.append(f"consumer groups have read up to {offsets} offsets of it")
+    return found
+
+
+# Where the log ends
+
+
+class _Padded:
+    """A last file that is shorter than it should be, as a crash leaves one, read as if its end
+    were zero."""
+
+    def __init__(self, file: File, size: int) -> None:
+        self._file = file
+        self.path = file.path
+        self._map = mmap.mmap(-1, size)  # not a bytearray: pages are taken only where bytes are
+        for at in range(0, file.size(), _COPY_BYTES):
+            piece = file.pread(at, _COPY_BYTES)
+            if any(piece):
+                self._map[at : at + len(piece)] = piece
+
+    def view(self) -> memoryview:
+        return memoryview(self._map)
+
+    def size(self) -> int:
+        return len(self._map)
+
+    def next_data(self, at: int) -> int:
+        return self._file.next_data(at) if at < self._file.size() else len(self._map)
+
+    def pread(self, at: int, size: int) -> bytes:
+        return self._map[at : at + size]
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@contextmanager
+def _opened(files: Files, directory: str, size: int) -> Generator[list[Segment]]:
+    """The files of the log, for reading. An empty last file is left out, a short one padded."""
+    log: list[Segment] = []
+    starts = segments.starts_of(files, directory, size)
+    try:
+        for start in starts:
+            path = f"{directory}/{file_name(start)}"
+            file = files.open(path)
+            found = file.size()
+            if found > size or (found < size and start != starts[-1]):
+                file.close()
+                raise segments.wrong_size(path, found, size)
+            if not found:
+                file.close()
+                break
+            whole = file if found == size else cast("File", _Padded(file, size))
+            log.append(Segment(whole, start, reserved=0))
+        yield log
+    finally:
+        for segment in log:
+            segment.close()
+
+
+def _early_end(log: list[Segment], size: int, checkpoint: Checkpoint, now_ms: int) -> int | None:
+    """Behind the last sound record, if that is before what the checkpoint vouches for."""
+    if checkpoint.exact:
+        return _end_below(log, size, checkpoint)
+    # RocketMQ's checkpoint knows no offset, but the store time of the last record on the medium.
+    # It has no checksum: a time that has yet to come says nothing.
+    newest = checkpoint.log_timestamp
+    return _end_before(log, size, newest) if 0 < newest <= now_ms else None
+
+
+def _end_below(log: list[Segment], size: int, checkpoint: Checkpoint) -> int | None:
+    vouched = checkpoint.flushed
+    if not log:
+        return 0 if vouched else None
+    if vouched <= log[0].start:
+        return None
+    checked = vouched if checkpoint.checked else NOWHERE
+    at = _record_start(log, size, checkpoint)
+    while True:
+        scan = LogScan(log, size, at, checked)
+        for piece in scan:
+            if piece.end_offset >= vouched:
+                return None
+        if scan.halt.offset >= vouched:
+            return None
+        following = next_sound_record(log, size, scan.halt.offset, checked)
+        if following is None:
+            return scan.halt.offset
+        at = following
+
+
+def _record_start(log: list[Segment], size: int, checkpoint: Checkpoint) -> PhysicalOffset:
+    """A place from which the log can be read up to what the checkpoint vouches for: behind the
+    anchor if that is there, else the beginning of a file, where a record always begins."""
+    begin, end = log[0].start, log[-1].start + size
+    anchored = sound_record_at(log, size, checkpoint.anchor)
+    if anchored is not None and checkpoint.anchor + anchored <= checkpoint.flushed:
+        return PhysicalOffset(checkpoint.anchor + anchored)
+    last = (min(checkpoint.flushed, end) - 1) // size * size
+    return _last_used(log, max(PhysicalOffset(last), begin))
+
+
+def _last_used(log: list[Segment], start: PhysicalOffset) -> PhysicalOffset:
+    """The last file up to this one in which something is written."""
+    used = [one.start for one in log if one.start <= start and any(one.view[:8])]
+    return used[-1] if used else log[0].start
+
+
+def _end_before(log: list[Segment], size: int, newest: int) -> int | None:
+    """The end of a log in which no record is as young as this."""
+    end: int | None = None
+    for segment in reversed(log):
+        at: PhysicalOffset | None = segment.start
+        while at is not None:
+            scan = LogScan([segment], size, at, None)
+            for piece in scan:
+                if any(store_time_of(segment.view, one) >= newest for one in piece.starts):
+                    return None
+                if end is None or piece.end_offset > end >= segment.start:
+                    end = piece.end_offset
+            at = next_sound_record([segment], size, scan.halt.offset, None)
+    return end if end is not None else (log[0].start if log else 0)
+
+
+# Offsets that were used
+
+
+def _ends_on_disk(files: Files, paths: Paths, config: StoreConfig) -> dict[str, dict[int, int]]:
+    queues = Queues(files, paths.consume_queue, config.consume_queue_file_units, create=False)
+    found: dict[str, dict[int, int]] = {}
+    try:
+        for key, end in queues.ends_on_disk().items():
+            found.setdefault(key.topic, {})[int(key.queue_id)] = end
+    finally:
+        queues.close()
+    return found

@@ -1,0 +1,67 @@
+"""Owning a directory: the locks, and that none is left behind or created in vain."""
+
+from dataclasses import replace
+
+import pytest
+from small_store import chunk
+
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.errors import StoreLocked, StoreRefused
+from tianzhou.store.files import File
+from tianzhou.store.layout import paths_of
+from tianzhou.store.opening import take
+from tianzhou.store.preflight import Shortfall
+from tianzhou.store.store import MessageStore
+from tianzhou.testing.sim.clock import ManualClock
+from tianzhou.testing.sim.disk import SimDisk
+
+CONFIG = StoreConfig(commit_log_file_bytes=4096, reserve_bytes=4096)
+APART = replace(CONFIG, commit_log_path="log")
+
+
+def taken(
+    disk: SimDisk, config: StoreConfig, locks: list[File], *, lenient: bool = False
+) -> Shortfall | None:
+    paths = paths_of("store", config)
+    return take(disk, paths, config, locks=locks, now_ms=1, lenient=lenient)
+
+
+def test_a_new_directory_is_created_and_locked() -> None:
+    disk, locks = SimDisk(), list[File]()
+    assert taken(disk, CONFIG, locks) is None
+    assert [lock.path for lock in locks] == ["store/lock"]
+
+
+def test_a_log_of_its_own_path_is_locked_too() -> None:
+    disk, locks = SimDisk(), list[File]()
+    taken(disk, APART, locks)
+    assert [lock.path for lock in locks] == ["store/lock", "log"]
+    with pytest.raises(StoreLocked):
+        disk.lock_dir("log")
+
+
+def _short_log() -> tuple[SimDisk, int]:
+    disk = SimDisk()
+    store = MessageStore(disk, "store", CONFIG, ManualClock())
+    for _ in range(30):
+        store.append(chunk(b"x" * 300))
+    store.close()
+    disk.remove(f"store/commitlog/{disk.list('store/commitlog')[-1]}")
+    with pytest.raises(StoreRefused) as caught:
+        MessageStore(disk, "store", CONFIG, ManualClock())
+    return disk, caught.value.loss_at
+
+
+def test_a_refused_directory_can_be_opened_right_after() -> None:
+    disk, end = _short_log()
+    locks: list[File] = []
+    found = taken(disk, replace(CONFIG, accept_loss_at=end), locks)
+    assert found is not None
+    assert found.end == end
+
+
+def test_a_lenient_owner_takes_a_short_log() -> None:
+    disk, end = _short_log()
+    found = taken(disk, CONFIG, [], lenient=True)
+    assert found is not None
+    assert found.end == end

@@ -1,0 +1,272 @@
+"""A directory that must not be opened for writing is refused, and left byte for byte as it is."""
+
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from small_store import KEY, OTHER, chunk, read
+
+from tianzhou.store.checkpoint import SECTOR, TIMES
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.errors import StoreDamaged, StoreRefused
+from tianzhou.store.incidents import LOG_ENDED_EARLY
+from tianzhou.store.store import MessageStore
+from tianzhou.testing.sim.clock import ManualClock
+from tianzhou.testing.sim.disk import SimDisk
+from tianzhou.testing.sim.disk_images import Image, build, plans
+from tianzhou.wire.tables import ConsumerOffsetTable
+
+FILE_BYTES = 4096
+CONFIG = StoreConfig(
+    commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=200, reserve_bytes=4096,
+    index_slots=8, index_entries=40,
+)  # fmt: skip
+COUNT = 60
+
+
+def bytes_of(disk: SimDisk) -> Image:
+    return build(point := disk.crash_point(), next(iter(plans(point, ""))))
+
+
+class Stored:
+    """A store that was closed, with sixty messages in two queues and a group that read them."""
+
+    def __init__(self, *, clean: bool = True) -> None:
+        self.disk, self.clock = SimDisk(), ManualClock()
+        store = self.open()
+        for number in range(COUNT):
+            self.clock.advance(ms=1)
+            store.append(chunk(b"message %03d" % number * 10, key=KEY if number % 3 else OTHER))
+        store.flush()
+        store.dispatch_all()
+        self.ends = {key: int(store.max_offset(key)) for key in (KEY, OTHER)}
+        self.end = int(store.log.end)
+        table = {f"{KEY.topic}@g": {int(key.queue_id): self.ends[key] for key in (KEY, OTHER)}}
+        store.tables.consumer_offsets.save(ConsumerOffsetTable(offset_table=table))
+        if clean:
+            store.close()
+        else:
+            self.disk.kill()
+
+    def open(self, *, is_repaired: bool = False, **settings: object) -> MessageStore:
+        config = replace(CONFIG, **settings)  # type: ignore[arg-type]
+        return MessageStore(self.disk, "store", config, self.clock, is_repaired=is_repaired)
+
+    def files(self) -> list[str]:
+        return self.disk.list("store/commitlog")
+
+    def lose(self, count: int) -> None:
+        for name in self.files()[-count:]:
+            self.disk.remove(f"store/commitlog/{name}")
+
+    def refusal(self, **settings: object) -> StoreRefused:
+        before = bytes_of(self.disk)
+        with pytest.raises(StoreRefused) as caught:
+            self.open(**settings)  # type: ignore[arg-type]
+        assert bytes_of(self.disk) == before, "a refused directory was changed"
+        return caught.value
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_without_its_last_files_is_refused(clean: bool) -> None:
+    stored = Stored(clean=clean)
+    stored.lose(2)
+    refused = stored.refusal()
+    assert 0 < refused.loss_at < stored.end
+    assert f"ends at offset {refused.loss_at}" in str(refused)
+    assert f"up to {stored.end}" in str(refused)
+    assert f"accept_loss_at={refused.loss_at}" in str(refused)
+
+
+def test_the_acceptance_of_another_loss_opens_nothing() -> None:
+    stored = Stored()
+    stored.lose(1)
+    first = stored.refusal()
+    stored.lose(1)
+    assert stored.refusal(accept_loss_at=first.loss_at).loss_at < first.loss_at
+
+
+def test_an_accepted_loss_is_kept_as_an_incident_and_no_offset_is_used_twice() -> None:
+    stored = Stored()
+    stored.lose(2)
+    loss_at = stored.refusal().loss_at
+    store = stored.open(accept_loss_at=loss_at)
+    (incident,) = store.incidents.open
+    assert incident.kind == LOG_ENDED_EARLY
+    assert f"{stored.end - loss_at} bytes are missing" in incident.text
+    assert store.recovered.clamped == 0, "groups stay where they were"
+    assert {key: store.max_offset(key) for key in (KEY, OTHER)} == stored.ends
+    placed = store.append(chunk(b"after the loss"))
+    assert list(placed.queue_offsets) == [stored.ends[KEY]]
+    store.dispatch_all()
+    assert read(store, stored.ends[KEY]) == [b"after the loss"]
+
+
+def test_used_offsets_survive_a_rebuild_after_an_accepted_loss() -> None:
+    stored = Stored()
+    stored.lose(2)
+    stored.open(accept_loss_at=stored.refusal().loss_at).close()
+    store = MessageStore(stored.disk, "store", CONFIG, stored.clock, rebuild=True)
+    assert {key: store.max_offset(key) for key in (KEY, OTHER)} == stored.ends
+    assert [one.kind for one in store.incidents.open] == [LOG_ENDED_EARLY]
+
+
+def test_a_loss_behind_the_checkpoint_of_the_queues_skips_offsets_that_may_be_used() -> None:
+    """Units that only memory held are lost with the process, so their number is unknown."""
+    stored = Stored(clean=False)
+    assert stored.disk.list("store/consumequeue") == [], "all units were in memory"
+    stored.lose(2)
+    store = stored.open(accept_loss_at=stored.refusal().loss_at)
+    ends = {key: int(store.max_offset(key)) for key in (KEY, OTHER)}
+    assert all(ends[key] >= stored.ends[key] for key in ends)
+    stored.disk.kill()
+    store = stored.open()
+    assert {key: store.max_offset(key) for key in ends} == ends, "once is enough"
+
+
+def test_a_member_that_peers_repair_opens_a_short_log_and_reports_it() -> None:
+    stored = Stored()
+    stored.lose(1)
+    store = stored.open(is_repaired=True)
+    (incident,) = store.incidents.open
+    assert (incident.kind, incident.is_loss) == (LOG_ENDED_EARLY, False)
+    assert store.max_offset(KEY) < stored.ends[KEY], "peers bring the messages at their offsets"
+
+
+def test_a_short_last_file_that_holds_all_its_records_is_opened() -> None:
+    """A crash between shortening a file and lengthening it again leaves one."""
+    stored = Stored()
+    stored.disk.open(f"store/commitlog/{stored.files()[-1]}").truncate(stored.end % FILE_BYTES)
+    store = stored.open()
+    assert store.log.end == stored.end
+    assert store.incidents.open == []
+
+
+def test_a_last_file_that_lost_its_end_is_refused() -> None:
+    stored = Stored()
+    last = stored.files()[-1]
+    stored.disk.open(f"store/commitlog/{last}").truncate(300)
+    assert int(last) <= stored.refusal().loss_at < int(last) + 300
+
+
+# A log that is not there
+
+
+def _without_log(stored: Stored) -> None:
+    stored.lose(len(stored.files()))
+
+
+def _without_log_and_checkpoint(stored: Stored) -> None:
+    _without_log(stored)
+    stored.disk.remove("store/checkpoint")
+
+
+def _java_offsets_alone(stored: Stored) -> None:
+    _without_log_and_checkpoint(stored)
+    for queue in ("0", "1"):
+        for name in stored.disk.list(f"store/consumequeue/orders/{queue}"):
+            stored.disk.remove(f"store/consumequeue/orders/{queue}/{name}")
+
+
+@pytest.mark.parametrize(
+    ("take", "evidence"),
+    [
+        (_without_log, "the checkpoint vouches for its first"),
+        (_without_log_and_checkpoint, "2 consume queues point into it"),
+        (_java_offsets_alone, "consumer groups have read up to 2 offsets of it"),
+    ],
+)
+def test_a_directory_whose_log_is_missing_is_refused(
+    take: Callable[[Stored], None], evidence: str
+) -> None:
+    stored = Stored()
+    take(stored)
+    refused = stored.refusal(accept_loss_at=0)
+    assert evidence in str(refused)
+    assert "store/commitlog" in str(refused)
+    assert "storePathCommitLog" in str(refused)
+
+
+def test_a_directory_without_its_lock_is_refused_without_creating_one() -> None:
+    stored = Stored()
+    _without_log(stored)
+    stored.disk.remove("store/lock")
+    stored.refusal()
+    assert "lock" not in stored.disk.list("store")
+
+
+def test_a_missing_log_names_the_path_where_it_was() -> None:
+    disk, clock = SimDisk(), ManualClock()
+    config = replace(CONFIG, commit_log_path="other/log")
+    store = MessageStore(disk, "store", config, clock)
+    store.append(chunk(b"one"))
+    store.close()
+    with pytest.raises(StoreRefused, match="It was at other/log when the store was last open"):
+        MessageStore(disk, "store", CONFIG, clock)
+    store = MessageStore(disk, "store", config, clock)
+    assert read(store, 0) == [b"one"]
+
+
+def test_a_store_in_which_nothing_was_stored_opens_again() -> None:
+    disk, clock = SimDisk(), ManualClock()
+    for _ in range(2):
+        store = MessageStore(disk, "store", CONFIG, clock)
+        assert store.incidents.open == []
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("store/dledger-n0/data/00000000000000000000", "DLedger"),
+        ("store/consumequeue/CURRENT", "RocksDB"),
+        ("store/config/consumerOffsets/CURRENT", "RocksDB"),
+    ],
+)
+def test_a_layout_that_cannot_be_read_is_refused(path: str, said: str) -> None:
+    disk = SimDisk()
+    disk.make_dirs(path.rpartition("/")[0])
+    disk.create(path, 8).close()
+    before = bytes_of(disk)
+    with pytest.raises(StoreRefused, match=said):
+        MessageStore(disk, "store", CONFIG, ManualClock())
+    assert bytes_of(disk) == before
+
+
+def test_a_gap_between_files_is_refused_before_anything_is_changed() -> None:
+    stored = Stored()
+    stored.disk.remove(f"store/commitlog/{stored.files()[1]}")
+    before = bytes_of(stored.disk)
+    with pytest.raises(StoreDamaged, match="is missing"):
+        stored.open()
+    assert bytes_of(stored.disk) == before
+
+
+# RocketMQ's checkpoint
+
+
+def _java_checkpoint(stored: Stored, timestamp: int) -> None:
+    page = TIMES.pack(timestamp, timestamp, timestamp).ljust(SECTOR, b"\0")
+    stored.disk.open("store/checkpoint").pwrite(0, page)
+
+
+def test_a_java_log_without_a_record_as_young_as_its_checkpoint_is_reported() -> None:
+    stored = Stored()
+    _java_checkpoint(stored, stored.clock.now_ms())
+    stored.lose(2)
+    store = stored.open()
+    assert [one.kind for one in store.incidents.open] == [LOG_ENDED_EARLY]
+    assert store.max_offset(KEY) == stored.ends[KEY]
+
+
+@pytest.mark.parametrize("later_ms", [0, 1_000_000])
+def test_a_whole_java_log_is_not_reported_whatever_time_its_checkpoint_says(later_ms: int) -> None:
+    """A time in the future is nonsense: RocketMQ's checkpoint has no checksum."""
+    stored = Stored()
+    _java_checkpoint(stored, stored.clock.now_ms() + later_ms)
+    assert stored.open().incidents.open == []
+
+
+def test_the_java_checkpoint_has_the_layout_that_these_tests_write() -> None:
+    assert struct.calcsize(">qqq") == TIMES.size
