@@ -33,6 +33,8 @@ log: Final = logging.getLogger("tianzhou.broker")
 
 TICK_S: Final = 0.1
 """How exact held pulls, delays and timers are."""
+MORE_S: Final = 0.01
+"""After a slice that was not enough the next one comes this much later: clients come in between."""
 SECOND_TICKS: Final = 10
 STALL_S: Final = 1.0
 """A loop that stands for so long is worth a line in the log: clients time out after three."""
@@ -101,6 +103,7 @@ class Broker:
         self._ticks = 0
         self._tick_due_s = 0.0
         self._ticker: asyncio.TimerHandle | None = None
+        self._more: asyncio.TimerHandle | None = None
         self._saved_s = clock.monotonic_s()
 
     async def start(self) -> None:
@@ -155,8 +158,7 @@ class Broker:
     async def close(self) -> None:
         """Stop accepting, answer what is in hand, unregister, save, flush."""
         self._server.stop_listening()
-        if self._ticker is not None:
-            self._ticker.cancel()
+        self._stop_ticking()
         await self._registration.close()
         if self.group is not None:
             await self.group.close()
@@ -174,8 +176,7 @@ class Broker:
 
     def abort(self) -> None:
         """Stop as a killed process does: nothing is answered, flushed, saved or unregistered."""
-        if self._ticker is not None:
-            self._ticker.cancel()
+        self._stop_ticking()
         self._registration.abort()
         if self.group is not None:
             self.group.abort()
@@ -260,9 +261,21 @@ class Broker:
         self._note_delay()
         self._wait_for_tick()
         self._ticks += 1
-        self._slice()
+        self._slice_and_more()
         if self._ticks % SECOND_TICKS == 0:
             self._second()
+
+    def _slice_and_more(self) -> None:
+        if self._more is not None:
+            self._more.cancel()
+        self._more = None
+        if self._slice():
+            self._more = self._loop.call_later(MORE_S, self._slice_and_more)
+
+    def _stop_ticking(self) -> None:
+        for handle in (self._ticker, self._more):
+            if handle is not None:
+                handle.cancel()
 
     def _slice(self) -> bool:
         """What is due, as much as one tick may take; whether that was not all."""

@@ -80,9 +80,25 @@ def test_a_backlog_of_one_level_leaves_time_for_others(monkeypatch: pytest.Monke
     broker.clock.advance(seconds=6)
     broker.tick()
     assert b"one" in delivered(broker)
-    assert len(delivered(broker)) <= 8 + 18 * 4
+    assert len(delivered(broker)) <= 8 + 4
     broker.run(seconds=2)
     assert len(delivered(broker)) == 41
+
+
+def test_delays_with_a_backlog_of_every_level_are_bounded_per_tick_and_take_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delay, "CHUNK_COUNT_MAX", 4)
+    monkeypatch.setattr(delay, "TICK_COUNT_MAX", 8)
+    broker = SmallBroker()
+    for level in (1, 2, 3, 4):
+        for _ in range(20):
+            send(broker, b"%d" % level, level)
+    broker.clock.advance(seconds=60)
+    broker.tick()
+    assert delivered(broker) == [b"1"] * 4 + [b"2"] * 4
+    broker.tick()
+    assert set(delivered(broker)) == {b"1", b"2", b"3", b"4"}
 
 
 def test_messages_are_put_in_chunks() -> None:

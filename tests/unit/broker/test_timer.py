@@ -198,6 +198,24 @@ def test_a_clock_that_is_set_back_loses_nothing() -> None:
     assert set(delivered(broker)) == {b"a", b"b"}
 
 
+def test_timers_with_a_backlog_are_bounded_per_tick_and_say_that_there_is_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timer, "TICK_COUNT_MAX", 8)
+    monkeypatch.setattr(timer, "CHUNK_COUNT_MAX", 4)
+    monkeypatch.setattr(timer, "_SLICE", replace(timer._SLICE, count=5))
+    broker = SmallBroker()
+    service, now = broker.parts.services.timers, broker.clock.now_ms()
+    for rank in range(20):
+        send_at(broker, b"%d" % rank, now + 1000)
+    broker.flush()
+    scans = [service.scan() for _ in range(4)]
+    assert scans == [False, False, False, True], "five messages at a time"
+    broker.clock.advance(seconds=2)
+    ticks = [(service.tick(), len(service)) for _ in range(3)]
+    assert ticks == [(True, 12), (True, 4), (False, 0)]
+
+
 def test_a_full_disk_delays_delivery() -> None:
     broker = SmallBroker()
     for rank in range(5):
