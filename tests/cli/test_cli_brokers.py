@@ -13,7 +13,15 @@ def test_the_cluster_at_a_glance(run: Run, mq: RunningBroker) -> None:
     assert (row["broker"], row["address"], row["error"]) == ("broker-a", mq.broker, "")
     assert "serves" in run("cluster").out
     mq.kill()
-    mq.wait_until(lambda: run("cluster", "--json").json == [], what="the broker is gone")
+    mq.wait_until(
+        lambda: run("cluster", "--json").json[0]["missing_since_ms"], what="the broker is gone"
+    )
+    assert "missing since" in run("cluster").out
+    assert run("broker", "forget", "broker-a", "--json").json == {
+        "broker": "broker-a",
+        "forgotten": True,
+    }
+    assert run("cluster", "--json").json == []
     assert "tianzhou broker -n" in run("cluster").out
 
 

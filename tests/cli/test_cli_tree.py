@@ -67,6 +67,7 @@ pipeline status archive.yml
 pipeline reset archive.yml -y
 """
 ELSEWHERE: Final = {
+    "broker forget": "cli/test_cli_brokers.py",
     "broker promote": "replication/ha_cluster.py",
     "dead-letters replay": "pipelines/test_dead_letter_replay.py",
     "dead-letters show": "pipelines/test_dead_letter_replay.py",

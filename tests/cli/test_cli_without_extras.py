@@ -46,6 +46,7 @@ store rebuild {store}
 store acknowledge {store}
 """
 REJECTED: Final = """
+broker forget broker-a
 broker promote broker-a
 raft add broker-a x=127.0.0.1:1
 raft remove broker-a x -y

@@ -11,6 +11,12 @@ from tianzhou.client.core.admin_results import BrokerPlace
 from tianzhou.client.core.findings import Finding, Level, findings
 from tianzhou.client.core.looks import ClusterView
 from tianzhou.wire.look_bodies import AlarmRow, BrokerLook, Event, GroupRow
+from tianzhou.wire.nameserver_bodies import (
+    MissingBroker,
+    MissingTopic,
+    NameServerLook,
+    RefusedBroker,
+)
 
 MASTER, SLAVE = "10.0.0.1:1", "10.0.0.2:1"
 ALARM = AlarmRow(
@@ -190,3 +196,86 @@ def test_groups_left_out_of_a_view_are_counted_if_they_may_be_in_trouble() -> No
     # Where the last group told of is read, so are those after it: they have less lag.
     quiet = found(changed(troubled=(unread, slow), troubled_count=5))
     assert [finding.name for finding in quiet] == ["billing"]
+
+
+# Brokers that are not there
+
+
+def lost(**values: Any) -> MissingBroker:
+    row = MissingBroker(
+        address="10.0.0.9:1", broker_id=0, cluster="c", groups=("billing",), name="gone",
+        reason="disconnected", since_ms=NOW - 125_000,
+        topics=(
+            MissingTopic(name="orders", read_queues=4, write_queues=8),
+            MissingTopic(name="returns", read_queues=2, write_queues=2),
+        ),
+    )  # fmt: skip
+    return msgspec.structs.replace(row, **values)
+
+
+def missed(*rows: MissingBroker, groups: tuple[GroupRow, ...] = ()) -> list[Finding]:
+    place = BrokerPlace("c", "a", {0: MASTER})
+    told = NameServerLook(missing=rows, now_ms=NOW, version="1")
+    view = ClusterView(
+        (place,), {MASTER: BROKER}, nameservers={"ns1": told, "ns2": told}, groups=groups
+    )
+    return findings(view, NOW)
+
+
+def test_missing_broker_is_one_problem_with_time_topics_queues_and_groups() -> None:
+    readers = (row(name="audit", topics=("returns",)), row(name="other", topics=("elsewhere",)))
+    (problem,) = missed(lost(), groups=readers)
+    assert (problem.level, problem.name, problem.kinds) == (
+        Level.PROBLEM, "gone", ("broker_missing",)
+    )  # fmt: skip
+    assert problem.since_ms == NOW - 125_000
+    assert problem.said == (
+        "it has been missing for 2 min 5 s, and was at 10.0.0.9:1; its 10 queues of 2 topics "
+        "(orders, returns) can be neither read nor written, which 2 groups (audit, billing) may "
+        "wait for"
+    )
+    assert "tianzhou broker forget gone" in problem.mend
+
+
+def test_missing_members_of_one_broker_are_one_problem() -> None:
+    (problem,) = missed(lost(), lost(broker_id=1, address="10.0.0.8:1"))
+    assert "10.0.0.9:1" in problem.said
+
+
+def test_missing_replica_of_a_broker_that_lives_is_a_warning() -> None:
+    (warning,) = missed(lost(name="a", broker_id=2))
+    assert (warning.level, warning.name) == (Level.WARNING, "a")
+    assert warning.said == "its replica 2 at 10.0.0.9:1 has been missing for 2 min 5 s"
+
+
+def test_broker_that_only_one_nameserver_misses_is_not_missing() -> None:
+    assert missed(lost(name="a", address=MASTER)) == []
+
+
+def test_alarm_that_a_broker_is_missing_is_not_repeated_by_every_broker() -> None:
+    alarm = msgspec.structs.replace(ALARM, kind="broker_missing")
+    assert found(changed(alarms=(alarm,))) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "level"),
+    [
+        ("name_taken", "a", Level.PROBLEM),
+        ("signature", "a", Level.WARNING),
+        ("signature", "b", Level.PROBLEM),
+    ],
+)
+def test_refused_brokers_are_findings(kind: str, name: str, level: Level) -> None:
+    refused = RefusedBroker(address="h:1", kind=kind, name=name, peer="p:2", reason="why")
+    told = NameServerLook(now_ms=NOW, refused=(refused,), version="1")
+    places = (BrokerPlace("c", "a", {0: MASTER}),)
+    view = ClusterView(places, {MASTER: BROKER}, nameservers={"ns1": told})
+    (finding,) = findings(view, NOW)
+    assert (finding.level, finding.name) == (level, name)
+    assert finding.said == "NameServer ns1 refuses its registration at h:1, from p:2: why"
+
+
+def test_nameserver_that_does_not_answer_is_a_warning() -> None:
+    places = (BrokerPlace("c", "a", {0: MASTER}),)
+    (warning,) = findings(ClusterView(places, {MASTER: BROKER}, silent={"ns2": "refused"}), NOW)
+    assert (warning.level, warning.about, warning.name) == (Level.WARNING, "NameServer", "ns2")

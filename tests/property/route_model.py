@@ -37,6 +37,10 @@ class RouteModel:
         old = self.find(name, broker_id)
         if old is None and len(wanted.topics) == 1:
             return "NOT_ALONE"
+        if old is not None and old.address != wanted.address and old.link != link:
+            epochs = {old.version.state_version, wanted.data_version.state_version}
+            if now_s <= old.heard_s + old.timeout_s and (len(epochs) == 1 or 0 in epochs):
+                return "TAKEN"
         self.held = [
             held
             for held in self.held

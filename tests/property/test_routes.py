@@ -31,7 +31,7 @@ registrations = st.builds(
     address=addresses,
     timeout_s=st.sampled_from((10.0, 120.0)),
     acting_master=st.sampled_from((None, False, True)),
-    data_version=st.builds(DataVersion, counter=st.integers(0, 1), state_version=st.integers(0, 1)),
+    data_version=st.builds(DataVersion, counter=st.integers(0, 1), state_version=st.integers(0, 2)),
     topics=st.lists(configs, max_size=3, unique_by=lambda config: config.topic_name).map(tuple),
 )
 
@@ -68,14 +68,14 @@ class Routes(RuleBasedStateMachine):
     def scan(self, seconds: int) -> None:
         self.now_s += seconds
         late = [held for held in self.model.held if self.now_s > held.heard_s + held.timeout_s]
-        gone = {(name, member.address) for name, member in self.table.evict(self.now_s)}
+        gone = {(lost.name, lost.member.address) for lost in self.table.evict(self.now_s)}
         assert gone == {(held.name, held.address) for held in late}
         self.model.remove(*late)
 
     @rule(link=links)
     def close(self, link: int) -> None:
         lost = [held for held in self.model.held if held.link == link]
-        gone = {(name, member.address) for name, member in self.table.closed(link)}
+        gone = {(lost.name, lost.member.address) for lost in self.table.closed(link)}
         assert gone == {(held.name, held.address) for held in lost}
         self.model.remove(*lost)
 

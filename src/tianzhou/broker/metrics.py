@@ -201,6 +201,12 @@ class Metrics(Collector):
             found.add_metric([kind.value], ever[kind])
         yield stuck
         yield found
+        missing = gauges(
+            "broker_missing_since_seconds", "Unix time at which a broker vanished", "broker"
+        )
+        for name, since_ms in sorted(self.measured.missing_brokers().items()):
+            missing.add_metric([name], since_ms / 1000)
+        yield missing
         alarms = gauges("alarms", "1 while an alarm of this kind holds", "kind")
         for kind in sorted({alarm.kind for alarm in self.measured.alarms()}):
             alarms.add_metric([kind], 1)

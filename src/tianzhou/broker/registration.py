@@ -3,11 +3,14 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
+from tianzhou.base.clock import Clock
+from tianzhou.base.errors import TianzhouError
+from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.master_slave import MasterSlave
 from tianzhou.broker.permission import Permission
@@ -17,6 +20,7 @@ from tianzhou.net.dial import dial
 from tianzhou.net.link import Link
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.errors import BodyError
 from tianzhou.wire.header import Header
 from tianzhou.wire.registration import (
     ADDRESS_BY_DIAL,
@@ -25,6 +29,8 @@ from tianzhou.wire.registration import (
     EPOCH_TOKEN,
     FREE_ID,
     MASTER_GREETS,
+    NAME_TAKEN,
+    read_missing,
 )
 from tianzhou.wire.signing import Credentials
 from tianzhou.wire.tables import RegisterBrokerBody, TopicConfigTable
@@ -42,6 +48,14 @@ RETRY_S: Final = 1.0
 """How often a name server that is not there is looked for. Clients find no broker meanwhile."""
 
 
+CLAIMS: Final = 3
+"""How often a broker that starts asks again for a name that is taken."""
+
+
+class NameTaken(TianzhouError):
+    """Another broker that is alive has the name and id of this one."""
+
+
 class Registration:
     """Registers with every name server, periodically and at once when a topic changes.
 
@@ -57,6 +71,7 @@ class Registration:
         *,
         address: str,
         is_explicit: bool,
+        clock: Clock,
         group: MasterSlave | None = None,
     ) -> None:
         self._config = config
@@ -73,6 +88,12 @@ class Registration:
         self._pair = Credentials.read(config.cluster_credentials)
         self._failed: dict[str, str] = {}
         """Name servers that did not take the last registration, and what they said."""
+        self._taken: dict[str, str] = {}
+        """NameServers that refuse us because another broker is alive there under our name, and the
+        address of that broker."""
+        self._missing: dict[str, dict[str, int]] = {}
+        """Brokers that vanished, and since when, as each NameServer said last."""
+        self._since = Since(clock)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._hearing: asyncio.Task[None] | None = None
@@ -95,9 +116,67 @@ class Registration:
             if server in self._failed or server not in links or not links[server].is_open
         }
 
-    async def start(self) -> None:
-        """Register once, then go on in the background."""
+    def missing_brokers(self) -> dict[str, int]:
+        """Brokers of the cluster that vanished, and since when, as the NameServers say."""
+        found: dict[str, int] = {}
+        for told in self._missing.values():
+            for name, since_ms in told.items():
+                found[name] = min(found.get(name, since_ms), since_ms)
+        return found
+
+    async def claim_name(self) -> None:
+        """Register for the first time. Raises NameTaken if any NameServer knows another broker
+        under our name: clients that ask there would find the other's messages, so that a place at
+        the other NameServers would not help.
+
+        A NameServer may see us before it sees that the broker whose place we take is gone, as after
+        a crash and a restart with another port, so a refusal counts only if it is repeated."""
         await self.register()
+        for _ in range(CLAIMS):
+            if not self._taken:
+                return
+            await asyncio.sleep(RETRY_S)
+            await self.register()
+        for server, holder in self._taken.items():
+            raise NameTaken(self._taken_text(server, holder))
+
+    def _taken_text(self, server: str, holder: str) -> str:
+        return (
+            f"NameServer {server} refuses this broker: the name {self._config.name!r} with id "
+            f"{self._standing.broker_id} belongs to the broker at {holder}, which is alive; set "
+            "another brokerName (or brokerId, for a replica of that broker), or stop the other one"
+        )
+
+    def alarms(self) -> Iterator[Alarm]:
+        """What is wrong with how clients find this broker."""
+        taken = next(iter(self._taken.items()), None)
+        since_ms = self._since.began_ms("name_taken", holds=taken is not None)
+        if taken is not None:
+            said, _, remedy = self._taken_text(*taken).rpartition("; ")
+            yield Alarm(kind="name_taken", text=said, remedy=remedy, since_ms=since_ms)
+        unknown = {at: why for at, why in self.missing().items() if at not in self._taken}
+        since_ms = self._since.began_ms("unregistered", holds=bool(unknown))
+        if unknown:
+            told = "; ".join(f"{server}: {reason}" for server, reason in unknown.items())
+            yield Alarm(
+                kind="unregistered",
+                text=f"{len(unknown)} of {len(self._servers)} NameServers do not know of it, so "
+                f"that clients that ask there do not find it: {told}",
+                remedy="check that they run: tianzhou doctor",
+                since_ms=since_ms,
+                is_problem=len(unknown) == len(self._servers),
+            )
+        for name, began_ms in sorted(self.missing_brokers().items()):
+            yield Alarm(
+                kind="broker_missing",
+                text=f"broker {name} of the cluster is missing: it vanished without unregistering",
+                remedy=f"start it; if it will not come back: tianzhou broker forget {name}",
+                since_ms=began_ms,
+            )
+
+    async def start(self) -> None:
+        """Register once, then go on in the background. Raises NameTaken."""
+        await self.claim_name()
         self._task = asyncio.get_running_loop().create_task(self._loop())
 
     async def _loop(self) -> None:
@@ -155,12 +234,25 @@ class Registration:
         answer = await self._call(server, RequestCode.REGISTER_BROKER, ext, body)
         if answer is not None and answer.code == 0:
             self._failed.pop(server, None)
+            self._taken.pop(server, None)
+            self._note_missing(server, answer.ext)
             self._heard(answer.ext)
             return
+        self._missing.pop(server, None)
+        if answer is not None and NAME_TAKEN in answer.ext:
+            self._taken[server] = answer.ext[NAME_TAKEN]
+        else:
+            self._taken.pop(server, None)
         reason = f"{answer.remark} (code {answer.code})" if answer else NO_ANSWER
         if self._failed.get(server) != reason:
             log.warning("registration.failed", extra={"nameserver": server, "reason": reason})
         self._failed[server] = reason
+
+    def _note_missing(self, server: str, ext: Mapping[str, str]) -> None:
+        try:
+            self._missing[server] = read_missing(ext)
+        except BodyError as error:
+            log.warning("answer.unreadable", extra={"nameserver": server, "reason": str(error)})
 
     def _heard(self, ext: Mapping[str, str]) -> None:
         """What a name server says of the group."""

@@ -13,7 +13,7 @@ from tianzhou.broker.master_slave import Host as GroupHost
 from tianzhou.broker.master_slave import MasterSlave
 from tianzhou.broker.own_address import own_host, with_port
 from tianzhou.broker.parts import Parts, assemble
-from tianzhou.broker.registration import Registration
+from tianzhou.broker.registration import NameTaken, Registration
 from tianzhou.broker.role import MASTER_ID, Role, Standing
 from tianzhou.broker.services import Watch
 from tianzhou.broker.taking_over import begin_as_master, end_as_master
@@ -84,8 +84,10 @@ class Broker:
         self._server = Server(around(self))
         self._registration = Registration(
             config, self.parts.topics, self.parts.permission, self.standing,
-            address=self.address, is_explicit=bool(config.address), group=self.group,
+            address=self.address, is_explicit=bool(config.address), clock=clock, group=self.group,
         )  # fmt: skip
+        self.parts.alarms.add(self._registration.alarms)
+        self.parts.measured.missing_brokers = self._registration.missing_brokers
         self._metrics: Metrics | None = None
         self._health = Health(
             config.name, store, self.parts.permission,
@@ -107,6 +109,15 @@ class Broker:
         self._saved_s = clock.monotonic_s()
 
     async def start(self) -> None:
+        """Raises NameTaken, and has closed everything, if another broker has its name."""
+        try:
+            await self._start()
+        except NameTaken:
+            await self.close()
+            self._bound.close()
+            raise
+
+    async def _start(self) -> None:
         self._store.on_damage = self._found_damage
         self._store.start(self._on_flushed)
         if self.group is not None:
@@ -123,7 +134,7 @@ class Broker:
         bound = group.bind(self._config.host, self.port)
         await group.start(bound, self.address.rpartition(":")[0])
         self._registration.ha_address = group.ha_address
-        await self._registration.register()
+        await self._registration.claim_name()
 
     def _take_role(self, role: Role, broker_id: int, epoch: int) -> None:
         self.take_role(role, broker_id=broker_id, epoch=epoch)

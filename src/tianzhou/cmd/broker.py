@@ -10,6 +10,7 @@ import click
 from tianzhou.admin.commands.broker_config import config as config_command
 from tianzhou.admin.commands.broker_status import status
 from tianzhou.admin.commands.drain import drain
+from tianzhou.admin.commands.forget import forget
 from tianzhou.admin.commands.replication import promote
 from tianzhou.cmd import http as http_server
 from tianzhou.cmd import logs, raft_options, server_settings
@@ -91,5 +92,5 @@ def broker(
     serve.run(lambda: broker_start.start(wanted))
 
 
-for command in (drain, promote, status, config_command):
+for command in (drain, forget, promote, status, config_command):
     broker.add_command(command)

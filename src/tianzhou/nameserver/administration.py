@@ -1,5 +1,6 @@
 """Requests of administrators: values by key, write permissions, topics, settings."""
 
+import tianzhou
 from tianzhou.base.errors import UsageError
 from tianzhou.base.settings import SettingsError
 from tianzhou.nameserver import config
@@ -19,6 +20,7 @@ from tianzhou.wire._generated_headers_nameserver import (
     RegisterTopicRequest,
     WipeWritePermResponse,
 )
+from tianzhou.wire.nameserver_bodies import NameServerLook
 from tianzhou.wire.registration import REFUSED_BROKERS
 from tianzhou.wire.routes import QueueData, decode_route
 from tianzhou.wire.tables import KVTable
@@ -56,7 +58,10 @@ def delete_kv_config(state: State, request: Request) -> Reply:
 def get_kv_list(state: State, request: Request) -> Reply:
     header = GetKvListRequest.from_ext(request.header.ext)
     found = (
-        state.admission.refused(state.clock.monotonic_s())
+        {
+            row.name: f"{row.address}, from {row.peer}: {row.reason}"
+            for row in state.refusals.current(state.clock.monotonic_s())
+        }
         if header.namespace == REFUSED_BROKERS
         else state.kv.namespace(header.namespace)
     )
@@ -65,6 +70,30 @@ def get_kv_list(state: State, request: Request) -> Reply:
             ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}"
         )
     return reply_with(KVTable(table=dict(found)))
+
+
+# Brokers that are not here
+
+
+def look(state: State, _: Request) -> Reply:
+    found = NameServerLook(
+        missing=tuple(state.missing.all()),
+        now_ms=state.clock.now_ms(),
+        refused=tuple(state.refusals.current(state.clock.monotonic_s())),
+        version=tianzhou.__version__,
+    )
+    return reply_with(found)
+
+
+def forget_broker(state: State, request: Request) -> Reply:
+    """A broker that vanished will not come back."""
+    name = BrokerNameRequest.from_ext(request.header.ext).broker_name
+    if not state.missing.forget(name):
+        raise Refused(
+            ResponseCode.QUERY_NOT_FOUND, f"broker {name[:300]!r} is not missing; nothing to forget"
+        )
+    _note(state, request, "broker.forgotten", broker=name)
+    return Reply()
 
 
 # Write permissions

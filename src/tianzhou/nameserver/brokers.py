@@ -4,10 +4,12 @@ A broker name stands for a group of processes with the same messages: the master
 slaves. Each has one address.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from tianzhou.nameserver.addresses import as_dialled
+from tianzhou.wire.routes import QueueData
 from tianzhou.wire.tables import DataVersion, TopicConfig
 
 MASTER_ID: Final = 0
@@ -58,6 +60,18 @@ class Member:
         if self.by_dial and dialled and self.ha_address:
             return as_dialled(self.ha_address, dialled)
         return self.ha_address
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A process that is gone without having said so, and what was known of its group."""
+
+    name: str
+    broker_id: int
+    cluster: str
+    member: Member
+    rows: Mapping[str, QueueData]
+    """The topics of the group, as they were."""
 
 
 @dataclass(slots=True)

@@ -120,6 +120,7 @@ LOOKS: Final[Mapping[RequestCode, StateHandler]] = {
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: get_unit_subscribed_plain_topics,
     RequestCode.GET_NAMESRV_CONFIG: administration.get_config,
     RequestCode.GET_BROKER_MEMBER_GROUP: registrations.get_broker_member_group,
+    RequestCode.LOOK_AT_NAMESERVER: administration.look,
 }
 """Requests that change nothing: everybody may ask."""
 
@@ -135,6 +136,7 @@ CHANGES: Final[Mapping[RequestCode, StateHandler]] = {
     RequestCode.QUERY_DATA_VERSION: registrations.query_data_version,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: administration.add_write_perm,
     RequestCode.BROKER_HEARTBEAT: registrations.broker_heartbeat,
+    RequestCode.FORGET_BROKER: administration.forget_broker,
 }
 """Requests of who is admitted. Those for a version and heartbeats keep a broker alive."""
 

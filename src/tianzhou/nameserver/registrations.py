@@ -28,8 +28,10 @@ from tianzhou.wire.registration import (
     EPOCH_TOKEN,
     FREE_ID,
     MASTER_GREETS,
+    NAME_TAKEN,
     checksum,
     decode_registration,
+    missing_field,
 )
 from tianzhou.wire.routes import BrokerMemberGroup, BrokerMemberGroupAnswer
 from tianzhou.wire.tables import KVTable, RegisterBrokerBody, decode_data_version
@@ -46,6 +48,7 @@ def register_broker(state: State, request: Request) -> Reply:
         raise Refused(ResponseCode.SYSTEM_ERROR, "the body does not match its checksum bodyCrc32")
     body = decode_registration(request.body, request.header.version)
     wanted = _registration(state, request, header, body)
+    was_known = wanted.address in state.routes.addresses_of(wanted.broker_name).values()
     verdict = state.routes.register(
         wanted,
         link=request.peer,
@@ -54,7 +57,13 @@ def register_broker(state: State, request: Request) -> Reply:
     )
     if verdict is Verdict.NOT_ALONE:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"register broker failed: {verdict.value}")
-    state.admission.admitted(wanted.broker_name)
+    if verdict is Verdict.TAKEN:
+        raise _taken(state, request, wanted)
+    state.refusals.registered(wanted.broker_name, wanted.address)
+    if verdict is not Verdict.OUTDATED:
+        state.missing.registered(
+            wanted.broker_name, wanted.broker_id, wanted.address, was_known=was_known
+        )
     if verdict is not Verdict.AGAIN:
         event = "broker.registered" if verdict is Verdict.FIRST else "broker.outdated"
         state.note(event, _facts(wanted.broker_name, wanted.address, request))
@@ -67,8 +76,24 @@ def register_broker(state: State, request: Request) -> Reply:
         seen = state.routes.epochs.of(wanted.broker_name)
         if seen > wanted.data_version.state_version:
             ext[EPOCH_SEEN] = str(seen)
+    ext |= missing_field(state.missing.all())
     orders = state.kv.namespace(ORDER_TOPIC_CONFIG)
     return Reply(ext=ext, body=encode(KVTable(table=dict(orders))) if orders else b"")
+
+
+def _taken(state: State, request: Request, wanted: Registration) -> Refused:
+    name, broker_id = wanted.broker_name, wanted.broker_id
+    holder = state.routes.addresses_of(name)[broker_id]
+    reason = f"broker {name} with id {broker_id} is registered at {holder} and alive"
+    if state.refuse(request, kind="name_taken", reason=reason):
+        state.note(
+            "broker.refused", _facts(name, wanted.address, request) | {"reason": reason}
+        )  # fmt: skip
+    return Refused(
+        ResponseCode.NO_PERMISSION,
+        f"{reason}; give this broker another brokerName, or stop the other one",
+        {NAME_TAKEN: holder},
+    )
 
 
 def _registration(

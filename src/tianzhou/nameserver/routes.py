@@ -4,9 +4,11 @@ It is soft state. Brokers repeat themselves every 30 seconds, to every name serv
 them has forgotten it hears again, and who is silent too long is forgotten. Time is an argument
 (monotonic seconds), connections are objects of which only the identity counts.
 
-The rules are those of Java 5 (RouteInfoManager), with one difference: what is known of a process
+The rules are those of Java 5 (RouteInfoManager), with two differences. What is known of a process
 is kept with the broker name, not with the address, so the remains of a broker that came back under
-another name do not live as long as the new one.
+another name do not live as long as the new one. And a broker does not take the name and id of
+another one that is alive, unless it was promoted: two brokers by the same name, each with messages
+of its own, would take turns in the routes, and clients would lose the topics of the other.
 """
 
 import enum
@@ -15,7 +17,7 @@ from typing import Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from tianzhou.nameserver.brokers import MASTER_ID, Group, Member, Registration
+from tianzhou.nameserver.brokers import MASTER_ID, Group, Lost, Member, Registration
 from tianzhou.nameserver.epochs import Epochs
 from tianzhou.nameserver.topics import TableFull, TopicTable
 from tianzhou.wire.routes import BrokerData, ClusterTable, QueueData, TopicRouteData
@@ -35,6 +37,7 @@ class Verdict(enum.Enum):
     AGAIN = "the broker was known"
     OUTDATED = "another process holds this id and knows more"
     NOT_ALONE = "a broker that is not known can't register a single topic"
+    TAKEN = "another broker that is alive has this name and id"
 
 
 class RouteTable:
@@ -55,12 +58,15 @@ class RouteTable:
     def register(
         self, wanted: Registration, *, link: object, now_s: float, drops_omitted: bool = False
     ) -> Verdict:
-        """Take over what a broker says. TableFull: nothing has changed."""
+        """Take over what a broker says. TAKEN, NOT_ALONE, TableFull: nothing has changed."""
         group = self._groups.get(wanted.broker_name)
         old = group.members.get(wanted.broker_id) if group else None
         if old is None and len(wanted.topics) == 1:
             # One topic alone is a change to a table that we would have to know.
             return Verdict.NOT_ALONE
+        # A master that was replaced must learn by whom, so epochs decide where they can.
+        if _is_taken(old, wanted, link, now_s) and self.epochs.admits(wanted):
+            return Verdict.TAKEN
         self._check_room(wanted, is_new=old is None)
         if group is None:
             group = self._groups[wanted.broker_name] = Group(wanted.broker_name, wanted.cluster)
@@ -96,20 +102,20 @@ class RouteTable:
 
     # What time and connections say
 
-    def evict(self, now_s: float) -> list[tuple[str, Member]]:
-        """Forget who was silent too long: broker names, and what was known of the processes."""
+    def evict(self, now_s: float) -> list[Lost]:
+        """Remove brokers that were silent for too long."""
         late = [
             (group, broker_id)
             for group in self._groups.values()
             for broker_id, member in group.members.items()
             if now_s - member.heard_s > member.timeout_s
         ]
-        return [(group.name, self._forget(group, broker_id)) for group, broker_id in late]
+        return [self._lose(group, broker_id) for group, broker_id in late]
 
-    def closed(self, link: object) -> list[tuple[str, Member]]:
+    def closed(self, link: object) -> list[Lost]:
         """A connection is gone, and with it the brokers that spoke through it last."""
         keys = sorted(self._of_link.get(link, ()))
-        return [(name, self._forget(self._groups[name], broker_id)) for name, broker_id in keys]
+        return [self._lose(self._groups[name], broker_id) for name, broker_id in keys]
 
     def has_link(self, link: object) -> bool:
         """Whether a broker that lives spoke through this connection."""
@@ -210,10 +216,11 @@ class RouteTable:
             # A slave stands in for the master; it can be read, not written.
             self.topics.wipe_write(group.name)
 
-    def _forget(self, group: Group, broker_id: int) -> Member:
+    def _lose(self, group: Group, broker_id: int) -> Lost:
+        rows = self.topics.rows_of_broker(group.name)
         member = self._leave(group, broker_id)
         self._after_leaving(group)
-        return member
+        return Lost(group.name, broker_id, group.cluster, member, rows)
 
     def _take_topics(
         self, group: Group, wanted: Registration, old: Member | None, *, drops_omitted: bool
@@ -244,6 +251,19 @@ class RouteTable:
             enable_acting_master=group.acting_master,
             zone_name=group.zone if group.zone is not None else UNSET,
         )
+
+
+def _is_taken(old: Member | None, wanted: Registration, link: object, now_s: float) -> bool:
+    """Whether another broker that is alive has the name and id. A member whose connection closed
+    is not in the table any more."""
+    if old is None or old.address == wanted.address or old.link is link:
+        return False
+    if now_s - old.heard_s > old.timeout_s:
+        return False
+    ours, theirs = wanted.data_version.state_version, old.data_version.state_version
+    # Brokers of a group that changes its master count its epochs from 1: the later one is the
+    # master, and the earlier one must learn of it. Without an epoch a broker is in no such group.
+    return ours == theirs or not ours or not theirs
 
 
 def _knows_more(old: Member | None, wanted: Registration) -> bool:

@@ -14,9 +14,10 @@ from dataclasses import replace
 from typing import Final
 
 from tianzhou.base.clock import Clock
-from tianzhou.nameserver.brokers import Member
+from tianzhou.nameserver.brokers import Lost
 from tianzhou.nameserver.config import NameServerConfig
 from tianzhou.nameserver.handlers import handlers_of
+from tianzhou.nameserver.missing import MissingBrokers
 from tianzhou.nameserver.routes import RouteTable
 from tianzhou.nameserver.state import State
 from tianzhou.net.desk import Desk
@@ -46,6 +47,10 @@ class NameServer:
     def routes(self) -> RouteTable:
         return self._state.routes
 
+    @property
+    def missing(self) -> MissingBrokers:
+        return self._state.missing
+
     async def start(self, host: str | None = None, port: int | None = None) -> int:
         """Listen, where the settings say unless told otherwise; the port that it became."""
         assert self._server is None, "a name server is started once"
@@ -69,8 +74,9 @@ class NameServer:
 
     def scan(self) -> None:
         """Forget brokers that were silent too long."""
-        for name, member in self.routes.evict(self._state.clock.monotonic_s()):
-            _log_left("broker.expired", name, member)
+        for lost in self.routes.evict(self._state.clock.monotonic_s()):
+            log.warning("broker.expired", extra=self._lost(lost, "expired"))
+            member = lost.member
             # A connection that other brokers still use stays; they are as alive as before.
             if isinstance(member.link, Link) and not self.routes.has_link(member.link):
                 member.link.close()
@@ -96,13 +102,20 @@ class NameServer:
             self._desk.frame(link, batch, index)
 
     def closed(self, link: Link) -> None:
-        for name, member in self.routes.closed(link):
-            _log_left("broker.disconnected", name, member)
+        for lost in self.routes.closed(link):
+            log.warning("broker.disconnected", extra=self._lost(lost, "disconnected"))
+
+    def _lost(self, lost: Lost, reason: str) -> dict[str, object]:
+        """Remember that it is missing; what the log is to say of it."""
+        self._state.missing.lost(lost, reason, self._state.clock.now_ms())
+        return {
+            "broker": lost.name,
+            "id": lost.broker_id,
+            "address": lost.member.address,
+            "topics": len(lost.rows),
+            "remedy": f"start it; if it will not come back: tianzhou broker forget {lost.name}",
+        }
 
 
 def _log_event(event: str, facts: dict[str, str]) -> None:
     log.info(event, extra=facts)
-
-
-def _log_left(event: str, name: str, member: Member) -> None:
-    log.warning(event, extra={"broker": name, "address": member.address})

@@ -10,11 +10,14 @@ from tianzhou.base.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from tianzhou.nameserver.admission import REFUSAL, Admission
 from tianzhou.nameserver.config import NameServerConfig
 from tianzhou.nameserver.kv import KvTable
+from tianzhou.nameserver.missing import MissingBrokers
+from tianzhou.nameserver.refusals import CHARS_MAX, Refusals
 from tianzhou.nameserver.routes import RouteTable
 from tianzhou.net.exchange import Refused, Reply, Request
-from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.fastjson import encode
 from tianzhou.wire.header import Header
+from tianzhou.wire.nameserver_bodies import RefusedBroker
 from tianzhou.wire.routes import (
     BrokerMemberGroupAnswer,
     ClusterTable,
@@ -46,6 +49,8 @@ class State:
     note: Note = note_nothing
     routes: RouteTable = field(default_factory=RouteTable)
     kv: KvTable = field(default_factory=KvTable)
+    missing: MissingBrokers = field(default_factory=MissingBrokers)
+    refusals: Refusals = field(default_factory=Refusals)
     admission: Admission = field(init=False)
     started_s: float = field(init=False)
 
@@ -58,10 +63,24 @@ class State:
         reason = self.admission.why_not(request)
         if not reason:
             return
-        if self.admission.is_news(request, reason, self.clock.monotonic_s()):
+        if request.header.code != RequestCode.REGISTER_BROKER or self.refuse(
+            request, kind="signature", reason=reason
+        ):
             facts = {"code": str(request.header.code), "peer": request.peer.remote}
             self.note("request.refused", facts | {"reason": reason})
         raise Refused(ResponseCode.NO_PERMISSION, REFUSAL)
+
+    def refuse(self, request: Request, *, kind: str, reason: str) -> bool:
+        """Remember a broker that may not register. False: it is the same as at its last try."""
+        ext = request.header.ext
+        refused = RefusedBroker(
+            address=ext.get("brokerAddr", "")[:CHARS_MAX],
+            kind=kind,
+            name=ext.get("brokerName", "")[:CHARS_MAX],
+            peer=request.peer.remote,
+            reason=reason,
+        )
+        return self.refusals.refuse(refused, self.clock.monotonic_s())
 
 
 def reply_with(body: object) -> Reply:

@@ -57,6 +57,10 @@ class TopicTable:
             if wanted(next(iter(rows.values())).topic_sys_flag)
         )
 
+    def rows_of_broker(self, broker: str) -> dict[str, QueueData]:
+        """By topic."""
+        return {topic: self._rows[topic][broker] for topic in self._of_broker.get(broker, ())}
+
     def has(self, topic: str, broker: str) -> bool:
         return topic in self._of_broker.get(broker, ())
 

@@ -170,6 +170,8 @@ class RequestCode(enum.IntEnum):
     LOOK_AT_REPLICATION = 90030
     PROMOTE_BROKER = 90031
     STEP_DOWN_BROKER = 90032
+    LOOK_AT_NAMESERVER = 90050
+    FORGET_BROKER = 90051
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -274,6 +276,8 @@ SERVED_BY_NAMESERVER: Final = frozenset(
         RequestCode.ADD_WRITE_PERM_OF_BROKER,
         RequestCode.GET_BROKER_MEMBER_GROUP,
         RequestCode.BROKER_HEARTBEAT,
+        RequestCode.LOOK_AT_NAMESERVER,
+        RequestCode.FORGET_BROKER,
     }
 )
 

@@ -302,6 +302,7 @@ REQUEST_HEADERS: Final[dict[RequestCode, type[ExtFields]]] = {
     RequestCode.CHANGE_RAFT: ChangeRaftRequest,
     RequestCode.PROMOTE_BROKER: PromoteBrokerRequest,
     RequestCode.STEP_DOWN_BROKER: StepDownBrokerRequest,
+    RequestCode.FORGET_BROKER: BrokerNameRequest,
     RequestCode.POP_MESSAGE: PopMessageRequest,
     RequestCode.ACK_MESSAGE: AckMessageRequest,
     RequestCode.PEEK_MESSAGE: PeekMessageRequest,

@@ -83,7 +83,7 @@ class GetRouteRequest(ExtFields, frozen=True, kw_only=True, gc=False):
 
 
 class BrokerNameRequest(ExtFields, frozen=True, kw_only=True, gc=False):
-    """Names the broker whose write permission is taken or given back."""
+    """Names a broker whose write permission is changed, or that is forgotten."""
 
     broker_name: str = field(name="brokerName")
 

@@ -19,13 +19,14 @@ memory.
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from tianzhou.base.kinds import Bytes
 from tianzhou.wire.errors import BodyError
 from tianzhou.wire.fastjson import BodyReader, encode
 from tianzhou.wire.header import VERSION
+from tianzhou.wire.nameserver_bodies import MissingBroker
 from tianzhou.wire.tables import (
     RegisterBrokerBody,
     TopicConfig,
@@ -63,6 +64,13 @@ million years; see `EPOCH_STEP_MAX` for who would hurry."""
 MASTER_GREETS: Final = "tzMasterGreets"
 """Of the answer to a slave: `true` if the master registered with an epoch, as our brokers do."""
 
+NAME_TAKEN: Final = "tzNameTaken"
+"""Of a refusal: the address of the broker that is alive and has the name and id."""
+MISSING: Final = "tzMissing"
+"""Of an answer to a broker: brokers that vanished, as JSON: names, and since when."""
+MISSING_MAX: Final = 32
+"""Brokers in that field: a header has at most 64 KiB."""
+
 REFUSED_BROKERS: Final = "REFUSED_BROKERS"
 """The namespace, ours alone, in which a name server lists brokers that it did not let register.
 Nobody can put anything there."""
@@ -78,7 +86,22 @@ _CRC_MASK: Final = 0x7FFF_FFFF
 _INT: Final = struct.Struct(">i")
 _LINE_WORDS: Final = 5
 _ATTRIBUTES: Final = BodyReader(dict[str, str])
+_SINCE: Final = BodyReader(dict[str, int])
 _FILTERS: Final = BodyReader(tuple[str, ...])
+
+
+def missing_field(missing: Iterable[MissingBroker]) -> dict[str, str]:
+    """The field that tells a broker which others vanished; none if none did."""
+    since: dict[str, int] = {}
+    for row in missing:
+        if row.name in since or len(since) < MISSING_MAX:
+            since[row.name] = min(since.get(row.name, row.since_ms), row.since_ms)
+    return {MISSING: encode(since).decode()} if since else {}
+
+
+def read_missing(ext: Mapping[str, str]) -> dict[str, int]:
+    """Since when each broker is missing, by name. BodyError: the field is unreadable."""
+    return _SINCE.read(ext[MISSING].encode()) if MISSING in ext else {}
 
 
 def checksum(body: Bytes) -> int:

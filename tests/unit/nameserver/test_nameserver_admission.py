@@ -7,9 +7,9 @@ from name_desk import Desk, body_of, identity
 from registering import FakePeer, topic
 
 from tianzhou.base.errors import UsageError
-from tianzhou.nameserver.admission import REMEMBERED_S
 from tianzhou.nameserver.config import NameServerConfig
 from tianzhou.nameserver.handlers import CHANGES, LOOKS
+from tianzhou.nameserver.refusals import REMEMBERED_S
 from tianzhou.wire._generated_codes import SERVED_BY_NAMESERVER, RequestCode
 from tianzhou.wire.registration import REFUSED_BROKERS
 from tianzhou.wire.signing import Credentials
@@ -32,6 +32,7 @@ LOOKING = {
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
     RequestCode.GET_NAMESRV_CONFIG,
     RequestCode.GET_BROKER_MEMBER_GROUP,
+    RequestCode.LOOK_AT_NAMESERVER,
 }
 """Said once more, so that nobody moves one over without thinking."""
 

@@ -41,8 +41,9 @@ def test_a_silent_broker_is_forgotten(world: World) -> None:
     world.now_s = 100
     world.register(broker(B, name="broker-b"))
     assert world.table.evict(120.0) == []
-    ((name, member),) = world.table.evict(120.1)
-    assert (name, member.address) == ("broker-a", A)
+    (lost,) = world.table.evict(120.1)
+    assert (lost.name, lost.broker_id, lost.member.address) == ("broker-a", 0, A)
+    assert set(lost.rows) == {"T", "U"}
     assert world.table.has_link(world.link)
     assert [data.broker_name for data in world.route().broker_datas] == ["broker-b"]
     assert len(world.table.evict(1e9)) == 1
@@ -74,7 +75,7 @@ def test_brokers_go_with_their_connection(world: World) -> None:
     world.register(broker(C, name="broker-c"))
     first, world.link = world.link, object()
     world.register(broker(B, name="broker-b"))
-    assert [name for name, _ in world.table.closed(first)] == ["broker-a", "broker-c"]
+    assert [lost.name for lost in world.table.closed(first)] == ["broker-a", "broker-c"]
     assert world.table.closed(first) == []
     assert world.table.closed(object()) == []
     assert world.addresses("broker-b") == {0: B}

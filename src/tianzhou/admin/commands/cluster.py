@@ -12,6 +12,8 @@ from tianzhou.base.errors import TianzhouError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from tianzhou.wire.nameserver_bodies import MissingBroker
+
 
 @click.command()
 @watched
@@ -32,21 +34,39 @@ def _rows(session: Session) -> list[dict[str, Any]]:
     places = _places(session)
     looks = {address: replication.look_at(address) for *_, address in places}
     groups = raft.cluster_facts([address for *_, address in places])
+    alive = {address for *_, address in places}
+    gone = [row for row in session.admin.brokers.missing() if row.address not in alive]
     masters = {name: looks[address] for _, name, broker_id, address in places if not broker_id}
     return [
         _row(session, *place)
         | replication.facts(looks[place[3]], masters.get(place[1]), place[2])
         | groups[place[3]]
         for place in places
-    ]
+    ] + [_missing(row) for row in gone]
+
+
+def _unknown(cluster: str, name: str, broker_id: int, address: str) -> dict[str, Any]:
+    """A broker that tells nothing of itself."""
+    return {
+        "cluster": cluster, "broker": name, "id": broker_id, "address": address, "version": None,
+        "sent_per_second": None, "read_per_second": None, "disk_used_ratio": None,
+        "refusal": "", "error": "", "missing_since_ms": None, **replication.UNKNOWN,
+    }  # fmt: skip
+
+
+def _missing(row: "MissingBroker") -> dict[str, Any]:
+    """A broker that vanished, and what it had."""
+    return _unknown(row.cluster, row.name, row.broker_id, row.address) | {
+        "missing_since_ms": row.since_ms,
+        "topics": {
+            topic.name: max(topic.read_queues, topic.write_queues) for topic in row.topics
+        },
+        "groups": list(row.groups),
+    }  # fmt: skip
 
 
 def _row(session: Session, cluster: str, name: str, broker_id: int, address: str) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "cluster": cluster, "broker": name, "id": broker_id, "address": address, "version": None,
-        "sent_per_second": None, "read_per_second": None, "disk_used_ratio": None,
-        "refusal": "", "error": "", **replication.UNKNOWN,
-    }  # fmt: skip
+    row = _unknown(cluster, name, broker_id, address)
     if broker_id != 0:
         return row  # only masters are asked
     try:
@@ -87,6 +107,8 @@ def _role(row: dict[str, Any]) -> str:
 
 
 def _state(row: dict[str, Any]) -> str:
+    if row["missing_since_ms"] is not None:
+        return f"missing since {output.moment_text(row['missing_since_ms'])}"
     if row["error"]:
         return f"does not answer: {row['error']}"
     if row["refusal"]:

@@ -15,7 +15,6 @@ from tianzhou.admin.commands.session import (
     topic_name,
     watched,
 )
-from tianzhou.client.core.subscription import is_internal_group
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -37,6 +36,7 @@ def list_(session: Session, internal: bool) -> None:
 
     def look() -> list[dict[str, Any]]:
         from tianzhou.admin.commands.lists import group_rows
+        from tianzhou.client.core.subscription import is_internal_group
 
         rows = group_rows(session.admin, click.get_current_context().find_root().obj.now_ms())
         return [row for row in rows if internal or not is_internal_group(row["group"])]

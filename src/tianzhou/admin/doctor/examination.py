@@ -14,7 +14,6 @@ from tianzhou.admin.doctor.reach import (
     nameserver_findings,
     probe_brokers,
 )
-from tianzhou.admin.doctor.refusals import refusal_findings
 from tianzhou.admin.doctor.routes import topic_findings
 from tianzhou.base.errors import TianzhouError
 from tianzhou.client.core import findings as core
@@ -48,7 +47,6 @@ def examine(complaint: Complaint, now_ms: Callable[[], int]) -> Iterator[Finding
     if not answering:
         return
     with Admin(nameserver=";".join(answering)) as admin:
-        yield from refusal_findings(answering, {place.name for place in admin.brokers.all()})
         yield from _examine(admin, complaint, answering[0], now_ms)
 
 
@@ -59,6 +57,7 @@ def _examine(
     if not places:
         said = "it knows no broker: none runs, or they register elsewhere"
         yield problem(f"NameServer {nameserver}", said, f"tianzhou broker -n {nameserver}")
+        yield from map(from_view, findings(admin.looks.cluster(), now_ms()))
         return
     probes = probe_brokers(places)
     for place in places:

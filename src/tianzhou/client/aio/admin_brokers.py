@@ -7,15 +7,19 @@ from typing import Final
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.core.admin_results import BrokerPlace, BrokerStatus, Traffic
+from tianzhou.client.core.looks import missing_together
 from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX, is_internal_group
+from tianzhou.client.errors import BrokerNotFound, NoRoute
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_admin import GetConsumeStatsRequest, ViewStatsRequest
+from tianzhou.wire._generated_headers_nameserver import BrokerNameRequest
 from tianzhou.wire.admin_bodies import (
     BrokerStats,
     ProducerClient,
     decode_broker_stats,
     decode_producer_table,
 )
+from tianzhou.wire.nameserver_bodies import MissingBroker
 from tianzhou.wire.queues import decode_consume_stats
 from tianzhou.wire.tables import decode_group_table, decode_kv_table
 
@@ -32,6 +36,26 @@ class Brokers:
     async def all(self) -> list[BrokerPlace]:
         """Every broker that the name server knows, by name."""
         return await self._calls.places()
+
+    async def missing(self) -> list[MissingBroker]:
+        """Brokers that vanished without unregistering, as any NameServer remembers them."""
+        looks, _ = await self._calls.nameservers()
+        return missing_together(looks.values())
+
+    async def forget(self, name: str) -> None:
+        """Let every NameServer forget a broker that vanished and will not come back. Raises
+        BrokerNotFound if none of them misses it, RemoteError if one refuses."""
+        looks, silent = await self._calls.nameservers()
+        holders = [at for at, look in looks.items() if name in {row.name for row in look.missing}]
+        if not holders:
+            known = {row.name for row in missing_together(looks.values())}
+            raise BrokerNotFound([name], known)
+        fields = BrokerNameRequest(broker_name=name)
+        for address in holders:
+            await self._calls.ask(address, RequestCode.FORGET_BROKER, fields)
+        if silent:
+            told = "; ".join(f"{address}: {reason}" for address, reason in silent.items())
+            raise NoRoute(f"forgotten, except by NameServers that do not answer: {told}")
 
     async def status(self, name: str) -> BrokerStatus:
         address = await self._address(name)

@@ -4,16 +4,23 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from tianzhou.base.errors import TianzhouError
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.core.admin_results import BrokerPlace
 from tianzhou.client.core.pulling import PullAnswer, read_answer, records_of
 from tianzhou.client.core.routing import MASTER, TopicRoute
-from tianzhou.client.errors import BrokerNotFound, NoRoute, remote_error
+from tianzhou.client.errors import (
+    BrokerNotFound,
+    NoRoute,
+    RequestCodeNotSupported,
+    remote_error,
+)
 from tianzhou.record.message import MessageView
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import OffsetResponse, PullMessageRequest
 from tianzhou.wire.fields import ExtFields
 from tianzhou.wire.header import Header
+from tianzhou.wire.nameserver_bodies import NameServerLook, decode_nameserver_look
 from tianzhou.wire.queues import MessageQueue
 from tianzhou.wire.tables import decode_topic_list
 
@@ -41,6 +48,24 @@ class AdminCalls:
             BrokerPlace(broker.cluster, name, dict(broker.broker_addrs))
             for name, broker in sorted(table.broker_addr_table.items())
         ]
+
+    async def nameservers(self) -> tuple[dict[str, NameServerLook], dict[str, str]]:
+        """What each NameServer tells of brokers that are not there, by address; and those that do
+        not answer, with the reason. Apache's NameServers answer, and tell nothing."""
+        found: dict[str, NameServerLook] = {}
+        silent: dict[str, str] = {}
+
+        async def one(address: str) -> None:
+            try:
+                _, body = await self.ask(address, RequestCode.LOOK_AT_NAMESERVER)
+                found[address] = decode_nameserver_look(body)
+            except RequestCodeNotSupported:
+                return
+            except TianzhouError as error:
+                silent[address] = str(error)
+
+        await asyncio.gather(*map(one, self.cluster.nameservers.addresses))
+        return found, silent
 
     async def masters(self, names: Iterable[str] | None = None) -> dict[str, str]:
         """Addresses by broker name: of all masters, or of these. Raises NoRoute."""

@@ -82,8 +82,15 @@ class Looks:
             except TianzhouError as error:
                 missing[address] = str(error)
 
-        await asyncio.gather(*map(one, addresses))
-        return ClusterView(places, members, missing)
+        (nameservers, silent), _ = await asyncio.gather(
+            self._calls.nameservers(), asyncio.gather(*map(one, addresses))
+        )
+        groups: list[GroupRow] = []
+        if members and any(look.missing for look in nameservers.values()):
+            groups, _ = await self.groups()
+        return ClusterView(
+            places, members, missing, nameservers=nameservers, silent=silent, groups=tuple(groups)
+        )
 
     async def broker(self, name: str) -> tuple[BrokerLook, BrokerPlace]:
         """One broker with all its facts and settings, and where its group is known to be."""

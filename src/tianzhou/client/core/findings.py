@@ -27,6 +27,7 @@ from tianzhou.client.core.looks import (
 from tianzhou.client.core.routing import MASTER
 from tianzhou.client.core.subscription import is_internal_group
 from tianzhou.wire.look_bodies import AlarmRow, BrokerLook, Disk, Event, GroupRow
+from tianzhou.wire.nameserver_bodies import MissingBroker, RefusedBroker
 from tianzhou.wire.tables import PERM_WRITE
 
 SKEW_MAX_MS: Final = 5_000
@@ -34,6 +35,11 @@ SKEW_MAX_MS: Final = 5_000
 DAY_S: Final = 86_400
 UNREACHABLE: Final = "unreachable"
 VERSIONS: Final = "versions"
+MISSING: Final = "broker_missing"
+NAME_TAKEN: Final = "name_taken"
+"""Kinds of alarms too, of brokers that were told so."""
+LISTED_MAX: Final = 5
+"""Names in one sentence."""
 DRAINING: Final = "draining"
 """The kind of the alarm of a broker that is being drained."""
 DIFFER: Final = "subscriptions_differ"
@@ -55,7 +61,7 @@ class Finding:
     """Stable identifiers, such as `no_master`; that of the alarm, where a broker raised one.
     A group has one for each sentence."""
     about: str
-    """`broker`, `group` or `cluster`: what `name` is the name of."""
+    """`broker`, `group`, `NameServer` or `cluster`: what `name` is the name of."""
     name: str
     said: str
     mend: str = ""
@@ -67,6 +73,8 @@ def findings(view: ClusterView, now_ms: int) -> list[Finding]:
     found = [finding for place in view.places for finding in _place_findings(view, place, now_ms)]
     if not any(look.permission & PERM_WRITE for look in view.brokers.found.values()):
         found = [_worse(finding) if DRAINING in finding.kinds else finding for finding in found]
+    found += _vanished_findings(view, now_ms, found)
+    found += _nameserver_findings(view)
     found += _version_findings(view)
     found += _group_findings(view, now_ms)
     return sorted(found, key=lambda finding: finding.level is not Level.PROBLEM)
@@ -118,13 +126,101 @@ def _member_findings(
 ) -> Iterator[Finding]:
     prefix = _replica(place, broker_id)
     for alarm in look.alarms:
-        yield _from_alarm(alarm, place.name, prefix)
+        if alarm.kind != MISSING:  # NameServers tell more about it
+            yield _from_alarm(alarm, place.name, prefix)
     if abs(look.now_ms - now_ms) > SKEW_MAX_MS:
         said = prefix + skew_text((look.now_ms - now_ms) / 1000)
         mend = "timedatectl set-ntp true, on both machines"
         yield _warning("clock_skew", place.name, said, mend)
     if not look.refusal:
         yield from _disk_findings(place.name, prefix, look.disk)
+
+
+# Brokers that are not there
+
+
+def _vanished_findings(view: ClusterView, now_ms: int, known: list[Finding]) -> Iterator[Finding]:
+    """What NameServers remember of brokers that are gone; `known` is not said again."""
+    gone: dict[str, list[MissingBroker]] = {}
+    for row in view.vanished:
+        gone.setdefault(row.name, []).append(row)
+    places = {place.name for place in view.places}
+    for name, rows in gone.items():
+        if name not in places:
+            yield _whole_broker(view, min(rows, key=lambda row: row.broker_id), now_ms)
+            continue
+        look = view.brokers.found.get(name)
+        if look is not None and look.raft is not None:
+            continue  # its members tell who is away
+        said = " ".join(finding.said for finding in known if finding.name == name)
+        for row in rows:
+            if f"slave {row.broker_id} at" not in said:
+                yield _one_replica(row, now_ms)
+
+
+def _whole_broker(view: ClusterView, row: MissingBroker, now_ms: int) -> Finding:
+    said = (
+        f"it has been missing for {_since(row, now_ms)}, and was at {row.address}; "
+        f"{_affected(view, row)}"
+    )
+    mend = f"start it; if it will not come back: tianzhou broker forget {row.name}"
+    return replace(_problem(MISSING, row.name, said, mend), since_ms=row.since_ms)
+
+
+def _one_replica(row: MissingBroker, now_ms: int) -> Finding:
+    what = "its master" if row.broker_id == MASTER else f"its replica {row.broker_id}"
+    said = f"{what} at {row.address} has been missing for {_since(row, now_ms)}"
+    mend = f"start it; if it will not come back: tianzhou broker forget {row.name}"
+    return replace(_warning(MISSING, row.name, said, mend), since_ms=row.since_ms)
+
+
+def _since(row: MissingBroker, now_ms: int) -> str:
+    return span_text(max(0, now_ms - row.since_ms) / 1000)
+
+
+def _affected(view: ClusterView, row: MissingBroker) -> str:
+    topics = {topic.name for topic in row.topics}
+    readers = {group.name for group in view.groups if topics.intersection(group.topics)}
+    queues = sum(max(topic.read_queues, topic.write_queues) for topic in row.topics)
+    said = f"its {queues} queues of {_listed(topics, 'topic')} can be neither read nor written"
+    groups = {group for group in {*row.groups, *readers} if not is_internal_group(group)}
+    if groups:
+        said += f", which {_listed(groups, 'group')} may wait for"
+    return said + (f"; {row.left_out} more topics and groups are not listed" * bool(row.left_out))
+
+
+def _listed(names: set[str], noun: str) -> str:
+    shown = sorted(names)[:LISTED_MAX]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return f"{len(names)} {noun}{'' if len(names) == 1 else 's'} ({', '.join(shown)}{more})"
+
+
+def _nameserver_findings(view: ClusterView) -> Iterator[Finding]:
+    for address, why in view.silent.items():
+        yield Finding(
+            level=Level.WARNING, kinds=("nameserver_unreachable",), about="NameServer",
+            name=address, said=f"it does not answer: {why}", mend="is it running?",
+        )  # fmt: skip
+    names = {place.name for place in view.places}
+    for server, look in view.nameservers.items():
+        for refused in look.refused:
+            yield _refused_finding(server, refused, is_known=refused.name in names)
+
+
+def _refused_finding(server: str, refused: RefusedBroker, *, is_known: bool) -> Finding:
+    """A broker that does not sign may be a stranger that only calls itself so."""
+    said = (
+        f"NameServer {server} refuses its registration at {refused.address}, from {refused.peer}: "
+        f"{refused.reason}"
+    )
+    if refused.kind == NAME_TAKEN:
+        mend = "two brokers have one name: give the second one another brokerName, or stop it"
+        return _problem(NAME_TAKEN, refused.name, said, mend)
+    mend = (
+        f"innerClientAuthenticationCredentials of {refused.name} as cluster_credentials of the "
+        "NameServer, and start it again"
+    )
+    return (_warning if is_known else _problem)("refused", refused.name, said, mend)
 
 
 def _from_alarm(alarm: AlarmRow, name: str, prefix: str) -> Finding:

@@ -13,6 +13,7 @@ import msgspec
 
 from tianzhou.client.core.admin_results import BrokerPlace
 from tianzhou.wire.look_bodies import BrokerLook, Disk, GroupRow, TopicRow
+from tianzhou.wire.nameserver_bodies import MissingBroker, NameServerLook
 
 T = TypeVar("T")
 
@@ -38,6 +39,12 @@ class ClusterView:
     """By address: masters, slaves and Raft followers."""
     missing: Mapping[str, str] = field(default_factory=dict[str, str])
     """Addresses that did not answer, and why."""
+    nameservers: Mapping[str, NameServerLook] = field(default_factory=dict[str, NameServerLook])
+    """What each NameServer tells of brokers that are not there, by address."""
+    silent: Mapping[str, str] = field(default_factory=dict[str, str])
+    """NameServers that did not answer, and why."""
+    groups: tuple[GroupRow, ...] = ()
+    """All groups, if a broker is missing: some of them read what it had."""
 
     @cached_property
     def brokers(self) -> Looked[BrokerLook]:
@@ -47,6 +54,25 @@ class ClusterView:
             {name: self.members[at] for name, at in nearest.items() if at in self.members},
             {name: self.missing[at] for name, at in nearest.items() if at in self.missing},
         )
+
+    @cached_property
+    def vanished(self) -> list[MissingBroker]:
+        """Brokers that are gone without having unregistered. One that a NameServer lost sight of,
+        and that another one still knows, is not gone."""
+        alive = {address for place in self.places for address in place.addresses.values()}
+        every = missing_together(self.nameservers.values())
+        return [row for row in every if row.address not in alive]
+
+
+def missing_together(looks: Iterable[NameServerLook]) -> list[MissingBroker]:
+    """What several NameServers miss, by name: each process once, since it was first missed."""
+    found: dict[tuple[str, str], MissingBroker] = {}
+    for look in looks:
+        for row in look.missing:
+            known = found.setdefault((row.name, row.address), row)
+            if row.since_ms < known.since_ms:
+                found[row.name, row.address] = row
+    return [found[key] for key in sorted(found)]
 
 
 # Topics and groups

@@ -46,6 +46,8 @@ def blocking(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 class Brokers:
     def __init__(self, inner: admin_brokers.Brokers) -> None:
         self.all = blocking(inner.all)
+        self.missing = blocking(inner.missing)
+        self.forget = blocking(inner.forget)
         self.status = blocking(inner.status)
         self.statuses = blocking(inner.statuses)
         self.statistic = blocking(inner.statistic)

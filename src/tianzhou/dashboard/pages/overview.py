@@ -37,6 +37,7 @@ async def show(here: Here, request: Request) -> Response:
         copies={look.name: copies(look, known.get(look.name)) for look in brokers},
         masters={place.name for place in view.places if 0 in place.addresses},
         missing=looked.missing,
+        vanished=view.vanished,
         over=[e for look in brokers for e in look.events if e.ended_ms][:ROWS],
         brokers=brokers,
         forecasts={look.name: forecast(look.disk) for look in brokers},

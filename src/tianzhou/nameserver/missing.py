@@ -1,0 +1,101 @@
+"""Brokers that vanished: registered once, gone without having unregistered.
+
+The route table forgets a broker as soon as its connection closes, as RocketMQ does, because clients
+must not be sent to it. An operator must not forget it: half of a topic may be there. So what was
+known of it stays here until it registers again, or until an operator says that it will not.
+
+In memory only, like everything that a NameServer knows, and bounded in number and bytes.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from tianzhou.nameserver.brokers import Lost
+from tianzhou.wire.nameserver_bodies import MissingBroker, MissingTopic
+from tianzhou.wire.routes import QueueData
+
+BROKERS_MAX: Final = 64
+"""The one that is missing for longest is dropped for a new one."""
+NAMES_MAX: Final = 100
+"""Topics, and groups, of one broker that are remembered; the rest is counted. Names have at most
+255 bytes, so that all of it is below 4 MiB and goes into one answer."""
+_RETRY: Final = "%RETRY%"
+_INTERNAL: Final = (
+    _RETRY, "%DLQ%", "rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC",
+    "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "BenchmarkTest", "TBW102",
+)  # fmt: skip
+"""How topics begin that brokers have for themselves."""
+
+
+class MissingBrokers:
+    """Owner: the event loop of the NameServer."""
+
+    def __init__(self, *, brokers_max: int = BROKERS_MAX, names_max: int = NAMES_MAX) -> None:
+        self._rows: dict[tuple[str, str], MissingBroker] = {}
+        """By broker name and address, the longest missing first."""
+        self._brokers_max = brokers_max
+        self._names_max = names_max
+
+    def lost(self, lost: Lost, reason: str, now_ms: int) -> None:
+        """Remember a broker whose connection closed, or that was silent for too long."""
+        key = (lost.name, lost.member.address)
+        self._rows.pop(key, None)
+        if len(self._rows) >= self._brokers_max:
+            del self._rows[next(iter(self._rows))]
+        topics = sorted(
+            (name, row) for name, row in lost.rows.items() if not _is_internal(name, lost)
+        )
+        groups = sorted(name[len(_RETRY) :] for name in lost.rows if name.startswith(_RETRY))
+        kept_topics, kept_groups = topics[: self._names_max], groups[: self._names_max]
+        self._rows[key] = MissingBroker(
+            address=lost.member.address,
+            broker_id=lost.broker_id,
+            cluster=lost.cluster,
+            groups=tuple(kept_groups),
+            left_out=len(topics) + len(groups) - len(kept_topics) - len(kept_groups),
+            name=lost.name,
+            reason=reason,
+            since_ms=now_ms,
+            topics=tuple(_topic(name, row) for name, row in kept_topics),
+        )
+
+    def registered(self, name: str, broker_id: int, address: str, *, was_known: bool) -> None:
+        """A broker registered: it is back, or another took the place of the one that is gone.
+
+        A member of the same group that only changes its id (`was_known`), as a slave does that is
+        promoted, replaces nothing: the old master is still missing."""
+        self._rows.pop((name, address), None)
+        if was_known:
+            return
+        replaced = [
+            key for key, row in self._rows.items() if (row.name, row.broker_id) == (name, broker_id)
+        ]
+        for key in replaced:
+            del self._rows[key]
+
+    def forget(self, name: str) -> int:
+        """An operator says that it will not come back; how many processes were forgotten."""
+        keys = [key for key in self._rows if key[0] == name]
+        for key in keys:
+            del self._rows[key]
+        return len(keys)
+
+    def all(self) -> Iterable[MissingBroker]:
+        return self._rows.values()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+def _is_internal(topic: str, lost: Lost) -> bool:
+    return (
+        topic in (lost.name, lost.cluster)
+        or topic.startswith(_INTERNAL)
+        or topic.endswith("_REPLY_TOPIC")
+    )
+
+
+def _topic(name: str, row: QueueData) -> MissingTopic:
+    return MissingTopic(
+        name=name, read_queues=row.read_queue_nums, write_queues=row.write_queue_nums
+    )

@@ -1,0 +1,66 @@
+"""What a NameServer knows besides routes: brokers that vanished, and brokers that it refuses.
+
+RocketMQ has no request for it, so the request and its body are our own. Timestamps are milliseconds
+since 1970 by the NameServer's clock.
+"""
+
+from typing import Final
+
+import msgspec
+
+from tianzhou.base.kinds import Bytes
+from tianzhou.wire.fastjson import BodyReader
+
+
+class MissingTopic(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A topic that had queues on a broker when it vanished."""
+
+    name: str
+    read_queues: int
+    write_queues: int
+
+
+class MissingBroker(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A broker that was registered, and is gone without having unregistered."""
+
+    address: str
+    broker_id: int
+    cluster: str
+    groups: tuple[str, ...] = ()
+    """Consumer groups that had a retry topic on it."""
+    left_out: int = 0
+    """Topics and groups that are not listed."""
+    name: str
+    reason: str
+    """`disconnected`: its connection closed; `expired`: no heartbeat came in time."""
+    since_ms: int
+    topics: tuple[MissingTopic, ...] = ()
+    """Topics of users; those that every broker has are not listed."""
+
+
+class RefusedBroker(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A broker that wanted to register lately, and may not."""
+
+    address: str
+    kind: str
+    """`signature`: it does not sign as the cluster; `name_taken`: another one has its name."""
+    name: str
+    peer: str
+    """Where it connected from."""
+    reason: str
+
+
+class NameServerLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to LOOK_AT_NAMESERVER."""
+
+    missing: tuple[MissingBroker, ...] = ()
+    now_ms: int
+    refused: tuple[RefusedBroker, ...] = ()
+    version: str
+
+
+_LOOK: Final = BodyReader(NameServerLook)
+
+
+def decode_nameserver_look(data: Bytes) -> NameServerLook:
+    return _LOOK.read(data)

@@ -1,0 +1,37 @@
+"""What a NameServer tells of brokers that are not there."""
+
+import pytest
+
+from tianzhou.wire import fastjson
+from tianzhou.wire.errors import BodyError
+from tianzhou.wire.nameserver_bodies import (
+    MissingBroker,
+    MissingTopic,
+    NameServerLook,
+    RefusedBroker,
+    decode_nameserver_look,
+)
+
+LOOK = NameServerLook(
+    missing=(
+        MissingBroker(
+            address="h:1", broker_id=1, cluster="c", groups=("g",), left_out=3, name="broker-a",
+            reason="expired", since_ms=5,
+            topics=(MissingTopic(name="t", read_queues=1, write_queues=2),),
+        ),
+    ),
+    now_ms=9,
+    refused=(RefusedBroker(address="h:2", kind="name_taken", name="b", peer="p:1", reason="r"),),
+    version="1",
+)  # fmt: skip
+
+
+def test_look_comes_back_as_it_was() -> None:
+    assert decode_nameserver_look(fastjson.encode(LOOK)) == LOOK
+
+
+def test_look_that_is_not_sound_is_a_body_error() -> None:
+    data = fastjson.encode(LOOK)
+    for end in range(len(data)):
+        with pytest.raises(BodyError):
+            decode_nameserver_look(data[:end])
