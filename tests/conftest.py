@@ -3,9 +3,13 @@ told at the end."""
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+from tianzhou.store import append_check
+from tianzhou.testing import stored_form
 
 _EXAMPLES = 100
 _EXAMPLES_TORTURE = 5_000
@@ -21,6 +25,11 @@ settings.register_profile(
 )
 settings.load_profile("tianzhou")
 
+# Every chunk that a test makes a store write is examined first: in this process, and by the
+# variable also in every server that a test starts.
+stored_form.install()
+os.environ["TIANZHOU_CHECK_APPENDS"] = stored_form.__name__
+
 # Whoever runs the tests in the background lets Ctrl-C be ignored, and processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -29,6 +38,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Tests name their servers; a developer's own must not answer in their place.
 for _variable in ("TIANZHOU_NAMESERVER", "NAMESRV_ADDR"):
     os.environ.pop(_variable, None)
+
+
+@pytest.fixture
+def unchecked_appends() -> Iterator[None]:
+    """For tests that write malformed records on purpose."""
+    append_check.remove(stored_form.check_chunk)
+    yield
+    stored_form.install()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

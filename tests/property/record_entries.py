@@ -10,7 +10,7 @@ from tianzhou.record import flags
 from tianzhou.record.chunk import Entry, RecordChunk, build, stamp
 
 TOPICS: Final = (
-    "orders", "o", "SCHEDULE_TOPIC_XXXX", "%RETRY%group", "主题", "t" * 127, "t" * 128, "u" * 300,
+    "orders", "o", "SCHEDULE_TOPIC_XXXX", "%RETRY%group", "主题", "t" * 127, "t" * 128, "u" * 255,
 )  # fmt: skip
 KINDS: Final = (0, 0, 0, flags.COMPRESSED, flags.MULTI_TAGS, flags.INNER_BATCH,
     flags.TRANSACTION_PREPARED, flags.TRANSACTION_COMMIT, flags.TRANSACTION_ROLLBACK)  # fmt: skip

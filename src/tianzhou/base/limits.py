@@ -2,6 +2,9 @@
 
 from typing import Final
 
+INT32_MAX: Final = (1 << 31) - 1
+"""Java's largest int. A count that reaches it stays there."""
+
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """Java peers close a connection that announces more than this."""
 
@@ -20,6 +23,12 @@ TOPIC_BYTES_MAX: Final = 127
 
 TOPIC_BYTES_MAX_V2: Final = 32767
 """The length is a signed 16-bit number in version 2 records."""
+
+TOPIC_DIRECTORY_BYTES_MAX: Final = 255
+"""A topic names a directory of queues, and file systems allow no longer names."""
+
+QUEUE_OFFSET_MAX: Final = 1 << 58
+"""A queue names its files by 20 times an offset, which must fit 63 bits."""
 
 RECORD_BYTES_MAX: Final = BODY_BYTES_MAX + 64 * 1024
 """As RocketMQ 5: the body limit and 64 KiB for everything else."""

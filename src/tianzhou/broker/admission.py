@@ -56,6 +56,17 @@ def check_separators(text: Bytes) -> None:
         )
 
 
+def check_batch_flags(sys_flag: int) -> None:
+    """Raises Refused for a batch in a transaction, as RocketMQ does: its messages would be stored
+    where no consumer and no decision could ever find them."""
+    if sys_flag & flags.TRANSACTION_MASK:
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"sysFlag {sys_flag:#x} makes the batch transactional; send transactional messages "
+            "one by one",
+        )
+
+
 class Admission:
     """Owner: the broker loop."""
 
@@ -101,6 +112,17 @@ class Admission:
                 f"topic {name} has {queues} queues; queue {header.queue_id} is not one of them",
             )
         return topic
+
+    def flag_of(self, header: SendHeader) -> int:
+        """The flag to store a send with. Raises Refused for a record that claims to be a batch:
+        consumers would take it apart, and only a broker with batch queues may write one."""
+        if header.sys_flag & flags.INNER_BATCH:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"sysFlag {header.sys_flag:#x} claims that the body is a batch in one record; "
+                "topics of this broker do not have that type; send a batch request",
+            )
+        return incoming.client_flag(header.sys_flag)
 
     def check_name(self, name: str) -> None:
         try:

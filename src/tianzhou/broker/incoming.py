@@ -30,12 +30,10 @@ class Incoming(NamedTuple):
     prepared_offset: int = 0
 
     def to_entry(self) -> Entry:
-        sys_flag = self.sys_flag
-        if len(self.born_host) > 8:
-            sys_flag |= flags.BORN_HOST_V6
         return Entry(
-            queue_key(self.topic, self.queue_id), self.body, self.properties, self.flag, sys_flag,
-            self.born_timestamp, self.born_host, self.reconsume_times, self.prepared_offset,
+            queue_key(self.topic, self.queue_id), self.body, self.properties, self.flag,
+            self.sys_flag, self.born_timestamp, self.born_host, self.reconsume_times,
+            self.prepared_offset,
         )  # fmt: skip
 
     def get(self, name: bytes) -> bytes | None:
@@ -87,9 +85,14 @@ def half(message: Incoming) -> Incoming:
     return sent._replace(sys_flag=sent.sys_flag & ~flags.TRANSACTION_MASK)
 
 
-def undecided(sys_flag: int) -> int:
-    """The flag of a message that a client sends. A send begins a transaction or none; one that
-    claims to be the end of one would be believed after a crash, and take another's half with it."""
+def client_flag(sys_flag: int) -> int:
+    """The flag of a message that a client sends, without the bits that are not the client's.
+
+    The bits for long hosts describe the record, which the client does not write. A send begins a
+    transaction or none: one that claims to be the end of a transaction would be believed after a
+    crash, and take another half message with it. Unknown bits are stored, as RocketMQ does.
+    """
+    sys_flag &= ~flags.LAYOUT_MASK
     if sys_flag & flags.TRANSACTION_MASK == flags.TRANSACTION_COMMIT:
         return sys_flag & ~flags.TRANSACTION_MASK
     return sys_flag

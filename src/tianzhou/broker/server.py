@@ -23,6 +23,7 @@ from tianzhou.record.ids import Host, encode_host
 from tianzhou.replication.config import ReplicationConfig
 from tianzhou.replication.durability import durability_of
 from tianzhou.store.errors import DiskFull
+from tianzhou.store.facts import Malformed
 from tianzhou.store.store import MessageStore
 from tianzhou.wire.frame import FrameBatch
 
@@ -119,6 +120,7 @@ class Broker:
 
     async def _start(self) -> None:
         self._store.on_damage = self._found_damage
+        self._store.on_malformed = self._found_malformed
         self._store.start(self._on_flushed)
         if self.group is not None:
             await self._join_group(self.group)
@@ -243,6 +245,17 @@ class Broker:
             extra={
                 "offset": offset,
                 "remedy": "it is not what was written and is not delivered: tianzhou store verify",
+            },
+        )
+
+    def _found_malformed(self, record: Malformed) -> None:
+        log.error(
+            "record.malformed",
+            extra={
+                "offset": record.offset,
+                "reason": record.reason,
+                "remedy": "the record is stored but not delivered, and no replica has a better "
+                "copy; tianzhou store verify shows the place; please report it as a bug",
             },
         )
 

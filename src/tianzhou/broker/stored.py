@@ -38,7 +38,7 @@ class Stored(NamedTuple):
         return Incoming(
             view.topic, view.queue_id, view.stored_body,
             properties.without(self.properties, keys.RECORD_CRC), view.flag,
-            view.sys_flag & ~flags.STORE_HOST_V6, view.born_timestamp,
+            view.sys_flag & ~flags.LAYOUT_MASK, view.born_timestamp,
             bytes(self.data[AT_BORN_HOST : AT_BORN_HOST + host_size]),
             view.reconsume_times, view.prepared_offset,
         )  # fmt: skip

@@ -22,6 +22,7 @@ from tianzhou.record.layout import (
     HEAD,
     HOST_BYTES_EXTRA,
     HOST_BYTES_V4,
+    HOST_BYTES_V6,
     INT16,
     INT64,
     MAGIC_V1,
@@ -35,7 +36,7 @@ NUMPY_FROM: Final = 48
 CRC_PLACEHOLDER: Final = CRC_PROPERTY + b"\x01" + b"0" * 10 + b"\x02"
 # Prepared and rolled back records have this bit, others have not.
 _INVISIBLE: Final = flags.TRANSACTION_PREPARED & flags.TRANSACTION_ROLLBACK
-_LONG_HOSTS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
+_LONG_HOSTS: Final = flags.LAYOUT_MASK
 _FIXED_BYTES: Final = HEAD.size + 2
 _PROPERTIES_MAX: Final = limits.PROPERTIES_BYTES_MAX
 _RECORD_MAX: Final = limits.RECORD_BYTES_MAX
@@ -44,7 +45,11 @@ _pack_size: Final = INT16.pack
 
 
 class Entry(NamedTuple):
-    """One message, as a producer's request describes it. Hosts are 8 or 20 bytes by flag."""
+    """One message, as a producer's request describes it.
+
+    A host has 8 or 20 bytes. The bits of `sys_flag` that describe hosts are ignored here: `build`
+    derives them from the hosts themselves, so that the flag and the layout cannot disagree.
+    """
 
     queue: QueueKey
     body: Bytes
@@ -113,7 +118,7 @@ def build(
     queues: list[QueueKey | None] = []
     topics: dict[str, bytes] = {}
     at = rare = 0
-    host_flag = flags.STORE_HOST_V6 if len(store_host) > HOST_BYTES_V4 else 0
+    is_rare = len(store_host) != HOST_BYTES_V4
     for entry in entries:
         queue, body, text, flag, sys_flag, born, born_host, times, prepared = entry
         topic_name, queue_id = queue
@@ -124,7 +129,7 @@ def build(
         total = _FIXED_BYTES + body_size + len(topic) + properties_size
         if properties_size > _PROPERTIES_MAX or total > _RECORD_MAX:
             raise _too_large(entry, body_size, properties_size)
-        if sys_flag & _LONG_HOSTS or host_flag or len(topic) > 128:
+        if sys_flag & _LONG_HOSTS or len(born_host) != HOST_BYTES_V4 or is_rare or len(topic) > 128:
             head = _rare_head(entry, topic, store_host, total)
             total += len(head) - HEAD.size
             rare += len(head) != HEAD.size
@@ -229,10 +234,11 @@ def _finished(entry: Entry, record_crc: bool) -> Entry:
 
 
 def _rare_head(entry: Entry, topic: bytes, store_host: bytes, total: int) -> bytes:
-    """A head with long hosts, or of a record whose topic needs two bytes of length."""
-    sys_flag = entry.sys_flag & ~flags.STORE_HOST_V6
-    if len(store_host) > 8:
-        sys_flag |= flags.STORE_HOST_V6
+    """The head of a record with long hosts, a topic that needs two bytes of length, or a
+    `sys_flag` whose bits for hosts must be corrected."""
+    sys_flag = entry.sys_flag & ~_LONG_HOSTS
+    sys_flag |= flags.BORN_HOST_V6 if _is_long(entry.born_host) else 0
+    sys_flag |= flags.STORE_HOST_V6 if _is_long(store_host) else 0
     hosts = {"born_host": f"{len(entry.born_host)}s", "store_host": f"{len(store_host)}s"}
     layout = ">" + "".join(hosts.get(name, code) for name, code in FIELDS)
     total += len(entry.born_host) + len(store_host) - 16
@@ -242,6 +248,11 @@ def _rare_head(entry: Entry, topic: bytes, store_host: bytes, total: int) -> byt
         entry.born_timestamp, entry.born_host, 0, store_host,
         entry.reconsume_times, entry.prepared_offset, len(entry.body),
     )  # fmt: skip
+
+
+def _is_long(host: bytes) -> bool:
+    assert len(host) in (HOST_BYTES_V4, HOST_BYTES_V6), f"a host of {len(host)} bytes"
+    return len(host) == HOST_BYTES_V6
 
 
 def _too_large(entry: Entry, body_size: int, properties_size: int) -> RecordTooLarge:

@@ -17,6 +17,7 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.record.chunk import NUMPY_FROM, crc_digits
 from tianzhou.record.crc import crc31, crc32
 from tianzhou.record.layout import (
+    AT_SYS_FLAG,
     CRC_PROPERTY,
     CRC_PROPERTY_BYTES,
     HEAD,
@@ -33,6 +34,8 @@ _PLACE: Final = struct.Struct(">ii4xi4xqq")
 """Size, magic, queue, queue offset and physical offset."""
 _STAND: Final = struct.Struct(">i24xq")
 """Size and physical offset."""
+_SHAPE: Final = struct.Struct(f">ii{AT_SYS_FLAG - 8}xi")
+"""Size, magic and system flag."""
 _CRC_NAME: Final = CRC_PROPERTY + b"\x01"
 _TAIL_REVERSED: Final = b"\x02%010d" + _CRC_NAME[::-1]
 """The checksum property from its end: its digits stand in reverse."""
@@ -90,11 +93,14 @@ def _classify(size: int, magic: int) -> Stop:
     return Stop.END if size == 0 and magic == 0 else Stop.DAMAGED
 
 
-def first_unsound(buffer: Bytes, starts: Sequence[int], end: int, *, base: int) -> int | None:
+def first_unsound(
+    buffer: Bytes, starts: Sequence[int], end: int, *, base: int, well_formed: bool = False
+) -> int | None:
     """Rank of the first record that is not what was written, or None if all are sound.
 
     `base` is the physical offset of the buffer's first byte. The records must be neighbours:
-    each ends where the next begins, the last at `end`.
+    each ends where the next begins, the last at `end`. With `well_formed` their lengths must add
+    up too.
     """
     if len(starts) >= NUMPY_FROM:
         from tianzhou.record import columns
@@ -105,7 +111,19 @@ def first_unsound(buffer: Bytes, starts: Sequence[int], end: int, *, base: int) 
     for rank in suspects:
         if not is_sound(buffer, starts[rank], ends[rank], base=base):
             return rank
+        if well_formed and not is_well_formed(buffer, starts[rank], ends[rank]):
+            return rank
     return None
+
+
+def is_well_formed(buffer: Bytes, start: int, end: int) -> bool:
+    """Whether the lengths in a record add up. A sound record is stored as it was written, but may
+    have been written wrongly; then nobody can take it apart."""
+    size, magic, sys_flag = _SHAPE.unpack_from(buffer, start)
+    if size != end - start or magic not in (MAGIC_V1, MAGIC_V2):
+        return False
+    found = _parts(buffer, start, end, sys_flag, magic)
+    return found is not None and found[2] == end
 
 
 def are_vouched_for(
@@ -162,7 +180,7 @@ def is_sound(buffer: Bytes, start: int, end: int, *, base: int) -> bool:
     if parts is None:
         return False
     body_start, body_end, properties_end = parts
-    if properties_end != end:
+    if properties_end != end or _is_torn(buffer, body_end, end, magic):
         return False
     if _resembles_crc(bytes(buffer[covered:end])):
         return False
@@ -172,8 +190,7 @@ def is_sound(buffer: Bytes, start: int, end: int, *, base: int) -> bool:
 def _parts(
     buffer: Bytes, start: int, end: int, sys_flag: int, magic: int
 ) -> tuple[int, int, int] | None:
-    """Where the body begins and ends, and where the properties end; None if lengths overrun or
-    the end of a text was never written."""
+    """Where the body begins and ends, and where the properties end; None if lengths overrun."""
     hosts = (sys_flag >> 4 & 1) + (sys_flag >> 5 & 1)
     body_start = start + HEAD.size + HOST_BYTES_EXTRA * hosts
     if body_start + 3 > end:
@@ -188,11 +205,17 @@ def _parts(
     if topic_size < 0 or properties_at > end:
         return None
     (properties_size,) = INT16.unpack_from(buffer, properties_at - 2)
-    if properties_size < 0 or _ends_in_zero(buffer, topic_at + width, properties_at - 2):
-        return None
-    if _ends_in_zero(buffer, properties_at, min(properties_at + properties_size, end)):
+    if properties_size < 0:
         return None
     return body_start, topic_at, properties_at + properties_size
+
+
+def _is_torn(buffer: Bytes, body_end: int, end: int, magic: int) -> bool:
+    """Whether the end of the topic or of the properties was never written."""
+    width = 1 if magic == MAGIC_V1 else 2
+    name_at = body_end + width
+    name_end = name_at + int.from_bytes(buffer[body_end:name_at], "big", signed=True)
+    return _ends_in_zero(buffer, name_at, name_end) or _ends_in_zero(buffer, name_end + 2, end)
 
 
 def _ends_in_zero(buffer: Bytes, start: int, end: int) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.record.layout import AT_MAGIC, HEAD, INT32, MAGIC_V1, MAGIC_V2
-from tianzhou.record.walk import Stop, first_unsound, is_sound, walk
+from tianzhou.record.walk import Stop, Walk, first_unsound, is_sound, is_well_formed, walk
 from tianzhou.store import layout
 from tianzhou.store.consume_queue import MISSING_SIZE
 from tianzhou.store.segments import is_file_name
@@ -143,9 +143,7 @@ def _slices(
         if not found.starts and found.stop is Stop.TORN:  # one record, larger than a slice
             window = view[at : piece.end]
             found = walk(window, 0, len(window), count_max=1)
-        bad = None
-        if verify and found.starts:
-            bad = first_unsound(window, found.starts, found.end, base=piece.base + at)
+        bad = _first_bad(window, found, base=piece.base + at, verify=verify)
         starts = found.starts[:bad]
         end = found.end if bad is None else found.starts[bad]
         if starts:
@@ -161,6 +159,17 @@ def _slices(
         if not skip_damage:
             raise _damaged(piece, at, behind)
         at = piece.end if behind is None else behind
+
+
+def _first_bad(window: memoryview, found: Walk, *, base: int, verify: bool) -> int | None:
+    """Rank of the first record that cannot be shown. Checksums may be waived, lengths may not:
+    columns are cut out of the bytes by them."""
+    starts, end = found.starts, found.end
+    if verify:
+        return first_unsound(window, starts, end, base=base, well_formed=True)
+    ends = zip(starts, [*starts[1:], end], strict=bool(starts))
+    ranks = (rank for rank, (at, stop) in enumerate(ends) if not is_well_formed(window, at, stop))
+    return next(ranks, None)
 
 
 def _damaged(piece: Piece, at: int, behind: int | None) -> LogDamaged:
@@ -182,6 +191,10 @@ def _next_sound(mapped: mmap.mmap, view: memoryview, at: int, piece: Piece) -> i
         start = min(found) - AT_MAGIC
         size = INT32.unpack_from(view, start)[0]
         inside = HEAD.size < size <= piece.end - start
-        if inside and is_sound(view, start, start + size, base=piece.base):
+        if (
+            inside
+            and is_sound(view, start, start + size, base=piece.base)
+            and is_well_formed(view, start, start + size)
+        ):
             return start
         candidates = start

@@ -15,7 +15,7 @@ from tianzhou.base.limits import BLANK_BYTES_MIN
 from tianzhou.record.chunk import RecordChunk, stamp
 from tianzhou.record.errors import RecordTooLarge
 from tianzhou.record.layout import BLANK, MAGIC_BLANK
-from tianzhou.store import segments
+from tianzhou.store import append_check, segments
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
@@ -102,6 +102,8 @@ class CommitLog:
             start, stop = chunk.starts[first], chunk.ends[end - 1]
             whole = start == 0 and stop == len(chunk.data)
             data = chunk.data if whole else memoryview(chunk.data)[start:stop]
+            if append_check.installed:
+                append_check.check(data, piece.offset, chunk.queues[first:end])
             segment.write(piece.offset - segment.start, data)
             failpoint("log.after_write")
             self.end = PhysicalOffset(piece.offset + stop - start)

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset
+from tianzhou.base.limits import QUEUE_OFFSET_MAX
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.file_cache import FileCache
@@ -38,6 +39,17 @@ class Unit(NamedTuple):
     physical_offset: PhysicalOffset
     size: int
     tags_code: int
+
+
+def gap_max(before: int, offset: int, size: int, file_units: int) -> int:
+    """How many messages can be missing between a queue's last record and the one at `offset`.
+
+    Each took a byte of the log at least. A record that claims a rank further on is wrong, and would
+    fill the disk with units that mean nothing.
+    """
+    if size == MISSING_SIZE:  # no record, but recovery or replication says where it goes on
+        return QUEUE_OFFSET_MAX
+    return max(offset + size - before, file_units)
 
 
 class ConsumeQueue:
@@ -176,22 +188,39 @@ class ConsumeQueue:
 
     # Writing
 
-    def append(self, first: QueueOffset, units: bytes) -> None:
-        """Add units from rank `first` on. What is there already is skipped, a gap is marked."""
+    def append(self, first: QueueOffset, units: bytes) -> bool:
+        """Add units from rank `first` on. What is there already is skipped, a gap is marked.
+
+        False, and nothing is added, if the gap would be larger than the log could explain.
+        """
         if first < self.end and units and self._is_behind_all(units):
             self._begin_again()
         end = self.end
         if first > end:
             if end == self.first and not self._tail:
                 self._begin_at(first)
-            if first > self.end:
-                self._tail += MISSING * (first - self.end)
-                self.log_min = PhysicalOffset(0)  # the minimum may have to pass over these
+            if not self._mark_missing(first, units):
+                return False
         elif first < end:
             units = units[(end - first) * UNIT_BYTES :]
         self._tail += units
         if len(self._tail) >= TAIL_BYTES_MAX:
             self.write_out()
+        return True
+
+    def _mark_missing(self, first: QueueOffset, units: bytes) -> bool:
+        """Mark the ranks before `first` as missing, a page at a time: a gap takes no memory."""
+        offset, size, _ = UNIT.unpack_from(units or MISSING)
+        before = self.last_physical_offset() if self.end > self.first else 0
+        if first - self.end > gap_max(before, offset, size, self._file_units):
+            return False
+        if self.end < first:
+            self.log_min = PhysicalOffset(0)  # the minimum may have to pass over these
+        while self.end < first:
+            self._tail += MISSING * min(first - self.end, TAIL_BYTES_MAX // UNIT_BYTES)
+            if len(self._tail) >= TAIL_BYTES_MAX // UNIT_BYTES * UNIT_BYTES:
+                self.write_out()
+        return True
 
     def _is_behind_all(self, units: bytes) -> bool:
         """A lower rank further on in the log: the topic was deleted there, and made again. A log

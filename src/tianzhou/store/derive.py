@@ -7,14 +7,18 @@ Below a few dozen records a plain loop is fastest; it is also the reference. Abo
 reads all heads at once and groups the records whose topic and properties have the same shape (the
 names and lengths of all properties); inside a group every tag and key stands at the same place, so
 that they are hashed as columns of a matrix. Records of a rare shape go through the loop.
+
+No bytes make it fail: a record that contributes nothing because it is malformed is listed with the
+reason, and the others count.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueKey, QueueOffset
+from tianzhou.record.errors import RecordDamaged
 from tianzhou.store.consume_queue import UNIT
-from tianzhou.store.facts import Derived, Run, facts_of
+from tianzhou.store.facts import Derived, Malformed, Run, facts_of
 from tianzhou.store.shapes import derive_by_shape
 
 _SHAPES_FROM: Final = 16
@@ -51,13 +55,18 @@ def derive_plainly(
     hashes: list[int] = []
     offsets: list[int] = []
     timestamps: list[int] = []
-    store_timestamp = 0
+    malformed: list[Malformed] = []
+    store_timestamp = None
     ends = [*starts[1:], end]
     for start, stop in zip(starts, ends, strict=True):
-        queue, queue_offset, tags_code, keys, store_timestamp = facts_of(
-            buffer, start, stop, delays_ms
-        )
         offset = base + start
+        try:
+            queue, queue_offset, tags_code, keys, store_timestamp = facts_of(
+                buffer, start, stop, delays_ms
+            )
+        except RecordDamaged as error:
+            malformed.append(Malformed(offset, stop - start, str(error)))
+            continue
         for hash_ in keys:
             hashes.append(hash_)
             offsets.append(offset)
@@ -73,4 +82,4 @@ def derive_plainly(
             runs.append(Run(queue, QueueOffset(first), bytes(row)))
         units[queue] = (queue_offset, bytearray(unit))
     runs += [Run(q, QueueOffset(first), bytes(row)) for q, (first, row) in units.items()]
-    return Derived(runs, hashes, offsets, timestamps, store_timestamp)
+    return Derived(runs, hashes, offsets, timestamps, store_timestamp, malformed)

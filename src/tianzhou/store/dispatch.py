@@ -9,27 +9,27 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import Bytes, PhysicalOffset
-from tianzhou.record.walk import Stop, Walk, walk
+from tianzhou.record.walk import Stop
 from tianzhou.store.commit_log import CommitLog
+from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.derive import derive
-from tianzhou.store.errors import StoreDamaged
-from tianzhou.store.facts import Run
+from tianzhou.store.facts import Malformed, Run
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.queues import Queues
+from tianzhou.store.scan import Damage, next_sound_record, walk_slice
 
-SLICE_RECORDS: Final = 2048
-SLICE_BYTES: Final = 4 * 1024 * 1024
 _FRESH_BYTES_MAX: Final = 8 * 1024 * 1024
 _WORTH_KEEPING: Final = 512
 
 
-def walk_slice(buffer: Bytes, start: int, end: int) -> Walk:
-    """The first records in `buffer[start:end]`, no more than one slice takes; one at least."""
-    found = walk(buffer, start, min(end, start + SLICE_BYTES), count_max=SLICE_RECORDS)
-    if not found.starts and found.stop is Stop.TORN:  # a record larger than the slice
-        return walk(buffer, start, end, count_max=1)
-    return found
+def malformed_of(run: Run) -> list[Malformed]:
+    """Records whose queue refused them, see `ConsumeQueue.append`."""
+    return [
+        Malformed(offset, size, f"claims offset {rank} of queue {run.queue.queue_id} of "
+                  f"{run.queue.topic}, more than the log can have held before it")
+        for rank, (offset, size, _) in enumerate(UNIT.iter_unpack(run.units), run.first)
+    ]  # fmt: skip
 
 
 class _Fresh(NamedTuple):
@@ -57,6 +57,11 @@ class Dispatcher:
         self.anchor = PhysicalOffset(0)
         """Start of the last record before `position`."""
         self.last_timestamp = 0
+        self.damage: list[Damage] = []
+        """Ranges that held no record any more when their turn came."""
+        self.malformed: list[Malformed] = []
+        """Records that were stepped over because they cannot be put into a queue. Whoever owns the
+        dispatcher takes both lists from here and reports them."""
         self._fresh: deque[_Fresh] = deque()
         self._fresh_bytes = 0
 
@@ -91,27 +96,44 @@ class Dispatcher:
         if found.stop is Stop.BLANK:
             self.skip_to(PhysicalOffset(segment.start + self._log.file_bytes))
             return self.run(limit)
-        raise StoreDamaged(
-            segment.file.path, f"no record where one was appended ({found.stop.name.lower()})",
-            offset=self.position,
-        )  # fmt: skip
+        self._step_over(limit, f"no record where one was appended ({found.stop.name.lower()})")
+        return self.run(limit)
+
+    def _step_over(self, limit: PhysicalOffset, reason: str) -> None:
+        """Leave out bytes that the medium changed after they were appended. The limit is the end
+        of a record, so that dispatch can always go on there."""
+        log, start = self._log, self.position
+        behind = next_sound_record(log.segments, log.file_bytes, start)
+        self.skip_to(limit if behind is None else min(behind, limit))
+        self.damage.append(Damage(start, self.position, reason))
 
     def apply(
         self, buffer: Bytes, starts: Sequence[int], end: int, *, base: PhysicalOffset
     ) -> list[Run]:
         """Add neighbouring records to queues and index, and move the position behind them."""
         derived = derive(buffer, starts, end, base=base, delays_ms=self._delays_ms)
+        self.malformed += derived.malformed
         failpoint("dispatch.before_queues")
         for run in derived.runs:
-            self._queues.obtain(run.queue).append(run.first, run.units)
+            if not self._queues.obtain(run.queue).append(run.first, run.units):
+                self.malformed += malformed_of(run)
         failpoint("dispatch.before_index")
         if self._index is not None and len(derived.key_hashes):
             self._index.put(derived.key_hashes, derived.key_offsets, derived.key_timestamps)
-        self.last_timestamp = derived.last_timestamp
+        if derived.last_timestamp is not None:
+            self.last_timestamp = derived.last_timestamp
         self.anchor = PhysicalOffset(base + starts[-1])
         self.position = PhysicalOffset(base + end)
         failpoint("dispatch.after")
         return derived.runs
+
+    def take_damage(self) -> list[Damage]:
+        taken, self.damage = self.damage, []
+        return taken
+
+    def take_malformed(self) -> list[Malformed]:
+        taken, self.malformed = self.malformed, []
+        return taken
 
     def go_back(self, position: PhysicalOffset, anchor: PhysicalOffset, timestamp: int) -> None:
         """The log, the queues and the index were cut here."""

@@ -5,7 +5,9 @@ from typing import Final, NamedTuple
 
 from tianzhou.base.java import as_key_hash, hash_onward, string_hash
 from tianzhou.base.kinds import Bytes, QueueKey, QueueOffset, queue_key
+from tianzhou.base.limits import QUEUE_OFFSET_MAX, TOPIC_BYTES_MAX, TOPIC_DIRECTORY_BYTES_MAX
 from tianzhou.record import flags, properties
+from tianzhou.record.errors import RecordDamaged
 from tianzhou.record.layout import (
     AT_STORE_TIMESTAMP,
     AT_SYS_FLAG,
@@ -15,9 +17,11 @@ from tianzhou.record.layout import (
     INT32,
     INT64,
     MAGIC_V1,
+    MAGIC_V2,
 )
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+_INT64_MAX: Final = (1 << 63) - 1
 
 
 class Run(NamedTuple):
@@ -28,13 +32,23 @@ class Run(NamedTuple):
     units: bytes
 
 
+class Malformed(NamedTuple):
+    """A record that is stored as it was written, but cannot be taken apart or put into a queue."""
+
+    offset: int
+    size: int
+    reason: str
+
+
 class Derived(NamedTuple):
     runs: list[Run]
     key_hashes: Sequence[int]
     key_offsets: Sequence[int]
     key_timestamps: Sequence[int]
-    last_timestamp: int
-    """Store time of the last record."""
+    last_timestamp: int | None
+    """Store time of the last record that is not malformed; None if all are."""
+    malformed: Sequence[Malformed] = ()
+    """Records that contribute nothing."""
 
 
 class Facts(NamedTuple):
@@ -49,20 +63,35 @@ class Facts(NamedTuple):
 
 
 def facts_of(buffer: Bytes, start: int, end: int, delays_ms: Sequence[int]) -> Facts:
-    """Everything dispatch wants to know of one sound record."""
+    """Everything dispatch wants to know of one record of at least `RECORD_BYTES_MIN` bytes.
+
+    Raises RecordDamaged, and nothing else, whatever the bytes are: a checksum that agrees proves
+    that a record is stored as it was written, not that whoever wrote it did so correctly.
+    """
     (
         _, magic, _, queue_id, _, queue_offset, _, sys_flag, _, _, store_timestamp,
         _, _, _, body_size,
     ) = HEAD.unpack_from(buffer, start)  # fmt: skip
     topic_at = start + HEAD.size + body_size
-    if sys_flag & (flags.BORN_HOST_V6 | flags.STORE_HOST_V6):
-        topic_at, store_timestamp = _behind_long_hosts(buffer, start, sys_flag)
+    if sys_flag & flags.LAYOUT_MASK:
+        topic_at, body_size, store_timestamp = _behind_long_hosts(buffer, start, end, sys_flag)
+    if body_size < 0 or topic_at + 3 > end:
+        raise RecordDamaged(f"claims a body of {body_size} bytes")
     if magic == MAGIC_V1:
         name_at = topic_at + 1
         name_end = name_at + buffer[topic_at]
-    else:
+    elif magic == MAGIC_V2:
         name_at = topic_at + 2
         name_end = name_at + INT16.unpack_from(buffer, topic_at)[0]
+    else:
+        raise RecordDamaged(f"has the unknown magic number {magic & 0xFFFFFFFF:#x}")
+    name_bytes_max = TOPIC_BYTES_MAX if magic == MAGIC_V1 else end
+    if not 0 <= name_end - name_at <= name_bytes_max or name_end + 2 > end:
+        raise RecordDamaged(f"claims a topic of {name_end - name_at} bytes")
+    if name_end + 2 + INT16.unpack_from(buffer, name_end)[0] != end:
+        raise RecordDamaged("has properties that do not end where the record ends")
+    if queue_id < 0 or not 0 <= queue_offset < QUEUE_OFFSET_MAX:
+        raise RecordDamaged(f"claims offset {queue_offset} of queue {queue_id}")
     topic = topic_of(bytes(buffer[name_at:name_end]))
     found = bytes(buffer[name_end + 2 : end])
     kind = sys_flag & flags.TRANSACTION_MASK
@@ -83,12 +112,25 @@ def store_time_of(buffer: Bytes, start: int) -> int:
     return INT64.unpack_from(buffer, at)[0]
 
 
-def _behind_long_hosts(buffer: Bytes, start: int, sys_flag: int) -> tuple[int, int]:
-    """Position of the topic and the store timestamp, when a host has 20 bytes."""
+def last_store_time(buffer: Bytes, starts: Sequence[int], end: int) -> int | None:
+    """Store time of the last of these records that is not malformed; None if all are."""
+    ends = [*starts[1:], end]
+    for start, stop in zip(reversed(starts), reversed(ends), strict=True):
+        try:
+            return facts_of(buffer, start, stop, ()).store_timestamp
+        except RecordDamaged:
+            continue
+    return None
+
+
+def _behind_long_hosts(buffer: Bytes, start: int, end: int, sys_flag: int) -> tuple[int, int, int]:
+    """Position of the topic, size of the body and store timestamp, when a host has 20 bytes."""
     hosts = (sys_flag >> 4 & 1) + (sys_flag >> 5 & 1)
     body_at = start + HEAD.size + HOST_BYTES_EXTRA * hosts
+    if body_at > end:
+        raise RecordDamaged("claims hosts that do not fit into it")
     (body_size,) = INT32.unpack_from(buffer, body_at - 4)
-    return body_at + body_size, store_time_of(buffer, start)
+    return body_at + body_size, body_size, store_time_of(buffer, start)
 
 
 _CACHED_MAX: Final = 100_000
@@ -125,17 +167,30 @@ def _delivery_time(
     level = int(text) if text and len(text) < 10 and text.isdigit() else 0
     if level <= 0 or not delays_ms:
         return otherwise
-    return store_timestamp + delays_ms[min(level, len(delays_ms)) - 1]
+    return min(store_timestamp + delays_ms[min(level, len(delays_ms)) - 1], _INT64_MAX)
 
 
 _topics: dict[bytes, str] = {}
 
 
 def topic_of(name: bytes) -> str:
-    """The topic as text; the same object each time, so that dictionaries find it fast."""
+    """The topic as text; the same object each time, so that dictionaries find it fast.
+
+    Raises RecordDamaged for a name that no directory of queues can have.
+    """
     topic = _topics.get(name)
     if topic is None:
         if len(_topics) >= _CACHED_MAX:
             _topics.clear()
-        topic = _topics[name] = name.decode("utf-8", "replace")
+        topic = name.decode("utf-8", "replace")
+        if not is_topic_name(topic):
+            raise RecordDamaged(f"claims the topic {topic[:64]!r}, which cannot name a directory")
+        _topics[name] = topic
     return topic
+
+
+def is_topic_name(topic: str) -> bool:
+    """Whether queues of this topic can have a directory."""
+    if not topic.strip(".") or "/" in topic or "\0" in topic:
+        return False
+    return len(topic.encode("utf-8", "replace")) <= TOPIC_DIRECTORY_BYTES_MAX

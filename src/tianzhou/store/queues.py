@@ -8,6 +8,7 @@ from typing import Final
 from tianzhou.base.kinds import PhysicalOffset, QueueKey, queue_key
 from tianzhou.store.consume_queue import ConsumeQueue
 from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.facts import is_topic_name
 from tianzhou.store.file_cache import FileCache
 from tianzhou.store.files import Files, list_visible
 
@@ -152,8 +153,8 @@ class Queues:
         self.cache.close()
 
     def _make(self, key: QueueKey) -> ConsumeQueue:
-        # Whoever takes names from strangers checks them; this is the wall behind that one.
-        if not key.topic.strip(".") or "/" in key.topic or "\0" in key.topic:
+        # Admission and `derive` check names too; this is the wall behind them.
+        if not is_topic_name(key.topic):
             raise StoreDamaged(self.directory, f"{key.topic!r} can't be the name of a directory")
         directory = f"{self.directory}/{key.topic}/{key.queue_id}"
         return ConsumeQueue(self.cache, directory, key, self._file_units)

@@ -10,7 +10,7 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.record.layout import SIZE_AND_MAGIC
 from tianzhou.record.walk import Stop, first_unsound, walk
 from tianzhou.store.errors import RawRefused
-from tianzhou.store.facts import store_time_of
+from tianzhou.store.facts import last_store_time
 from tianzhou.store.scan import has_checksum
 
 
@@ -35,7 +35,7 @@ def whole(data: memoryview, *, offset: int, file_bytes: int) -> Whole:
         found = walk(data, at, end)
         _refuse_unsound(data, found.starts, found.end, offset)
         if found.starts:
-            timestamp = store_time_of(data, found.starts[-1])
+            timestamp = last_store_time(data, found.starts, found.end) or timestamp
             ends = [*found.starts[1:], found.end]
             is_checked = is_checked and all(has_checksum(data, stop) for stop in ends)
         at = found.end

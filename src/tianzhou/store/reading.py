@@ -8,6 +8,7 @@ from tianzhou.base.kinds import QueueKey, QueueOffset
 from tianzhou.store import read, search
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.dispatch import Dispatcher
+from tianzhou.store.facts import Malformed
 from tianzhou.store.key_index import QUERY_COUNT_MAX, KeyIndex
 from tianzhou.store.queues import Queues
 from tianzhou.store.read import ReadLimit, ReadResult, ReadStatus
@@ -30,6 +31,8 @@ class StoreReader:
         """Records that were found damaged when somebody wanted to read them."""
         self.on_damage: Callable[[int], None] = lambda _offset: None
         """Told once of each of them."""
+        self.on_malformed: Callable[[Malformed], None] = lambda _record: None
+        """Told once of each record that was stored as it came, but belongs to no queue."""
 
     def read(
         self,
@@ -47,12 +50,23 @@ class StoreReader:
             return ReadResult(status, next_offset=zero, min_offset=zero, max_offset=zero)
         return self._noted(read.read(self.log, queue, start, limit, tags_codes))
 
+    def _note_damage(self) -> None:
+        """Report what dispatch had to step over."""
+        if self.dispatcher.damage or self.dispatcher.malformed:
+            for damage in self.dispatcher.take_damage():
+                self._report(damage.start, self.on_damage)
+            for record in self.dispatcher.take_malformed():
+                self._report(record.offset, lambda _, record=record: self.on_malformed(record))
+
     def _noted(self, result: ReadResult) -> ReadResult:
         for offset in result.damaged:
-            if offset not in self.damaged and len(self.damaged) < DAMAGED_MAX:
-                self.damaged.add(offset)
-                self.on_damage(offset)
+            self._report(offset, self.on_damage)
         return result
+
+    def _report(self, offset: int, report: Callable[[int], None]) -> None:
+        if offset not in self.damaged and len(self.damaged) < DAMAGED_MAX:
+            self.damaged.add(offset)
+            report(offset)
 
     def min_offset(self, key: QueueKey) -> QueueOffset:
         queue = self.queues.get(key)

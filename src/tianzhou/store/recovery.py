@@ -18,12 +18,13 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset, queue_key
+from tianzhou.record.errors import RecordDamaged
 from tianzhou.store.checkpoint import Checkpoint, CheckpointFile
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import MISSING_SIZE, ConsumeQueue
 from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import StoreDamaged
-from tianzhou.store.facts import facts_of, store_time_of
+from tianzhou.store.facts import facts_of, last_store_time
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
 from tianzhou.store.incidents import Incidents
@@ -33,6 +34,7 @@ from tianzhou.store.preflight import Shortfall
 from tianzhou.store.queues import Queues
 from tianzhou.store.scan import (
     NOWHERE,
+    Damage,
     Halt,
     LogScan,
     Slice,
@@ -45,15 +47,12 @@ from tianzhou.store.scan import (
 Progress = Callable[[int, int], None]
 """Told how many bytes of how many were scanned."""
 
+
+def no_progress(_done: int, _total: int) -> None:
+    """For callers that do not show progress."""
+
+
 _COPY_BYTES: Final = 4 * 1024 * 1024
-
-
-class Damage(NamedTuple):
-    """A range of the log that was on the medium and is not readable."""
-
-    start: int
-    end: int
-    reason: str
 
 
 @dataclass(slots=True)
@@ -67,6 +66,9 @@ class Report:
     cut_at: int | None = None
     quarantine: str = ""
     damage: list[Damage] = field(default_factory=list[Damage])
+    malformed: list[Damage] = field(default_factory=list[Damage])
+    """Records that are stored as they were written, but cannot be put into a queue. They are not
+    delivered. Every copy of the log has them, so no replica can repair them."""
     clamped: int = 0
     """Stored consumer and delay offsets that lay beyond the end of their queue."""
     shortfall: Shortfall | None = None
@@ -208,7 +210,10 @@ def _points_at_record(queue: ConsumeQueue, log: CommitLog) -> bool:
     segment = segment_of(log.segments, log.file_bytes, unit.physical_offset)
     assert segment is not None
     at = unit.physical_offset - segment.start
-    facts = facts_of(segment.view, at, at + unit.size, ())
+    try:
+        facts = facts_of(segment.view, at, at + unit.size, ())
+    except RecordDamaged:
+        return False
     return (facts.queue, facts.queue_offset) == (queue.key, queue.end - 1)
 
 
@@ -251,7 +256,8 @@ def _scan(parts: Parts, report: Report, progress: Progress, visible: PhysicalOff
         scan = LogScan(log.segments, log.file_bytes, at, _checked(parts))
         for piece in scan:
             _derive(dispatcher, piece, visible)
-            timestamp = store_time_of(piece.segment.view, piece.starts[-1])
+            found = last_store_time(piece.segment.view, piece.starts, piece.end)
+            timestamp = timestamp if found is None else found
             report.records += len(piece.starts)
             progress(piece.end_offset - begin, total)
         at, is_end = _settle(parts, scan.halt, report)
@@ -259,6 +265,10 @@ def _scan(parts: Parts, report: Report, progress: Progress, visible: PhysicalOff
             dispatcher.skip_to(at)
         if is_end:
             break
+    report.malformed += [
+        Damage(offset, offset + size, reason)
+        for offset, size, reason in dispatcher.take_malformed()
+    ]
     report.scanned_bytes = at - begin
     log.set_end(at, timestamp)
     progress(total, total)

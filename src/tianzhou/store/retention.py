@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import StoreConfig
-from tianzhou.store.facts import store_time_of
+from tianzhou.store.facts import last_store_time
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files, Usage, parent_of
 from tianzhou.store.layout import Paths
@@ -108,7 +108,9 @@ class Retention:
         for segment in reversed(log.segments[1:]):
             if segment.start >= log.end:
                 continue
-            if sound_record_at(log.segments, log.file_bytes, segment.start) is not None:
-                age_ms = now_ms - store_time_of(segment.view, 0)
+            size = sound_record_at(log.segments, log.file_bytes, segment.start)
+            if size is not None:
+                time_ms = last_store_time(segment.view, [0], size)
+                age_ms = age_ms if time_ms is None else now_ms - time_ms
             ages.append(age_ms)
         return ages[::-1]

@@ -6,7 +6,8 @@ Nothing here changes a file. Recovery decides what to do about what is found.
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.base.kinds import Bytes, PhysicalOffset
+from tianzhou.record.errors import RecordDamaged
 from tianzhou.record.layout import (
     AT_MAGIC,
     CRC_PROPERTY,
@@ -17,15 +18,32 @@ from tianzhou.record.layout import (
     SIZE_AND_MAGIC,
 )
 from tianzhou.record.message import MessageView
-from tianzhou.record.walk import Stop, Walk, first_unsound, is_sound
-from tianzhou.store.dispatch import walk_slice
+from tianzhou.record.walk import Stop, Walk, first_unsound, is_sound, walk
 from tianzhou.store.facts import store_time_of
 from tianzhou.store.segments import Segment
 
+SLICE_RECORDS: Final = 2048
+SLICE_BYTES: Final = 4 * 1024 * 1024
 NOWHERE: Final = PhysicalOffset(1 << 62)
 _CRC_DIGITS_BYTES: Final = CRC_PROPERTY_BYTES - len(CRC_PROPERTY) - 1
 _SEARCH_BYTES: Final = 1 << 20
 _MAGICS: Final = (INT32.pack(MAGIC_V1), INT32.pack(MAGIC_V2))
+
+
+def walk_slice(buffer: Bytes, start: int, end: int) -> Walk:
+    """The first records in `buffer[start:end]`, no more than one slice takes; one at least."""
+    found = walk(buffer, start, min(end, start + SLICE_BYTES), count_max=SLICE_RECORDS)
+    if not found.starts and found.stop is Stop.TORN:  # a record larger than the slice
+        return walk(buffer, start, end, count_max=1)
+    return found
+
+
+class Damage(NamedTuple):
+    """A range of the log that was on the medium and is not readable."""
+
+    start: int
+    end: int
+    reason: str
 
 
 class Slice(NamedTuple):
@@ -126,7 +144,7 @@ def _is_checked(segment: Segment, start: int, end: int, checked: int | None) -> 
 def _is_text(view: memoryview, start: int) -> bool:
     try:
         bytes(MessageView(view, start).stored_properties).decode()
-    except UnicodeDecodeError:
+    except (RecordDamaged, UnicodeDecodeError):
         return False
     return True
 

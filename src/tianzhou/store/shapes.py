@@ -9,16 +9,28 @@ import numpy.typing as npt
 
 from tianzhou.base.java import string_hash
 from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueOffset, queue_key
+from tianzhou.base.limits import QUEUE_OFFSET_MAX, TOPIC_BYTES_MAX
 from tianzhou.record import flags
 from tianzhou.record.columns import HEAD_DTYPE, gather
-from tianzhou.record.layout import HEAD, MAGIC_V1
-from tianzhou.store.facts import SCHEDULE_TOPIC, Derived, Run, facts_of, topic_of
+from tianzhou.record.errors import RecordDamaged
+from tianzhou.record.layout import HEAD, INT16, MAGIC_V1, RECORD_BYTES_MIN
+from tianzhou.store.facts import (
+    SCHEDULE_TOPIC,
+    Derived,
+    Malformed,
+    Run,
+    facts_of,
+    topic_of,
+)
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 Raw = npt.NDArray[np.uint8]
 
 _UNIT_DTYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+_UINT32: Final = np.dtype(">u4")
+_UINT64: Final = np.dtype(">u8")
+_int16: Final = INT16.unpack_from
 _GROUP_MIN: Final = 8
 """Fewer records of one shape than this are not worth a round of matrix work."""
 _VALUE_BYTES_MAX: Final = 256
@@ -72,6 +84,8 @@ class _Columns:
         self.store_timestamps: Ints = self.heads["store_timestamp"].astype(np.int64)
         self.key_rows: list[Ints] = []
         self.key_hashes: list[Ints] = []
+        self.malformed: dict[int, str] = {}
+        """Rows that contribute nothing, and why."""
 
     def rank_of(self, topic: str) -> int:
         if topic not in self.topics:
@@ -94,7 +108,23 @@ def derive_by_shape(
     rows, hashes = _in_log_order(columns)
     # numpy arrays do what the index wants of a sequence: length, slices, the last item.
     found: tuple[Any, Any, Any] = (hashes, columns.at[rows] + base, columns.store_timestamps[rows])
-    return Derived(runs, *found, int(columns.store_timestamps[-1]))
+    if not columns.malformed:
+        return Derived(runs, *found, int(columns.store_timestamps[-1]))
+    return Derived(runs, *found, _last_timestamp(columns), _malformed(columns, base))
+
+
+def _last_timestamp(columns: _Columns) -> int | None:
+    rows = (row for row in reversed(range(len(columns.at))) if row not in columns.malformed)
+    row = next(rows, None)
+    return None if row is None else int(columns.store_timestamps[row])
+
+
+def _malformed(columns: _Columns, base: int) -> list[Malformed]:
+    at, ends = columns.at, columns.ends
+    return [
+        Malformed(int(at[row]) + base, int(ends[row] - at[row]), reason)
+        for row, reason in sorted(columns.malformed.items())
+    ]
 
 
 def _in_log_order(columns: _Columns) -> tuple[Ints, Ints]:
@@ -112,6 +142,10 @@ def _by_groups(columns: _Columns) -> list[int]:
     """Work out all records of common shapes; the rows that are left."""
     heads, raw = columns.heads, columns.raw
     waiting = (heads["magic"] == MAGIC_V1) & (heads["sys_flag"] & _NOT_PLAIN == 0)
+    # Read without a sign, a negative number is a huge one, and one comparison finds both.
+    waiting &= heads["body_size"].view(_UINT32) <= columns.ends - columns.at - RECORD_BYTES_MIN
+    waiting &= heads["queue_offset"].view(_UINT64) < QUEUE_OFFSET_MAX
+    waiting &= heads["queue_id"] >= 0
     topic_at = columns.at + HEAD.size + np.where(waiting, heads["body_size"], 0)
     widths = columns.ends - topic_at - 1
     topic_sizes = raw[topic_at]
@@ -163,7 +197,15 @@ out a shape takes as long as filling in two hundred records of it."""
 def _shape_of(block: bytes, start: int, topic_size: int) -> _Shape | None:
     """How this end of a record is laid out, or None if the fast way can't take it."""
     topic_end = start + topic_size
-    topic = topic_of(block[start:topic_end])
+    # The size of the properties is the same in all rows of a shape: one look is enough.
+    if topic_size > TOPIC_BYTES_MAX or topic_end + 2 > len(block):
+        return None
+    if topic_end + 2 + _int16(block, topic_end)[0] != len(block):
+        return None
+    try:
+        topic = topic_of(block[start:topic_end])
+    except RecordDamaged:
+        return None
     if topic == SCHEDULE_TOPIC or not block[start:topic_end].isascii():
         return None
     fixed = bytearray(start) + b"\xff" * (len(block) - start)
@@ -270,7 +312,11 @@ def _hashes(matrix: Raw, value: _Value, prefix: int) -> npt.NDArray[np.uint32]:
 
 
 def _one_by_one(buffer: Bytes, columns: _Columns, row: int, delays_ms: Sequence[int]) -> None:
-    facts = facts_of(buffer, int(columns.at[row]), int(columns.ends[row]), delays_ms)
+    try:
+        facts = facts_of(buffer, int(columns.at[row]), int(columns.ends[row]), delays_ms)
+    except RecordDamaged as error:
+        columns.malformed[row] = str(error)
+        return
     columns.store_timestamps[row] = facts.store_timestamp
     if facts.queue is not None:
         columns.topic_rank[row] = columns.rank_of(facts.queue.topic)

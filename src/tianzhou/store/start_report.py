@@ -53,6 +53,13 @@ class StartReport:
                 f"({damage.end - damage.start} bytes): {damage.reason}; its messages are lost, "
                 "those behind it are served",
             )  # fmt: skip
+        for bad in report.malformed:
+            self._report(
+                kinds.LOG_DAMAGED, f"{bad.start}-{bad.end}",
+                f"the record at offset {bad.start} ({bad.end - bad.start} bytes) is malformed: it "
+                f"{bad.reason}; it was written like this, so no replica has a better copy; it is "
+                "not delivered, those behind it are served",
+            )  # fmt: skip
         for name in set_aside:
             self._report(
                 kinds.LOG_QUARANTINED, name,

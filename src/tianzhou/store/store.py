@@ -32,6 +32,7 @@ from tianzhou.store.following import FollowingStore
 from tianzhou.store.incidents import Incidents
 from tianzhou.store.preflight import Shortfall
 from tianzhou.store.queue_work import QueueWork
+from tianzhou.store.reading import DAMAGED_MAX
 from tianzhou.store.retention import Pressure, Retention, pressure_of, usages
 from tianzhou.store.scan import NOWHERE
 from tianzhou.store.start_report import StartReport
@@ -51,10 +52,6 @@ class Watermarks(NamedTuple):
     appended: PhysicalOffset
 
 
-def _no_progress(_done: int, _total: int) -> None:
-    """Nobody watches."""
-
-
 class MessageStore(FollowingStore):
     """A directory of messages. Opening recovers it; `close` leaves it clean."""
 
@@ -65,7 +62,7 @@ class MessageStore(FollowingStore):
         config: StoreConfig,
         clock: Clock,
         *,
-        progress: recovery.Progress = _no_progress,
+        progress: recovery.Progress = recovery.no_progress,
         rebuild: bool = False,
         visible: PhysicalOffset = NOWHERE,
         is_repaired: bool = False,
@@ -139,6 +136,7 @@ class MessageStore(FollowingStore):
         )
         self.recovered.shortfall = shortfall
         recovery.keep_ends(self.queues, self.incidents)
+        self.damaged.update(place.start for place in self.recovered.malformed[:DAMAGED_MAX])
         if found.exact:
             recovery.rewrite_unsynced(self.log, PhysicalOffset(found.flushed))
         self._flusher = Flusher(files, self.log, self._checkpoint)
@@ -248,6 +246,7 @@ class MessageStore(FollowingStore):
             while True:
                 before = self.dispatcher.position
                 runs = self.dispatcher.run(self._visible_limit())
+                self._note_damage()
                 # A slice of nothing but halves of transactions makes nothing visible; go on.
                 if runs or self.dispatcher.position == before:
                     return runs

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from tianzhou.base.kinds import PhysicalOffset, QueueKey
 from tianzhou.store import layout, segments
@@ -9,15 +10,16 @@ from tianzhou.store.checkpoint import Checkpoint
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import UNIT, UNIT_BYTES
 from tianzhou.store.derive import derive
+from tianzhou.store.dispatch import malformed_of
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.facts import Derived
 from tianzhou.store.files import Files, list_visible
 from tianzhou.store.index_file import IndexFile
 from tianzhou.store.key_index import KeyIndexView
 from tianzhou.store.preflight import read_checkpoint
+from tianzhou.store.queue_check import QueueCheck
 from tianzhou.store.queues import Queues
-from tianzhou.store.recovery import Damage
-from tianzhou.store.scan import LogScan, Slice, next_sound_record
+from tianzhou.store.scan import Damage, LogScan, Slice, next_sound_record
 from tianzhou.store.segments import Segment
 from tianzhou.store.tables import Tables
 
@@ -151,9 +153,8 @@ class _DerivedCheck:
     def __init__(self, directory: Directory, found: Findings) -> None:
         self._directory = directory
         self._found = found
-        self._ends: dict[QueueKey, int] = {}
-        self._wrong: set[QueueKey] = set()
-        self._units_missing = self._index_missing = 0
+        self._queues: dict[QueueKey, QueueCheck] = {}
+        self._index_missing = 0
         config = directory.config
         self._index = KeyIndexView(directory.index_files(Findings(clean=True)))
         self._delays_ms = config.delay_levels_ms
@@ -165,6 +166,10 @@ class _DerivedCheck:
             piece.segment.view, piece.starts, piece.end,
             base=piece.segment.start, delays_ms=self._delays_ms,
         )  # fmt: skip
+        self._found.damage += [
+            Damage(offset, offset + size, f"a malformed record: it {reason}")
+            for offset, size, reason in derived.malformed
+        ]
         self._check_queues(derived)
         for hash_, offset, timestamp in zip(
             derived.key_hashes, derived.key_offsets, derived.key_timestamps, strict=True
@@ -174,21 +179,17 @@ class _DerivedCheck:
 
     def _check_queues(self, derived: Derived) -> None:
         for run in derived.runs:
-            queue = self._directory.queues.get(run.queue)
-            count = len(run.units) // UNIT_BYTES
-            self._ends[run.queue] = run.first + count
-            have = min(max((queue.end if queue else 0) - run.first, 0), count)
-            if (
-                queue is not None
-                and have
-                and queue.read(run.first, have) != run.units[: have * UNIT_BYTES]
-            ):
-                self._wrong.add(run.queue)
-            if queue is None and self._is_deleted(run.queue.topic):
-                self._found.deleted_units += count
-            else:
-                self._found.pending_units += count - have
-                self._units_missing += self._owed(run.units[have * UNIT_BYTES :])
+            check = self._queues.get(run.queue)
+            if check is None:
+                queue = self._directory.queues.get(run.queue)
+                check = self._queues[run.queue] = QueueCheck(
+                    queue, self._directory.config.consume_queue_file_units, self._owed
+                )
+            if not check.take(run):
+                self._found.damage += [
+                    Damage(offset, offset + size, f"a malformed record: it {reason}")
+                    for offset, size, reason in malformed_of(run)
+                ]
 
     def _owed(self, units: bytes) -> int:
         """How many of these should be in their queue. What stands behind the place that the queues
@@ -202,18 +203,25 @@ class _DerivedCheck:
         return self._found.clean and bool(self._topics) and topic not in self._topics
 
     def finish(self) -> None:
-        problems = self._found.problems
-        for key in sorted(self._wrong):
-            problems.append(f"queue {key.queue_id} of {key.topic} points at the wrong records")
+        found, problems, missing = self._found, self._found.problems, 0
+        for key, check in sorted(self._queues.items(), key=itemgetter(0)):
+            found.deleted_units += check.deleted
+            if not check.exists and self._is_deleted(key.topic):
+                found.deleted_units += check.count
+                continue
+            if check.is_wrong:
+                problems.append(f"queue {key.queue_id} of {key.topic} points at the wrong records")
+            found.pending_units += check.pending
+            missing += check.owed
         for queue in self._directory.queues:
-            end = self._ends.get(queue.key, queue.end)
-            if queue.end > end:
-                key = queue.key
+            check = self._queues.get(queue.key)
+            if check is not None and queue.end > check.end:
                 problems.append(
-                    f"queue {key.queue_id} of {key.topic} ends at {queue.end}; the log at {end}"
+                    f"queue {queue.key.queue_id} of {queue.key.topic} ends at {queue.end}; "
+                    f"the log at {check.end}"
                 )
-        if self._units_missing and self._found.clean:
-            problems.append(f"{self._units_missing} units are missing in the queues")
+        if missing and found.clean:
+            problems.append(f"{missing} units are missing in the queues")
         if self._index_missing:
             problems.append(f"{self._index_missing} keys are missing in the index")
         self._index.close()

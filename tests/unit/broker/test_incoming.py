@@ -79,7 +79,13 @@ def test_properties_are_set_once() -> None:
     assert twice.with_properties({b"A": b""}).properties == b"B\x012\x02"
 
 
-def test_a_long_host_is_marked() -> None:
-    entry = PLAIN._replace(born_host=bytes(20)).to_entry()
-    assert entry.sys_flag == 1 | flags.BORN_HOST_V6
-    assert PLAIN.to_entry().sys_flag == 1
+def test_client_flag_drops_bits_that_describe_the_record() -> None:
+    assert incoming.client_flag(-1) & flags.LAYOUT_MASK == 0
+    assert incoming.client_flag(flags.LAYOUT_MASK | flags.COMPRESSED) == flags.COMPRESSED
+
+
+def test_client_flag_keeps_bits_that_rocketmq_stores() -> None:
+    kept = flags.COMPRESSED | flags.MULTI_TAGS | flags.COMPRESSION_ZSTD | flags.NEED_UNWRAP | 0x800
+    assert incoming.client_flag(kept) == kept
+    assert incoming.client_flag(flags.TRANSACTION_PREPARED) == flags.TRANSACTION_PREPARED
+    assert incoming.client_flag(flags.TRANSACTION_COMMIT) == 0

@@ -6,11 +6,13 @@ from tianzhou.record import flags
 from tianzhou.record.chunk import Entry, build, crc_digits, stamp
 from tianzhou.record.crc import crc32
 from tianzhou.record.errors import RecordTooLarge
+from tianzhou.record.ids import encode_host
 from tianzhou.record.layout import CRC_PROPERTY_BYTES, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from tianzhou.record.message import MessageView
 
 KEY = queue_key("orders", 1)
 HOST = bytes(8)
+HOSTS = (HOST, bytes(range(16)) + b"\x00\x00\x2a\x9f")
 
 
 def record(entry: Entry, *, crc: bool = True) -> bytes:
@@ -53,6 +55,32 @@ def test_the_checksum_of_a_former_life_is_replaced() -> None:
     assert MessageView(twice).tags == "a"
     # Without a checksum of our own the old one would prove the record damaged.
     assert b"__CRC32#" not in record(Entry(KEY, b"", once), crc=False)
+
+
+@pytest.mark.parametrize("crc", [True, False])
+@pytest.mark.parametrize("claim", [0, flags.BORN_HOST_V6, flags.STORE_HOST_V6, flags.LAYOUT_MASK])
+@pytest.mark.parametrize("born", HOSTS, ids=len)
+@pytest.mark.parametrize("store", HOSTS, ids=len)
+@pytest.mark.parametrize("count", [1, 60])
+def test_build_derives_layout_bits_from_the_hosts(
+    crc: bool, claim: int, born: bytes, store: bytes, count: int
+) -> None:
+    entry = Entry(KEY, b"body", sys_flag=claim | flags.COMPRESSED, born_host=born)
+    chunk = build([entry] * count, store_host=store, record_crc=crc)
+    stamp(chunk, 0, count, queue_offsets=range(count), physical_offset=0, store_timestamp=7)
+    wanted = flags.COMPRESSED
+    wanted |= flags.BORN_HOST_V6 if len(born) == 20 else 0
+    wanted |= flags.STORE_HOST_V6 if len(store) == 20 else 0
+    for start in chunk.starts:
+        view = MessageView(chunk.data, start)
+        assert (view.sys_flag, view.stored_body, view.store_timestamp) == (wanted, b"body", 7)
+        assert encode_host(view.born_host) == born
+        assert encode_host(view.store_host) == store
+
+
+def test_build_with_a_host_of_another_length_fails() -> None:
+    with pytest.raises(AssertionError, match="a host of 12 bytes"):
+        build([Entry(KEY, b"", born_host=bytes(12))], store_host=HOST, record_crc=True)
 
 
 def test_the_version_depends_on_the_length_of_the_topic() -> None:

@@ -15,6 +15,11 @@ def test_groups_of_bits_do_not_overlap() -> None:
     assert sum(groups) == 0x7FF, "each bit of the low eleven belongs to one group"
 
 
+def test_layout_bits_are_not_the_clients() -> None:
+    assert flags.LAYOUT_MASK & flags.CLIENT_MASK == 0
+    assert flags.LAYOUT_MASK == flags.BORN_HOST_V6 | flags.STORE_HOST_V6
+
+
 def test_values_stay_inside_their_mask() -> None:
     for name, value in vars(flags).items():
         if name.startswith("TRANSACTION_"):

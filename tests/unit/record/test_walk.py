@@ -5,7 +5,7 @@ import pytest
 from tianzhou.base.kinds import queue_key
 from tianzhou.record.chunk import Entry, RecordChunk, build, stamp
 from tianzhou.record.layout import MAGIC_BLANK, MAGIC_V1
-from tianzhou.record.walk import Stop, first_unsound, is_sound, walk
+from tianzhou.record.walk import Stop, first_unsound, is_sound, is_well_formed, walk
 
 
 def chunk(count: int, *, base: int = 0) -> RecordChunk:
@@ -74,3 +74,25 @@ def test_a_negative_queue_or_rank_is_not_sound(field: int) -> None:
     plain = build([Entry(queue_key("orders", -1), b"")], store_host=bytes(8), record_crc=False)
     assert not is_sound(made.data, 0, len(made.data), base=0)
     assert not is_sound(plain.data, 0, len(plain.data), base=0)
+
+
+@pytest.mark.parametrize("count", [3, 60])
+@pytest.mark.parametrize("claim", [0x10, 0x20, 0x30])
+def test_record_with_a_wrong_flag_under_its_checksum_is_sound_but_not_well_formed(
+    count: int, claim: int
+) -> None:
+    made = chunk(count)
+    made.data[made.starts[1] + 39] |= claim
+    stamp(made, 0, count, queue_offsets=range(count), physical_offset=0, store_timestamp=1)
+    starts, end = made.starts, len(made.data)
+    assert first_unsound(made.data, starts, end, base=0) is None
+    assert first_unsound(made.data, starts, end, base=0, well_formed=True) == 1
+    assert not is_well_formed(made.data, starts[1], made.ends[1])
+    assert is_well_formed(made.data, starts[0], made.ends[0])
+
+
+@pytest.mark.parametrize(("at", "value"), [(0, 5), (4, 5), (84, -1), (84, 1 << 30), (84, 7)])
+def test_record_with_a_wrong_length_is_not_well_formed(at: int, value: int) -> None:
+    made = chunk(1)
+    struct.pack_into(">i", made.data, at, value)
+    assert not is_well_formed(made.data, 0, len(made.data))

@@ -1,5 +1,6 @@
 """Store directories read without opening them: division, damage, torn ends."""
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,23 @@ def test_damage_is_an_error_or_passed_over(written: Path, tmp_path: Path, data: 
     found = bodies(pieces, skip=True)
     assert 0 < COUNT - len(found) < 5
     assert set(found) < set(everything())
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("claim", [0x10, 0x20, 0x30])
+def test_malformed_record_is_an_error_or_passed_over(
+    written: Path, tmp_path: Path, verify: bool, claim: int
+) -> None:
+    """Its checksum agrees, and yet its flag claims hosts that it does not have."""
+    data = (written / "commitlog" / f"{0:020d}").read_bytes()
+    record = bytearray(data[: int.from_bytes(data[:4], "big")])
+    record[39] |= claim
+    digits = b"%010d" % (zlib.crc32(record[:-20]) & 0x7FFFFFFF)
+    record[-11:-1] = digits[::-1]
+    pieces = pieces_of(str(a_copy(written, tmp_path, 0, bytes(record))), FILE_BYTES)
+    with pytest.raises(LogDamaged):
+        bodies(pieces, verify=verify)
+    assert bodies(pieces, verify=verify, skip=True) == everything()[1:]
 
 
 def test_a_torn_end_is_the_end(written: Path, tmp_path: Path) -> None:

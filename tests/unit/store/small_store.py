@@ -25,7 +25,7 @@ class CalmFiles(RealFiles):
 
 
 def open_store(
-    root: Path,
+    root: Path | str,
     *,
     files: Files | None = None,
     clock: ManualClock | None = None,

@@ -3,12 +3,12 @@ from small_store import FILE_BYTES, KEY, OTHER, chunk
 
 from tianzhou.base.kinds import PhysicalOffset, QueueKey
 from tianzhou.record import flags
-from tianzhou.record.chunk import RecordChunk
-from tianzhou.store import dispatch
+from tianzhou.record.chunk import RecordChunk, stamp
+from tianzhou.record.layout import AT_SYS_FLAG
+from tianzhou.store import dispatch, scan
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.dispatch import Dispatcher
-from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.facts import Run
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.queues import Queues
@@ -134,7 +134,7 @@ def test_no_more_is_kept_than_the_limit(world: World, monkeypatch: pytest.Monkey
 
 
 def test_a_slice_has_a_limit_in_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "SLICE_RECORDS", 3)
+    monkeypatch.setattr(scan, "SLICE_RECORDS", 3)
     world.append(chunk(*[b"x"] * 7))
     assert [count(world.run()) for _ in range(4)] == [3, 3, 1, 0]
     assert world.offsets() == world.starts
@@ -142,7 +142,7 @@ def test_a_slice_has_a_limit_in_number(world: World, monkeypatch: pytest.MonkeyP
 
 def test_a_slice_has_a_limit_in_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     made = chunk(*[b"x" * 10] * 4)
-    monkeypatch.setattr(dispatch, "SLICE_BYTES", made.starts[2] + 5)
+    monkeypatch.setattr(scan, "SLICE_BYTES", made.starts[2] + 5)
     world.append(made)
     assert [count(world.run()) for _ in range(3)] == [2, 2, 0]
 
@@ -150,7 +150,7 @@ def test_a_slice_has_a_limit_in_bytes(world: World, monkeypatch: pytest.MonkeyPa
 def test_a_record_larger_than_a_slice_is_taken_alone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "SLICE_BYTES", 200)
+    monkeypatch.setattr(scan, "SLICE_BYTES", 200)
     world.append(chunk(b"x" * 500, b"y" * 500))
     assert [count(world.run()) for _ in range(3)] == [1, 1, 0]
     assert world.offsets() == world.starts
@@ -183,13 +183,63 @@ def test_without_an_index_queues_are_filled(world: World) -> None:
     assert world.offsets() == world.starts
 
 
-def test_bytes_that_are_no_record_are_damage(world: World) -> None:
-    world.append(chunk(b"a", b"b"))
+def test_dispatch_of_overwritten_bytes_reports_damage_and_goes_on_behind(world: World) -> None:
+    world.append(chunk(b"a", b"b", b"c"))
     world.log.segments[0].file.pwrite(world.starts[1], b"\1" * 8)
     assert count(world.run()) == 1
-    with pytest.raises(StoreDamaged, match=r"no record where one was appended \(damaged\)") as it:
-        world.run()
-    assert (it.value.path, it.value.offset) == (world.log.segments[0].file.path, world.starts[1])
+    assert count(world.run()) == 1
+    (damage,) = world.dispatcher.take_damage()
+    assert damage[:2] == (world.starts[1], world.starts[2])
+    assert "no record where one was appended (damaged)" in damage.reason
+    assert world.dispatcher.position == world.log.end
+    assert world.dispatcher.damage == []
+
+
+def test_dispatch_without_a_sound_record_behind_the_damage_goes_to_the_limit(world: World) -> None:
+    world.append(chunk(b"a", b"b"))
+    world.log.segments[0].file.pwrite(world.starts[1], b"\1" * 8)
+    while world.run():
+        pass
+    (damage,) = world.dispatcher.take_damage()
+    assert damage[:2] == (world.starts[1], world.log.end)
+    assert world.dispatcher.position == world.log.end
+
+
+@pytest.mark.usefixtures("unchecked_appends")
+@pytest.mark.parametrize("count_of_others", [1, 40])
+def test_dispatch_of_a_malformed_record_leaves_out_that_record_only(
+    world: World, count_of_others: int
+) -> None:
+    """Flag bits that claim long hosts, under a checksum that agrees: what a bug could write."""
+    made = chunk(*[b"x"] * (2 * count_of_others + 1), keys="k")
+    made.data[made.starts[count_of_others] + AT_SYS_FLAG + 3] |= flags.BORN_HOST_V6
+    world.append(made)
+    while world.run():
+        pass
+    (malformed,) = world.dispatcher.take_malformed()
+    bad = world.starts[count_of_others]
+    assert (malformed.offset, malformed.size) == (bad, made.ends[0])
+    assert "claims" in malformed.reason
+    in_queue = [0 if start == bad else start for start in world.starts]
+    assert world.offsets() == in_queue, "the unit of a missing message has offset 0"
+    found = world.index.find("orders", "k", begin_ms=0, end_ms=1 << 61, count_max=999)
+    assert found == [start for start in reversed(world.starts) if start != bad]
+    assert world.dispatcher.position == world.log.end
+
+
+def test_dispatch_of_an_impossible_queue_offset_fills_no_gap(world: World) -> None:
+    world.append(chunk(b"a"))
+    world.run()
+    made = chunk(b"far")
+    stamp(made, 0, 1, queue_offsets=[1 << 40], physical_offset=world.log.end, store_timestamp=1)
+    data = bytes(made.data)
+    world.log.append_raw(data, timestamp=1)
+    assert world.run() != []
+    (malformed,) = world.dispatcher.take_malformed()
+    assert malformed.size == len(data)
+    assert "more than the log can have held" in malformed.reason
+    assert world.offsets() == [0]
+    assert world.dispatcher.position == world.log.end
 
 
 def test_it_never_steps_back(world: World) -> None:

@@ -13,7 +13,8 @@ from tianzhou.store.checkpoint import SECTOR, TIMES, Checkpoint, decode, encode
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.errors import StoreFenced
-from tianzhou.store.recovery import Damage, Report, rewrite_unsynced
+from tianzhou.store.recovery import Report, rewrite_unsynced
+from tianzhou.store.scan import Damage
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk

@@ -6,7 +6,7 @@ from small_store import FILE_BYTES, KEY
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.record.chunk import Entry, build
 from tianzhou.record.layout import HEAD, INT32, MAGIC_V1
-from tianzhou.store import dispatch, scan
+from tianzhou.store import scan
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.scan import (
     NOWHERE,
@@ -132,16 +132,16 @@ def test_bytes_that_begin_no_record_end_it(log: Log, data: bytes, why: str) -> N
 
 
 def test_slices_have_limits_in_number_and_bytes(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "SLICE_RECORDS", 2)
+    monkeypatch.setattr(scan, "SLICE_RECORDS", 2)
     assert ends(log.walk()) == [log.starts[2], log.log.end]
-    monkeypatch.setattr(dispatch, "SLICE_BYTES", log.starts[1] + 1)
+    monkeypatch.setattr(scan, "SLICE_BYTES", log.starts[1] + 1)
     assert ends(log.walk()) == [*log.starts[1:], log.log.end]
 
 
 def test_a_record_larger_than_a_slice_is_taken_alone(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "SLICE_BYTES", 50)
+    monkeypatch.setattr(scan, "SLICE_BYTES", 50)
     scanned = log.walk()
     assert ends(scanned) == [*log.starts[1:], log.log.end]
     assert scanned.halt.offset == log.log.end

@@ -235,17 +235,18 @@ def test_after_files_expired_a_crash_needs_no_rebuild(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_record_that_is_gone_before_it_was_dispatched_fences(tmp_path: Path) -> None:
-    """Otherwise nothing behind it would ever be seen, and all of it be acknowledged."""
+def test_dispatch_of_a_record_that_is_gone_reports_it_and_goes_on(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    for _ in range(2):  # one alone would be dispatched from memory
-        store.append(chunk(b"x"))
+    for body in (b"lost", b"kept"):  # one alone would be dispatched from memory
+        store.append(chunk(body))
     with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.write(b"!" * 8)
-    with pytest.raises(StoreFenced, match="no record where one was appended"):
-        store.dispatch()
-    with pytest.raises(StoreFenced):
-        store.append(chunk(b"y"))
+    reported: list[int] = []
+    store.on_damage = reported.append
+    store.dispatch_all()
+    assert reported == [0]
+    assert store.damaged == {0}
+    assert read(store, start=store.min_offset(KEY)) == [b"kept"]
     store.close()
 
 

@@ -12,7 +12,7 @@ from tianzhou.base.clock import Clock
 from tianzhou.broker.admission import Admission, SendHeader
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.durable_reply import reply_when_durable
-from tianzhou.broker.incoming import Incoming, undecided
+from tianzhou.broker.incoming import Incoming
 from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.writer import Writer
 from tianzhou.net.desk import encode_reply
@@ -56,7 +56,7 @@ class Replies:
         self.admission.check_size(len(request.body), len(text))
         message = Incoming(
             topic.topic_name, self.admission.queue_for(topic, fields.queue_id), request.body, text,
-            fields.flag, undecided(fields.sys_flag), fields.born_timestamp_ms,
+            fields.flag, self.admission.flag_of(fields), fields.born_timestamp_ms,
             request.peer.remote_host, fields.reconsume_times,
         )  # fmt: skip
         message = message.with_properties({keys.PUSH_REPLY_TIME: b"%d" % self.clock.now_ms()})
@@ -99,7 +99,7 @@ class Replies:
             producer_group=fields.producer_group, topic=fields.topic,
             default_topic=fields.default_topic,
             default_topic_queue_nums=fields.default_topic_queue_nums,
-            queue_id=message.queue_id, sys_flag=fields.sys_flag,
+            queue_id=message.queue_id, sys_flag=message.sys_flag,
             born_timestamp_ms=fields.born_timestamp_ms, flag=fields.flag,
             properties=message.properties.decode("utf-8", "replace"),
             reconsume_times=fields.reconsume_times, unit_mode=fields.unit_mode,

@@ -14,19 +14,25 @@ import msgspec
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import QueueKey, queue_key
-from tianzhou.broker.admission import INDEX_KEYS_MAX, MANY_KEYS_BYTES, Admission, SendHeader
+from tianzhou.broker.admission import (
+    INDEX_KEYS_MAX,
+    MANY_KEYS_BYTES,
+    Admission,
+    SendHeader,
+    check_batch_flags,
+)
 from tianzhou.broker.batches import new_entry, split
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.durable_reply import CODES, REMARKS
-from tianzhou.broker.incoming import Incoming, undecided
+from tianzhou.broker.incoming import Incoming
 from tianzhou.broker.send_answers import Asked, SendAnswers, refusal
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.writer import Stored, Writer, disk_full
 from tianzhou.net.desk import REMARK_CHARS_MAX
 from tianzhou.net.exchange import Refused
 from tianzhou.net.link import Link
+from tianzhou.record import flags, properties
 from tianzhou.record import names as keys
-from tianzhou.record import properties
 from tianzhou.record.chunk import CRC_PLACEHOLDER, Entry
 from tianzhou.replication.durability import Outcome
 from tianzhou.store.commit_log import Appended
@@ -47,7 +53,7 @@ _KINDS: Final[dict[int, type[SendMessageRequest] | type[SendMessageV2Request]]] 
     RequestCode.SEND_MESSAGE_V2: SendMessageV2Request,
     RequestCode.SEND_BATCH_MESSAGE: SendMessageV2Request,
 }
-_NOT_PLAIN: Final = 0x0C  # transaction bits
+_NOT_PLAIN: Final = ~flags.CLIENT_MASK
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 _SHORT_PROPERTIES: Final = 1024
 """Longer ones may hold too many keys and are looked at closely."""
@@ -262,11 +268,12 @@ class Send:
         queue_id = admission.queue_for(topic, fields.queue_id)
         message = Incoming(
             topic.topic_name, queue_id, body, self._completed(text, fields), fields.flag,
-            undecided(fields.sys_flag), fields.born_timestamp_ms, link.remote_host,
+            admission.flag_of(fields), fields.born_timestamp_ms, link.remote_host,
             fields.reconsume_times,
         )  # fmt: skip
         is_batch = fields.batch or header.code == RequestCode.SEND_BATCH_MESSAGE
         if is_batch:
+            check_batch_flags(fields.sys_flag)
             entries = split(message, record_crc=self._writer.record_crc)
         else:
             entries = [admission.admit(message, fields, header.version).to_entry()]

@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 
 from tianzhou.base.errors import UsageError
+from tianzhou.base.limits import INT32_MAX
 from tianzhou.broker import names
 from tianzhou.broker.admission import RETRY_VERSION_MIN, Admission
 from tianzhou.broker.durable_reply import reply_when_durable
@@ -116,4 +117,5 @@ def _again(original: Stored, added: dict[bytes, bytes]) -> Incoming:
         }
         | added
     )
-    return message._replace(reconsume_times=view.reconsume_times + 1, prepared_offset=0)
+    times = min(view.reconsume_times + 1, INT32_MAX)
+    return message._replace(reconsume_times=times, prepared_offset=0)
