@@ -14,6 +14,7 @@ from dashboard.copies_world import Copied, master_and_slaves, raft_group
 from dashboard.site import ask
 from tianzhou.cmd import raft_up
 from tianzhou.cmd.http import PASSWORD_FILE, HttpOptions
+from tianzhou.cmd.up_settings import UpOptions
 from tianzhou.dashboard.access import is_password
 
 pytestmark = pytest.mark.slow
@@ -145,7 +146,7 @@ def test_s40_the_password_of_a_group_is_one(
 ) -> None:
     """Whoever starts the group makes and shows it; members find its hash, and show nothing."""
     http = HttpOptions(host="0.0.0.0", port=0, is_chosen=True, names=("mq.example",))
-    wanted = raft_up.Wanted("127.0.0.1", 0, 0, tmp_path, 3, None, http)
+    wanted = UpOptions(tmp_path, 3, None, http)
     given = {f"n{n}": raft_up._http_arguments(wanted, f"n{n}") for n in range(3)}
     lines = capsys.readouterr().err.splitlines()
     assert ["password of the dashboard" in line for line in lines] == [True]
@@ -160,7 +161,7 @@ def test_s40_the_password_of_a_group_is_one(
 
 
 def test_pages_of_a_group_can_be_left_out(tmp_path: Path) -> None:
-    wanted = raft_up.Wanted("127.0.0.1", 0, 0, tmp_path, 3, None, HttpOptions(port=None))
+    wanted = UpOptions(tmp_path, 3, None, HttpOptions(port=None))
     assert raft_up._http_arguments(wanted, "n0") == ["--no-http"]
     usual = wanted._replace(http=HttpOptions())
     assert raft_up._http_arguments(usual, "n0") == ["--http-host", "127.0.0.1"]

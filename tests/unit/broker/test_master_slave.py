@@ -46,7 +46,9 @@ def test_master_is_followed_plainly_only_if_its_address_is_listed() -> None:
 def test_master_is_never_followed_plainly_by_a_log_with_epochs() -> None:
     """Whoever wrote them, or the master that the log came from, speaks our protocol."""
     store = small_store()
-    state_table(store).save(GroupState(role="SLAVE", broker_id=1, marks=first("aa")))
+    state_table(store.files, store.paths.tables).save(
+        GroupState(role="SLAVE", broker_id=1, marks=first("aa"))
+    )
     assert "epochs" in slave_of(LISTED, store).why_not_plain("10.0.0.7")
 
 
@@ -81,6 +83,6 @@ def test_next_epoch_never_exceeds_what_can_be_stored() -> None:
 def test_epoch_that_a_nameserver_knows_is_remembered_within_bounds() -> None:
     store = small_store()
     slave_of(SLAVE, store).heard_epoch(7)
-    assert state_table(store).load().epoch_seen == 7
+    assert state_table(store.files, store.paths.tables).load().epoch_seen == 7
     slave_of(SLAVE, store).heard_epoch(2**52)
-    assert state_table(store).load().epoch_seen == 7
+    assert state_table(store.files, store.paths.tables).load().epoch_seen == 7

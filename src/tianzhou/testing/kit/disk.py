@@ -65,6 +65,9 @@ class KitDisk:
     def lock(self, path: str) -> File:
         return self._files.lock(path)
 
+    def lock_dir(self, path: str) -> File:
+        return self._files.lock_dir(path)
+
 
 class KitFile:
     """One file. On a full disk what is there can be written again, and nothing grows."""
