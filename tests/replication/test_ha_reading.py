@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ha_cluster import TOPIC, Group, until, until_equal
+from ha_cluster import TOPIC, Group, Node, promote, until, until_equal
 
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.offsets import Start
@@ -11,7 +11,10 @@ from tianzhou.client.options import ClientOptions
 from tianzhou.client.sync import Admin, PullConsumer, PushConsumer
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire._generated_headers_pull import PullMessageRequest
+from tianzhou.wire._generated_headers_pull import (
+    PullMessageRequest,
+    UpdateConsumerOffsetRequest,
+)
 from tianzhou.wire.tables import decode_consumer_offsets, decode_group_table, decode_topic_table
 
 QUICK = ClientOptions(route_interval_s=0.5)
@@ -114,3 +117,77 @@ def test_a_slave_asks_at_once_for_a_topic_whose_messages_it_gets(tmp_path: Path)
         group.create_topic()
         group.send(20)
         until(lambda: TOPIC in topics_at(slave.address), "the slave knows the topic")
+
+
+def commit(address: str, offset: int, topic: str = TOPIC, **more: str) -> None:
+    fields = UpdateConsumerOffsetRequest(
+        consumer_group="readers", topic=topic, queue_id=0, commit_offset=offset
+    )
+    with BlockingPeer(address) as peer:
+        answer, _ = peer.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields.to_ext() | more)
+    assert answer.code == 0, answer.remark
+
+
+def commits_at_the_slave(group: Group, slave: Node) -> None:
+    """The group was at 20 at the master, which dies; it goes on to 60 at the slave, which is then
+    killed as well and starts again."""
+    master = group.master
+    group.create_topic("a-deleted-one", queues=1)
+    group.create_topic(queues=1)
+    group.send(100)
+    until_equal(master, slave)
+    until(lambda: TOPIC in topics_at(slave.address), "the slave knows the topic")
+    commit(master.address, 20)
+    until(lambda: offsets_at(slave.address, "readers") == {0: 20}, "the slave knows the offset")
+    master.server.kill()
+    commit(slave.address, 1, topic="a-deleted-one")
+    commit(slave.address, 60)
+    saved = slave.data / "config" / "acceptedOffset.json"
+    until(saved.exists, "the slave has saved it")
+    slave.server.kill()
+    slave.start()
+    assert offsets_at(slave.address, "readers") == {0: 60}
+
+
+QUICK_SAVES = {"flushConsumerOffsetInterval": "1000"}
+
+
+def test_offset_committed_at_a_slave_reaches_the_master_that_returns(tmp_path: Path) -> None:
+    """Although the slave was killed meanwhile, and the master had lost what it knew."""
+    with Group(tmp_path, **QUICK_SAVES) as group:
+        slave = group.add(1)
+        group.master.start()
+        slave.start()
+        commits_at_the_slave(group, slave)
+        for table in (group.master.data / "config").glob("consumerOffset.json*"):
+            table.unlink()
+        topics = group.master.data / "config" / "topics.json"
+        topics.write_text(topics.read_text().replace("a-deleted-one", "another-one"))
+        group.master.start()
+        at = group.master.address
+        until(lambda: offsets_at(at, "readers") == {0: 60}, "the master knows it")
+        commit(at, 70)
+        commit(at, 60, tzForwardOnly="true")  # what a slave says late does not take a group back
+        commit(at, 170, tzForwardOnly="true")  # nor beyond the end
+        assert offsets_at(at, "readers") == {0: 70}
+        until(lambda: offsets_at(slave.address, "readers") == {0: 70}, "the slave follows")
+        with Admin(nameserver=group.nameserver) as admin:
+            admin.offsets.reset_to_time("readers", TOPIC, time_ms=0)
+        until(lambda: offsets_at(slave.address, "readers") == {0: 0}, "the reset is not undone")
+        assert offsets_at(at, "readers") == {0: 0}
+
+
+def test_offset_committed_at_a_slave_is_kept_by_its_promotion(tmp_path: Path) -> None:
+    with Group(tmp_path, **QUICK_SAVES) as group:
+        slave = group.add(1)
+        group.master.start()
+        slave.start()
+        commits_at_the_slave(group, slave)
+        promote(group)
+        assert offsets_at(slave.address, "readers") == {0: 60}
+        group.master.start()
+        at = group.master.address
+        until(lambda: offsets_at(at, "readers") == {0: 60}, "the old master takes it over")
+        commit(slave.address, 40)  # a consumer that goes back at the master may do so
+        until(lambda: offsets_at(at, "readers") == {0: 40}, "the slave follows")
+        assert offsets_at(slave.address, "readers") == {0: 40}

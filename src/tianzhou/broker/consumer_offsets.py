@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import queue_key
+from tianzhou.broker.accepted_offsets import AcceptedOffsets
 from tianzhou.store.tables import EndOf, Table
 from tianzhou.wire.tables import ConsumerOffsetTable, DataVersion
 
@@ -19,8 +20,8 @@ class ConsumerOffsets:
         self._version = stored.data_version
         self._moved_ms: dict[str, dict[int, int]] = {}
         self._is_dirty = False
-        self.accepted: dict[tuple[str, int], int] | None = None
-        """A slave: what consumers left here, and the master perhaps does not know."""
+        self.accepted: AcceptedOffsets | None = None
+        """A slave: what consumers committed here, and the master may not know."""
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         row = self._offsets.get(f"{topic}@{group}")
@@ -35,27 +36,28 @@ class ConsumerOffsets:
             self._moved_ms.setdefault(key, {})[queue_id] = self._clock.now_ms()
         self._is_dirty = True
         if self.accepted is not None:
-            self.accepted[key, queue_id] = offset
+            self.accepted.note(key, queue_id, offset)
+
+    def advance(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """The same for a value that others heard of: it never takes a group back."""
+        if offset > (self.get(group, topic, queue_id) or 0):
+            self.put(group, topic, queue_id, offset)
+
+    def begin_following(self, accepted: AcceptedOffsets) -> None:
+        """A slave: take back what consumers committed here and a crash may have kept from us."""
+        self.accepted = accepted
+        for key, queue_id, offset in accepted.ahead():
+            self._offsets.setdefault(key, {})[queue_id] = offset
+            self._is_dirty = True
 
     def follow(self, master: ConsumerOffsetTable) -> None:
         """A slave takes over what its master knows, except where it knows of more."""
-        accepted = self.accepted or {}
+        assert self.accepted is not None, "only a slave follows"
         for key, row in master.offset_table.items():
             mine = self._offsets.setdefault(key, {})
             for queue_id, offset in row.items():
-                mine[queue_id] = max(offset, accepted.get((key, queue_id), 0))
+                mine[queue_id] = max(offset, self.accepted.of(key, queue_id))
         self._is_dirty = True
-
-    def accepted_ahead(self, master: ConsumerOffsetTable) -> list[tuple[str, int, int]]:
-        """What a slave accepted and the master does not know, as key, queue and offset. What the
-        master knows too is forgotten here."""
-        known = master.offset_table
-        self.accepted = {
-            (key, queue_id): offset
-            for (key, queue_id), offset in (self.accepted or {}).items()
-            if offset > known.get(key, {}).get(queue_id, -1)
-        }
-        return [(key, queue_id, offset) for (key, queue_id), offset in self.accepted.items()]
 
     def moved_ms(self, group: str, topic: str) -> dict[int, int]:
         """By queue: when the group last came to another offset; queues where it has not moved since
@@ -96,6 +98,8 @@ class ConsumerOffsets:
     def clamp(self, end_of: EndOf) -> None:
         """Take back offsets beyond the end of their queue, as a start does: a slave may have heard
         of them before it got the messages, and never will get these."""
+        if self.accepted is not None:
+            self.accepted.clamp(end_of)
         for key, row in self._offsets.items():
             topic = key.partition("@")[0]
             for queue_id, offset in row.items():
@@ -109,6 +113,8 @@ class ConsumerOffsets:
 
     def save(self) -> None:
         """Write the table if anything changed."""
+        if self.accepted is not None:
+            self.accepted.save()
         if not self._is_dirty:
             return
         self._version = DataVersion(

@@ -16,6 +16,7 @@ import msgspec
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.base.settings import SettingsError
+from tianzhou.broker.accepted_offsets import AcceptedOffsets, accepted_table
 from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.parts import Parts
@@ -318,7 +319,7 @@ class MasterSlave:
             raise Refused(ResponseCode.SYSTEM_ERROR, "this broker is the master already")
         epoch = next_epoch(self._epoch_known, above=above)
         self._stop_following()
-        self._host.parts.offsets.accepted = None
+        self._own_offsets()
         self._store.flush()
         end, token = self._store.log.end, secrets.token_hex(4)
         marks = epochs.appointed(self._state.marks, end, token=token, epoch=epoch)
@@ -340,8 +341,19 @@ class MasterSlave:
         self._host.take_role(Role.SLAVE, broker_id, self.standing.epoch)
         self._promised.end()
         self.master.pump()
+        # What consumers committed before it was the master is long part of its own offsets.
+        AcceptedOffsets(accepted_table(self._store)).forget()
         self._follow()
         return self._store.log.end
+
+    def _own_offsets(self) -> None:
+        """What consumers committed at the slave that this was are offsets of the master now."""
+        assert self._host is not None
+        offsets = self._host.parts.offsets
+        accepted, offsets.accepted = offsets.accepted, None
+        if accepted is not None:
+            offsets.save()
+            accepted.forget()
 
     def _follow(self) -> None:
         settings = self.settings
@@ -356,7 +368,8 @@ class MasterSlave:
         self.slave.start()
         assert self._host is not None
         parts = self._host.parts
-        parts.offsets.accepted = {}
+        parts.offsets.begin_following(AcceptedOffsets(accepted_table(self._store)))
+        parts.offsets.clamp(self._store.max_offset)
         tables = Tables(self._store, parts.topics, parts.groups, parts.offsets)
         self._sync = SlaveSync(tables, every_s=settings.metadata_ms / 1000)
         self._sync.start(self.standing)
@@ -446,6 +459,8 @@ class MasterSlave:
         )  # fmt: skip
         self.standing.epoch = epochs.epoch_of(welcome.marks)
         store.flush()
+        if self._sync is not None:
+            self._sync.soon()  # the master must know what consumers committed here meanwhile
         log.info("master.agreed", extra={"epoch": self.standing.epoch, "end": int(store.log.end)})
 
     def appended(self) -> None:

@@ -17,6 +17,7 @@ import msgspec
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.broker import names
+from tianzhou.broker.accepted_offsets import FORWARD_ONLY, AcceptedOffsets
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.role import Standing
@@ -50,7 +51,11 @@ TIMERS: Final = "tzTimerProgress"
 
 
 class MasterSilent(TianzhouError):
-    """The master did not answer, or refused."""
+    """The master did not answer."""
+
+
+class MasterRejects(TianzhouError):
+    """The master answered with an error."""
 
 
 @dataclass(slots=True)
@@ -150,13 +155,16 @@ class SlaveSync:
         tables.groups.follow(decode_group_table(body))
         _, body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
         offsets = decode_consumer_offsets(body)
+        accepted = tables.offsets.accepted
+        assert accepted is not None, "only a slave asks"
+        tables.offsets.remove_rows(accepted.heard(offsets))
         # Last, because the end of the log that it tells covers all that came before.
         ext, body = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
         self._waiting = Progress(
             int(ext.get(LOG_END, "0")), offsets, decode_delay_offsets(body), _timers(ext)
         )
         self.tick()
-        await self._give_back(address, offsets)
+        await self._give_back(address, accepted)
 
     def _take_topics(self, body: bytes) -> None:
         tables = self._tables
@@ -172,15 +180,22 @@ class SlaveSync:
         if progress.timers is not None and timers.load() != progress.timers:
             timers.save(progress.timers)
 
-    async def _give_back(self, address: str, known: ConsumerOffsetTable) -> None:
+    async def _give_back(self, address: str, accepted: AcceptedOffsets) -> None:
         """Tell the master of offsets that only we know."""
-        for key, queue_id, offset in self._tables.offsets.accepted_ahead(known):
+        for key, queue_id, offset in accepted.ahead():
             topic, _, group = key.partition("@")
             fields = UpdateConsumerOffsetRequest(
                 consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
             )
-            if group != names.TRANSACTION_GROUP:
-                await self._ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields.to_ext())
+            ext = fields.to_ext() | {FORWARD_ONLY: "true"}
+            if group == names.TRANSACTION_GROUP:
+                continue
+            try:
+                await self._ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+            except MasterRejects as error:
+                # Usually a topic that was deleted; others must not wait for it.
+                log.warning("offset.not_taken", extra={"row": key, "reason": str(error)})
+                accepted.drop(key, queue_id)
 
     async def _ask(
         self, address: str, code: RequestCode, ext: dict[str, str] | None = None
@@ -190,6 +205,8 @@ class SlaveSync:
             host, _, port = address.rpartition(":")
             link = self._link = await dial(host.strip("[]"), int(port))
             self._address = address
+            if self._tables.offsets.accepted is not None:
+                self._tables.offsets.accepted.reconnected()
         answered: asyncio.Future[tuple[Header | None, bytes]] = (
             asyncio.get_running_loop().create_future()
         )
@@ -201,9 +218,10 @@ class SlaveSync:
         link.ask(code, ext or {}, b"", on_answer, ANSWER_S)
         async with asyncio.timeout(ANSWER_S):
             header, body = await answered
-        if header is None or header.code != 0:
-            reason = header.remark if header is not None else "no answer"
-            raise MasterSilent(f"{code.name} at {address}: {reason}")
+        if header is None:
+            raise MasterSilent(f"{code.name} at {address}: no answer")
+        if header.code != 0:
+            raise MasterRejects(f"{code.name} at {address}: {header.remark}")
         return header.ext, body
 
 

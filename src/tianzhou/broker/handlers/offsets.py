@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tianzhou.base.kinds import QueueOffset, queue_key
+from tianzhou.broker.accepted_offsets import FORWARD_ONLY
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.topics import QUEUES_MAX, Topics
@@ -66,7 +67,11 @@ class Offsets:
                 f"offset {asked.commit_offset} of queue {asked.queue_id} can't be: queues go from "
                 f"0 to {QUEUES_MAX - 1}, offsets from 0",
             )
-        self.offsets.put(asked.consumer_group, asked.topic, asked.queue_id, asked.commit_offset)
+        row = asked.consumer_group, asked.topic, asked.queue_id
+        if request.header.ext.get(FORWARD_ONLY) != "true":
+            self.offsets.put(*row, asked.commit_offset)
+        elif asked.commit_offset <= self.store.max_offset(queue_key(asked.topic, asked.queue_id)):
+            self.offsets.advance(*row, asked.commit_offset)
         return Reply()
 
     def search(self, request: Request) -> Reply:

@@ -1,0 +1,109 @@
+"""Offsets that consumers committed at a slave, and that its master may not know.
+
+While the master is away consumers read from a slave and commit there. What they committed is kept
+on disk, so that it survives a restart of the slave, until one of these happens:
+
+    the master returns    it gets them (`ahead`) and takes those that are ahead of its own
+    the slave is promoted  they are its own offsets already
+    the master knows more  it heard from the consumers itself
+    the group was reset    or deleted at the master meanwhile: that counts, not what was before
+    the log is cut         they name other messages from there on, and go back to the new end
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from tianzhou.base.kinds import queue_key
+from tianzhou.store import layout
+from tianzhou.store.store import MessageStore
+from tianzhou.store.tables import EndOf, Table
+from tianzhou.wire.tables import ConsumerOffsetTable, decode_consumer_offsets
+
+FORWARD_ONLY: Final = "tzForwardOnly"
+"""Field of UPDATE_CONSUMER_OFFSET, ours alone: `true` if the offset may not take a group back.
+Other masters ignore it."""
+
+Rows = dict[str, dict[int, int]]
+"""By `topic@group` and queue."""
+
+
+def accepted_table(store: MessageStore) -> Table[ConsumerOffsetTable]:
+    path = f"{store.root}/{layout.CONFIG}/acceptedOffset.json"
+    return Table(store.files, path, decode_consumer_offsets, ConsumerOffsetTable())
+
+
+class AcceptedOffsets:
+    """Owner: the broker loop, while this broker is a slave."""
+
+    def __init__(self, table: Table[ConsumerOffsetTable]) -> None:
+        self._table = table
+        self._rows = _copy(table.load().offset_table)
+        self._is_dirty = False
+        self._master: Rows = {}
+        """What the master said last, on this connection."""
+
+    def note(self, key: str, queue_id: int, offset: int) -> None:
+        """A consumer committed this offset here."""
+        self._rows.setdefault(key, {})[queue_id] = offset
+        self._is_dirty = True
+
+    def of(self, key: str, queue_id: int) -> int:
+        return self._rows.get(key, {}).get(queue_id, 0)
+
+    def reconnected(self) -> None:
+        """The master may have restarted: if it knows less than before, it lost what it had not
+        saved. Otherwise a group that goes back was reset."""
+        self._master = {}
+
+    def heard(self, master: ConsumerOffsetTable) -> list[str]:
+        """Take note of what the master knows; rows that it had before and deleted."""
+        told, before = master.offset_table, self._master
+        for key, row in list(self._rows.items()):
+            for queue_id, offset in list(row.items()):
+                known = told.get(key, {}).get(queue_id, -1)
+                if known >= offset or known < before.get(key, {}).get(queue_id, -1):
+                    del row[queue_id]
+                    self._is_dirty = True
+            if not row:
+                del self._rows[key]
+        self._master = _copy(told)
+        return [key for key in before if key not in told]
+
+    def ahead(self) -> list[tuple[str, int, int]]:
+        """What the master does not know: key, queue and offset."""
+        return [
+            (key, queue_id, offset)
+            for key, row in self._rows.items()
+            for queue_id, offset in row.items()
+        ]
+
+    def drop(self, key: str, queue_id: int) -> None:
+        """The master does not want it."""
+        self._rows.get(key, {}).pop(queue_id, None)
+        self._is_dirty = True
+
+    def clamp(self, end_of: EndOf) -> None:
+        """Go back to the ends of the queues: beyond them other messages will stand."""
+        for key, row in self._rows.items():
+            topic = key.partition("@")[0]
+            for queue_id, offset in row.items():
+                end = end_of(queue_key(topic, queue_id))
+                if offset > end:
+                    row[queue_id] = end
+                    self._is_dirty = True
+
+    def forget(self) -> None:
+        """This broker is the master now: they are offsets like all others."""
+        self._is_dirty |= bool(self._rows)
+        self._rows.clear()
+        self.save()
+
+    def save(self) -> None:
+        """Write the table if anything changed."""
+        if self._is_dirty:
+            self._table.save(ConsumerOffsetTable(offset_table=self._rows))
+            self._is_dirty = False
+
+
+def _copy(rows: Mapping[str, Mapping[int, int]]) -> Rows:
+    return {key: dict(row) for key, row in rows.items()}

@@ -1,0 +1,121 @@
+"""Offsets that consumers committed at a slave, and what becomes of them."""
+
+import pytest
+
+from tianzhou.base.kinds import QueueOffset
+from tianzhou.broker.accepted_offsets import AcceptedOffsets, accepted_table
+from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.store import MessageStore
+from tianzhou.testing.sim.clock import ManualClock
+from tianzhou.testing.sim.disk import SimDisk
+from tianzhou.wire.tables import ConsumerOffsetTable
+
+KEY = "orders@readers"
+
+
+@pytest.fixture
+def store() -> MessageStore:
+    config = StoreConfig(
+        commit_log_file_bytes=4096, consume_queue_file_bytes=200, reserve_bytes=4096,
+        index_slots=8, index_entries=40,
+    )  # fmt: skip
+    return MessageStore(SimDisk(), "data", config, ManualClock())
+
+
+def said(**rows: dict[int, int]) -> ConsumerOffsetTable:
+    """What the master knows of groups of `orders`."""
+    return ConsumerOffsetTable(offset_table={f"orders@{name}": row for name, row in rows.items()})
+
+
+def slave_of(store: MessageStore) -> tuple[ConsumerOffsets, AcceptedOffsets]:
+    offsets = ConsumerOffsets(store.tables.consumer_offsets, ManualClock())
+    accepted = AcceptedOffsets(accepted_table(store))
+    offsets.begin_following(accepted)
+    return offsets, accepted
+
+
+def test_accepted_offset_stays_until_the_master_knows_it(store: MessageStore) -> None:
+    offsets, accepted = slave_of(store)
+    offsets.put("readers", "orders", 0, 120)
+    for known in (80, 119):
+        accepted.heard(said(readers={0: known}))
+        offsets.follow(said(readers={0: known}))
+        assert offsets.get("readers", "orders", 0) == 120
+        assert accepted.ahead() == [(KEY, 0, 120)]
+    accepted.heard(said(readers={0: 121}))
+    offsets.follow(said(readers={0: 121}))
+    assert (offsets.get("readers", "orders", 0), accepted.ahead()) == (121, [])
+
+
+def test_accepted_offset_survives_a_restart_of_the_slave(store: MessageStore) -> None:
+    offsets, accepted = slave_of(store)
+    offsets.put("readers", "orders", 0, 120)
+    accepted.save()  # a crash comes before the other table is saved
+    again, accepted = slave_of(store)
+    assert accepted.ahead() == [(KEY, 0, 120)]
+    assert again.get("readers", "orders", 0) == 120
+    accepted.heard(said(readers={0: 80}))
+    again.follow(said(readers={0: 80}))
+    assert again.get("readers", "orders", 0) == 120
+
+
+def test_accepted_offset_gives_way_to_a_reset_at_the_master(store: MessageStore) -> None:
+    offsets, accepted = slave_of(store)
+    accepted.heard(said(readers={0: 90}))
+    offsets.put("readers", "orders", 0, 120)
+    accepted.heard(said(readers={0: 5}))
+    offsets.follow(said(readers={0: 5}))
+    assert (offsets.get("readers", "orders", 0), accepted.ahead()) == (5, [])
+
+
+def test_accepted_offset_does_not_give_way_to_a_master_that_lost_its_own(
+    store: MessageStore,
+) -> None:
+    offsets, accepted = slave_of(store)
+    accepted.heard(said(readers={0: 90}))
+    offsets.put("readers", "orders", 0, 120)
+    accepted.reconnected()
+    accepted.heard(said(readers={0: 80}))
+    offsets.follow(said(readers={0: 80}))
+    assert offsets.get("readers", "orders", 0) == 120
+    assert accepted.ahead() == [(KEY, 0, 120)]
+
+
+def test_rows_that_the_master_deleted_are_named_and_others_are_not(store: MessageStore) -> None:
+    offsets, accepted = slave_of(store)
+    accepted.heard(said(readers={0: 9}, billing={0: 7}))
+    offsets.put("readers", "orders", 0, 12)
+    offsets.put("local", "orders", 0, 3)
+    assert accepted.heard(said(billing={0: 7})) == [KEY]
+    assert accepted.ahead() == [("orders@local", 0, 3)], "known here alone, not deleted"
+
+
+def test_accepted_offset_goes_back_with_the_end_of_the_log(store: MessageStore) -> None:
+    """Beyond the end other messages will stand: they must not be skipped."""
+    offsets, accepted = slave_of(store)
+    offsets.put("readers", "orders", 0, 120)
+    offsets.clamp(lambda _: QueueOffset(100))
+    assert accepted.ahead() == [(KEY, 0, 100)]
+    offsets.follow(said(readers={0: 60}))
+    assert offsets.get("readers", "orders", 0) == 100
+
+
+def test_accepted_offsets_are_forgotten_by_a_master_for_good(store: MessageStore) -> None:
+    offsets, accepted = slave_of(store)
+    offsets.put("readers", "orders", 0, 120)
+    offsets.save()
+    accepted.forget()
+    assert AcceptedOffsets(accepted_table(store)).ahead() == []
+    assert offsets.get("readers", "orders", 0) == 120
+
+
+def test_offset_of_a_slave_never_takes_a_group_back(store: MessageStore) -> None:
+    offsets = ConsumerOffsets(store.tables.consumer_offsets, ManualClock())
+    offsets.put("readers", "orders", 0, 130)
+    offsets.advance("readers", "orders", 0, 120)
+    assert offsets.get("readers", "orders", 0) == 130
+    offsets.advance("readers", "orders", 0, 140)
+    offsets.advance("new", "orders", 0, 3)
+    assert offsets.get("readers", "orders", 0) == 140
+    assert offsets.get("new", "orders", 0) == 3
