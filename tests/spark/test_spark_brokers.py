@@ -6,12 +6,17 @@ import pytest
 
 from clients.server_process import Lives, ServerProcess, spare_port
 from spark.filling import Filling
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.client.core.selection import queue_for_key
 from tianzhou.client.errors import NoNameServer, TopicNotFound
 from tianzhou.client.sync.batch_sender import BatchSender, Entry
 from tianzhou.client.sync.brokers import Brokers
 from tianzhou.client.sync.queue_reader import OffsetGone, QueueRange, QueueReader
+from tianzhou.net.blocking import BlockingPeer
 from tianzhou.record.message import MessageView
 from tianzhou.spark.looking import not_arrived
+from tianzhou.testing import RunningBroker
+from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.signing import Credentials
 
 pytestmark = pytest.mark.slow
@@ -89,6 +94,34 @@ def test_messages_in_doubt_are_looked_for(filling: Filling, topic: str) -> None:
         sender.add(topic, entry)
     sender.flush()
     assert not_arrived(filling.brokers, began)(queue, entries[4:]) == entries[6:]
+
+
+@pytest.mark.parametrize("is_alone", [False, True], ids=["batch", "alone"])
+def test_keyed_messages_leave_a_drained_broker(mq: RunningBroker, *, is_alone: bool) -> None:
+    """Each key keeps one queue and its order, as with any other producer."""
+    with RunningBroker(nameserver=mq, config=BrokerConfig(name="broker-b")) as other:
+        for broker in (mq, other):
+            broker.create_topic("steps", queues=2)
+        with Brokers(mq.nameserver) as brokers:
+            mq.wait_until(
+                lambda: len(brokers.route("steps", refresh=True).write_queues) == 4, what="a route"
+            )
+            sender = BatchSender(brokers, "tests")
+            keys = [str(number) for number in range(8)]
+            with BlockingPeer(mq.broker) as peer:
+                peer.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4\n")
+            for step in range(3):
+                for key in keys:
+                    entry = Entry(f"{key}-{step}".encode(), b"")
+                    (sender.add_alone if is_alone else sender.add)("steps", entry, key)
+            sender.flush()
+            queues = brokers.route("steps", refresh=True).write_queues
+        found = [(message.queue_id, message.body.decode()) for message in other.stored("steps")]
+        assert not mq.stored("steps")
+        for key in keys:
+            of_key = [(queue, body) for queue, body in found if body.startswith(f"{key}-")]
+            wanted = queue_for_key(queues, key).queue_id
+            assert of_key == [(wanted, f"{key}-{step}") for step in range(3)]
 
 
 def test_a_restart_in_the_middle_of_a_range(

@@ -11,7 +11,7 @@ from tianzhou.client.aio.post import OnDone, Post
 from tianzhou.client.aio.producer_trace import SendTrace
 from tianzhou.client.core.batching import Batch, Kind
 from tianzhou.client.core.failure import Failure
-from tianzhou.client.core.selection import Pick, Selector, fixed, pick_of, queue_for_key
+from tianzhou.client.core.selection import Fixed, Pick, Selector, pick_of, queue_for_key
 from tianzhou.client.core.sending import Compression, Parcel, SendResult, batch_parcel, parcel_of
 from tianzhou.client.options import ProducerOptions, checked_timeout
 from tianzhou.record import flags
@@ -52,6 +52,8 @@ class Outgoing:
         if gathered is not None and select is None and timeout_s is None:
             kind = self._kind(message, queue)
             if kind is not None and gathered.can_take(message):
+                if queue is None and pick is not None:
+                    awaited = self._alone_if_moved(message, pick, awaited)
                 gathered.add(kind, message, awaited)
                 return answer
         self._deliver(
@@ -59,6 +61,20 @@ class Outgoing:
             pick=pick, is_foreign=select is not None, timeout_s=timeout_s,
         )  # fmt: skip
         return answer
+
+    def _alone_if_moved(self, message: Message, pick: Pick, awaited: Awaited) -> Awaited:
+        """A batch goes to one queue. If that is gone, because its broker is being drained, each
+        message looks for the queue of its key by itself."""
+
+        def on_sent(result: SendResult | None, failure: Failure | None) -> None:
+            left_s = self._options.send_timeout_s - (failure.spent_s if failure else 0)
+            if failure is None or not failure.is_moved or left_s <= 0:
+                awaited.on_sent(result, failure)
+            else:
+                on_done = _one(awaited.on_sent)
+                self._deliver(message, awaited.message_id, on_done, pick=pick, timeout_s=left_s)
+
+        return Awaited(awaited.message_id, on_sent)
 
     def send_with(
         self, message: Message, added: Mapping[bytes, str], *, sys_flag: int = 0,
@@ -181,7 +197,7 @@ class Outgoing:
 
     def _send_gathered(self, batch: Batch[Awaited], on_batch: OnBatch) -> None:
         queue, messages = batch.kind.queue, batch.messages
-        pick = None if queue is None else fixed(queue)
+        pick = None if queue is None else Fixed(queue)
         message_ids = [awaited.message_id for awaited in batch.tokens]
         if len(messages) == 1:
             self._deliver(messages[0], message_ids[0], on_batch, pick=pick)

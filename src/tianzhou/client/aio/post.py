@@ -16,9 +16,9 @@ from tianzhou.base.errors import ProtocolError, Retry, TianzhouError
 from tianzhou.client.aio.channel import Channel
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES
-from tianzhou.client.core.failure import Failure
+from tianzhou.client.core.failure import MOVED, REFUSALS, Failure
 from tianzhou.client.core.routing import TopicRoute
-from tianzhou.client.core.selection import Latencies, Pick, Rotation
+from tianzhou.client.core.selection import Fixed, Latencies, Pick, Rotation
 from tianzhou.client.core.sending import (
     Parcel,
     SendFields,
@@ -51,6 +51,8 @@ PAUSE_S: Final = 0.1
 """Before a broker is tried again that just failed, when there is no other. Each next pause is
 four times as long."""
 PAUSE_GROWTH: Final = 4
+PAUSES_GROW: Final = 5
+"""How often pauses grow: an ordered message may be tried more often than options say."""
 REFRESH_S: Final = 0.05
 """After this the name server is asked again if it knew nothing new; each next time after twice as
 long. A group that hands over has its next master in less than a tenth of a second."""
@@ -58,8 +60,6 @@ REFRESH_S_MAX: Final = 1.0
 CALM_S: Final = 1.0
 """So long after the last failure nobody asks any more."""
 
-_REFUSALS: Final = (Unreachable, NoRoute, RemoteError)
-"""After these a message is nowhere."""
 _OF_NOW: Final = (TopicNotFound, NoNameServer, RemoteError)
 """What these say of the last try says nothing of an earlier one."""
 
@@ -311,7 +311,7 @@ class Delivery:
             self._channel.close()  # what comes next goes over a new one
         if error.retry is Retry.NEVER:
             self.give_up(error)
-        elif len(self._tries) >= post.options.tries_max or not self._may_go_on(error):
+        elif not self._may_go_on(error):
             self._done_with_failure()
         elif self._left_s(now_s) <= 0:
             self._done_with_failure(timed_out=True)
@@ -324,16 +324,24 @@ class Delivery:
             post.later(self._start_after_pause(), self.give_up)
 
     def _may_go_on(self, error: TianzhouError) -> bool:
-        """An ordered message is sent again only if it was certainly not stored: behind others that
-        were sent meanwhile, a second one would be out of order."""
+        """Whether another try makes sense.
+
+        An ordered message is sent again only if it was certainly not stored: behind others that
+        were sent meanwhile, a second one would be out of order. If its broker is being drained,
+        the route leads elsewhere soon, and it is tried until its time is up.
+        """
         if self._post.is_closed:
             return False
-        return self._pick is None or isinstance(error, Unreachable | NoRoute)
+        if self._pick is None or isinstance(error, Unreachable | NoRoute):
+            return len(self._tries) < self._post.options.tries_max
+        return isinstance(error, MOVED) and not isinstance(self._pick, Fixed)
 
     def _has_another(self, *, besides: str = "") -> bool:
         route = self._post.cluster.known_route(self._parcel.topic)
-        if route is None or self._pick is not None:
+        if route is None:
             return False
+        if self._pick is not None:  # it may choose another one as soon as its last one is gone
+            return self._queue not in route.write_queues and bool(route.write_queues)
         avoid = [*self._avoid, besides]
         return any(queue.broker_name not in avoid for queue in route.write_queues)
 
@@ -352,7 +360,7 @@ class Delivery:
             await self._start_after_pause()
 
     async def _start_after_pause(self) -> None:
-        pause_s = PAUSE_S * PAUSE_GROWTH ** (len(self._tries) - 1)
+        pause_s = PAUSE_S * PAUSE_GROWTH ** min(len(self._tries) - 1, PAUSES_GROW)
         left_s = self._left_s(self._post.loop.time())
         self._post.refresh_soon(self._parcel.topic)
         await self._post.pause(self._parcel.topic, max(0.0, min(pause_s, left_s / 2)))
@@ -372,7 +380,7 @@ class Delivery:
             self._done([], Failure(self._parcel.topic, self._tries, final=error))
 
     def _may_be_stored(self) -> bool:
-        return any(not isinstance(tried.error, _REFUSALS) for tried in self._tries)
+        return any(not isinstance(tried.error, REFUSALS) for tried in self._tries)
 
     def _done_with_failure(self, *, timed_out: bool = False) -> None:
         spent_s = self._post.loop.time() - self._began_s

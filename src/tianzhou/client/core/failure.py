@@ -1,15 +1,31 @@
 """What is told to those whose messages could not be sent."""
 
 from collections.abc import Sequence
+from typing import Final
 
-from tianzhou.client.errors import SendFailed, SendTimeout, Try
+from tianzhou.client.errors import (
+    NoPermission,
+    NoRoute,
+    RemoteError,
+    SendFailed,
+    SendTimeout,
+    TopicNotExist,
+    Try,
+    Unreachable,
+)
+
+REFUSALS: Final = (Unreachable, NoRoute, RemoteError)
+"""After these a message is nowhere."""
+MOVED: Final = (NoPermission, TopicNotExist)
+"""A broker refused because the route that led to it is stale: it is being drained, or the topic
+is elsewhere. Nothing was stored."""
 
 
 class Failure:
     """Why a parcel was not delivered. Each who waits for a part of it gets an error of its own:
     an exception that is raised twice mixes up the traces."""
 
-    __slots__ = ("_final", "_spent_s", "_timed_out", "_topic", "tries")
+    __slots__ = ("_final", "_timed_out", "_topic", "spent_s", "tries")
 
     def __init__(
         self, topic: str, tries: Sequence[Try] = (), *, spent_s: float = 0.0,
@@ -18,15 +34,25 @@ class Failure:
         """`final`: what no further try would change, and the sender gets as it is."""
         self._topic = topic
         self.tries = tries
-        self._spent_s = spent_s
+        self.spent_s = spent_s
         self._timed_out = timed_out
         self._final = final
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether nothing was stored, and another route may lead to a broker that takes it."""
+        tries = self.tries
+        return (
+            bool(tries)
+            and isinstance(tries[-1].error, MOVED)
+            and all(isinstance(tried.error, REFUSALS) for tried in tries)
+        )
 
     def error(self) -> BaseException:
         if self._final is not None:
             return _another(self._final)
         kind = SendTimeout if self._timed_out else SendFailed
-        error = kind(self._topic, self.tries, self._spent_s)
+        error = kind(self._topic, self.tries, self.spent_s)
         error.__cause__ = self.tries[-1].error if self.tries else None
         return error
 

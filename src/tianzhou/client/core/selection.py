@@ -139,7 +139,7 @@ def pick_of(
             raise UsageError(f"queue {queue} is not of topic {message.topic!r}")
         if select is not None:
             raise UsageError("queue and select exclude each other; give one")
-        return fixed(queue)
+        return Fixed(queue)
     if select is not None:
         return lambda route: _selected(message, select(route.write_queues, message))
     key = message.sharding_key
@@ -155,8 +155,16 @@ def _selected(message: Message, found: object) -> MessageQueue:
     return found
 
 
-def fixed(queue: MessageQueue) -> Pick:
-    return lambda _route: queue
+class Fixed:
+    """Picks one queue, whatever the route says."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self._queue = queue
+
+    def __call__(self, _route: TopicRoute) -> MessageQueue:
+        return self._queue
 
 
 def at_address(address: str) -> Pick:

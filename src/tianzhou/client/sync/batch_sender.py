@@ -50,7 +50,17 @@ class _Gathered:
     is_alone: bool = False
     """A delayed message, which brokers take only by itself."""
     entries: list[Entry] = field(default_factory=list[Entry])
+    keys: list[str] = field(default_factory=list[str])
+    """The sharding key of each entry, if there is a queue."""
     size: int = 0
+
+    def keep(self, entries: Sequence[Entry]) -> None:
+        """Only these; the others are stored."""
+        kept = set(map(id, entries))
+        if self.keys:
+            pairs = zip(self.entries, self.keys, strict=True)
+            self.keys = [key for entry, key in pairs if id(entry) in kept]
+        self.entries = [entry for entry in self.entries if id(entry) in kept]
 
 
 class _Sent(NamedTuple):
@@ -78,10 +88,12 @@ class BatchSender:
         self._sent: dict[MessageQueue, _Sent] = {}
         self._first_turn = first_turn
         self._turns: dict[str, int] = {}
+        self._queues: dict[str, Sequence[MessageQueue]] = {}
+        """Of each topic: the queues among which keys were last distributed."""
 
     def add(self, topic: str, entry: Entry, sharding_key: str | None = None) -> None:
         """One message to a queue that its key decides, or to any."""
-        queue = None if sharding_key is None else self._queue_by_key(topic, sharding_key)
+        queue = None if sharding_key is None else self._queue_of_next(topic, sharding_key)
         gathered = self._open.get((topic, queue))
         if gathered is None:
             gathered = self._open[topic, queue] = _Gathered(topic, queue)
@@ -91,12 +103,15 @@ class BatchSender:
             self._dispatch(gathered)
             gathered = self._open[topic, queue] = _Gathered(topic, queue)
         gathered.entries.append(entry)
+        if sharding_key is not None:
+            gathered.keys.append(sharding_key)
         gathered.size += size
 
     def add_alone(self, topic: str, entry: Entry, sharding_key: str | None = None) -> None:
         """A message that is to be delivered later."""
-        queue = None if sharding_key is None else self._queue_by_key(topic, sharding_key)
-        self._dispatch(_Gathered(topic, queue, is_alone=True, entries=[entry]))
+        queue = None if sharding_key is None else self._queue_of_next(topic, sharding_key)
+        keys = [] if sharding_key is None else [sharding_key]
+        self._dispatch(_Gathered(topic, queue, is_alone=True, entries=[entry], keys=keys))
 
     def flush(self) -> None:
         """Send what is gathered, and wait until everything is stored."""
@@ -113,6 +128,16 @@ class BatchSender:
         if not route.write_queues:
             raise NoRoute(f"topic {topic} has no queue that can be written to")
         return route
+
+    def _queue_of_next(self, topic: str, key: str) -> MessageQueue:
+        """The queue of a message that is being added. If keys have other queues than before, all
+        earlier messages are stored first, so that none of a key overtakes another."""
+        while (queues := self._route(topic).write_queues) is not self._queues.get(topic):
+            is_new = queues != self._queues.get(topic, queues)
+            self._queues[topic] = queues
+            if is_new:
+                self.flush()
+        return queues[abs(string_hash(key)) % len(queues)]
 
     def _queue_by_key(self, topic: str, key: str) -> MessageQueue:
         queues = self._route(topic).write_queues
@@ -191,8 +216,10 @@ class BatchSender:
         def attempt() -> None:
             nonlocal in_doubt
             if in_doubt and self._unsure is not None:
-                gathered.entries = list(self._unsure(target, gathered.entries))
+                gathered.keep(self._unsure(target, gathered.entries))
             in_doubt = False
+            if self._is_moved(gathered):
+                self._store_by_key(gathered)
             if not gathered.entries:
                 return
             line = self._brokers.line(self._address(target))
@@ -213,6 +240,31 @@ class BatchSender:
                 target = self._next_queue(target.topic)
 
         self._brokers.persist(attempt, on_failure=failed)
+
+    def _is_moved(self, gathered: _Gathered) -> bool:
+        """Whether the queue of these keys takes no messages any more, and others do: its broker is
+        being drained. Messages in doubt were looked for there before."""
+        return (
+            gathered.queue is not None
+            and gathered.queue not in self._route(gathered.topic).write_queues
+        )
+
+    def _store_by_key(self, gathered: _Gathered) -> None:
+        """Each message in the queue that its key has by now, in order; what is stored is gone from
+        the batch."""
+        while gathered.entries:
+            queue = self._queue_by_key(gathered.topic, gathered.keys[0])
+            count = next(
+                (n for n, key in enumerate(gathered.keys)
+                 if self._queue_by_key(gathered.topic, key) != queue),
+                len(gathered.keys),
+            )  # fmt: skip
+            part = _Gathered(
+                gathered.topic, queue, gathered.is_alone, gathered.entries[:count],
+                gathered.keys[:count],
+            )  # fmt: skip
+            self._store(queue, part, in_doubt=False)
+            del gathered.entries[:count], gathered.keys[:count]
 
 
 def _batch_body(entries: Sequence[Entry]) -> bytes:

@@ -1,0 +1,105 @@
+"""Sends while a broker is being drained: they go to another one, and keyed ones stay in order."""
+
+import asyncio
+
+import pytest
+from loops import Run
+
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.client import Gathering, Message, Producer, ProducerOptions
+from tianzhou.client.core.selection import queue_for_key
+from tianzhou.client.errors import SendFailed
+from tianzhou.net.blocking import BlockingPeer
+from tianzhou.testing import RunningBroker
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.routes import decode_route
+
+
+def another(mq: RunningBroker) -> RunningBroker:
+    """A second broker that the same NameServer knows."""
+    return RunningBroker(nameserver=mq, config=BrokerConfig(name="broker-b"))
+
+
+@pytest.mark.parametrize("gathering", [None, Gathering()], ids=["single", "gathered"])
+def test_a_keyed_message_leaves_a_drained_broker_within_its_deadline(
+    mq: RunningBroker, run: Run, gathering: Gathering | None
+) -> None:
+    """The route is stale for a while: the broker refuses before the producer hears of it."""
+
+    async def body() -> None:
+        async with another(mq) as other:
+            for broker in (mq, other):
+                broker.create_topic("steps", queues=4)
+            options = ProducerOptions(gathering=gathering)
+            async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
+                await mq.until(lambda: spread(mq.nameserver, "steps") == {"broker-a", "broker-b"})
+                queues = await producer.queues("steps")
+                key = next(key for key in map(str, range(100))
+                           if queue_for_key(queues, key).broker_name == mq.name)  # fmt: skip
+                drain(mq)
+                results = [
+                    await producer.send(Message("steps", str(step).encode(), sharding_key=key))
+                    for step in range(5)
+                ]
+                assert {result.queue.broker_name for result in results} == {"broker-b"}
+                assert len({result.queue for result in results}) == 1
+            assert [m.body for m in other.stored("steps")] == [b"0", b"1", b"2", b"3", b"4"]
+
+    run(body)
+
+
+def test_a_route_that_stays_stale_for_a_second_is_waited_for(mq: RunningBroker, run: Run) -> None:
+    """As long as the deadline allows, however many tries that takes."""
+
+    async def body() -> None:
+        async with another(mq) as other:
+            for broker in (mq, other):
+                broker.create_topic("steps", queues=1)
+            async with Producer("makers", nameserver=mq.nameserver) as producer:
+                await mq.until(lambda: spread(mq.nameserver, "steps") == {"broker-a", "broker-b"})
+                queues = await producer.queues("steps")
+                key = next(key for key in map(str, range(100))
+                           if queue_for_key(queues, key).broker_name == mq.name)  # fmt: skip
+                with mq.faults.refuse_sends(ResponseCode.NO_PERMISSION) as refused:
+                    sending = asyncio.ensure_future(
+                        producer.send(Message("steps", b"x", sharding_key=key))
+                    )
+                    await mq.until(lambda: refused.hits == 4)
+                    drain(mq)
+                    assert (await sending).queue.broker_name == "broker-b"
+
+    run(body)
+
+
+def test_a_send_to_a_named_queue_of_a_drained_broker_fails_at_once(
+    mq: RunningBroker, run: Run
+) -> None:
+    """The sender chose the queue; no other will do."""
+
+    async def body() -> None:
+        async with another(mq) as other:
+            for broker in (mq, other):
+                broker.create_topic("steps")
+            async with Producer("makers", nameserver=mq.nameserver) as producer:
+                queue = next(q for q in await producer.queues("steps") if q.broker_name == mq.name)
+                drain(mq)
+                with pytest.raises(SendFailed, match="1 try"):
+                    await producer.send(Message("steps", b"x"), queue=queue)
+
+    run(body)
+
+
+def drain(broker: RunningBroker) -> None:
+    """As `tianzhou broker drain` does."""
+    with BlockingPeer(broker.broker) as peer:
+        answer, _ = peer.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4\n")
+        assert answer.code == 0, answer.remark
+
+
+def spread(nameserver: str, topic: str) -> set[str]:
+    """The brokers that the NameServer names for a topic."""
+    with BlockingPeer(nameserver) as peer:
+        answer, body = peer.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    return (
+        {one.broker_name for one in decode_route(body).broker_datas} if not answer.code else set()
+    )
