@@ -22,6 +22,9 @@ class Hold:
     offset: int
     """Everything before this was looked at and does not match."""
     deadline: float
+    topic_sys_flag: int = 0
+    group_sys_flag: int = 0
+    """Repeated in the response."""
 
 
 class Holds:

@@ -33,4 +33,8 @@ class Permission:
     def check_read(self) -> None:
         self._standing.check_read()
         if not self.bits & PERM_READ:
-            raise Refused(ResponseCode.NO_PERMISSION, f"broker {self._name} gives no messages now")
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"broker {self._name} gives no messages now",
+                {"forbiddenType": "1"},
+            )

@@ -19,9 +19,10 @@ _CODES: Final = {
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 _ANSWER: Final = (
-    b'{"code":%%d,"extFields":{"maxOffset":"%%d","minOffset":"%%d","nextBeginOffset":"%%d",'
-    b'"suggestWhichBrokerId":"%%d"},"flag":1,"language":"PYTHON","opaque":%%d,"remark":"%%s",'
-    b'"serializeTypeCurrentRPC":"JSON","version":%d}'
+    b'{"code":%%d,"extFields":{"groupSysFlag":"%%d","maxOffset":"%%d","minOffset":"%%d",'
+    b'"nextBeginOffset":"%%d","suggestWhichBrokerId":"%%d","topicSysFlag":"%%d"},"flag":1,'
+    b'"language":"PYTHON","opaque":%%d,"remark":"%%s","serializeTypeCurrentRPC":"JSON",'
+    b'"version":%d}'
 ) % VERSION
 
 
@@ -32,8 +33,8 @@ def head_of(
     code = _code_of(hold, status)
     if hold.serialise_type is SerialiseType.JSON:
         text = _ANSWER % (
-            code, result.max_offset, result.min_offset, result.next_offset,
-            where_next, hold.opaque, status.name.encode(),
+            code, hold.group_sys_flag, result.max_offset, result.min_offset, result.next_offset,
+            where_next, hold.topic_sys_flag, hold.opaque, status.name.encode(),
         )  # fmt: skip
         return frame_prefix(serialise_type=0, header_size=len(text), body_size=size) + text
     ext = {
@@ -41,6 +42,8 @@ def head_of(
         "nextBeginOffset": str(result.next_offset),
         "minOffset": str(result.min_offset),
         "maxOffset": str(result.max_offset),
+        "topicSysFlag": str(hold.topic_sys_flag),
+        "groupSysFlag": str(hold.group_sys_flag),
     }
     header = Header(
         code=code, opaque=hold.opaque, flag=RESPONSE_FLAG, remark=status.name, ext=ext,

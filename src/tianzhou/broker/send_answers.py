@@ -17,8 +17,9 @@ from tianzhou.wire.header import ONEWAY_FLAG, VERSION, Header
 IDS_MAX: Final = 4_096
 """Ids in the answer to a batch; more would not fit its header."""
 
-Asked = tuple[int, int, int]
-"""Opaque number, queue id and flag of a request for one message."""
+Asked = tuple[int, int, int, bytes]
+"""Opaque number, queue id and flag of a request, and the unique id of its message, which needs no
+escaping in JSON; empty for a batch."""
 
 
 class SendAnswers:
@@ -35,8 +36,10 @@ class SendAnswers:
             b'"queueId":"%%d","queueOffset":"%%d"},"flag":1,"language":"PYTHON","opaque":%%d,'
             b'"serializeTypeCurrentRPC":"JSON","version":%d}'
         ) % (config.region.encode(), trace.encode(), VERSION)
-        # The same with the one id of a single message.
-        self._single = self._several.replace(b'"%s"', b'"' + self._id + b'"')
+        # The same with the one id of a single message, and the unique id that it came with.
+        self._single = self._several.replace(b'"%s"', b'"' + self._id + b'"').replace(
+            b'"queueOffset":"%d"}', b'"queueOffset":"%d","transactionId":"%s"}'
+        )
 
     def singles(
         self, asked: Iterable[Asked], places: Sequence[int], offsets: Sequence[int], code: int,
@@ -45,9 +48,11 @@ class SendAnswers:
         """The answers to a row of single messages, those that want one."""
         template, pack = _remarked(self._single, remark), PREFIX.pack
         pieces: list[bytes] = []
-        for (opaque, queue_id, flag), place, offset in zip(asked, places, offsets, strict=True):
+        for (opaque, queue_id, flag, unique), place, offset in zip(
+            asked, places, offsets, strict=True
+        ):
             if not flag & ONEWAY_FLAG:
-                text = template % (code, place, queue_id, offset, opaque)
+                text = template % (code, place, queue_id, offset, unique, opaque)
                 size = len(text)
                 pieces.append(pack(size + 4, size) + text)
         return b"".join(pieces)
@@ -56,7 +61,7 @@ class SendAnswers:
         self, asked: Asked, places: Sequence[int], offset: int, code: int, remark: str = ""
     ) -> bytes:
         """The answer to one batch, whose first message got this offset."""
-        opaque, queue_id, _ = asked
+        opaque, queue_id, _, _ = asked
         template = self._id
         ids = b",".join([template % place for place in places[:IDS_MAX]])
         text = _remarked(self._several, remark) % (code, ids, queue_id, offset, opaque)

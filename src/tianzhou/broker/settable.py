@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from tianzhou.base.settings import SettingsError, declarations, load, masked
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.names import TRACE_TOPIC
 from tianzhou.net.exchange import Refused
 from tianzhou.replication.config import ReplicationConfig
 from tianzhou.store.config import StoreConfig
@@ -28,6 +29,16 @@ CHANGEABLE: Final = (
 """Settings whose owners take a new value while they run."""
 GROUP_CHANGEABLE: Final = ("in_sync_replicas", "slave_timeout_ms")
 """The same, of a broker in a group of master and slaves."""
+
+_FIXED: Final = {
+    "filterServerNums": "0",
+    "msgTraceTopicName": TRACE_TOPIC,
+    "slaveReadEnable": "false",
+    "traceTopicEnable": "true",
+    "useTLS": "false",
+}
+"""Facts about every broker, unless its settings say otherwise, under the names by which RocketMQ's
+tools look for them."""
 
 TEXT_BYTES_MAX: Final = 64 * 1024
 
@@ -103,6 +114,7 @@ class Settable:
         """Every setting, by name."""
         group = self._group()
         values = {
+            **_FIXED,
             **({} if group is None else table_of(group.shown)),
             "brokerRole": self._role(),
             "storePathRootDir": self._root,

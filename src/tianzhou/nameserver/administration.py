@@ -62,10 +62,11 @@ def get_kv_list(state: State, request: Request) -> Reply:
             row.name: f"{row.address}, from {row.peer}: {row.reason}"
             for row in state.refusals.current(state.clock.monotonic_s())
         }
+        or None
         if header.namespace == REFUSED_BROKERS
         else state.kv.namespace(header.namespace)
     )
-    if not found:
+    if found is None:
         raise Refused(
             ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}"
         )

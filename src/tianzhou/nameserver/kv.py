@@ -16,13 +16,21 @@ BYTES_MAX: Final = 4 * 1024 * 1024
 """All keys and values. A namespace goes into one answer, and JSON may need more."""
 
 
+EMPTIED_MAX: Final = 1_000
+EMPTIED_CHARS_MAX: Final = 256
+"""Namespaces that are remembered after their last key was deleted, and how long their names may
+be: RocketMQ lists such a namespace as an empty table, and one that never existed as not found."""
+
+
 class KvTable:
-    """Owner: the event loop of the name server.    Invariant: no namespace is empty"""
+    """Owner: the event loop of the name server."""
 
     def __init__(self, *, bytes_max: int = BYTES_MAX) -> None:
         self._spaces: dict[str, dict[str, str]] = {}
         self._bytes = 0
         self._bytes_max = bytes_max
+        self._emptied: dict[str, None] = {}
+        """The one that was emptied longest ago is the first."""
 
     def put(self, namespace: str, key: str, value: str) -> None:
         """TableFull: nothing has changed."""
@@ -34,6 +42,7 @@ class KvTable:
             raise TableFull(f"values of {size} bytes; {self._bytes_max} fit")
         self._bytes = size
         self._spaces.setdefault(namespace, {})[key] = value
+        self._emptied.pop(namespace, None)
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._spaces.get(namespace, {}).get(key)
@@ -46,10 +55,18 @@ class KvTable:
         self._bytes -= _size(namespace, key, value)
         if not space:
             del self._spaces[namespace]
+            self._remember(namespace)
 
-    def namespace(self, namespace: str) -> Mapping[str, str]:
-        """Empty if there is none."""
-        return self._spaces.get(namespace, {})
+    def _remember(self, emptied: str) -> None:
+        if len(emptied) <= EMPTIED_CHARS_MAX:
+            self._emptied[emptied] = None
+            if len(self._emptied) > EMPTIED_MAX:
+                del self._emptied[next(iter(self._emptied))]
+
+    def namespace(self, namespace: str) -> Mapping[str, str] | None:
+        """Its keys and values; None if there is no such namespace."""
+        found = self._spaces.get(namespace)
+        return {} if found is None and namespace in self._emptied else found
 
 
 def _size(*texts: str) -> int:

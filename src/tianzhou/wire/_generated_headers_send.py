@@ -11,7 +11,7 @@ from tianzhou.wire.fields import ExtFields, Int32, Int64
 class SendMessageRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     """A message to store; the body is the message's."""
 
-    producer_group: str = field(name="producerGroup")
+    producer_group: str = field(name="producerGroup", default="")
     topic: str
     default_topic: str = field(name="defaultTopic")
     default_topic_queue_nums: Int32 = field(name="defaultTopicQueueNums", default=4)
@@ -30,7 +30,7 @@ class SendMessageRequest(ExtFields, frozen=True, kw_only=True, gc=False):
 class SendMessageV2Request(ExtFields, frozen=True, kw_only=True, gc=False):
     """SendMessageRequest with one letter for each field."""
 
-    producer_group: str = field(name="a")
+    producer_group: str = field(name="a", default="")
     topic: str = field(name="b")
     default_topic: str = field(name="c")
     default_topic_queue_nums: Int32 = field(name="d", default=4)

@@ -5,8 +5,9 @@ field. Only when it refuses do we look for the culprit ourselves, so that the me
 field as the peer spelled it and the value it sent.
 """
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 import msgspec
 
@@ -15,6 +16,7 @@ from tianzhou.wire.errors import HeaderFieldError
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
+_JAVA_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,64}")
 _VALUE_CHARACTERS_MAX = 64
 """Enough of a wrong value to recognise it; it came from a stranger and may go into a log."""
 
@@ -28,6 +30,12 @@ class ExtFields(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         try:
             # Not strict: each value is text and is read as its field's type.
             return msgspec.convert(ext, cls, strict=False)
+        except msgspec.ValidationError as error:
+            plain = _with_plain_integers(cls, ext)
+            if plain == ext:
+                raise _explain(cls, ext, error) from None
+        try:
+            return msgspec.convert(plain, cls, strict=False)
         except msgspec.ValidationError as error:
             raise _explain(cls, ext, error) from None
 
@@ -48,6 +56,20 @@ def _to_text(value: str | int | bool) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
+
+
+def _with_plain_integers(cls: type[ExtFields], ext: Mapping[str, str]) -> dict[str, str]:
+    """The fields, with integers as msgspec reads them where they are spelled as only Java does:
+    `007`, `+7`. Text is left alone, whatever it looks like."""
+    plain = dict(ext)
+    for field in msgspec.structs.fields(cls):
+        value = plain.get(field.encode_name, "")
+        if _JAVA_INTEGER.fullmatch(value):
+            try:
+                msgspec.convert(value, field.type, strict=False)
+            except msgspec.ValidationError:
+                plain[field.encode_name] = str(int(value))
+    return plain
 
 
 def _explain(

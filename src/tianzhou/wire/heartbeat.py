@@ -66,7 +66,8 @@ class ProducerData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class HeartbeatData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Body of HEART_BEAT."""
 
-    client_id: str = msgspec.field(name="clientID")
+    client_id: str = msgspec.field(name="clientID", default="")
+    """Empty if the peer sent none, as RocketMQ allows."""
     consumer_data_set: tuple[ConsumerData, ...] = ()
     heartbeat_fingerprint: int = 0
     producer_data_set: tuple[ProducerData, ...] = ()

@@ -83,8 +83,18 @@ def test_one_group_is_shown() -> None:
     tool = Administrator(broker)
     shown = tool.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="readers").json
     assert shown["retryMaxTimes"] == 5
-    missing = tool.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="x")
+
+
+def test_config_of_an_unknown_group_creates_it_where_groups_are_created_automatically() -> None:
+    broker = SmallBroker()
+    tool, code = Administrator(broker), RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+    assert tool.ask(code, group="fresh").json["groupName"] == "fresh"
+    assert group_of(broker, "fresh") is not None
+    assert tool.ask(code, group="no/name").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    strict = SmallBroker(config=BrokerConfig(auto_create_groups=False))
+    missing = Administrator(strict).ask(code, group="fresh")
     assert missing.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert group_of(strict, "fresh") is None
 
 
 def test_all_groups_are_shown_whole_or_in_pages() -> None:

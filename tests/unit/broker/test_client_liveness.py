@@ -37,3 +37,17 @@ def test_a_clock_that_is_set_breaks_no_lock() -> None:
     assert not locked_by(broker, "c2")
     broker.clock.advance(ms=broker.config.lock_lease_ms + 1)
     assert locked_by(broker, "c2")
+
+
+def test_heartbeat_that_names_nothing_is_answered() -> None:
+    answer = SmallBroker().ask(RequestCode.HEART_BEAT, {}, b"{}")
+    assert answer is not None
+    assert answer.code == 0
+
+
+def test_clients_without_an_id_are_told_apart_by_their_connection() -> None:
+    broker = SmallBroker()
+    body = b'{"producerDataSet":[{"groupName":"p"}]}'
+    for port in (1, 2):
+        broker.ask(RequestCode.HEART_BEAT, {}, body, peer=RecordingPeer(port=port))
+    assert len(broker.parts.clients.sessions.producers["p"]) == 2

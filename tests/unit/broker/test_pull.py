@@ -1,12 +1,14 @@
 """Pulls: every status with its code and next offset, filters, waiting and waking."""
 
+import json
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.store.config import FlushMode
-from tianzhou.testing.small_broker import STORE, RecordingPeer, SmallBroker
+from tianzhou.testing.small_broker import STORE, RecordingPeer, SmallBroker, frames
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
@@ -28,8 +30,9 @@ def pull(
     group: str = "readers",
     queue_id: int = 0,
     sys_flag: int = SUBSCRIPTION,
-    text: str = "*",
-    kind: str = "TAG",
+    text: str | None = "*",
+    kind: str | None = "TAG",
+    version: int = 0,
     wait_ms: int = 0,
     code: int = RequestCode.PULL_MESSAGE,
     serialise_type: SerialiseType = SerialiseType.JSON,
@@ -38,7 +41,7 @@ def pull(
     fields = PullMessageRequest(
         consumer_group=group, topic=topic, queue_id=queue_id, queue_offset=offset, max_msg_nums=32,
         sys_flag=sys_flag | (SUSPEND if wait_ms else 0), commit_offset=5,
-        suspend_timeout_ms=wait_ms, subscription=text, sub_version=0, expression_type=kind,
+        suspend_timeout_ms=wait_ms, subscription=text, sub_version=version, expression_type=kind,
     )  # fmt: skip
     header = Header(code=code, opaque=77, ext=fields.to_ext(), serialise_type=serialise_type)
     broker.received(peer, encode_command(header), settle=settle)
@@ -69,7 +72,70 @@ def test_found(broker: SmallBroker, code: int, serialise_type: SerialiseType) ->
     assert found.serialise_type is serialise_type
     assert found.ext == {
         "nextBeginOffset": "10", "minOffset": "0", "maxOffset": "10", "suggestWhichBrokerId": "0",
+        "topicSysFlag": "0", "groupSysFlag": "0",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("serialise_type", list(SerialiseType))
+def test_pull_response_repeats_the_flags_of_topic_and_group(
+    broker: SmallBroker, serialise_type: SerialiseType
+) -> None:
+    topics, groups = broker.parts.topics, broker.parts.groups
+    topic = topics.get(TOPIC)
+    assert topic is not None
+    topics.put(msgspec.structs.replace(topic, topic_sys_flag=3))
+    groups.put(SubscriptionGroupConfig(group_name="readers", group_sys_flag=2))
+    found = answer(broker, serialise_type=serialise_type)
+    assert (found.ext["topicSysFlag"], found.ext["groupSysFlag"]) == ("3", "2")
+
+
+def heartbeat(
+    broker: SmallBroker, kind: str, text: str, version: int, model: str = "CLUSTERING"
+) -> None:
+    """A member of `readers` tells what it subscribes to."""
+    body = {
+        "clientID": "c", "consumerDataSet": [{
+            "groupName": "readers", "messageModel": model, "subscriptionDataSet": [
+                {"topic": TOPIC, "subString": text, "expressionType": kind, "subVersion": version}
+            ],
+        }],
+    }  # fmt: skip
+    header = Header(code=RequestCode.HEART_BEAT, opaque=1)
+    broker.received(RecordingPeer(), encode_command(header, json.dumps(body).encode()))
+
+
+@pytest.mark.parametrize(
+    ("known", "asked", "count"),
+    [
+        (("TAG", "even"), ("TAG", None, 1), 5),
+        (("TAG", "even"), ("TAG", None, 2), 10),  # all: the client compares tags itself
+        (("TAG", "even"), (None, None, 2), 10),
+        (("TAG", "even"), ("TAG", "odd", 2), 5),
+        (("SQL92", "size > 6"), ("SQL92", None, 1), 3),
+        (("SQL92", "size > 6"), ("SQL92", "size > 8", 2), 1),
+        (("SQL92", "size > 6"), ("TAG", None, 2), 10),
+        (("TAG", "even"), ("SQL92", None, 2), None),
+        (("SQL92", "size > 6"), ("SQL92", None, 2), None),
+    ],
+)
+def test_pull_newer_than_the_heartbeat_is_served_unless_messages_could_be_lost(
+    broker: SmallBroker,
+    known: tuple[str, str],
+    asked: tuple[str | None, str | None, int],
+    count: int | None,
+) -> None:
+    heartbeat(broker, *known, version=1)
+    kind, text, version = asked
+    peer = RecordingPeer()
+    pull(broker, peer, sys_flag=0, kind=kind, text=text, version=version)
+    batch = frames(bytes(peer._sent))
+    (found,) = peer.answers()
+    if count is None:
+        assert found.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+    else:
+        assert found.code == 0
+        body = bytes(batch.body(0))
+        assert sum(b"m%d" % number in body for number in range(10)) == count
 
 
 @pytest.mark.parametrize(
@@ -157,7 +223,34 @@ def test_refusals(broker: SmallBroker) -> None:
     assert answer(broker, queue_id=99).code == ResponseCode.INVALID_PARAMETER
     assert answer(broker, sys_flag=0).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
     broker.parts.permission.set(2)
-    assert answer(broker).code == ResponseCode.NO_PERMISSION
+    assert forbidden_by(answer(broker)) == 1
+
+
+def forbidden_by(found: Header) -> int:
+    """RocketMQ's number for what forbids a pull."""
+    assert found.code == ResponseCode.NO_PERMISSION
+    return int(found.ext["forbiddenType"])
+
+
+def test_pull_of_an_unreadable_topic_or_forbidden_subscription_says_what_forbids_it(
+    broker: SmallBroker,
+) -> None:
+    topics, groups = broker.parts.topics, broker.parts.groups
+    topic = topics.get(TOPIC)
+    assert topic is not None
+    topics.put(msgspec.structs.replace(topic, perm=2))
+    assert forbidden_by(answer(broker)) == 3
+    topics.put(topic)
+    groups.allow_read("readers", TOPIC, allowed=False)
+    assert forbidden_by(answer(broker)) == 5
+
+
+def test_pull_of_a_group_that_may_not_broadcast_says_so(broker: SmallBroker) -> None:
+    broker.parts.groups.put(
+        SubscriptionGroupConfig(group_name="readers", consume_broadcast_enable=False)
+    )
+    heartbeat(broker, "TAG", "*", 1, model="BROADCASTING")
+    assert forbidden_by(answer(broker, sys_flag=0)) == 4
 
 
 def test_a_group_that_may_not_consume(broker: SmallBroker) -> None:
@@ -165,7 +258,7 @@ def test_a_group_that_may_not_consume(broker: SmallBroker) -> None:
     made = broker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
     assert made is not None
     assert made.code == 0
-    assert answer(broker).code == ResponseCode.NO_PERMISSION
+    assert forbidden_by(answer(broker)) == 2
 
 
 def test_an_offset_is_committed_on_the_way(broker: SmallBroker) -> None:

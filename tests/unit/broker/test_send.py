@@ -184,3 +184,62 @@ def test_a_topic_that_lost_its_permission_is_not_written_by_the_short_way(
     answers = asked(broker, frame(b"2"), batch_of(b"3"))
     assert [answer.code for answer in answers] == [ResponseCode.NO_PERMISSION] * 2
     assert bodies(broker) == [b"first", b"1"]
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
+@pytest.mark.parametrize("serialise_type", list(SerialiseType))
+@pytest.mark.parametrize(
+    ("named", "unique"),
+    [
+        ("UNIQ_KEY\x017F000001AB\x02", "7F000001AB"),
+        ("TAGS\x01a\x02UNIQ_KEY\x017F", "7F"),
+        ("MY_UNIQ_KEY\x01other\x02UNIQ_KEY\x01mine\x02", "mine"),
+        ('UNIQ_KEY\x01"},"x":{"\x02', '"},"x":{"'),
+        ("UNIQ_KEY\x01天舟\x02", "天舟"),
+    ],
+)
+def test_send_response_has_the_unique_id_as_transaction_id(
+    broker: SmallBroker, code: int, serialise_type: SerialiseType, named: str, unique: str
+) -> None:
+    (answer,) = asked(broker, frame(b"x", code=code, named=named, serialise_type=serialise_type))
+    assert (answer.code, answer.ext["transactionId"]) == (0, unique)
+
+
+@pytest.mark.parametrize("kind", [SendMessageRequest, SendMessageV2Request])
+@pytest.mark.parametrize("serialise_type", list(SerialiseType))
+def test_send_without_a_producer_group_is_stored(
+    broker: SmallBroker,
+    kind: type[SendMessageRequest] | type[SendMessageV2Request],
+    serialise_type: SerialiseType,
+) -> None:
+    fields = kind(
+        topic=TOPIC, default_topic="TBW102", queue_id=0, sys_flag=0, born_timestamp_ms=1, flag=0,
+        properties="UNIQ_KEY\x01U\x02",
+    )  # fmt: skip
+    ext = {name: value for name, value in fields.to_ext().items() if value}
+    assert not {"a", "producerGroup"} & ext.keys()
+    is_v2 = kind is SendMessageV2Request
+    code = RequestCode.SEND_MESSAGE_V2 if is_v2 else RequestCode.SEND_MESSAGE
+    header = Header(code=code, opaque=next(_opaque), ext=ext, serialise_type=serialise_type)
+    (answer,) = asked(broker, encode_command(header, b"no group"))
+    assert answer.code == 0
+    assert b"no group" in bodies(broker)
+
+
+@pytest.mark.parametrize("serialise_type", list(SerialiseType))
+def test_send_with_integers_as_only_java_reads_them_is_stored(
+    broker: SmallBroker, serialise_type: SerialiseType
+) -> None:
+    fields = SendMessageV2Request(
+        producer_group="007", topic=TOPIC, default_topic="TBW102", queue_id=1, sys_flag=0,
+        born_timestamp_ms=1, flag=0, properties="UNIQ_KEY\x01U\x02",
+    )  # fmt: skip
+    ext = fields.to_ext() | {"e": "0001", "g": "+0012", "h": "-007"}
+    header = Header(
+        code=RequestCode.SEND_MESSAGE_V2, opaque=next(_opaque), ext=ext,
+        serialise_type=serialise_type,
+    )  # fmt: skip
+    (answer,) = asked(broker, encode_command(header, b"zeros"))
+    assert (answer.code, answer.ext["queueId"]) == (0, "1")
+    (stored,) = broker.messages(TOPIC, 1)
+    assert (stored.born_timestamp, stored.flag) == (12, -7)

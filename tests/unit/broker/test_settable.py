@@ -51,8 +51,18 @@ def test_every_setting_is_shown_once() -> None:
     lines = settable.text().decode().splitlines()
     names = [line.partition("=")[0] for line in lines]
     assert len(names) == len(set(names))
-    assert len(names) == len(declarations(BrokerConfig)) + len(declarations(StoreConfig)) + 2
+    assert len(names) == len(declarations(BrokerConfig)) + len(declarations(StoreConfig)) + 7
     assert "storePathRootDir=data" in lines
+
+
+def test_facts_that_rocketmq_tools_look_for_are_shown() -> None:
+    settable, _ = made()
+    table = settable.table()
+    assert table["msgTraceTopicName"] == "RMQ_SYS_TRACE_TOPIC"
+    assert (table["useTLS"], table["filterServerNums"]) == ("false", "0")
+    assert (table["traceTopicEnable"], table["slaveReadEnable"]) == ("true", "false")
+    grouped = Settable(BrokerConfig(), StoreConfig(), "data", group=Copies)
+    assert grouped.table()["slaveReadEnable"] == "true"
 
 
 def test_secrets_are_never_shown() -> None:

@@ -26,6 +26,8 @@ def test_values_are_put_read_and_deleted(desk: Desk) -> None:
     assert json.loads(found) == {"table": {"k": "v"}}
     desk.ask(RequestCode.DELETE_KV_CONFIG, key)
     assert desk.refusal(RequestCode.GET_KV_CONFIG, key) == 22
+    emptied = desk.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, key)
+    assert (emptied.code, json.loads(emptied.body)) == (0, {"table": {}})
     with pytest.raises(TianzhouError, match="namespace"):
         desk.ask(RequestCode.PUT_KV_CONFIG, {"key": "k", "value": "v"})
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tianzhou.nameserver.kv import KvTable
+from tianzhou.nameserver.kv import EMPTIED_MAX, KvTable
 from tianzhou.nameserver.topics import TableFull
 
 
@@ -15,7 +15,7 @@ def test_values_are_found_by_namespace_and_key() -> None:
     assert kv.get("n", "x") is None
     assert kv.get("x", "k") is None
     assert kv.namespace("m") == {"k": "3"}
-    assert kv.namespace("x") == {}
+    assert kv.namespace("x") is None
 
 
 def test_what_is_deleted_is_gone_and_may_be_deleted_again() -> None:
@@ -26,6 +26,26 @@ def test_what_is_deleted_is_gone_and_may_be_deleted_again() -> None:
     kv.delete("x", "k")
     assert kv.get("n", "k") is None
     assert kv.namespace("n") == {}
+
+
+def test_namespace_that_became_empty_is_told_from_one_that_never_was() -> None:
+    kv = KvTable()
+    kv.put("n", "k", "v")
+    kv.delete("n", "k")
+    assert kv.namespace("n") == {}
+    assert kv.namespace("m") is None
+    kv.put("n", "k", "w")
+    assert kv.namespace("n") == {"k": "w"}
+
+
+def test_namespaces_that_became_empty_are_remembered_up_to_a_bound() -> None:
+    kv = KvTable()
+    for name in (*(str(number) for number in range(EMPTIED_MAX + 5)), "x" * 300):
+        kv.put(name, "k", "v")
+        kv.delete(name, "k")
+    assert kv.namespace("4") is None
+    assert kv.namespace("5") == {}
+    assert kv.namespace("x" * 300) is None
 
 
 def test_room_is_given_back() -> None:

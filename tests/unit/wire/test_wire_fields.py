@@ -115,6 +115,24 @@ def test_a_bad_field_does_not_end_the_connection() -> None:
     assert not isinstance(caught.value, RemoteProtocolError)
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("007", 7), ("+7", 7), ("-007", -7), ("+0", 0), ("-0", 0), ("0000000000000007", 7)],
+)
+def test_integer_spelled_as_only_java_does_is_read(text: str, number: int) -> None:
+    read = QueueRequest.from_ext({"topic": "007", "queueId": text})
+    assert (read.topic, read.queue_id) == ("007", number), "text stays as it is"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0x7", "7 ", "", "+", "--7", "٧", "7_0", "02147483648", "+02147483648", "0" * 65 + "7"],
+)
+def test_integer_that_java_rejects_is_rejected(text: str) -> None:
+    with pytest.raises(HeaderFieldError, match="queueId"):
+        QueueRequest.from_ext({"topic": "t", "queueId": text})
+
+
 def example(kind: type[ExtFields]) -> ExtFields:
     """One value of any header class; "1" reads as text, as a number and as a boolean."""
     return kind.from_ext(dict.fromkeys(kind.__struct_encode_fields__, "1"))

@@ -151,7 +151,14 @@ class AdminGroups:
         return Reply(ext=gives.to_ext(), body=fastjson.encode(body))
 
     def one(self, request: Request) -> Reply:
-        group = self._get(GroupRequest.from_ext(request.header.ext).group)
+        """The group, created now if groups are created automatically: RocketMQ's Proxy asks for
+        groups before any consumer of them connects."""
+        name = GroupRequest.from_ext(request.header.ext).group
+        try:
+            names.checked_group(name)
+        except UsageError as error:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)) from error
+        group = self.groups.obtain(name) or self._get(name)
         return Reply(body=fastjson.encode(group))
 
     def topics_of(self, request: Request) -> Reply:

@@ -66,14 +66,14 @@ class Clients:
         self._check_count(told)
         self._make_groups(told)
         now_ms, header, peer = self._uptime_ms(), request.header, request.peer
+        # Clients without an id must not be taken for one client that reconnects.
+        client_id = told.client_id or peer.remote
         for producer in told.producer_data_set:
             if _is_name(names.checked_group, producer.group_name):
-                self.sessions.heard_producer(
-                    producer.group_name, told.client_id, header, peer, now_ms
-                )
+                self.sessions.heard_producer(producer.group_name, client_id, header, peer, now_ms)
         for consumer in told.consumer_data_set:
             if _is_name(names.checked_group, consumer.group_name):
-                self._heard(consumer, told.client_id, request, now_ms)
+                self._heard(consumer, client_id, request, now_ms)
         return Reply(ext={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
 
     def _check_count(self, told: HeartbeatData) -> None:

@@ -1,7 +1,7 @@
 """Pulling: find the stored bytes of a queue and send them as they are, now or when they come."""
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -17,7 +17,7 @@ from tianzhou.broker.readers import Readers
 from tianzhou.broker.role import MASTER_ID
 from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.stats import Stats
-from tianzhou.broker.subscriptions import Filter, Filters
+from tianzhou.broker.subscriptions import EVERYTHING, TAG, Filter, Filters
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.writer import disk_full
 from tianzhou.filter.sql92 import Expression
@@ -56,10 +56,24 @@ HELD_PER_PEER_MAX: Final = 1_024
 SUSPEND_MS_MAX: Final = 60_000
 """Clients ask for 15 or 20 s; nobody waits for an answer longer than a minute."""
 
+_BY_GROUP: Final = 2
+_BY_TOPIC: Final = 3
+_BY_BROADCAST: Final = 4
+_BY_SUBSCRIPTION: Final = 5
+"""RocketMQ's numbers for what forbids a pull; 1 is the broker (`Permission.check_read`)."""
+
 _READER: Final = HeaderReader(PullMessageRequest)
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 _EMPTY: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
+
+
+class _Admitted(NamedTuple):
+    """A pull that may be served: what it lets through, and the flags that its response repeats."""
+
+    filter: Filter
+    topic_sys_flag: int
+    group_sys_flag: int
 
 
 class ReadGroup(Protocol):
@@ -150,7 +164,10 @@ class Pull:
         key, now_s = queue_key(request.topic, request.queue_id), self._monotonic_s()
         self._readers.pulled(request.consumer_group, key, peer, now_s)
         deadline = now_s + suspend_ms / 1000 if may_wait else 0.0
-        hold = Hold(peer, opaque, serialise_type, request, found, request.queue_offset, deadline)
+        hold = Hold(
+            peer, opaque, serialise_type, request, found.filter, request.queue_offset, deadline,
+            found.topic_sys_flag, found.group_sys_flag,
+        )  # fmt: skip
         self._answer_hold(key, hold, may_wait=may_wait)
 
     def _answer_hold(self, key: QueueKey, hold: Hold, *, may_wait: bool) -> None:
@@ -172,8 +189,8 @@ class Pull:
 
     # Checks, in RocketMQ's order
 
-    def _check(self, request: PullMessageRequest) -> Filter:
-        """What the pull lets through. Raises Refused."""
+    def _check(self, request: PullMessageRequest) -> _Admitted:
+        """Raises Refused."""
         self._permission.check_read()
         group = self._groups.obtain(request.consumer_group)
         if group is None:
@@ -182,18 +199,18 @@ class Pull:
                 f"group {request.consumer_group[:128]} does not exist",
             )
         if not group.consume_enable:
-            raise Refused(ResponseCode.NO_PERMISSION, f"group {group.group_name} may not consume")
+            raise forbidden(_BY_GROUP, f"group {group.group_name} may not consume")
         topic = self._topics.get(request.topic)
         if topic is None:
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic {request.topic[:128]} does not exist"
             )
         if not topic.perm & PERM_READ:
-            raise Refused(ResponseCode.NO_PERMISSION, f"topic {request.topic} is not readable")
+            raise forbidden(_BY_TOPIC, f"topic {request.topic} is not readable")
         if not self._groups.may_read(group.group_name, request.topic):
-            raise Refused(
-                ResponseCode.NO_PERMISSION,
-                f"group {group.group_name} is kept from topic {request.topic}",
+            raise forbidden(
+                _BY_SUBSCRIPTION,
+                f"group {group.group_name} is not allowed to consume topic {request.topic}",
             )
         if not 0 <= request.queue_id < topic.read_queue_nums:
             raise Refused(
@@ -202,10 +219,12 @@ class Pull:
                 f"queue {request.queue_id} is not one of them",
             )
         if request.sys_flag & CLASS_FILTER:
-            return self._filters.get(None, "*")
-        if request.sys_flag & SUBSCRIPTION:
-            return self._filters.get(request.expression_type, request.subscription)
-        return self._subscribed(request, broadcast_allowed=group.consume_broadcast_enable)
+            found = self._filters.get(None, "*")
+        elif request.sys_flag & SUBSCRIPTION:
+            found = self._filters.get(request.expression_type, request.subscription)
+        else:
+            found = self._subscribed(request, broadcast_allowed=group.consume_broadcast_enable)
+        return _Admitted(found, topic.topic_sys_flag, group.group_sys_flag)
 
     def _subscribed(self, request: PullMessageRequest, *, broadcast_allowed: bool) -> Filter:
         """By what the group told us in its heartbeats."""
@@ -223,15 +242,26 @@ class Pull:
             and described is not None
             and described.message_model is MessageModel.BROADCASTING
         ):
-            raise Refused(
-                ResponseCode.NO_PERMISSION, f"group {request.consumer_group} may not broadcast"
-            )
+            raise forbidden(_BY_BROADCAST, f"group {request.consumer_group} may not broadcast")
         if subscription.sub_version < request.sub_version:
-            raise Refused(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST,
-                f"the subscription of group {request.consumer_group} is older than the pull's",
-            )
+            return self._newer(request)
         return self._filters.get(subscription.expression_type, subscription.sub_string)
+
+    def _newer(self, request: PullMessageRequest) -> Filter:
+        """The consumer knows a newer subscription than its group told us: a heartbeat was skipped
+        or is on its way, which may take 30 s. The known expression may be outdated, and what it
+        leaves out would be lost. But every client compares tags itself, so a pull by tags can be
+        served with all messages; one by SQL92 only if it carries its expression."""
+        kind = request.expression_type or TAG
+        if request.subscription:
+            return self._filters.get(kind, request.subscription)
+        if kind == TAG:
+            return EVERYTHING
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_NOT_LATEST,
+            f"the {kind[:32]} subscription of group {request.consumer_group} is newer than its "
+            "last heartbeat; the next heartbeat brings it",
+        )
 
     # Reading
 
@@ -358,3 +388,8 @@ def _matching(
                 pieces.append(span[at:end])
             at = end
     return pieces
+
+
+def forbidden(kind: int, remark: str) -> Refused:
+    """A pull that is not permitted, with RocketMQ's number for what forbids it."""
+    return Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(kind)})

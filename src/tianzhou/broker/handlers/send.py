@@ -114,6 +114,7 @@ class Send:
                 or ends[index] - start > self._body_max
                 or (text := fields.properties) is None
                 or is_special(text)
+                or not (unique := unique_id(text)).isalnum()
             ):
                 self._gather(link, entries, asked)
                 entries, asked = [], []
@@ -132,7 +133,7 @@ class Send:
                     ),
                 )
             )  # fmt: skip
-            asked.append((header.opaque, queue_id, header.flag))
+            asked.append((header.opaque, queue_id, header.flag, unique))
         self._gather(link, entries, asked)
 
     def _gather(self, link: Link, entries: list[Entry], asked: list[Asked]) -> None:
@@ -170,7 +171,7 @@ class Send:
 
     def _refuse(self, link: Link, asked: Sequence[Asked], refused: Refused) -> None:
         self.refused(refused.code, len(asked))
-        for opaque, _, flag in asked:
+        for opaque, _, flag, _ in asked:
             if not flag & ONEWAY_FLAG:
                 link.send(refusal(Header(code=0, opaque=opaque), refused))
 
@@ -227,7 +228,7 @@ class Send:
             inner = split(message, record_crc=self._writer.record_crc)
         except Refused:
             return None  # refused again, with an answer, on the slow way
-        return (header.opaque, fields.queue_id, header.flag), inner
+        return (header.opaque, fields.queue_id, header.flag, b""), inner
 
     def _gather_batches(
         self, link: Link, entries: list[Entry], asked: list[Asked], ends: list[int]
@@ -314,6 +315,15 @@ class Send:
         if message.get(keys.POP_CHECKPOINT) is not None:
             message = message.with_properties({keys.POP_CHECKPOINT: b""})
         return message.properties
+
+
+def unique_id(text: str) -> bytes:
+    """The unique id in the properties of a plain message, as every client writes it: letters and
+    digits. Anything else is for the slow way, which escapes it."""
+    before, _, rest = text.partition("UNIQ_KEY\x01")
+    if before and before[-1] != "\x02":
+        return b""  # the name of another property ends like this one
+    return rest.partition("\x02")[0].encode()
 
 
 def is_special(text: str) -> bool:
