@@ -53,6 +53,7 @@ timer cancel {timer}
 cluster
 broker status
 broker config
+broker acknowledge
 broker drain --undo
 doctor --observe 0
 bench --count 10

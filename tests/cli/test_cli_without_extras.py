@@ -48,6 +48,7 @@ store acknowledge {store}
 REJECTED: Final = """
 broker forget broker-a
 broker promote broker-a
+broker acknowledge broker-a
 raft add broker-a x=127.0.0.1:1
 raft remove broker-a x -y
 raft status broker-a

@@ -126,6 +126,12 @@ class BrokerConfig:
         max=3_600_000,
         help="A client that sends no heartbeat for so long is gone.",
     )
+    exit_when_fenced: bool = setting(
+        True,
+        help="End the process, with exit code 70, after a write or sync of the store failed, so "
+        "that a supervisor restarts it and the start recovers. Without it the broker stays, serves "
+        "reads and refuses sends; /healthz answers 503. Members of a Raft group always end.",
+    )
     stuck_after_ms: int = setting(
         120_000, min=1_000, max=86_400_000,
         help="A group that does not move for so long, while messages wait for it, is reported.",

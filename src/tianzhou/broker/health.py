@@ -7,6 +7,7 @@ messages; it says in sentences what is missing.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tianzhou.broker.alarms import Alarm
 from tianzhou.broker.permission import Permission
 from tianzhou.store.store import MessageStore
 from tianzhou.wire import fastjson
@@ -29,15 +30,19 @@ class Health:
     unregistered: Callable[[], dict[str, str]]
     """NameServers that do not know of this broker, and why."""
     nameservers: int
+    alarms: Callable[[], list[Alarm]] = list
+    """What an operator must see, whether or not it keeps the broker from its work."""
 
     def live(self) -> Answer:
         """`/healthz`"""
-        broken = [_BROKEN] if self.store.is_broken else []
-        return _answer("alive", broken)
+        return _answer("alive", self._broken())
+
+    def _broken(self) -> list[str]:
+        return [f"{self.store.broken_reason}; {_BROKEN}"] if self.store.is_broken else []
 
     def ready(self) -> Answer:
         """`/readyz`"""
-        reasons = [_BROKEN] if self.store.is_broken else []
+        reasons = self._broken()
         if self.store.refusal:
             reasons.append(self.store.refusal)
         if not self.permission.bits & PERM_READ:
@@ -53,7 +58,9 @@ class Health:
                 f"no NameServer knows of this broker, so that clients do not find it: {told}; "
                 "check that they run: tianzhou doctor"
             )
-        return _answer("ready", reasons)
+        # What a start found to be lost does not make a broker unready: nothing brings it back.
+        said = [f"{alarm.text}; {alarm.remedy}" for alarm in self.alarms()]
+        return _answer("ready", reasons, {"alarms": said} if said else {})
 
 
 _BROKEN = (
@@ -62,6 +69,7 @@ _BROKEN = (
 )
 
 
-def _answer(state: str, reasons: list[str]) -> Answer:
-    body = {"status": f"not {state}" if reasons else state, "reasons": reasons}
+def _answer(state: str, reasons: list[str], more: dict[str, list[str]] | None = None) -> Answer:
+    status = f"not {state}" if reasons else state
+    body: dict[str, object] = {"status": status, "reasons": reasons, **(more or {})}
     return UNAVAILABLE if reasons else OK, fastjson.encode(body)

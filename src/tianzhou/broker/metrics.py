@@ -174,6 +174,20 @@ class Metrics(Collector):
                      int(bool(store.refusal)))  # fmt: skip
         yield gauge("store_broken", "1 after a write or sync failed", int(store.is_broken))
         yield gauge("damaged_records", "Records whose checksum fails", len(store.damaged))
+        yield self._last_start()
+
+    def _last_start(self) -> Metric:
+        report = self.measured.store.recovered
+        found = gauges("last_start", "What the last start found, by kind", "kind")
+        for kind, count in (
+            ("cuts", int(report.cut_at is not None)),
+            ("damaged_ranges", len(report.damage)),
+            ("offsets_set_back", report.clamped),
+            ("quarantined", int(bool(report.quarantine))),
+            ("rebuilds", int(bool(report.rebuilt))),
+        ):
+            found.add_metric([kind], count)
+        return found
 
     def _clients(self) -> Iterator[Metric]:
         measured, counts = self.measured, self.measured.counts

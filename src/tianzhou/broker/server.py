@@ -16,6 +16,7 @@ from tianzhou.broker.parts import Parts, assemble
 from tianzhou.broker.registration import NameTaken, Registration
 from tianzhou.broker.role import MASTER_ID, Role, Standing
 from tianzhou.broker.services import Watch
+from tianzhou.broker.start_log import log_recovery
 from tianzhou.broker.taking_over import begin_as_master, end_as_master
 from tianzhou.net.link import Link, Service
 from tianzhou.net.server import Server, bind
@@ -93,6 +94,7 @@ class Broker:
         self._health = Health(
             config.name, store, self.parts.permission,
             self._registration.missing, len(self._registration.servers),
+            self.parts.alarms.current,
         )  # fmt: skip
         self.parts.measured.counts |= {
             "connections": lambda: len(self._server.links),
@@ -102,6 +104,9 @@ class Broker:
         }
         self.on_flushed: list[Callable[[], None]] = []
         """Called after every sync of the log, before answers are released."""
+        self.on_fenced: Callable[[str], None] = lambda _reason: None
+        """Called once, with the reason, when the store is fenced."""
+        self._is_fenced = False
         self._is_settling = False
         self._ticks = 0
         self._tick_due_s = 0.0
@@ -119,6 +124,8 @@ class Broker:
             raise
 
     async def _start(self) -> None:
+        log_recovery(self._store)
+        self.parts.alarm_log.check()  # what the start found is in the log before anything else
         self._store.on_damage = self._found_damage
         self._store.on_malformed = self._found_malformed
         self._store.start(self._on_flushed)
@@ -284,6 +291,10 @@ class Broker:
     def _tick(self) -> None:
         self._note_delay()
         self._wait_for_tick()
+        if self._store.is_broken and not self._is_fenced:
+            self._is_fenced = True
+            self.parts.alarm_log.check()
+            self.on_fenced(self._store.broken_reason)
         self._ticks += 1
         self._slice_and_more()
         if self._ticks % SECOND_TICKS == 0:

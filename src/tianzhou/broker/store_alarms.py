@@ -6,10 +6,12 @@ from typing import Final
 
 from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.permission import Permission
+from tianzhou.store.incidents import Incident
 from tianzhou.store.store import MessageStore
 from tianzhou.wire.tables import PERM_READ, PERM_WRITE
 
 DISPATCH_BEHIND_MAX: Final = 64 * 1024 * 1024
+INCIDENTS_NAMED_MAX: Final = 3
 
 
 @dataclass(slots=True)
@@ -23,6 +25,7 @@ class StoreAlarms:
 
     def current(self) -> Iterator[Alarm]:
         yield from self._store()
+        yield from self._incidents()
         yield from self._service()
 
     def _store(self) -> Iterator[Alarm]:
@@ -30,8 +33,7 @@ class StoreAlarms:
         if since_ms := began_ms("store_broken", holds=store.is_broken):
             yield Alarm(
                 kind="store_broken",
-                text="its store is broken: a write to the disk failed, and nothing is stored "
-                "any more",
+                text=f"its store is fenced, and nothing is stored any more: {store.broken_reason}",
                 remedy="check the disk and restart the broker; to check the files, stop it and "
                 "run: tianzhou store verify DIR",
                 since_ms=since_ms,
@@ -49,6 +51,24 @@ class StoreAlarms:
                 text=f"{len(store.damaged)} records are damaged and not delivered",
                 remedy="stop the broker and find them: tianzhou store verify DIR",
                 since_ms=since_ms,
+            )
+
+    def _incidents(self) -> Iterator[Alarm]:
+        """What starts found, until it is acknowledged: one alarm for each kind."""
+        incidents = self.store.incidents
+        by_kind: dict[str, list[Incident]] = {}
+        for one in incidents.open:
+            by_kind.setdefault(one.kind, []).append(one)
+        for kind, found in by_kind.items():
+            texts = [one.text for one in found[:INCIDENTS_NAMED_MAX]]
+            more = len(found) - len(texts) + incidents.left_out
+            yield Alarm(
+                kind=kind,
+                text="at a start: " + "; ".join(texts) + (f"; and {more} more" if more else ""),
+                remedy="check the disk, and restore or send again what is lost; then: tianzhou "
+                f"broker acknowledge {self.name}",
+                since_ms=min(one.found_ms for one in found),
+                is_problem=any(one.is_loss for one in found),
             )
 
     def _service(self) -> Iterator[Alarm]:

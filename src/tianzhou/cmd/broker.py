@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tianzhou.admin.commands.acknowledge import acknowledge
 from tianzhou.admin.commands.broker_config import config as config_command
 from tianzhou.admin.commands.broker_status import status
 from tianzhou.admin.commands.drain import drain
@@ -92,5 +93,5 @@ def broker(
     serve.run(lambda: broker_start.start(wanted))
 
 
-for command in (drain, forget, promote, status, config_command):
+for command in (acknowledge, drain, forget, promote, status, config_command):
     broker.add_command(command)

@@ -53,6 +53,8 @@ async def start(wanted: Wanted) -> list[serve.Running]:
             RealFiles(), str(directory), wanted.store_config, clock, is_repaired=_is_slave(wanted)
         )
         running = Broker(config, store, clock, replication=wanted.replication)
+        if config.exit_when_fenced:
+            running.on_fenced = serve.end_fenced
         await running.start()
         facts["ha"] = running.group.ha_address if running.group is not None else ""
         started = [running]

@@ -21,8 +21,11 @@ async def start(settings: UpSettings, options: UpOptions, clock: Clock) -> list[
     port = await names.start()
     nameserver = with_port(settings.nameserver.bind_address, port)
     config = replace(config, nameservers=nameserver)
-    store = MessageStore(RealFiles(), str(directory), settings.store, clock)
+    store_config = serve.with_absolute_paths(settings.store)
+    store = MessageStore(RealFiles(), str(directory), store_config, clock)
     broker = Broker(config, store, clock, replication=settings.replication)
+    if config.exit_when_fenced:
+        broker.on_fenced = serve.end_fenced
     await broker.start()
     facts = {
         "nameserver": nameserver, "broker": broker.address, "brokerName": config.name,

@@ -2,21 +2,17 @@
 
 import os
 from dataclasses import replace
-from typing import Final
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.raft_member import RaftMember
 from tianzhou.broker.role import Role, Standing
 from tianzhou.broker.server import Broker
-from tianzhou.cmd import logs
+from tianzhou.cmd import logs, serve
 from tianzhou.replication.raft_group import open_member
 from tianzhou.replication.raft_settings import RaftSettings, broker_id_of, peers_of
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.files import RealFiles
-
-FENCED: Final = 70
-"""Exit code of a member whose disk failed. Start it again when the disk is well."""
 
 
 async def start(
@@ -61,4 +57,4 @@ def _end(reason: str) -> None:
     try:
         logs.say(f"tianzhou: fenced: {reason}; check the disk and restart", "raft.fenced")
     finally:
-        os._exit(FENCED)  # also if the log is a file on that disk
+        os._exit(serve.FENCED)  # also if the log is a file on that disk

@@ -76,6 +76,19 @@ OPEN_NAMES: Final = "register a broker and draw clients to it, unless cluster_cr
 SIGNED_NAMES: Final = "see where topics are"
 
 
+FENCED: Final = 70
+"""Exit code of a broker whose disk failed. Start it again when the disk is well."""
+_LAST_WORDS_S: Final = 0.5
+
+
+def end_fenced(reason: str) -> None:
+    """A broker whose store failed must not look alive: what the disk holds is unknown, and only a
+    start finds out. Senders that wait get their answers first."""
+    text = f"tianzhou: the store is fenced: {reason}; the process ends (exit_when_fenced)"
+    logs.say(text, "broker.ends", level=logging.ERROR)
+    asyncio.get_running_loop().call_later(_LAST_WORDS_S, os._exit, FENCED)
+
+
 def warn_if_exposed(host: str, what: str, *can: str) -> None:
     """One line when strangers can reach us, with what they can do."""
     try:

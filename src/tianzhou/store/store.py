@@ -406,6 +406,11 @@ class MessageStore(FollowingStore):
         return self._flusher.error is not None
 
     @property
+    def broken_reason(self) -> str:
+        """Why; empty if nothing failed."""
+        return str(self._flusher.error or "")
+
+    @property
     def refusal(self) -> str:
         """Why appends are refused now; empty when they are not."""
         return self._refusal

@@ -170,6 +170,7 @@ class RequestCode(enum.IntEnum):
     LOOK_AT_REPLICATION = 90030
     PROMOTE_BROKER = 90031
     STEP_DOWN_BROKER = 90032
+    ACKNOWLEDGE_INCIDENTS = 90040
     LOOK_AT_NAMESERVER = 90050
     FORGET_BROKER = 90051
     POP_MESSAGE = 200050
@@ -396,6 +397,7 @@ SERVED_BY_BROKER: Final = frozenset(
         RequestCode.LOOK_AT_REPLICATION,
         RequestCode.PROMOTE_BROKER,
         RequestCode.STEP_DOWN_BROKER,
+        RequestCode.ACKNOWLEDGE_INCIDENTS,
         RequestCode.POP_MESSAGE,
         RequestCode.ACK_MESSAGE,
         RequestCode.PEEK_MESSAGE,

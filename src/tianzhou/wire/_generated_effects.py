@@ -134,6 +134,7 @@ BROKER_EFFECTS: Final = {
     RequestCode.LOOK_AT_REPLICATION: Effect.NONE,
     RequestCode.PROMOTE_BROKER: Effect.LOCAL,
     RequestCode.STEP_DOWN_BROKER: Effect.LOCAL,
+    RequestCode.ACKNOWLEDGE_INCIDENTS: Effect.LOCAL,
     RequestCode.POP_MESSAGE: Effect.MESSAGES,
     RequestCode.ACK_MESSAGE: Effect.MESSAGES,
     RequestCode.PEEK_MESSAGE: Effect.NONE,

@@ -207,6 +207,13 @@ class _ClientStatusText(msgspec.Struct, rename="camel"):
     message_queue_table: dict[str, int] = {}
 
 
+class Acknowledged(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to ACKNOWLEDGE_INCIDENTS: what was closed."""
+
+    acknowledged: tuple[str, ...] = ()
+
+
+_ACKNOWLEDGED: Final = BodyReader(Acknowledged)
 _GROUP_CONFIGS: Final = BodyReader(SubscriptionGroupList)
 _CLIENT_STATUS: Final = BodyReader(_ClientStatusText)
 _QUEUE: Final = BodyReader(MessageQueue)
@@ -299,3 +306,7 @@ def decode_group_status(data: Bytes) -> dict[str, dict[MessageQueue, int]]:
         client: {_QUEUE.read(queue.encode()): offset for queue, offset in rows.items()}
         for client, rows in table.items()
     }
+
+
+def decode_acknowledged(data: Bytes) -> list[str]:
+    return list(_ACKNOWLEDGED.read(data).acknowledged)

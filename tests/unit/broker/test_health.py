@@ -7,6 +7,7 @@ import pytest
 
 from tianzhou.broker.health import Health
 from tianzhou.store.errors import StoreFenced
+from tianzhou.store.incidents import LOG_DAMAGED, Incident
 from tianzhou.testing.small_broker import SmallBroker
 
 NAMES = ["ns1:9876", "ns2:9876"]
@@ -25,6 +26,19 @@ def test_all_is_well() -> None:
     found = health(SmallBroker(), missing=[])
     assert read(found.live()) == (200, {"status": "alive", "reasons": []})
     assert read(found.ready()) == (200, {"status": "ready", "reasons": []})
+
+
+def test_what_a_start_lost_is_said_and_does_not_make_a_broker_unready() -> None:
+    broker = SmallBroker()
+    lost = Incident(kind=LOG_DAMAGED, text="the log is damaged from 5 to 9", found_ms=1)
+    broker.store.incidents.report([lost])
+    found = Health(
+        "broker-a", broker.store, broker.parts.permission, dict, 1, broker.parts.alarms.current
+    )
+    status, said = read(found.ready())
+    assert (status, said["status"], said["reasons"]) == (200, "ready", [])
+    assert "the log is damaged from 5 to 9" in said["alarms"][0]
+    assert "tianzhou broker acknowledge broker-a" in said["alarms"][0]
 
 
 def test_one_nameserver_is_enough_to_be_found() -> None:

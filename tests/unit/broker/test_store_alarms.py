@@ -1,11 +1,15 @@
 """Alarms that every broker has, as its views and metrics give them."""
 
 import pytest
+from administrator import Administrator
 from test_admin_looks import look_at_broker
 from test_metrics import scraped, value
 
 from tianzhou.store.errors import StoreFenced
+from tianzhou.store.incidents import LOG_DAMAGED, QUEUES_REBUILT, Incident
 from tianzhou.testing.small_broker import SmallBroker
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.admin_bodies import decode_acknowledged
 
 
 def kinds(broker: SmallBroker) -> list[str]:
@@ -58,10 +62,35 @@ def test_broken_store_is_an_alarm() -> None:
         broker.send("orders")
         with pytest.raises(StoreFenced):
             broker.store.flush()
-    assert kinds(broker) == ["store_broken"]
+    (alarm,) = look_at_broker(broker).alarms
+    assert alarm.kind == "store_broken"
+    assert "Input/output error" in alarm.text, "it says what failed"
 
 
 def test_damaged_records_are_an_alarm() -> None:
     broker = SmallBroker()
     broker.store.damaged.add(4096)
     assert kinds(broker) == ["records_damaged"]
+
+
+def test_incidents_of_a_start_are_alarms_until_they_are_acknowledged() -> None:
+    broker = SmallBroker()
+    broker.store.incidents.report(
+        [
+            *(
+                Incident(kind=LOG_DAMAGED, text=f"range {n}", found_ms=n, place=str(n))
+                for n in range(1, 6)
+            ),
+            Incident(kind=QUEUES_REBUILT, text="made again", found_ms=9, is_loss=False),
+        ]
+    )
+    damaged, rebuilt = look_at_broker(broker).alarms
+    assert (damaged.kind, damaged.is_problem, damaged.since_ms) == (LOG_DAMAGED, True, 1)
+    assert damaged.text == "at a start: range 1; range 2; range 3; and 2 more"
+    assert (rebuilt.kind, rebuilt.is_problem) == (QUEUES_REBUILT, False)
+    tool = Administrator(broker)
+    reply = tool.ask(RequestCode.ACKNOWLEDGE_INCIDENTS)
+    assert len(decode_acknowledged(reply.body)) == 6
+    assert kinds(broker) == []
+    broker.restart()
+    assert kinds(broker) == []

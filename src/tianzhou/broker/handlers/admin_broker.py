@@ -19,7 +19,7 @@ from tianzhou.store.store import MessageStore
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import GetBrokerConfigResponse, ViewStatsRequest
-from tianzhou.wire.admin_bodies import BrokerStats, StatsWindow
+from tianzhou.wire.admin_bodies import Acknowledged, BrokerStats, StatsWindow
 from tianzhou.wire.tables import KVTable
 
 log: Final = logging.getLogger("tianzhou.broker")
@@ -82,6 +82,7 @@ class AdminBroker:
             RequestCode.GET_BROKER_CONFIG: self.settings,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.state,
             RequestCode.VIEW_BROKER_STATS_DATA: self.statistic,
+            RequestCode.ACKNOWLEDGE_INCIDENTS: self.acknowledge,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.clean_by_hand,
             RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
@@ -126,6 +127,16 @@ class AdminBroker:
 
         body = BrokerStats(stats_minute=over(MINUTE), stats_hour=over(HOUR), stats_day=over(DAY))
         return Reply(body=fastjson.encode(body))
+
+    def acknowledge(self, request: Request) -> Reply:
+        """Close the incidents that starts of this broker reported; the response lists them."""
+        closed = self.store.incidents.acknowledge(self.clock.now_ms())
+        for incident in closed:
+            facts = {"kind": incident.kind, "said": incident.text, "peer": request.peer.remote}
+            log.info("incident.acknowledged", extra=facts)
+        return Reply(
+            body=fastjson.encode(Acknowledged(acknowledged=tuple(one.text for one in closed)))
+        )
 
     # Cleaning
 

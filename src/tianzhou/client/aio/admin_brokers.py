@@ -16,6 +16,7 @@ from tianzhou.wire._generated_headers_nameserver import BrokerNameRequest
 from tianzhou.wire.admin_bodies import (
     BrokerStats,
     ProducerClient,
+    decode_acknowledged,
     decode_broker_stats,
     decode_producer_table,
 )
@@ -102,6 +103,18 @@ class Brokers:
         text = "".join(f"{key}={value}\n" for key, value in settings.items())
         address = await self._address(name)
         await self._calls.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
+
+    async def acknowledge(self, name: str) -> dict[str, list[str]]:
+        """Close the incidents that starts of the brokers NAME reported, master and slaves; what
+        each of them closed, by address."""
+        places = [place for place in await self._calls.places() if place.name == name]
+        if not places:
+            await self._address(name)  # raises, and says which brokers there are
+        closed: dict[str, list[str]] = {}
+        for address in (one for place in places for one in place.addresses.values()):
+            _, body = await self._calls.ask(address, RequestCode.ACKNOWLEDGE_INCIDENTS)
+            closed[address] = decode_acknowledged(body)
+        return closed
 
     # Taking one out
 

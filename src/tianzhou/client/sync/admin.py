@@ -54,6 +54,7 @@ class Brokers:
         self.producers = blocking(inner.producers)
         self.config = blocking(inner.config)
         self.configure = blocking(inner.configure)
+        self.acknowledge = blocking(inner.acknowledge)
         self.stop_writes = blocking(inner.stop_writes)
         self.allow_writes = blocking(inner.allow_writes)
         self.traffic = blocking(inner.traffic)

@@ -1,0 +1,22 @@
+"""`tianzhou broker acknowledge`: close the incidents that starts of a running broker reported."""
+
+import click
+
+from tianzhou.admin.commands.broker_status import FIRST
+from tianzhou.admin.commands.session import Session, asking
+
+
+@click.command()
+@click.argument("name", default=FIRST)
+@asking
+def acknowledge(session: Session, name: str) -> None:
+    """Close the incidents that starts of the broker NAME, and of its slaves, reported.
+
+    For a broker that is stopped: tianzhou store acknowledge DIRECTORY.
+    """
+    closed = session.admin.brokers.acknowledge(name)
+    texts = [f"{address}: {text}" for address, found in closed.items() for text in found]
+    said = "\n".join(f"acknowledged: {text}" for text in texts) or (
+        f"{name} has nothing to acknowledge"
+    )
+    session.done({"broker": name, "acknowledged": closed}, said)
