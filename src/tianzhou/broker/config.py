@@ -48,8 +48,10 @@ class BrokerConfig:
         "DefaultCluster", alias="brokerClusterName", read=_named, help="Name of the cluster."
     )
     name: str = setting(
-        "broker-a", alias="brokerName", read=_named, help="Name of the broker group."
-    )
+        "broker-a", alias="brokerName", read=_named,
+        help="Name of the broker group. `tianzhou broker` makes one of machine and port if none is "
+        "set, and keeps it in the data directory.",
+    )  # fmt: skip
     broker_id: int = setting(
         0, min=0, max=1 << 31, alias="brokerId", help="0 is the master of its group."
     )

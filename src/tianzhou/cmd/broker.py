@@ -51,7 +51,7 @@ def broker(
     from tianzhou.admin.commands.credentials import from_environment
     from tianzhou.base.settings import declarations
     from tianzhou.broker.config import BrokerConfig
-    from tianzhou.cmd import broker_start, config_file, serve
+    from tianzhou.cmd import broker_name, broker_start, config_file, serve
     from tianzhou.nameserver.config import NameServerConfig
     from tianzhou.replication.config import ReplicationConfig
     from tianzhou.replication.raft_settings import RaftSettings
@@ -86,6 +86,8 @@ def broker(
     store_config = serve.with_absolute_paths(store_config)
     for one in serve.store_directories(directory, store_config):
         serve.refuse_shared(one)
+    if group is None and given.source_of("name") is None:
+        config = broker_name.named(config, replication, directory)
 
     wanted = broker_start.Wanted(
         config, store_config, replication, group, directory, http, ready_file

@@ -3,23 +3,23 @@
 import click
 
 from tianzhou.admin.commands import output
-from tianzhou.admin.commands.broker_status import FIRST
 from tianzhou.admin.commands.failures import not_found
 from tianzhou.admin.commands.session import Session, asking
 from tianzhou.base.settings import masked
 
 
 @click.command()
-@click.argument("name", default=FIRST)
+@click.argument("name", required=False)
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change it.")
 @click.option("--like", default="", metavar="TEXT", help="Only settings with this in their name.")
 @asking
-def config(session: Session, name: str, changes: tuple[str, ...], like: str) -> None:
+def config(session: Session, name: str | None, changes: tuple[str, ...], like: str) -> None:
     """Show or change the settings of the broker NAME, by RocketMQ's names."""
     pairs = [change.partition("=") for change in changes]
     wrong = [change for change, pair in zip(changes, pairs, strict=True) if not pair[1]]
     if wrong:
         raise click.BadParameter(f"{wrong[0]!r} is not NAME=VALUE", param_hint="--set")
+    name = session.broker(name)
     wanted = {key.strip(): value.strip() for key, _, value in pairs}
     if wanted:
         session.admin.brokers.configure(name, wanted)

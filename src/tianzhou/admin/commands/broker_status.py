@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from tianzhou.client.core.admin_results import BrokerStatus
 
-FIRST: Final = "broker-a"
 _WRITE: Final = 2
 _ALL: Final = "6"
 
@@ -26,33 +25,37 @@ def refusal_of(session: Session, status: "BrokerStatus") -> str:
 
 
 @click.command()
-@click.argument("name", default=FIRST)
+@click.argument("name", required=False)
 @click.option("--all", "everything", is_flag=True, help="Everything that it says of itself.")
 @watched
-def status(session: Session, name: str, everything: bool) -> None:
+def status(session: Session, name: str | None, everything: bool) -> None:
     """Show the state of the broker NAME."""
 
     def look() -> dict[str, Any]:
-        found = session.admin.brokers.status(name)
-        producers = session.admin.brokers.producers(name)
-        refusal = refusal_of(session, found)
-        return {
-            "broker": name,
-            "address": found.address,
-            "version": found.version,
-            "started_ms": found.started_ms,
-            "takes_messages": not refusal,
-            "refusal": refusal,
-            "sent_per_second": found.put_per_second,
-            "read_per_second": found.get_per_second,
-            "sent_today": found.put_today,
-            "disk_used_ratio": found.disk_used_ratio,
-            "producers": {group: len(clients) for group, clients in sorted(producers.items())},
-            "alarms": _alarms(session, name),
-            "facts": dict(found.facts) if everything else {},
-        }
+        return _facts(session, session.broker(name), everything=everything)
 
     session.show(look, _view)
+
+
+def _facts(session: Session, name: str, *, everything: bool) -> dict[str, Any]:
+    found = session.admin.brokers.status(name)
+    producers = session.admin.brokers.producers(name)
+    refusal = refusal_of(session, found)
+    return {
+        "broker": name,
+        "address": found.address,
+        "version": found.version,
+        "started_ms": found.started_ms,
+        "takes_messages": not refusal,
+        "refusal": refusal,
+        "sent_per_second": found.put_per_second,
+        "read_per_second": found.get_per_second,
+        "sent_today": found.put_today,
+        "disk_used_ratio": found.disk_used_ratio,
+        "producers": {group: len(clients) for group, clients in sorted(producers.items())},
+        "alarms": _alarms(session, name),
+        "facts": dict(found.facts) if everything else {},
+    }
 
 
 def _alarms(session: Session, name: str) -> list[dict[str, Any]]:

@@ -22,15 +22,16 @@ LOOK_S: Final = 1.0
 
 
 @click.command()
-@click.argument("name", default="broker-a")
+@click.argument("name", required=False)
 @click.option("--timeout", default=300.0, show_default=True, help="Seconds to wait at most.")
 @click.option("--undo", is_flag=True, help="Allow writing again.")
 @asking
-def drain(session: Session, name: str, timeout: float, undo: bool) -> None:
+def drain(session: Session, name: str | None, timeout: float, undo: bool) -> None:
     """Stop writes to the broker NAME and show what remains until it is safe to stop it.
 
     Exit code 1: not everything was read in time.
     """
+    name = session.broker(name)
     if undo:
         address = session.admin.brokers.allow_writes(name)
         facts: dict[str, Any] = {"broker": name, "address": address, "takes_messages": True}

@@ -74,7 +74,7 @@ def copies_text(row: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("name", default="broker-a")
+@click.argument("name", required=False)
 @click.option("--id", "broker_id", type=int, help="The slave to promote; else the one with most.")
 @click.option(
     "--switch", is_flag=True,
@@ -82,12 +82,15 @@ def copies_text(row: dict[str, Any]) -> str:
 )  # fmt: skip
 @force
 @asking
-def promote(session: Session, name: str, broker_id: int | None, switch: bool, yes: bool) -> None:
+def promote(
+    session: Session, name: str | None, broker_id: int | None, switch: bool, yes: bool
+) -> None:
     """Make a slave of the group NAME its master, with a new epoch.
 
     The slave with the most data is taken. The old master follows when it returns; messages that
     only it had are set aside in files there, with a list.
     """
+    name = session.broker(name)
     places = [place for place in session.admin.brokers.all() if place.name == name]
     if not places:
         raise not_found(

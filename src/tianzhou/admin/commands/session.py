@@ -137,6 +137,20 @@ class Session(Teller):
         options = ClientOptions(credentials=Credentials.read(from_environment()))
         return self._stack.enter_context(Admin(nameserver=self.nameserver, client=options))
 
+    def broker(self, name: str | None) -> str:
+        """The broker that a command is about: the only one there is, if none was named. Raises
+        NoRoute while there is none, so that `--watch` goes on."""
+        if name is not None:
+            return name
+        names = [place.name for place in self.admin.brokers.all()]
+        if len(names) == 1:
+            return names[0]
+        if not names:
+            from tianzhou.client.errors import NoRoute
+
+            raise NoRoute("the NameServer knows no broker; is one running, and registered?")
+        raise click.UsageError(f"which broker? name one of {', '.join(names)}")
+
 
 def telling(command: Callable[Concatenate[Teller, P], None]) -> Callable[..., None]:
     @as_json
