@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -35,8 +35,15 @@ class Node:
     """One broker of the group."""
 
     def __init__(
-        self, directory: Path, nameserver: str, broker_id: int, settings: Mapping[str, str]
+        self,
+        directory: Path,
+        nameserver: str,
+        broker_id: int,
+        settings: Mapping[str, str],
+        *,
+        within: Sequence[str] = (),
     ) -> None:
+        """`within` is a command that becomes the broker, as `env` does."""
         self.port = spare_ports(2)
         self.address = f"{HOST}:{self.port}"
         self.ha_address = f"{HOST}:{self.port + 1}"
@@ -51,7 +58,7 @@ class Node:
         conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         arguments = ["broker", "-n", nameserver, "-c", str(conf), "--data", str(self.data),
                      "--no-http"]  # fmt: skip
-        self.server = Server(f"broker-{broker_id}", arguments, directory)
+        self.server = Server(f"broker-{broker_id}", arguments, directory, within=within)
 
     def start(self) -> None:
         self.server.start()
@@ -71,6 +78,7 @@ class Group:
         self._directory = directory
         self._settings = settings
         self.nodes: list[Node] = []
+        self._count = 0
         port = spare_ports(1)
         self.nameserver = f"{HOST}:{port}"
         self.names = Server("nameserver", ["nameserver", "-p", str(port)], directory / "names")
@@ -78,12 +86,13 @@ class Group:
         self.names.wait_ready()
         self.master = self.add(0)
 
-    def add(self, broker_id: int, **settings: str) -> Node:
+    def add(self, broker_id: int, *, within: Sequence[str] = (), **settings: str) -> Node:
         """A node that is not started yet."""
         made = Node(
-            self._directory / f"node-{len(self.nodes)}", self.nameserver, broker_id,
-            {**self._settings, **settings},
+            self._directory / f"node-{self._count}", self.nameserver, broker_id,
+            {**self._settings, **settings}, within=within,
         )  # fmt: skip
+        self._count += 1
         self.nodes.append(made)
         return made
 

@@ -5,60 +5,25 @@ read after the promotion, and no (queue, offset) was ever acknowledged for two m
 """
 
 import time
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ha_cluster import TOPIC, Group, Node, in_sync, promote, read_all, until, until_equal
+from ha_cluster import Group, Node, in_sync, promote, until, until_equal
+from sent import Load, Sent
 
 from tianzhou.admin.commands.replication import look_at
-from tianzhou.client.sync import Producer
-from tianzhou.record.message import Message
+from tianzhou.net.blocking import BlockingPeer
+from tianzhou.testing.chaos.proxy import Proxies
+from tianzhou.wire._generated_codes import RequestCode
 
 SAFE = {"flushDiskType": "SYNC_FLUSH", "slaveTimeout": "600"}
-UNANSWERED_S = 4.0
-"""Longer than a slave waits for the answer to its greeting."""
 
 
-class Sent:
-    """What senders were told."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self._number = 0
-        self.statuses: Counter[str] = Counter()
-        self.acknowledged: dict[str, tuple[int, int]] = {}
-        """By body: queue and offset of every SEND_OK."""
-
-    def send(self, count: int) -> Counter[str]:
-        """Messages of equal size, so that two logs that part may still have records at the same
-        places; the statuses of these."""
-        statuses: Counter[str] = Counter()
-        with Producer("producers", nameserver=self._group.nameserver) as producer:
-            for _ in range(count):
-                self._number += 1
-                body = f"{self._number:06d}".ljust(200, "x")
-                result = producer.send(Message(TOPIC, body.encode()))
-                statuses[result.status.name] += 1
-                if result.status.name == "SEND_OK":
-                    self.acknowledged[body] = (result.queue.queue_id, result.queue_offset)
-        self.statuses += statuses
-        return statuses
-
-    def check(self) -> None:
-        """Nothing acknowledged is gone, and no place was acknowledged twice."""
-        until(lambda: not self.missing(), f"all is readable; lost {len(self.missing())}")
-        places = Counter(self.acknowledged.values())
-        assert max(places.values()) == 1, f"acknowledged twice: {places.most_common(3)}"
-
-    def missing(self) -> set[str]:
-        return self.acknowledged.keys() - set(read_all(self._group))
-
-
-def safe_group(directory: Path) -> Group:
+def safe_group(directory: Path, *within: str) -> Group:
     """SYNC_FLUSH and SYNC_MASTER: the strictest of the four promises."""
     group = Group(directory, **SAFE)
-    group.nodes[0] = group.master = group.add(0, brokerRole="SYNC_MASTER")
+    group.nodes[0] = group.master = group.add(0, brokerRole="SYNC_MASTER", within=within)
     return group
 
 
@@ -137,3 +102,66 @@ def test_old_master_takes_no_messages_while_the_later_one_is_dead(tmp_path: Path
 def role_of(node: Node) -> str:
     look = look_at(node.address)
     return "" if look is None else look.role
+
+
+# Faults around a promotion, while messages are sent
+
+
+def kill(old: Node, new: Node, _: Proxies) -> Callable[[], None]:
+    old.server.kill()
+    promote_directly(new)
+    return old.start
+
+
+def pause(old: Node, new: Node, _: Proxies) -> Callable[[], None]:
+    """It wakes up as the master that it was, with requests in its buffers."""
+    old.server.pause()
+    promote_directly(new)
+    return old.server.resume
+
+
+def cut(_: Node, new: Node, proxies: Proxies) -> Callable[[], None]:
+    """The old master serves clients and can't hear its slave, which is promoted."""
+    for link in proxies.links:
+        link.cut()
+    promote_directly(new)
+    return proxies.heal
+
+
+def promote_directly(node: Node) -> None:
+    """As an operator who knows better than the command, which spares masters that answer."""
+    with BlockingPeer(node.address) as peer:
+        answer, _ = peer.call(RequestCode.PROMOTE_BROKER, {"aboveEpoch": "0"})
+    assert answer.code == 0, answer.remark
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("strike", [kill, pause, cut])
+def test_acknowledged_messages_survive_promotions_and_returns(
+    strike: Callable[[Node, Node, Proxies], Callable[[], None]], tmp_path: Path
+) -> None:
+    with Proxies() as proxies, safe_group(tmp_path) as group:
+        first = group.master
+        link = proxies.link("slave to master", first.ha_address)
+        second, sent = group.add(1, haMasterAddress=link.address), Sent(group)
+        first.start()
+        second.start()
+        group.create_topic(queues=2)
+        until(lambda: in_sync(first.address) == 1, "the slave is in sync")
+        with Load(sent) as load:
+            load.wait_acknowledged(50)
+            mend = strike(first, second, proxies)
+            until(lambda: role_of(second) == "MASTER", "the slave is the master")
+            time.sleep(1)  # both may take messages now
+            mend()
+            until(lambda: in_sync(second.address) == 1, "the old master follows", wait_s=60)
+            load.wait_acknowledged(50)
+        until_equal(second, first)
+        sent.check()
+        second.server.kill()
+        promote(group)
+        sent.check()
+        look = look_at(first.address)
+        assert look is not None
+        assert look.epoch == 3
