@@ -30,8 +30,9 @@ def test_deploying(tmp_path: Path) -> None:
         terminal.play(by_hand)
         terminal.save("broker-b.toml", settings)
         said = terminal.play(second)
-        assert "broker-a" in said
         assert "broker-b" in said
+        (kept,) = tmp_path.rglob("config/brokerName")
+        assert kept.read_text().strip() in said, "the one that was started without a name"
         assert (tmp_path / "data-b" / "commitlog").is_dir()
 
 

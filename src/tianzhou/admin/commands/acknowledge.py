@@ -2,18 +2,18 @@
 
 import click
 
-from tianzhou.admin.commands.broker_status import FIRST
 from tianzhou.admin.commands.session import Session, asking
 
 
 @click.command()
-@click.argument("name", default=FIRST)
+@click.argument("name", required=False)
 @asking
-def acknowledge(session: Session, name: str) -> None:
+def acknowledge(session: Session, name: str | None) -> None:
     """Close the incidents that starts of the broker NAME, and of its slaves, reported.
 
     For a broker that is stopped: tianzhou store acknowledge DIRECTORY.
     """
+    name = session.broker(name)
     closed = session.admin.brokers.acknowledge(name)
     texts = [f"{address}: {text}" for address, found in closed.items() for text in found]
     said = "\n".join(f"acknowledged: {text}" for text in texts) or (
