@@ -5,7 +5,6 @@ writer stamps a chunk, writes it with one `pwrite` per file and moves `end`; it 
 the disk. Room is taken before anything is written, so that a full disk refuses the whole chunk.
 """
 
-import errno
 import threading
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -16,6 +15,7 @@ from tianzhou.record.chunk import RecordChunk, stamp
 from tianzhou.record.errors import RecordTooLarge
 from tianzhou.record.layout import BLANK, MAGIC_BLANK
 from tianzhou.store import append_check, segments
+from tianzhou.store.descriptors import is_shortage, shortage_text
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
@@ -131,11 +131,11 @@ class CommitLog:
         failpoint("log.after_append")
 
     def _refused(self, error: OSError, size: int) -> Exception:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_shortage(error):
             return error
         return DiskFull(
-            f"no room in {self.directory} for {size} more bytes; "
-            "nothing was stored; free space or lower retention_hours"
+            f"no room in {self.directory} for {size} more bytes; nothing was stored; "
+            f"{shortage_text(error)}"
         )
 
     def _plan(self, chunk: RecordChunk) -> list[Piece]:

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 
+from tianzhou.store.descriptors import is_unopened
 from tianzhou.store.files import File, Files
 
 
@@ -20,9 +21,18 @@ class FileCache:
     def get(self, path: str) -> File:
         file = self._open.get(path)
         if file is None:
-            return self._keep(path, self.files.open(path))
+            return self._keep(path, self._opened(path))
         self._open.move_to_end(path)
         return file
+
+    def _opened(self, path: str) -> File:
+        try:
+            return self.files.open(path)
+        except OSError as error:
+            if not is_unopened(error) or not self._open:
+                raise
+            self.close()  # descriptors are short; ours are the first to go
+            return self.files.open(path)
 
     def create(self, path: str, size: int) -> File:
         self.drop(path)

@@ -18,6 +18,7 @@ import shutil
 from typing import Final, NamedTuple, Protocol
 
 from tianzhou.base.kinds import Bytes
+from tianzhou.store.descriptors import PROCESS_SPARES, SPARES
 from tianzhou.store.errors import StoreLocked
 
 
@@ -163,13 +164,14 @@ class RealFile:
 
     def view(self) -> memoryview:
         if self._map is None:
-            self._map = mmap.mmap(self._fd, 0, prot=mmap.PROT_READ)
+            self._map = PROCESS_SPARES.map(self.path, self._fd, mmap.PROT_READ)
         return memoryview(self._map)
 
     def writable(self) -> memoryview:
         if self._map is None or self._read_only:
             assert self._map is None, "a file is mapped for reading or for writing, not for both"
-            self._map = mmap.mmap(self._fd, 0)
+            access = mmap.PROT_READ | mmap.PROT_WRITE
+            self._map = PROCESS_SPARES.map(self.path, self._fd, access)
             self._read_only = False
         return memoryview(self._map)
 
@@ -191,7 +193,7 @@ class RealFile:
                 self._map.close()
             self._map = None
         if self._fd >= 0:
-            os.close(self._fd)
+            PROCESS_SPARES.close(self._fd)
             self._fd = -1
 
 
@@ -204,23 +206,23 @@ class RealFiles:
     """The file system of this machine."""
 
     def create(self, path: str, size: int) -> RealFile:
-        fd = os.open(path, _OPEN | os.O_CREAT | os.O_TRUNC, 0o644)
+        fd = PROCESS_SPARES.open(path, _OPEN | os.O_CREAT | os.O_TRUNC)
         try:
             os.ftruncate(fd, size)
         except OSError:
-            os.close(fd)
+            PROCESS_SPARES.close(fd)
             raise
         return RealFile(path, fd)
 
     def open(self, path: str) -> RealFile:
-        return RealFile(path, os.open(path, _OPEN))
+        return RealFile(path, PROCESS_SPARES.open(path, _OPEN))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
     def list(self, path: str) -> list[str]:
         try:
-            return sorted(os.listdir(path))
+            return sorted(PROCESS_SPARES.list(path))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -237,11 +239,11 @@ class RealFiles:
         os.rmdir(path)
 
     def sync_dir(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = PROCESS_SPARES.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
-            os.close(fd)
+            PROCESS_SPARES.close(fd)
 
     def usage(self, path: str) -> Usage:
         found = shutil.disk_usage(path)
@@ -258,6 +260,7 @@ class RealFiles:
         return min(total, int(allowed)) if allowed.isdecimal() else total
 
     def lock(self, path: str) -> RealFile:
+        PROCESS_SPARES.hold(SPARES)  # for whoever owns a store
         return _lock(path, _OPEN | os.O_CREAT, fcntl.LOCK_EX)
 
     def lock_dir(self, path: str) -> RealFile:
@@ -282,7 +285,7 @@ class LookingFiles(RealFiles):
     that of a backup, is enough."""
 
     def open(self, path: str) -> RealFile:
-        return _LookedAtFile(path, os.open(path, _LOOK))
+        return _LookedAtFile(path, PROCESS_SPARES.open(path, _LOOK))
 
     def lock(self, path: str) -> RealFile:
         """Keeps writers out, and not who looks as well."""

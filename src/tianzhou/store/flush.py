@@ -6,7 +6,6 @@ flusher keeps the reason, nothing is acknowledged any more, and only a restart f
 really on the medium.
 """
 
-import errno
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +17,7 @@ from tianzhou.base.probe import Histogram
 from tianzhou.store.checkpoint import Checkpoint, CheckpointFile
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import PAGE, StoreConfig
+from tianzhou.store.descriptors import is_shortage, is_unopened
 from tianzhou.store.errors import StoreFenced
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
@@ -50,6 +50,7 @@ class Flusher:
         self._checkpoint = checkpoint
         self.flushed = log.min_offset
         self.error: StoreFenced | None = None
+        self._owed: Derivations | None = None
         self.times = Histogram()
         """How long syncs of the log took; only those of the flush thread are measured."""
 
@@ -95,6 +96,7 @@ class Flusher:
         self.flush()
         if self.error is not None:
             return False
+        made = self._with_owed(made)
         try:
             for path in sorted(made.files):
                 _sync(self._files, path)
@@ -109,9 +111,28 @@ class Flusher:
             self._checkpoint.write(self._with(made, clean=clean), sync=True)
             failpoint("flush.after_checkpoint")
         except OSError as error:
-            self._fence("queues, index and checkpoint", error)
+            if not is_unopened(error):
+                self._fence("queues, index and checkpoint", error)
             return False
+        self._owed = None
         return True
+
+    @property
+    def is_owing(self) -> bool:
+        """Whether a checkpoint was put off because its files could not be opened, or is being
+        written."""
+        return self._owed is not None
+
+    def _with_owed(self, made: Derivations) -> Derivations:
+        """With files of an earlier checkpoint that could not be opened: they have yet to be
+        synced, and who made this one does not know of them any more."""
+        if self._owed is not None:
+            made = made._replace(
+                files=made.files | self._owed.files,
+                directories=made.directories | self._owed.directories,
+            )
+        self._owed = made
+        return made
 
     def _with(self, made: Derivations, *, clean: bool) -> Checkpoint:
         return replace(
@@ -127,7 +148,7 @@ class Flusher:
         try:
             self._log.prepare_next()
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not is_shortage(error):
                 self._fence("the next commit log file", error)
 
     def give_up(self) -> None:

@@ -7,7 +7,9 @@ from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import QueueKey, QueueOffset
 from tianzhou.store import read, search
 from tianzhou.store.commit_log import CommitLog
+from tianzhou.store.descriptors import NotOpened, shortage_text
 from tianzhou.store.dispatch import Dispatcher
+from tianzhou.store.errors import DiskFull
 from tianzhou.store.facts import Malformed
 from tianzhou.store.key_index import QUERY_COUNT_MAX, KeyIndex
 from tianzhou.store.queues import Queues
@@ -48,7 +50,10 @@ class StoreReader:
             zero = QueueOffset(0)
             status = ReadStatus.NO_MATCHED_LOGIC_QUEUE
             return ReadResult(status, next_offset=zero, min_offset=zero, max_offset=zero)
-        return self._noted(read.read(self.log, queue, start, limit, tags_codes))
+        try:
+            return self._noted(read.read(self.log, queue, start, limit, tags_codes))
+        except NotOpened as error:
+            raise DiskFull(f"the queue can't be read now; {shortage_text(error)}") from error
 
     def _note_damage(self) -> None:
         """Report what dispatch had to step over."""

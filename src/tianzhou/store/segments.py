@@ -57,11 +57,11 @@ def create(files: Files, directory: str, start: PhysicalOffset, size: int, reser
         file.reserve(0, min(reserve, size))
         file.sync()
         files.sync_dir(directory)
+        return Segment(file, start, reserved=min(reserve, size))
     except OSError:
         file.close()
         files.remove(path)
         raise
-    return Segment(file, start, reserved=min(reserve, size))
 
 
 def starts_of(files: Files, directory: str, size: int) -> list[PhysicalOffset]:

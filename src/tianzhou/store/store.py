@@ -5,7 +5,6 @@ with `start` a thread syncs in the background, without it the owner calls `flush
 """
 
 import contextlib
-import errno
 from collections.abc import Callable, Generator, Sequence
 from typing import Final, NamedTuple
 
@@ -17,6 +16,7 @@ from tianzhou.store import layout, opening, recovery
 from tianzhou.store.checkpoint import CheckpointFile
 from tianzhou.store.commit_log import Appended
 from tianzhou.store.config import FlushMode, StoreConfig
+from tianzhou.store.descriptors import is_shortage, shortage_text
 from tianzhou.store.errors import (
     DiskFull,
     FlushTimeout,
@@ -38,7 +38,6 @@ from tianzhou.store.scan import NOWHERE
 from tianzhou.store.start_report import StartReport
 from tianzhou.store.tables import Tables
 
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
 """As much log behind the checkpoint makes a new one due: it is what a restart has to scan."""
 
@@ -90,7 +89,7 @@ class MessageStore(FollowingStore):
             for lock in self._locks:
                 lock.close()
             if isinstance(error, OSError):
-                kind = DiskFull if error.errno in _FULL else StoreFenced
+                kind = DiskFull if is_shortage(error) else StoreFenced
                 raise kind(f"opening {root} failed: {error}; check the disk and restart") from error
             raise
         self._thread = None
@@ -251,9 +250,9 @@ class MessageStore(FollowingStore):
                 if runs or self.dispatcher.position == before:
                     return runs
         except (OSError, StoreDamaged) as error:
-            if isinstance(error, StoreDamaged) or error.errno not in _FULL:
+            if isinstance(error, StoreDamaged) or not is_shortage(error):
                 raise self._fence("deriving queues and index", error) from error
-            self._refuse(f"no room for queues and index in {self.root}: {error}")
+            self._refuse(f"no room for queues and index in {self.root}: {shortage_text(error)}")
             return []
 
     @property
@@ -347,7 +346,8 @@ class MessageStore(FollowingStore):
         idle_s = now_s - self._last_save_s
         behind = self.dispatcher.position - self._checkpoint.current.derived
         busy = self._thread is not None and self._thread.is_saving
-        if self._is_checkpoint_owed and not busy:
+        is_owed = self._is_checkpoint_owed or self._flusher.is_owing
+        if is_owed and not busy:
             self.checkpoint()
         elif self._work.is_unfinished:
             self.advance()
@@ -455,9 +455,9 @@ class MessageStore(FollowingStore):
     def _close_cleanly(self) -> None:
         self._flusher.flush()
         self.dispatch_all()
-        self._flusher.save(self._derivations(), clean=not self._refusal)
+        is_saved = self._flusher.save(self._derivations(), clean=not self._refusal)
         failpoint("close.before_abort")
-        if self._flusher.error is None and not self._refusal:
+        if is_saved and not self._refusal:
             layout.remove_abort(self.files, self.paths.abort)
 
     def abandon(self) -> None:
@@ -483,9 +483,9 @@ class MessageStore(FollowingStore):
         try:
             yield
         except (OSError, StoreDamaged) as error:
-            if final or isinstance(error, StoreDamaged) or error.errno not in _FULL:
+            if final or isinstance(error, StoreDamaged) or not is_shortage(error):
                 raise self._fence(what, error) from error
-            self._refuse(f"{what} failed for lack of room in {self.root}: {error}")
+            self._refuse(f"{what} failed in {self.root}: {shortage_text(error)}")
             raise DiskFull(self._refusal) from error
 
     def _fence(self, what: str, error: Exception) -> StoreFenced:

@@ -6,7 +6,6 @@ that can't be read is an error that names the file: starting with an empty one w
 or deliver everything again.
 """
 
-import errno
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
@@ -14,6 +13,7 @@ import msgspec
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
+from tianzhou.store.descriptors import is_shortage
 from tianzhou.store.errors import DiskFull, StoreDamaged, StoreFenced
 from tianzhou.store.facts import SCHEDULE_TOPIC
 from tianzhou.store.failpoint import failpoint
@@ -64,7 +64,7 @@ class Table(Generic[T]):
         try:
             self._replace(value)
         except OSError as error:
-            kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreFenced
+            kind = DiskFull if is_shortage(error) else StoreFenced
             raise kind(f"saving {self.path} failed: {error}; check the disk") from error
 
     def _replace(self, value: T) -> None:
