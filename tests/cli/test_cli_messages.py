@@ -3,7 +3,7 @@
 import pytest
 
 from cli.conftest import Run
-from e2e.admin_world import commit, give_up, send_half
+from e2e.admin_world import commit, give_up, park, send_half
 from tianzhou.client.options import ProducerOptions
 from tianzhou.client.sync import Message, Producer
 from tianzhou.testing import RunningBroker
@@ -106,6 +106,27 @@ def test_transactions_are_decided_by_hand(run: Run, mq: RunningBroker) -> None:
         assert gone.code == 4
         assert "tianzhou transaction list" in gone.err
     assert run("transaction", "list", "--max", "none").code == 2
+
+
+def test_transactions_that_are_parked_are_listed_and_resumed(run: Run, mq: RunningBroker) -> None:
+    assert "no transaction is parked" in run("transaction", "list", "--parked").out
+    send_half(mq, "orders", b"half")
+    park(mq)
+    assert run("transaction", "list", "--json").json == []
+    (parked,) = run("transaction", "list", "--parked", "--json").json
+    assert (parked["topic"], parked["group"]) == ("orders", "buyers")
+    assert "buyers" in run("transaction", "list", "--parked", "--topic", "orders").out
+    doctor = run("doctor", "--observe", "0")
+    assert "transactions are parked" in doctor.out
+    gone = run("transaction", "resume", "nothing")
+    assert gone.code == 4
+    assert "tianzhou transaction list --parked" in gone.err
+    assert run("transaction", "resume", parked["message_id"], "--json").json["topic"] == "orders"
+    assert run("transaction", "list", "--parked", "--json").json == []
+    (pending,) = run("transaction", "list", "--json").json
+    assert pending["checks"] == 0
+    assert run("transaction", "commit", pending["message_id"], "-y").code == 0
+    assert [m.body for m in mq.stored("orders")] == [b"half"]
 
 
 def test_timers_are_listed_and_cancelled(run: Run, mq: RunningBroker) -> None:

@@ -85,6 +85,7 @@ ELSEWHERE: Final = {
     "store rebuild": "e2e/test_store_commands.py",
     "store verify": "e2e/test_store_commands.py",
     "transaction commit": "cli/test_cli_messages.py",
+    "transaction resume": "cli/test_cli_messages.py",
 }
 """Commands that need slaves, members, Spark, or a broker that has stopped: their JSON is read in
 these tests."""

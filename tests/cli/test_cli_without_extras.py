@@ -54,6 +54,7 @@ raft remove broker-a x -y
 raft status broker-a
 raft transfer broker-a x
 transaction commit nothing -y
+transaction resume nothing
 """
 """Commands that a lone broker, or one that serves, can only reject."""
 UP: Final = "up --nameserver-port 0 --broker-port 0 --http-port 0"

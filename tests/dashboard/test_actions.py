@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from dashboard.site import Site
-from e2e.admin_world import send
+from e2e.admin_world import park, send, send_half
 from tianzhou.wire.tables import decode_group_table
 
 pytestmark = pytest.mark.slow
@@ -167,6 +167,18 @@ def test_a_transaction_is_decided_by_hand(page: Page, site: Site) -> None:
     expect(page.get_by_role("status")).to_contain_text("committed")
     expect(page.locator("main")).to_contain_text("No transaction waits")
     assert b"half of an order" in [message.body for message in site.mq.stored("orders")]
+
+
+def test_transaction_that_is_parked_is_shown_and_resumed(page: Page, site: Site) -> None:
+    send_half(site.mq, "orders", b"parked")
+    park(site.mq)
+    page.goto("/transactions")
+    expect(page.locator("main")).to_contain_text("No producer decided these")
+    page.get_by_role("link", name="Resume").first.click()
+    expect(page.locator(".confirm")).to_contain_text("The transaction is pending again")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("status")).to_contain_text("resumed")
+    expect(page.locator("main")).not_to_contain_text("No transaction waits")
 
 
 def test_a_timer_is_taken_back(page: Page, site: Site) -> None:

@@ -42,6 +42,15 @@ def send_half(
     )  # fmt: skip
 
 
+def park(mq: RunningBroker, *, group: str = "buyers") -> None:
+    """Let a producer of the group leave every check unanswered, until the broker gives up."""
+    with RawClient(mq.broker) as client:
+        beat = heartbeat_of(client="silent", producers=(group,))
+        for _ in range(20):  # more than the checks of one transaction
+            assert client.ask(RequestCode.HEART_BEAT, body=beat).code == 0
+            mq.clock.advance(minutes=1)
+
+
 def commit(mq: RunningBroker, group: str, topic: str, *, queue_id: int = 0, offset: int) -> None:
     fields = {
         "consumerGroup": group, "topic": topic, "queueId": str(queue_id),

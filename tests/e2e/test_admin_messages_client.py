@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Iterator
 
 import pytest
-from admin_world import give_up, send, send_half, unique_id
+from admin_world import give_up, park, send, send_half, unique_id
 
 from abuse.raw_client import RawClient, heartbeat_of
 from tianzhou.base.errors import UsageError
@@ -210,24 +210,26 @@ def test_a_producer_is_asked_again(admin: Admin, mq: RunningBroker) -> None:
         admin.transactions.recheck(pending)
 
 
-def test_what_was_given_up_is_taken_up_again() -> None:
+def test_parked_transactions_are_listed_and_resumed_once() -> None:
     config = BrokerConfig(transaction_checks_max=1)
     with running_broker(config=config) as mq, Admin(nameserver=mq.nameserver) as admin:
         send_half(mq, "orders", b"1")
-        with RawClient(mq.broker) as client:
-            beat = heartbeat_of(client="me", producers=("buyers",))
-            client.ask(RequestCode.HEART_BEAT, body=beat)
-            for _ in range(2):
-                mq.clock.advance(minutes=1)
+        park(mq)
         (parked,) = admin.transactions.parked()
+        assert admin.looks.parked(count=10)[0] == [parked]
+        assert (parked.broker_name, parked.half.group, parked.half.checks) == (
+            "broker-a", "buyers", 1,
+        )  # fmt: skip
+        assert admin.transactions.parked(topic="other") == []
         assert admin.transactions.all() == []
         admin.transactions.resume(parked)
+        assert admin.transactions.parked() == []
+        with pytest.raises(RemoteError, match="resumed before"):
+            admin.transactions.resume(parked)
         (pending,) = admin.transactions.all()
         admin.transactions.commit(pending)
         (message,) = mq.stored("orders")
         assert message.body == b"1"
-        with pytest.raises(UsageError, match="is not parked"):
-            admin.transactions.resume(message)
 
 
 # Timers

@@ -80,7 +80,7 @@ def half(message: Incoming) -> Incoming:
     # Only a copy of ours may name another half message as its own.
     sent = _towards(
         message, names.HALF_TOPIC, 0, __transactionId__=unique, TRAN_PREPARED_QUEUE_OFFSET=b"",
-        TRANSACTION_CHECK_TIMES=b"",
+        TRANSACTION_CHECK_TIMES=b"", TRAN_PARKED_OFFSET=b"",
     )  # fmt: skip
     return sent._replace(sys_flag=sent.sys_flag & ~flags.TRANSACTION_MASK)
 

@@ -43,6 +43,7 @@ GAUGES: Final = {
     "waiting_sends": "Rows of sends whose answers wait for the disk",
     "pending_timers": "Messages that wait for their moment",
     "pending_transactions": "Transactions that nobody decided yet",
+    "parked_transactions": "Transactions that no producer decided and nobody is asked about",
 }
 COUNTERS: Final = {
     "connections_refused": "Connections that were closed because there were too many",

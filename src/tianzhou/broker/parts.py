@@ -34,6 +34,7 @@ from tianzhou.broker.handlers.transaction import EndTransaction
 from tianzhou.broker.lags import Lags
 from tianzhou.broker.locks import Locks
 from tianzhou.broker.measured import Measured
+from tianzhou.broker.parked import ParkedTransactions
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.port_alarms import PortAlarms
 from tianzhou.broker.readers import Readers
@@ -194,12 +195,8 @@ def assemble(
         group=lambda: replication.group,
         role=lambda: role_name(standing, durability),
     )  # fmt: skip
-    halves = HalfQueue(store, offsets)
-    admission.timers_are_full, admission.halves_are_full = timers.is_full, halves.is_full
-    transactions = Transactions(store, writer, admission, halves, clock)
-    checks = TransactionChecks(
-        config, store, writer, sessions, offsets, halves, transactions, clock
-    )
+    admission.timers_are_full = timers.is_full
+    halves, transactions, checks = _transactions(config, store, clock, core)
     watchdog = _watchdog(config, store, clock, core, clients)
     waiting = Waiting(
         halves=halves.pending.__len__, held_pulls=pull.holds.__len__, timers=timers.__len__
@@ -230,6 +227,7 @@ def assemble(
     measured.counts |= {
         "pending_timers": timers.__len__,
         "pending_transactions": halves.pending.__len__,
+        "parked_transactions": checks.parked.__len__,
         "requests_failed": lambda: desk.failed_count,
     }
     return Parts(
@@ -238,6 +236,20 @@ def assemble(
         stats, core.readers, watchdog, measured, raft, replication, groups,
         core.alarms, AlarmLog(core.alarms), gate, core.removal, frozenset(handlers),
     )  # fmt: skip
+
+
+def _transactions(
+    config: BrokerConfig, store: MessageStore, clock: Clock, core: _Core
+) -> tuple[HalfQueue, Transactions, TransactionChecks]:
+    halves = HalfQueue(store, core.offsets)
+    core.admission.halves_are_full = halves.is_full
+    transactions = Transactions(store, core.writer, core.admission, halves, clock)
+    parked = ParkedTransactions(store, core.writer, clock)
+    core.alarms.add(parked.alarms)
+    checks = TransactionChecks(
+        config, store, core.writer, core.sessions, core.offsets, halves, transactions, parked, clock
+    )
+    return halves, transactions, checks
 
 
 def _watchdog(

@@ -17,6 +17,7 @@ from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.half_queue import HALF_QUEUE, Half, HalfQueue, root_of
 from tianzhou.broker.incoming import Incoming
 from tianzhou.broker.lagging_save import LaggingSave
+from tianzhou.broker.parked import ParkedTransactions
 from tianzhou.broker.schedule import Schedule
 from tianzhou.broker.sessions import Client, Sessions
 from tianzhou.broker.stored import Stored, at_offset
@@ -55,6 +56,7 @@ class TransactionChecks:
         offsets: ConsumerOffsets,
         halves: HalfQueue,
         transactions: Transactions,
+        parked: ParkedTransactions,
         clock: Clock,
     ) -> None:
         self._config = config
@@ -64,6 +66,7 @@ class TransactionChecks:
         self._offsets = offsets
         self._halves = halves
         self._transactions = transactions
+        self.parked = parked
         self._clock = clock
         retention_ms = store.config.retention_hours * 3_600_000
         self._copy_age_ms = max(60_000, min(COPY_AGE_MS, retention_ms // 2))
@@ -77,6 +80,7 @@ class TransactionChecks:
         self._forget_plan()
         self._halves.begin(self._plan)
         self._transactions.complete_last()
+        self.parked.begin()
         self._begin_saving()
 
     def _forget_plan(self) -> None:
@@ -107,7 +111,7 @@ class TransactionChecks:
                 self._look(offset, now_ms)
         self._copy_old(now_ms)
         self._saving.tick(self._clock.monotonic_s())
-        return self._halves.is_behind or self._is_due(now_ms)
+        return self.parked.tick() or self._halves.is_behind or self._is_due(now_ms)
 
     def finish(self) -> None:
         self._saving.finish()
@@ -223,7 +227,11 @@ class TransactionChecks:
                 self._give_up(offset)
                 return True
             root = root_of(stored)
-            parked = stored.to_incoming()._replace(
+            checks = self._halves.pending.checks(offset)
+            parked = stored.to_incoming().with_properties(
+                {keys.TRANSACTION_CHECK_TIMES: b"%d" % checks, keys.PARKED_OFFSET: b""}
+            )
+            parked = parked._replace(
                 topic=names.CHECKED_OUT_TOPIC, prepared_offset=stored.view.physical_offset
             )
         self._work += 1

@@ -114,7 +114,8 @@ class Transactions:
 def _is_decided(stored: Stored) -> bool:
     """Whether this record is what became of a half message."""
     kind = stored.view.sys_flag & flags.TRANSACTION_MASK
-    return kind == COMMIT or stored.view.topic == names.CHECKED_OUT_TOPIC
+    is_mark = stored.get(keys.PARKED_OFFSET) is not None
+    return kind == COMMIT or (stored.view.topic == names.CHECKED_OUT_TOPIC and not is_mark)
 
 
 def _check(half: Stored, asked: EndTransactionRequest) -> None:
@@ -150,7 +151,11 @@ def _visible(half: Stored) -> Incoming:
             "it is meant to go",
         )
     message = message.with_properties(
-        {keys.TRANSACTION_PREPARED_QUEUE_OFFSET: b"", keys.TRANSACTION_CHECK_TIMES: b""}
+        {
+            keys.TRANSACTION_PREPARED_QUEUE_OFFSET: b"",
+            keys.TRANSACTION_CHECK_TIMES: b"",
+            keys.PARKED_OFFSET: b"",
+        }
     )
     return message._replace(
         sys_flag=message.sys_flag & ~flags.TRANSACTION_MASK | COMMIT,

@@ -159,6 +159,7 @@ class RequestCode(enum.IntEnum):
     AUTH_LIST_ACL = 3010
     LIST_HALF_MESSAGES = 90001
     LIST_TIMERS = 90002
+    LIST_PARKED_MESSAGES = 90003
     LOOK_AT_BROKER = 90010
     LOOK_AT_TOPICS = 90011
     LOOK_AT_TOPIC = 90012
@@ -386,6 +387,7 @@ SERVED_BY_BROKER: Final = frozenset(
         RequestCode.AUTH_LIST_ACL,
         RequestCode.LIST_HALF_MESSAGES,
         RequestCode.LIST_TIMERS,
+        RequestCode.LIST_PARKED_MESSAGES,
         RequestCode.LOOK_AT_BROKER,
         RequestCode.LOOK_AT_TOPICS,
         RequestCode.LOOK_AT_TOPIC,

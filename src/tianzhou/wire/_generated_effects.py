@@ -123,6 +123,7 @@ BROKER_EFFECTS: Final = {
     RequestCode.AUTH_LIST_ACL: Effect.NONE,
     RequestCode.LIST_HALF_MESSAGES: Effect.NONE,
     RequestCode.LIST_TIMERS: Effect.NONE,
+    RequestCode.LIST_PARKED_MESSAGES: Effect.NONE,
     RequestCode.LOOK_AT_BROKER: Effect.NONE,
     RequestCode.LOOK_AT_TOPICS: Effect.NONE,
     RequestCode.LOOK_AT_TOPIC: Effect.NONE,

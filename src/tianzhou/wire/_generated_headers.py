@@ -295,6 +295,7 @@ REQUEST_HEADERS: Final[dict[RequestCode, type[ExtFields]]] = {
     RequestCode.AUTH_LIST_ACL: ListAclsRequest,
     RequestCode.LIST_HALF_MESSAGES: ListWaitingRequest,
     RequestCode.LIST_TIMERS: ListWaitingRequest,
+    RequestCode.LIST_PARKED_MESSAGES: ListWaitingRequest,
     RequestCode.LOOK_AT_BROKER: LookAtBrokerRequest,
     RequestCode.LOOK_AT_TOPIC: TopicRequest,
     RequestCode.LOOK_AT_GROUP: LookAtGroupRequest,

@@ -156,7 +156,7 @@ class HalfMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class HalfMessages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to LIST_HALF_MESSAGES, the oldest first."""
+    """Response to LIST_HALF_MESSAGES and LIST_PARKED_MESSAGES, the oldest first."""
 
     messages: tuple[HalfMessage, ...] = ()
     total: int = 0

@@ -1,10 +1,14 @@
 """Lists of what waits: timed messages and undecided transactions; asking producers again."""
 
+import pytest
 from administrator import Administrator
-from transactional import COMMIT, ROLLBACK, checks, code_of, decide, producer, send_half, visible
+from transactional import COMMIT, ROLLBACK, checks, code_of, decide, producer, send_half
 
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.half_queue import HALF_QUEUE
+from tianzhou.record import properties
+from tianzhou.record.chunk import Entry
 from tianzhou.testing.small_broker import SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.admin_bodies import (
@@ -126,22 +130,120 @@ def test_without_a_producer_it_waits_for_one_and_is_asked_once() -> None:
     assert len(checks(peer)) == 1
 
 
-def test_a_parked_half_can_be_taken_up_again() -> None:
+def parked(broker: SmallBroker, count: int = 100, **more: str) -> HalfMessages:
+    answer = Administrator(broker).ask(RequestCode.LIST_PARKED_MESSAGES, count=str(count), **more)
+    assert answer.code == 0, answer.remark
+    return decode_half_messages(answer.body)
+
+
+def broker_with_parked(*bodies: bytes) -> SmallBroker:
     broker = SmallBroker(config=BrokerConfig(transaction_checks_max=1))
-    send_half(broker, b"forgotten")
     producer(broker)
+    for body in bodies:
+        send_half(broker, body)
     broker.run(seconds=60)
-    (parked,) = broker.messages(names.CHECKED_OUT_TOPIC)
     assert halves(broker).messages == ()
-    assert resume(broker, parked.offset_id) == 0
+    return broker
+
+
+def alarms(broker: SmallBroker) -> list[str]:
+    return [alarm.kind for alarm in broker.parts.alarms.current()]
+
+
+@pytest.mark.parametrize("restarts", ["", "stop", "kill"])
+def test_parked_transactions_are_listed_counted_and_alarmed(restarts: str) -> None:
+    broker = broker_with_parked(b"first", b"second")
+    if restarts:
+        broker.restart() if restarts == "stop" else broker.kill()
+        broker.tick()
+    listed = parked(broker)
+    assert listed.total == broker.parts.measured.counts["parked_transactions"]() == 2
+    views = broker.messages(names.CHECKED_OUT_TOPIC)
+    assert [row.msg_id for row in listed.messages] == [view.unique_id for view in views]
+    row = listed.messages[0]
+    assert (row.topic, row.group, row.checks) == ("orders", "buyers", 1)
+    assert (row.offset_msg_id, row.queue_offset) == (views[0].offset_id, 0)
+    assert parked(broker, topic="another").messages == ()
+    assert len(parked(broker, count=1).messages) == 1
+    assert "transactions_parked" in alarms(broker)
+
+
+@pytest.mark.parametrize("restarts", ["", "stop", "kill"])
+def test_parked_transaction_that_is_resumed_is_pending_and_leaves_the_list(restarts: str) -> None:
+    broker = broker_with_parked(b"forgotten", b"other")
+    first, other = parked(broker).messages
+    assert resume(broker, first.offset_msg_id) == 0
     broker.tick()
+    if restarts:
+        broker.restart() if restarts == "stop" else broker.kill()
+        broker.tick()
+    assert parked(broker).messages == (other,)
+    assert resume(broker, first.offset_msg_id) == ResponseCode.ILLEGAL_OPERATION
     (row,) = halves(broker).messages
     assert (row.topic, row.group, row.checks) == ("orders", "buyers", 0)
     again = broker.messages(names.HALF_TOPIC)[-1]
     assert row.offset_msg_id == again.offset_id
     assert code_of(decide(broker, again, COMMIT)) == 0
-    assert visible(broker) == [b"forgotten"]
+    (message,) = broker.messages("orders", 2)
+    assert message.body == b"forgotten"
+    assert not {"TRAN_PARKED_OFFSET", "TRANSACTION_CHECK_TIMES"} & message.properties.keys()
     assert halves(broker).messages == ()
+    assert resume(broker, other.offset_msg_id) == 0
+    assert "transactions_parked" not in alarms(broker)
+
+
+def test_parked_transaction_can_be_parked_and_resumed_again() -> None:
+    broker = broker_with_parked(b"stubborn")
+    for _ in range(2):
+        (row,) = parked(broker).messages
+        assert resume(broker, row.offset_msg_id) == 0
+        assert parked(broker).messages == ()
+        producer(broker)
+        broker.run(seconds=60)
+    (row,) = parked(broker).messages
+    assert row.checks == 1
+
+
+def test_resumed_transaction_whose_mark_was_torn_off_gets_it_at_a_start() -> None:
+    broker = broker_with_parked(b"torn")
+    (parked_view,) = broker.messages(names.CHECKED_OUT_TOPIC)
+    text = properties.encode(dict(parked_view.properties) | {"TRAN_PARKED_OFFSET": "0"})
+    broker.parts.writer.put([Entry(HALF_QUEUE, b"torn", text)])
+    broker.flush()
+    broker.kill()
+    broker.flush()
+    assert parked(broker).messages == ()
+    assert len(halves(broker).messages) == 1
+    broker.kill()
+    assert parked(broker).messages == ()
+
+
+def test_mark_of_a_resumed_transaction_decides_no_other_one_at_a_start() -> None:
+    """The mark is the last record; what it names is not the half message at place 0 of the log."""
+    broker = SmallBroker(config=BrokerConfig(transaction_checks_max=1))
+    send_half(broker, b"immune", CHECK_IMMUNITY_TIME_IN_SECONDS="100000")
+    producer(broker)
+    send_half(broker, b"parked")
+    broker.run(seconds=60)
+    (row,) = parked(broker).messages
+    assert resume(broker, row.offset_msg_id) == 0
+    broker.flush()
+    broker.kill()
+    assert halves(broker).total == 2
+
+
+def test_parked_transactions_expire_with_the_log() -> None:
+    broker = broker_with_parked(b"old")
+    assert parked(broker).total == 1
+    broker.clock.advance(hours=100)
+    for _ in range(3):  # more than one file of the log
+        broker.send("orders", bytes(500_000))
+    broker.run(seconds=1)
+    broker.clock.advance(hours=100)
+    assert broker.store.clean(by_hand=True) > 0
+    broker.tick()
+    assert parked(broker).total == 0
+    assert "transactions_parked" not in alarms(broker)
 
 
 def test_what_is_no_half_or_decided_is_refused() -> None:
@@ -158,5 +260,9 @@ def test_what_is_no_half_or_decided_is_refused() -> None:
 
 def test_a_list_of_nothing_is_refused() -> None:
     tool = Administrator(SmallBroker())
-    for code in (RequestCode.LIST_TIMERS, RequestCode.LIST_HALF_MESSAGES):
+    for code in (
+        RequestCode.LIST_TIMERS,
+        RequestCode.LIST_HALF_MESSAGES,
+        RequestCode.LIST_PARKED_MESSAGES,
+    ):
         assert tool.ask(code, count="0").code == ResponseCode.INVALID_PARAMETER

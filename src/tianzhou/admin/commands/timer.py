@@ -54,7 +54,10 @@ def cancel(session: Session, message_id: str, topic: str | None) -> None:
     """Take a message back before it is delivered."""
     timers = session.admin.timers
     found = waiting.find(
-        timers.all(topic=topic, count=waiting.LOOKED_AT_MAX), _facts, message_id, command="timer"
+        timers.all(topic=topic, count=waiting.LOOKED_AT_MAX),
+        _facts,
+        message_id,
+        command="timer list",
     )
     timers.cancel(found)
     session.done(_facts(found), f"{message_id} will not be delivered")

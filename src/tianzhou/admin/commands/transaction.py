@@ -8,7 +8,7 @@ from tianzhou.admin.commands import output, waiting
 from tianzhou.admin.commands.session import Session, asking, force, watched
 
 if TYPE_CHECKING:
-    from tianzhou.client.aio.admin_transactions import PendingTransaction
+    from tianzhou.client.aio.admin_transactions import ParkedTransaction, PendingTransaction
 
 COLUMNS: Final = {
     "stored_ms": "since", "broker": "broker", "topic": "topic", "group": "producer group",
@@ -18,24 +18,30 @@ COLUMNS: Final = {
 
 @click.group()
 def transaction() -> None:
-    """Pending transactions: list, commit, roll back, ask the producer again."""
+    """List, commit, roll back and resume transactions; ask their producers again."""
 
 
 @transaction.command("list")
+@click.option(
+    "--parked",
+    is_flag=True,
+    help="List parked transactions: no producer decided them within the allowed checks.",
+)
 @waiting.of_topic
 @waiting.at_most("oldest")
 @watched
-def list_(session: Session, topic: str | None, count: int) -> None:
-    """Show transactions that nobody decided, the oldest first."""
+def list_(session: Session, topic: str | None, count: int, parked: bool) -> None:
+    """List undecided transactions, the oldest first."""
+    transactions = session.admin.transactions
+    found = transactions.parked if parked else transactions.all
+    empty = "no transaction is parked" if parked else "no transaction is pending"
     session.show(
-        lambda: [_facts(one) for one in session.admin.transactions.all(topic=topic, count=count)],
-        lambda rows: output.listing(
-            rows, COLUMNS, "no transaction is pending", moments=("stored_ms",)
-        ),
+        lambda: [_facts(one) for one in found(topic=topic, count=count)],
+        lambda rows: output.listing(rows, COLUMNS, empty, moments=("stored_ms",)),
     )
 
 
-def _facts(pending: "PendingTransaction") -> dict[str, Any]:
+def _facts(pending: "PendingTransaction | ParkedTransaction") -> dict[str, Any]:
     half = pending.half
     return {
         "broker": pending.broker_name,
@@ -50,7 +56,7 @@ def _facts(pending: "PendingTransaction") -> dict[str, Any]:
 
 def _find(session: Session, message_id: str, topic: str | None) -> "PendingTransaction":
     found = session.admin.transactions.all(topic=topic, count=waiting.LOOKED_AT_MAX)
-    return waiting.find(found, _facts, message_id, command="transaction")
+    return waiting.find(found, _facts, message_id, command="transaction list")
 
 
 @transaction.command()
@@ -86,3 +92,15 @@ def recheck(session: Session, message_id: str, topic: str | None) -> None:
     session.admin.transactions.recheck(pending)
     said = f"the producers of group {pending.half.group} are asked about {message_id}"
     session.done(_facts(pending) | {"decision": None}, said)
+
+
+@transaction.command()
+@waiting.named
+@asking
+def resume(session: Session, message_id: str, topic: str | None) -> None:
+    """Resume a parked transaction: ask its producers again, from the first check on."""
+    found = session.admin.transactions.parked(topic=topic, count=waiting.LOOKED_AT_MAX)
+    parked = waiting.find(found, _facts, message_id, command="transaction list --parked")
+    session.admin.transactions.resume(parked)
+    said = f"{message_id} is pending again; the producers of group {parked.half.group} are asked"
+    session.done(_facts(parked) | {"decision": None}, said)

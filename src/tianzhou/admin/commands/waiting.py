@@ -44,5 +44,5 @@ def find(
         )
     raise not_found(
         f"nothing with the id {message_id} waits; it may be delivered, or decided: "
-        f"`tianzhou {command} list`"
+        f"`tianzhou {command}`"
     )

@@ -1,6 +1,6 @@
-"""Messages that wait, as administrators see them: timed ones, and undecided transactions.
+"""Messages that wait, as administrators see them: timed ones, and undecided or parked transactions.
 
-RocketMQ has no request for either list, so these two are of our own. For what can be done with a
+RocketMQ has no request for any of these lists, so they are of our own. For what can be done with a
 message of a list it has: RECALL_MESSAGE, END_TRANSACTION, RESUME_CHECK_HALF_MESSAGE.
 """
 
@@ -16,6 +16,7 @@ from tianzhou.broker import names, recall
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.durable_reply import reply_when_durable
 from tianzhou.broker.half_queue import HALF_QUEUE, HalfQueue, root_of
+from tianzhou.broker.parked import PARKED_QUEUE
 from tianzhou.broker.stored import Stored, at_offset, records
 from tianzhou.broker.timer import TIMER_QUEUE, Timers
 from tianzhou.broker.transaction_checks import TransactionChecks
@@ -51,6 +52,7 @@ class AdminWaiting:
         return {
             RequestCode.LIST_TIMERS: self.list_timers,
             RequestCode.LIST_HALF_MESSAGES: self.list_halves,
+            RequestCode.LIST_PARKED_MESSAGES: self.list_parked,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume,
         }
 
@@ -70,6 +72,14 @@ class AdminWaiting:
         found = tuple(islice(wanted, _count(asked)))
         total = len(self.halves.pending)
         return Reply(body=fastjson.encode(HalfMessages(messages=found, total=total)))
+
+    def list_parked(self, request: Request) -> Reply:
+        asked, parked = ListWaitingRequest.from_ext(request.header.ext), self.checks.parked
+        parked.read_all()
+        rows = map(_parked, self._read(PARKED_QUEUE, parked))
+        wanted = (row for row in rows if asked.topic in (None, row.topic))
+        found = tuple(islice(wanted, _count(asked)))
+        return Reply(body=fastjson.encode(HalfMessages(messages=found, total=len(parked))))
 
     def _read(self, queue: QueueKey, offsets: Iterable[int]) -> Iterator[Stored]:
         for offset in islice(offsets, LOOKS_MAX):
@@ -124,14 +134,21 @@ class AdminWaiting:
                         ResponseCode.ILLEGAL_OPERATION, f"{asked.msg_id} is decided already"
                     )
                 return Reply()
-            # As it was sent at first; where it was parked it stays for whoever looks there.
-            half = stored.to_incoming().with_properties(
-                {keys.TRANSACTION_PREPARED_QUEUE_OFFSET: b"", keys.TRANSACTION_CHECK_TIMES: b""}
-            )
-            half = half._replace(topic=names.HALF_TOPIC, queue_id=0, prepared_offset=0)
-            appended = self.writer.put([half.to_entry()])
+            appended = self.checks.parked.resume(stored)
         reply_when_durable(self.writer, request, appended.end, Reply())
         return None
+
+
+def _parked(stored: Stored) -> HalfMessage:
+    return HalfMessage(
+        checks=stored.number(keys.TRANSACTION_CHECK_TIMES, 0),
+        group=(stored.get(keys.PRODUCER_GROUP) or b"").decode("utf-8", "replace"),
+        msg_id=stored.view.message_id,
+        offset_msg_id=stored.view.offset_id,
+        queue_offset=int(stored.view.queue_offset),
+        store_timestamp=stored.view.store_timestamp,
+        topic=_real_topic(stored),
+    )
 
 
 def _count(asked: ListWaitingRequest) -> int:

@@ -8,7 +8,7 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import Bytes
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.aio.admin_timers import WaitingTimer
-from tianzhou.client.aio.admin_transactions import PendingTransaction
+from tianzhou.client.aio.admin_transactions import ParkedTransaction, PendingTransaction
 from tianzhou.client.core.admin_results import LATEST, BrokerPlace
 from tianzhou.client.core.looks import (
     ClusterView,
@@ -154,6 +154,17 @@ class Looks:
             for half in told.messages
         ]
         return sorted(found, key=lambda pending: pending.half.store_timestamp), looked
+
+    async def parked(self, *, count: int) -> tuple[list[ParkedTransaction], Looked[HalfMessages]]:
+        """Parked transactions, the oldest of each broker, and which brokers responded."""
+        fields = ListWaitingRequest(count=count)
+        looked = await self._ask(RequestCode.LIST_PARKED_MESSAGES, decode_half_messages, fields)
+        found = [
+            ParkedTransaction(name, half)
+            for name, told in looked.found.items()
+            for half in told.messages
+        ]
+        return sorted(found, key=lambda parked: parked.half.store_timestamp), looked
 
     async def messages(
         self, wanted: LookAtMessagesRequest, *, broker: str | None = None

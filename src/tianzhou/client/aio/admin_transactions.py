@@ -4,10 +4,8 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.record.ids import decode_offset_id
-from tianzhou.record.message import MessageView
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_admin import ListWaitingRequest
 from tianzhou.wire._generated_headers_send import (
@@ -15,11 +13,8 @@ from tianzhou.wire._generated_headers_send import (
     ResumeCheckHalfMessageRequest,
 )
 from tianzhou.wire.admin_bodies import HalfMessage, decode_half_messages
-from tianzhou.wire.queues import MessageQueue
 
 COUNT: Final = 100
-PARKED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Where brokers put what no producer decided, however often it was asked."""
 
 
 class Decision(enum.IntEnum):
@@ -29,6 +24,14 @@ class Decision(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PendingTransaction:
+    broker_name: str
+    half: HalfMessage
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedTransaction:
+    """A transaction that its broker no longer asks about."""
+
     broker_name: str
     half: HalfMessage
 
@@ -53,16 +56,22 @@ class Transactions:
         ]
         return sorted(found, key=lambda pending: pending.half.store_timestamp)
 
-    async def parked(self, *, count: int = COUNT) -> list[MessageView]:
-        """What brokers gave up asking about: the newest of each broker, the oldest first."""
-        found: list[MessageView] = []
-        for name, address in (await self._calls.masters()).items():
-            queue = MessageQueue(topic=PARKED_TOPIC, broker_name=name, queue_id=0)
-            answer, _ = await self._calls.pull(address, queue, 0, 1)
-            end = answer.max_offset
-            start = max(answer.min_offset, end - count)
-            found += await self._calls.read(address, queue, start=start, end=end, count=count)
-        return sorted(found, key=lambda message: message.store_timestamp)
+    async def parked(
+        self, *, topic: str | None = None, count: int = COUNT
+    ) -> list[ParkedTransaction]:
+        """List parked transactions: at most `count` of each broker, the oldest first.
+
+        A broker parks a transaction that no producer decided after `transaction_checks_max` checks.
+        """
+        masters = await self._calls.masters()
+        fields = ListWaitingRequest(count=count, topic=topic)
+        bodies = await self._calls.ask_each(masters, RequestCode.LIST_PARKED_MESSAGES, fields)
+        found = [
+            ParkedTransaction(name, half)
+            for name, body in bodies.items()
+            for half in decode_half_messages(body).messages
+        ]
+        return sorted(found, key=lambda parked: parked.half.store_timestamp)
 
     async def commit(self, pending: PendingTransaction) -> None:
         """Let consumers have the message."""
@@ -76,16 +85,12 @@ class Transactions:
         """Ask the producer again now, and count from the first time."""
         await self._resume(pending.broker_name, pending.half.offset_msg_id)
 
-    async def resume(self, parked: MessageView) -> None:
-        """Take a parked one up again: it is pending from now on, and its producer is asked."""
-        if parked.topic != PARKED_TOPIC:
-            raise UsageError(f"{parked!r} is not parked; give one of {PARKED_TOPIC}")
-        host = parked.store_host
-        for name, address in (await self._calls.masters()).items():
-            if address == f"{host.address}:{host.port}":
-                await self._resume(name, parked.offset_id)
-                return
-        raise UsageError(f"no broker is known at {host.address}:{host.port}, where {parked!r} is")
+    async def resume(self, parked: ParkedTransaction) -> None:
+        """Resume a parked transaction: it is pending again, and its producers are asked.
+
+        Raises RemoteError if it was resumed before.
+        """
+        await self._resume(parked.broker_name, parked.half.offset_msg_id)
 
     async def _decide(self, pending: PendingTransaction, decision: Decision) -> None:
         half = pending.half

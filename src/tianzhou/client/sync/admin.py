@@ -125,6 +125,7 @@ class Looks:
         self.messages = blocking(inner.messages)
         self.timers = blocking(inner.timers)
         self.transactions = blocking(inner.transactions)
+        self.parked = blocking(inner.parked)
 
 
 class Transactions:

@@ -1,31 +1,48 @@
-"""Transactions that nobody decided yet."""
+"""Transactions that nobody decided yet, and those that brokers no longer ask about."""
+
+from collections.abc import Sequence
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.base.errors import UsageError
+from tianzhou.client.aio.admin_transactions import ParkedTransaction, PendingTransaction
 from tianzhou.dashboard.here import Here, field_of
 
+T = TypeVar("T", PendingTransaction, ParkedTransaction)
+
 COUNT = 200
-SAID = {"commit": "committed", "rollback": "rolled back", "recheck": "asked about again"}
+SAID = {
+    "commit": "committed", "rollback": "rolled back", "recheck": "asked about again",
+    "resume": "resumed",
+}  # fmt: skip
 
 
 async def listed(here: Here, request: Request) -> Response:
-    pending, looked = await (await here.admin()).looks.transactions(count=COUNT)
+    looks = (await here.admin()).looks
+    pending, looked = await looks.transactions(count=COUNT)
+    parked, seen = await looks.parked(count=COUNT)
     chosen, what = request.query_params.get("id", ""), request.query_params.get("do", "")
-    one = next((row for row in pending if row.half.offset_msg_id == chosen), None)
+    one = _chosen(parked, chosen) if what == "resume" else _chosen(pending, chosen)
     return here.show(
         request, "transactions.html", nav="transactions", title="Pending transactions",
         pending=pending, count=COUNT, one=one, what=what if what in SAID else "",
         total=sum(told.total for told in looked.found.values()), missing=looked.missing,
+        parked=parked, parked_total=sum(told.total for told in seen.found.values()),
     )  # fmt: skip
 
 
 async def decide(here: Here, request: Request) -> Response:
     admin = await here.admin()
     chosen, what = field_of(request, "id"), field_of(request, "do")
-    pending, _ = await admin.looks.transactions(count=COUNT)
-    one = next((row for row in pending if row.half.offset_msg_id == chosen), None)
+    if what == "resume":
+        parked = _chosen((await admin.looks.parked(count=COUNT))[0], chosen)
+        if parked is None:
+            raise UsageError("this transaction is not parked any more: it was resumed or expired")
+        await admin.transactions.resume(parked)
+        return here.done("/transactions", f"{parked.half.msg_id} was {SAID[what]}.")
+    one = _chosen((await admin.looks.transactions(count=COUNT))[0], chosen)
     if one is None or what not in SAID:
         raise UsageError("this transaction is not pending any more: somebody has decided it")
     if what == "commit":
@@ -35,3 +52,7 @@ async def decide(here: Here, request: Request) -> Response:
     else:
         await admin.transactions.recheck(one)
     return here.done("/transactions", f"{one.half.msg_id} was {SAID[what]}.")
+
+
+def _chosen(rows: Sequence[T], chosen: str) -> T | None:
+    return next((row for row in rows if row.half.offset_msg_id == chosen), None)
