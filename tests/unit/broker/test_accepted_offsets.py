@@ -1,7 +1,5 @@
 """Offsets that consumers committed at a slave, and what becomes of them."""
 
-import pytest
-
 from tianzhou.base.kinds import QueueOffset
 from tianzhou.broker.accepted_offsets import AcceptedOffsets, accepted_table
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
@@ -14,8 +12,7 @@ from tianzhou.wire.tables import ConsumerOffsetTable
 KEY = "orders@readers"
 
 
-@pytest.fixture
-def store() -> MessageStore:
+def small_store() -> MessageStore:
     config = StoreConfig(
         commit_log_file_bytes=4096, consume_queue_file_bytes=200, reserve_bytes=4096,
         index_slots=8, index_entries=40,
@@ -35,7 +32,8 @@ def slave_of(store: MessageStore) -> tuple[ConsumerOffsets, AcceptedOffsets]:
     return offsets, accepted
 
 
-def test_accepted_offset_stays_until_the_master_knows_it(store: MessageStore) -> None:
+def test_accepted_offset_stays_until_the_master_knows_it() -> None:
+    store = small_store()
     offsets, accepted = slave_of(store)
     offsets.put("readers", "orders", 0, 120)
     for known in (80, 119):
@@ -48,7 +46,8 @@ def test_accepted_offset_stays_until_the_master_knows_it(store: MessageStore) ->
     assert (offsets.get("readers", "orders", 0), accepted.ahead()) == (121, [])
 
 
-def test_accepted_offset_survives_a_restart_of_the_slave(store: MessageStore) -> None:
+def test_accepted_offset_survives_a_restart_of_the_slave() -> None:
+    store = small_store()
     offsets, accepted = slave_of(store)
     offsets.put("readers", "orders", 0, 120)
     accepted.save()  # a crash comes before the other table is saved
@@ -60,7 +59,8 @@ def test_accepted_offset_survives_a_restart_of_the_slave(store: MessageStore) ->
     assert again.get("readers", "orders", 0) == 120
 
 
-def test_accepted_offset_gives_way_to_a_reset_at_the_master(store: MessageStore) -> None:
+def test_accepted_offset_gives_way_to_a_reset_at_the_master() -> None:
+    store = small_store()
     offsets, accepted = slave_of(store)
     accepted.heard(said(readers={0: 90}))
     offsets.put("readers", "orders", 0, 120)
@@ -69,9 +69,8 @@ def test_accepted_offset_gives_way_to_a_reset_at_the_master(store: MessageStore)
     assert (offsets.get("readers", "orders", 0), accepted.ahead()) == (5, [])
 
 
-def test_accepted_offset_does_not_give_way_to_a_master_that_lost_its_own(
-    store: MessageStore,
-) -> None:
+def test_accepted_offset_does_not_give_way_to_a_master_that_lost_its_own() -> None:
+    store = small_store()
     offsets, accepted = slave_of(store)
     accepted.heard(said(readers={0: 90}))
     offsets.put("readers", "orders", 0, 120)
@@ -82,7 +81,8 @@ def test_accepted_offset_does_not_give_way_to_a_master_that_lost_its_own(
     assert accepted.ahead() == [(KEY, 0, 120)]
 
 
-def test_rows_that_the_master_deleted_are_named_and_others_are_not(store: MessageStore) -> None:
+def test_rows_that_the_master_deleted_are_named_and_others_are_not() -> None:
+    store = small_store()
     offsets, accepted = slave_of(store)
     accepted.heard(said(readers={0: 9}, billing={0: 7}))
     offsets.put("readers", "orders", 0, 12)
@@ -91,8 +91,9 @@ def test_rows_that_the_master_deleted_are_named_and_others_are_not(store: Messag
     assert accepted.ahead() == [("orders@local", 0, 3)], "known here alone, not deleted"
 
 
-def test_accepted_offset_goes_back_with_the_end_of_the_log(store: MessageStore) -> None:
+def test_accepted_offset_goes_back_with_the_end_of_the_log() -> None:
     """Beyond the end other messages will stand: they must not be skipped."""
+    store = small_store()
     offsets, accepted = slave_of(store)
     offsets.put("readers", "orders", 0, 120)
     offsets.clamp(lambda _: QueueOffset(100))
@@ -101,7 +102,8 @@ def test_accepted_offset_goes_back_with_the_end_of_the_log(store: MessageStore) 
     assert offsets.get("readers", "orders", 0) == 100
 
 
-def test_accepted_offsets_are_forgotten_by_a_master_for_good(store: MessageStore) -> None:
+def test_accepted_offsets_are_forgotten_by_a_master_for_good() -> None:
+    store = small_store()
     offsets, accepted = slave_of(store)
     offsets.put("readers", "orders", 0, 120)
     offsets.save()
@@ -110,7 +112,8 @@ def test_accepted_offsets_are_forgotten_by_a_master_for_good(store: MessageStore
     assert offsets.get("readers", "orders", 0) == 120
 
 
-def test_offset_of_a_slave_never_takes_a_group_back(store: MessageStore) -> None:
+def test_offset_of_a_slave_never_takes_a_group_back() -> None:
+    store = small_store()
     offsets = ConsumerOffsets(store.tables.consumer_offsets, ManualClock())
     offsets.put("readers", "orders", 0, 130)
     offsets.advance("readers", "orders", 0, 120)

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from tianzhou.broker import promise, taking_over
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.master_slave import MasterSlave
-from tianzhou.broker.taking_over import next_epoch
+from tianzhou.broker.role import Role, Standing
 from tianzhou.net.exchange import Refused
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.replication.ha_epochs import first
@@ -65,19 +66,19 @@ def test_master_is_never_followed_plainly_if_it_registered_as_ours() -> None:
     [(0, 0, 1), (1, 0, 2), (1, 5, 6), (7, 5, 8), (1, 1_000_001, 1_000_002)],
 )
 def test_next_epoch_is_above_all_that_are_known(known: int, above: int, epoch: int) -> None:
-    assert next_epoch(known, above=above) == epoch
+    assert taking_over.next_epoch(known, above=above) == epoch
 
 
 @pytest.mark.parametrize("above", [-1, 1_000_002, 2**53, 2**63 - 1])
 def test_next_epoch_rejects_one_that_hardly_any_could_follow(above: int) -> None:
     with pytest.raises(Refused, match=f"invalid aboveEpoch {above}; it must be from 0 to 1000001"):
-        next_epoch(1, above=above)
+        taking_over.next_epoch(1, above=above)
 
 
 def test_next_epoch_never_exceeds_what_can_be_stored() -> None:
-    assert next_epoch(EPOCH_MAX - 1) == EPOCH_MAX
+    assert taking_over.next_epoch(EPOCH_MAX - 1) == EPOCH_MAX
     with pytest.raises(Refused, match="is the last one"):
-        next_epoch(EPOCH_MAX)
+        taking_over.next_epoch(EPOCH_MAX)
 
 
 def test_epoch_that_a_nameserver_knows_is_remembered_within_bounds() -> None:
@@ -86,3 +87,25 @@ def test_epoch_that_a_nameserver_knows_is_remembered_within_bounds() -> None:
     assert state_table(store.files, store.paths.tables).load().epoch_seen == 7
     slave_of(SLAVE, store).heard_epoch(2**52)
     assert state_table(store.files, store.paths.tables).load().epoch_seen == 7
+
+
+SYNC = ReplicationConfig(role=BrokerRole.SYNC_MASTER)
+
+
+def test_copies_are_not_lowered_below_the_least() -> None:
+    master = Standing("broker-a", Role.MASTER, 0, 1)
+    promise.check_promises(master, SYNC, 2, least=2)
+    promise.check_promises(master, SYNC, 1, least=1)
+    with pytest.raises(
+        Refused, match="can't be lowered to 1 while the broker runs; the least is 2"
+    ):
+        promise.check_promises(master, SYNC, 1, least=2)
+
+
+def test_copies_are_changed_only_at_a_master_that_waits_for_slaves() -> None:
+    slave = Standing("broker-a", Role.SLAVE, 1, 1)
+    with pytest.raises(Refused, match="is a slave"):
+        promise.check_promises(slave, SYNC, 3, least=1)
+    master = Standing("broker-a", Role.MASTER, 0, 1)
+    with pytest.raises(Refused, match="SYNC_MASTER"):
+        promise.check_promises(master, ReplicationConfig(), 3, least=1)

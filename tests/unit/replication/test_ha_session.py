@@ -117,6 +117,15 @@ def test_a_slave_that_knows_a_later_master_is_believed() -> None:
     assert caught.value.epoch == 2
 
 
+def test_slave_of_another_master_of_the_same_epoch_is_refused() -> None:
+    ours = (*FIRST, Mark(epoch=2, run=0, start=50, token="bb"))
+    theirs = (*FIRST, Mark(epoch=2, run=0, start=40, token="cc"))
+    log = FakeLog(end=100)
+    with pytest.raises(PeerRefused, match="two masters of this group had epoch 2"):
+        log.session(facts(marks=ours)).received(encode_words(hello(end=60, marks=theirs)), 0.0)
+    log.session(facts(marks=ours)).received(encode_words(hello(end=60, marks=ours)), 0.0)
+
+
 def test_a_secret_must_be_proven_by_both() -> None:
     log = FakeLog(end=100)
     master, slave = log.session(facts(secret="s3")), slave_session(hello(), secret="s3")

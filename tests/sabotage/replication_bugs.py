@@ -1,0 +1,96 @@
+"""Bugs of replication that we plant, each with the test that must catch it.
+
+Each let acknowledged messages be lost, a group skip messages, or an unknown peer pass for a copy.
+"""
+
+from typing import Final
+
+from planting import Bug, Edit
+
+_PLAIN: Final = "tianzhou.replication.ha_plain:"
+_SLAVE: Final = "tianzhou.replication.ha_slave:_Following."
+_MASTER: Final = "tianzhou.replication.ha_master:HaMaster."
+_ACCEPTED: Final = "tianzhou.broker.accepted_offsets:AcceptedOffsets."
+
+
+def _bug(name: str, test: str, *edits: tuple[str, str, str]) -> Bug:
+    """`test` is `module:function`, below tests/unit."""
+    return Bug(name, test, 0, tuple(Edit(*edit) for edit in edits))
+
+
+PEERS: Final = (
+    _bug("every address admitted without a greeting",
+         "test_ha_master:test_s32_eight_zero_bytes_get_no_log_and_are_no_copy",
+         (_PLAIN + "PlainPeers.admits",
+          "any((mapped or address) in network for network in self.networks)", "True")),
+    _bug("silent master followed without a greeting",
+         "test_ha_plain:test_slave_greets_a_silent_master_again_and_never_follows_it_plainly",
+         (_SLAVE + "_unanswered", "not why_not", "True"),
+         (_SLAVE + "_begin_plain", "if reason:", "if False:")),
+    _bug("stale tail not compared",
+         "test_ha_plain:test_slave_with_a_stale_tail_refuses_a_listed_master",
+         (_PLAIN + "Overlap.strip", "if data[: len(ours)] != ours:", "if False:")),
+    _bug("plain slave counted as a copy",
+         "test_ha_master:test_a_listed_plain_slave_gets_the_log_and_is_no_copy_unless_that_is_set",
+         (_MASTER + "acked", "one.session.counts", "one.session.is_streaming")),
+    _bug("plain slave waited for",
+         "test_ha_master:test_a_listed_plain_slave_gets_the_log_and_is_no_copy_unless_that_is_set",
+         (_MASTER + "_is_near", "session.counts", "session.is_streaming")),
+    _bug("no deadline before streaming",
+         "test_ha_master:test_s32_connections_that_trickle_keep_no_slave_out",
+         (_MASTER + "tick", "self.places.late(now_s)", "()")),
+    _bug("one address holds all that wait",
+         "test_ha_places:test_waiting_over_the_cap_of_an_address_drops_its_longest_waiting",
+         ("tianzhou.replication.ha_places:Places.wait",
+          "if len(of_host) > WAITING_PER_HOST_MAX:", "if False:")),
+)  # fmt: skip
+
+EPOCHS: Final = (
+    _bug("one epoch of two masters settled",
+         "test_ha_session:test_slave_of_another_master_of_the_same_epoch_is_refused",
+         ("tianzhou.replication.ha_epochs:check_unique", "for mark in theirs:", "for mark in ():")),
+    _bug("earlier master registers while the latest is dead",
+         "test_epochs:test_epochs_reject_an_earlier_master_whether_the_latest_lives_or_not",
+         ("tianzhou.nameserver.epochs:Epochs.admits", "return epoch > latest.epoch",
+          "return True")),
+    _bug("second master of one epoch registers",
+         "test_epochs:test_epochs_reject_a_second_master_of_one_epoch_that_was_promoted",
+         ("tianzhou.nameserver.epochs:Epochs.admits", "wanted.epoch_token == latest.token",
+          "True")),
+    _bug("last epoch exceeded",
+         "test_master_slave:test_next_epoch_never_exceeds_what_can_be_stored",
+         ("tianzhou.broker.taking_over:next_epoch", "if epoch > EPOCH_MAX:", "if False:")),
+)  # fmt: skip
+
+PROMISES: Final = (
+    _bug("copies lowered by anyone",
+         "test_master_slave:test_copies_are_not_lowered_below_the_least",
+         ("tianzhou.broker.promise:check_promises", "if copies < least:", "if False:")),
+    _bug("unsigned promotion executed",
+         "test_cluster_proof:test_request_is_rejected_unless_it_is_signed_with_the_right_pair",
+         ("tianzhou.broker.cluster_proof:ClusterProof.check", "if self._pair is None or",
+          "if True or")),
+)  # fmt: skip
+
+OFFSETS: Final = (
+    _bug("offsets committed at a slave not saved",
+         "test_accepted_offsets:test_accepted_offset_survives_a_restart_of_the_slave",
+         (_ACCEPTED + "save",
+          "self._table.save(ConsumerOffsetTable(offset_table=self._rows))", "pass")),
+    _bug("offsets committed at a slave not cut back with the log",
+         "test_accepted_offsets:test_accepted_offset_goes_back_with_the_end_of_the_log",
+         (_ACCEPTED + "clamp", "row[queue_id] = end", "pass")),
+    _bug("reset undone by a slave",
+         "test_accepted_offsets:test_accepted_offset_gives_way_to_a_reset_at_the_master",
+         (_ACCEPTED + "heard", " or known < before.get(key, {}).get(queue_id, -1)", "")),
+    _bug("loss at a master taken for a reset",
+         "test_accepted_offsets:"
+         "test_accepted_offset_does_not_give_way_to_a_master_that_lost_its_own",
+         (_ACCEPTED + "reconnected", "self._master = {}", "pass")),
+    _bug("late offset takes a group back",
+         "test_accepted_offsets:test_offset_of_a_slave_never_takes_a_group_back",
+         ("tianzhou.broker.consumer_offsets:ConsumerOffsets.advance",
+          "if offset > (self.get(group, topic, queue_id) or 0):", "if True:")),
+)  # fmt: skip
+
+BUGS: Final = (*PEERS, *EPOCHS, *PROMISES, *OFFSETS)

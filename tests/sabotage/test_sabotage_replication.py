@@ -1,0 +1,39 @@
+"""Testing the tests of replication: each planted bug must be caught by the test it names."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+from planting import Bug, planted
+from replication_bugs import BUGS
+
+UNIT = Path(__file__).parents[1] / "unit"
+PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
+
+
+@pytest.fixture(autouse=True)
+def unit_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of these folders can be imported by their names, which are unique."""
+    for folder in ("broker", "nameserver", "replication"):
+        monkeypatch.syspath_prepend(str(UNIT / folder))
+
+
+def play(bug: Bug) -> None:
+    module, _, function = bug.suite.partition(":")
+    getattr(importlib.import_module(module), function)()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
+def test_planted_bug_of_replication_is_caught(bug: Bug) -> None:
+    play(bug)  # without the bug it passes
+    with (
+        planted(bug),
+        pytest.raises((AssertionError, pytest.fail.Exception, TimeoutError)) as caught,
+    ):
+        play(bug)
+    assert not isinstance(caught.value.__cause__, PLANTED_BADLY), caught.value
+
+
+def test_no_two_bugs_of_replication_are_alike() -> None:
+    assert len({bug.name for bug in BUGS}) == len({bug.edits for bug in BUGS}) == len(BUGS)
