@@ -36,13 +36,15 @@ PEERS: Final = (
     _bug("plain slave waited for",
          "test_ha_master:test_a_listed_plain_slave_gets_the_log_and_is_no_copy_unless_that_is_set",
          (_MASTER + "_is_near", "session.counts", "session.is_streaming")),
-    _bug("no deadline before streaming",
+    _bug("slave never proven",
          "test_ha_master:test_s32_connections_that_trickle_keep_no_slave_out",
-         (_MASTER + "tick", "self.places.late(now_s)", "()")),
-    _bug("one address holds all that wait",
-         "test_ha_places:test_waiting_over_the_cap_of_an_address_drops_its_longest_waiting",
-         ("tianzhou.replication.ha_places:Places.wait",
-          "if len(of_host) > WAITING_PER_HOST_MAX:", "if False:")),
+         ("tianzhou.replication.ha_master:_Connection.data_received",
+          "if not self._slot.prove():", "if False:")),
+    _bug("peer proven before it streams",
+         "test_ha_master:test_s32_connections_that_trickle_keep_no_slave_out",
+         ("tianzhou.replication.ha_master:_Connection.connection_made",
+          "self._master.connections.add(self)",
+          "self._master.connections.add(self)\n    self._slot.prove()")),
 )  # fmt: skip
 
 EPOCHS: Final = (

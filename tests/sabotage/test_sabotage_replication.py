@@ -1,6 +1,7 @@
 """Testing the tests of replication: each planted bug must be caught by the test it names."""
 
 import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
 @pytest.fixture(autouse=True)
 def unit_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of these folders can be imported by their names, which are unique."""
-    for folder in ("broker", "nameserver", "replication"):
-        monkeypatch.syspath_prepend(str(UNIT / folder))
+    folders = [str(UNIT / name) for name in ("broker", "nameserver", "replication")]
+    monkeypatch.setattr(sys, "path", [*folders, *sys.path])
 
 
 def play(bug: Bug) -> None:

@@ -193,7 +193,7 @@ class MasterSlave:
         if bound is not None:
             port = bound.getsockname()[1]
             self.ha_address = f"{self.settings.ha_address or host}:{port}"
-            await self.master.listen(bound)
+            self.master.listen(bound)
         if not self.standing.is_master:
             self._follow()
 

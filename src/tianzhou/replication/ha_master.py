@@ -11,11 +11,12 @@ from typing import Final, cast
 import msgspec
 
 from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.net.acceptor import Acceptor, Slot
+from tianzhou.net.limits import HA_PORT, PortLimits
 from tianzhou.net.server import bind
 from tianzhou.replication.durability import Outcome
-from tianzhou.replication.errors import PeerRefused, PeerSilent, Superseded
+from tianzhou.replication.errors import PeerRefused, Superseded
 from tianzhou.replication.ha_frames import Welcome, encode_spoken
-from tianzhou.replication.ha_places import SLAVES_MAX, WAITING_S, Places
 from tianzhou.replication.ha_session import MasterFacts, MasterSession
 from tianzhou.replication.ha_state import extent_of, log_bytes, matches
 from tianzhou.store.store import MessageStore
@@ -29,6 +30,7 @@ LAZY_S: Final = 0.005
 a piece for every round of the loop would cost the master more than half of what a send does."""
 UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
 """Log on its way to one slave, in our memory; the rest is read from the log when there is room."""
+_MISSED_MAX: Final = 64
 _MISSED_S: Final = 86_400.0
 """A slave that was taken away for good is not missed for ever."""
 _HISTORY: Final = 600
@@ -68,7 +70,6 @@ class HaMaster:
         self.needed = 1
         """How many slaves must confirm."""
         self.connections: set[_Connection] = set()
-        self.places: Places[_Connection] = Places()
         self.on_confirmed: Callable[[], None] = lambda: None
         """Told when `replicated` may have moved."""
         self.on_superseded: Callable[[int], None] = lambda _epoch: None
@@ -80,12 +81,13 @@ class HaMaster:
         self._later: asyncio.TimerHandle | None = None
         self._replicated = PhysicalOffset(0)
         self._ends: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
-        self._listener: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._left: dict[int, tuple[float, LostSlave]] = {}
 
-    async def listen(self, bound: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: _Connection(self), sock=bound)
+    def listen(self, bound: socket.socket, limits: PortLimits = HA_PORT) -> None:
+        """Let slaves connect. A peer has proven itself when the log streams to it."""
+        self._acceptor = Acceptor(limits, lambda slot: _Connection(self, slot))
+        self._acceptor.listen(bound)
 
     def begin(self) -> None:
         """This broker is the master from now on. What its log holds was confirmed before, or is
@@ -99,8 +101,8 @@ class HaMaster:
             connection.drop()
 
     def close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         if self._later is not None:
             self._later.cancel()
         self.drop_all()
@@ -147,7 +149,7 @@ class HaMaster:
         """It does not follow any more."""
         self._left.pop(slave.broker_id, None)
         self._left[slave.broker_id] = self._monotonic_s(), slave
-        if len(self._left) > SLAVES_MAX:
+        if len(self._left) > _MISSED_MAX:
             del self._left[next(iter(self._left))]
 
     def lost(self) -> list[LostSlave]:
@@ -196,8 +198,6 @@ class HaMaster:
         now_s = self._monotonic_s()
         if not self._ends or self._ends[-1][1] != self._store.log.end:
             self._ends.append((now_s, self._store.log.end))
-        for connection in self.places.late(now_s):
-            connection.refuse(PeerSilent(f"it did not begin to follow within {WAITING_S:.0f} s"))
         for connection in tuple(self.connections):
             connection.tick(now_s)
 
@@ -205,12 +205,8 @@ class HaMaster:
         """A slave is back before we noticed that it was gone. It is one copy, not two."""
         for other in tuple(self.connections):
             if other is not newest and other.slave and other.slave == newest.slave:
-                self.forget(other)
+                self.connections.discard(other)
                 other.drop()
-
-    def forget(self, connection: "_Connection") -> None:
-        self.connections.discard(connection)
-        self.places.leave(connection)
 
     def acked(self) -> None:
         """A slave reported: see whether enough of them hold more now."""
@@ -250,8 +246,9 @@ class HaMaster:
 class _Connection(asyncio.Protocol):
     """One slave, or any peer that connected to the port."""
 
-    def __init__(self, master: HaMaster) -> None:
+    def __init__(self, master: HaMaster, slot: Slot) -> None:
         self._master = master
+        self._slot = slot
         self._transport: asyncio.Transport | None = None
         self._is_paused = False
         self._is_slave = False
@@ -272,8 +269,6 @@ class _Connection(asyncio.Protocol):
         if self.session is None:
             made.abort()
             return
-        for late in self._master.places.wait(self, peer[0], self._master.now_s):
-            late.refuse(PeerSilent("too many others wait to become slaves"))
         made.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         sock = made.get_extra_info("socket")
         if sock is not None:
@@ -294,10 +289,8 @@ class _Connection(asyncio.Protocol):
             return
         if session.is_streaming and not was_streaming:
             self._master.forget_earlier(self)
-            try:
-                self._master.places.stream(self)
-            except PeerRefused as error:
-                self.refuse(error)
+            if not self._slot.prove():
+                self.refuse(PeerRefused("there is no room for more slaves"))
                 return
             self._is_slave = True
             self._note("slave.streaming", start=int(session.sent))
@@ -333,7 +326,7 @@ class _Connection(asyncio.Protocol):
         assert self.session is not None
         if self._transport.is_closing():
             return
-        self._master.forget(self)
+        self._master.connections.discard(self)
         self._master.refused_count += 1
         log.warning("slave.refused", extra={"peer": self.remote, "reason": str(error)})
         epoch = error.epoch if isinstance(error, Superseded) else 0
@@ -358,7 +351,8 @@ class _Connection(asyncio.Protocol):
         self.pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._master.forget(self)
+        self._slot.release()
+        self._master.connections.discard(self)
         session = self.session
         if session is not None and self._is_slave:
             self._note("slave.gone", acked=int(session.acked))

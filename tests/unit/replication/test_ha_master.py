@@ -1,18 +1,20 @@
 """The master's side on sockets: who counts as a copy."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from ha_pair import FIRST, facts
 from ha_stores import KEY, open_store, put
 
 from tianzhou.broker.promise import CopiesPromise
+from tianzhou.net.limits import HA_PORT, PortLimits
 from tianzhou.net.server import bind
 from tianzhou.replication.durability import Outcome, durability_of
 from tianzhou.replication.ha_frames import REPORT, Hello, encode_words
 from tianzhou.replication.ha_master import HaMaster
-from tianzhou.replication.ha_places import SLAVES_MAX, WAITING_PER_HOST_MAX, WAITING_S
 from tianzhou.store.store import MessageStore
 
 WAIT_S = 20.0
@@ -25,10 +27,9 @@ class Master:
         self.store: MessageStore = open_store()
         put(self.store, b"first", b"second")
         self.told = facts(admits_plain=False)._replace(file_bytes=self.store.log.file_bytes)
-        self.ahead_s = 0.0
         loop = asyncio.get_running_loop()
         self.side = HaMaster(
-            self.store, lambda: self.told, lambda: loop.time() + self.ahead_s,
+            self.store, lambda: self.told, loop.time,
             behind_bytes_max=1 << 20,
         )  # fmt: skip
         self.side.needed = 2
@@ -56,10 +57,10 @@ class Master:
     def acked(self) -> list[tuple[str, int]]:
         return [(row.address, row.acked) for row in self.side.rows()]
 
-    async def listen(self) -> None:
+    def listen(self, limits: PortLimits) -> None:
         bound = bind("127.0.0.1", 0)
         self.port = bound.getsockname()[1]
-        await self.side.listen(bound)
+        self.side.listen(bound, limits)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -68,10 +69,10 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def play(scene: Callable[[Master], Awaitable[None]]) -> None:
+def play(scene: Callable[[Master], Awaitable[None]], limits: PortLimits = HA_PORT) -> None:
     async def run() -> None:
         master = Master()
-        await master.listen()
+        master.listen(limits)
         try:
             await scene(master)
         finally:
@@ -167,29 +168,30 @@ def test_a_listed_plain_slave_gets_the_log_and_is_no_copy_unless_that_is_set() -
     play(scene)
 
 
+IMPATIENT = replace(HA_PORT, prove_s=0.3)
+
+
 def test_s32_connections_that_trickle_keep_no_slave_out() -> None:
     """They hold no place for slaves, and leave after an absolute time."""
 
     async def scene(master: Master) -> None:
         hello = encode_words(Hello(cluster="DefaultCluster", name="broker-a", id=9, end=0))
-        strangers = [master.stranger(hello[:1]) for _ in range(SLAVES_MAX)]
-        await until(lambda: len(master.side.connections) == WAITING_PER_HOST_MAX)
+        strangers = [master.stranger(hello[:1]) for _ in range(HA_PORT.unproven_max)]
+        await until(lambda: len(master.side.connections) == HA_PORT.unproven_max)
         await master.slave(1, "a:1")
-        assert master.acked() == [("a:1", master.store.log.end)]
-        await until(lambda: len(master.side.connections) == WAITING_PER_HOST_MAX)
-        heard = strangers[-1]
-        for at in range(1, int(WAITING_S)):
-            master.ahead_s += 1
-            heard.sendall(hello[at : at + 1])
-            master.side.tick()
-        assert len(master.side.connections) == WAITING_PER_HOST_MAX
-        master.ahead_s += 1
-        master.side.tick()
+        assert len(master.side.connections) == HA_PORT.unproven_max
+        heard, at = strangers[-1], 1
+        with contextlib.suppress(ConnectionError):
+            while len(master.side.connections) > 1:
+                heard.sendall(hello[at : at + 1])
+                at += 1
+                await asyncio.sleep(IMPATIENT.prove_s / 10)
         await until(lambda: len(master.side.connections) == 1)
         assert await read_end(heard) == b""
-        assert master.acked() == [("a:1", master.store.log.end)]
+        await asyncio.sleep(IMPATIENT.prove_s)
+        assert master.acked() == [("a:1", master.store.log.end)], "a slave may stay"
 
-    play(scene)
+    play(scene, IMPATIENT)
 
 
 def test_s32_a_secret_is_proven_before_a_place_is_held() -> None:
@@ -200,9 +202,21 @@ def test_s32_a_secret_is_proven_before_a_place_is_held() -> None:
         silent = master.stranger(encode_words(hello))
         liar = master.stranger(encode_words(hello) + REPORT.pack(0))
         assert b"refusal" in await read_end(liar)
-        master.ahead_s += WAITING_S
-        master.side.tick()
-        assert b"did not begin to follow" in await read_end(silent)
+        welcome = await read_end(silent)
+        assert b"nonce" in welcome
+        assert b"refusal" not in welcome
         assert not master.side.connections
 
-    play(scene)
+    play(scene, IMPATIENT)
+
+
+def test_slaves_beyond_the_room_of_the_port_are_refused() -> None:
+    async def scene(master: Master) -> None:
+        await master.slave(1, "a:1")
+        await master.slave(2, "b:1")
+        hello = Hello(cluster="DefaultCluster", name="broker-a", id=3, end=0, marks=FIRST)
+        third = master.stranger(encode_words(hello) + REPORT.pack(0))
+        await read_end(third)
+        assert [address for address, _ in master.acked()] == ["a:1", "b:1"]
+
+    play(scene, replace(HA_PORT, connections_max=2))

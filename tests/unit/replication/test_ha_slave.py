@@ -58,7 +58,7 @@ def test_a_slave_confirms_what_its_disk_has_if_the_master_promises_that(tmp_path
         told = facts()._replace(file_bytes=FILE_BYTES, confirm_flushed=True)
         loop, bound = asyncio.get_running_loop(), bind("127.0.0.1", 0)
         master = HaMaster(store, lambda: told, loop.time, behind_bytes_max=1 << 20)
-        await master.listen(bound)
+        master.listen(bound)
         slave = Slave(tmp_path, bound.getsockname()[1])
         slave.side.start()
         try:
