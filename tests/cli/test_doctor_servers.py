@@ -160,7 +160,7 @@ def test_a_broken_store(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders")
     mq._look(fail)
     (found,) = problems(run("doctor", "--json"))
-    assert (found["about"], "its store is broken" in found["said"]) == ("broker broker-a", True)
+    assert (found["about"], "its store is fenced" in found["said"]) == ("broker broker-a", True)
     assert "tianzhou store verify DIR" in found["mend"]
 
 

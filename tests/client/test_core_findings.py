@@ -272,7 +272,8 @@ def test_refused_brokers_are_findings(kind: str, name: str, level: Level) -> Non
     view = ClusterView(places, {MASTER: BROKER}, nameservers={"ns1": told})
     (finding,) = findings(view, NOW)
     assert (finding.level, finding.name) == (level, name)
-    assert finding.said == "NameServer ns1 refuses its registration at h:1, from p:2: why"
+    what = "a second broker of this name" if kind == "name_taken" else "its registration"
+    assert finding.said == f"NameServer ns1 refuses {what} at h:1, from p:2: why"
 
 
 def test_nameserver_that_does_not_answer_is_a_warning() -> None:

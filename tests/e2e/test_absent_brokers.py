@@ -178,7 +178,7 @@ def test_second_broker_with_the_name_of_a_live_one_ends_with_a_sentence(
         told = run_command("doctor", "--observe", "0", "--json", "-n", nameserver)
         (problem,) = [r for r in json.loads(told.out)["findings"] if r["level"] == "problem"]
         assert problem["about"] == "broker broker-a"
-        assert "refuses its registration" in problem["said"]
+        assert "refuses a second broker of this name" in problem["said"]
         assert "another brokerName" in problem["mend"]
     finally:
         for server in servers:

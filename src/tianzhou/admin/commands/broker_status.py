@@ -8,6 +8,8 @@ from tianzhou.admin.commands import output
 from tianzhou.admin.commands.session import Session, watched
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import RenderableType
 
     from tianzhou.client.core.admin_results import BrokerStatus
@@ -79,10 +81,13 @@ def _alarms(session: Session, name: str) -> list[dict[str, Any]]:
     ]
 
 
-def _alarm_text(alarm: dict[str, Any]) -> str:
-    since = output.moment_text(alarm["since_ms"])
+def _alarm_lines(alarm: dict[str, Any]) -> "Iterator[RenderableType]":
+    """As the doctor prints its findings."""
+    level, since = alarm["level"], output.moment_text(alarm["since_ms"])
     replica = f"replica {alarm['id']} at {alarm['address']}: " if alarm["id"] else ""
-    return f"{alarm['level']}, since {since}: {replica}{alarm['said']}\n→ {alarm['mend']}"
+    style = "bold red" if level == "problem" else "yellow"
+    yield output.sentence(f"{level:8}{replica}{alarm['said']}, since {since}", style)
+    yield output.sentence(f"        → {alarm['mend']}", "dim")
 
 
 def _view(found: dict[str, Any]) -> "RenderableType":
@@ -99,6 +104,7 @@ def _view(found: dict[str, Any]) -> "RenderableType":
         "sent today": found["sent_today"],
         "disk used": "not known" if ratio < 0 else f"{ratio:.0%}",
         "producers": producers or "none",
-        "alarms": "\n".join(map(_alarm_text, found["alarms"])) or "none",
+        "alarms": len(found["alarms"]) or "none",
     }
-    return output.pairs(facts | found["facts"])
+    lines = [line for alarm in found["alarms"] for line in _alarm_lines(alarm)]
+    return output.stack(output.pairs(facts | found["facts"]), *lines)

@@ -209,13 +209,12 @@ def _nameserver_findings(view: ClusterView) -> Iterator[Finding]:
 
 def _refused_finding(server: str, refused: RefusedBroker, *, is_known: bool) -> Finding:
     """A broker that does not sign may be a stranger that only calls itself so."""
-    said = (
-        f"NameServer {server} refuses its registration at {refused.address}, from {refused.peer}: "
-        f"{refused.reason}"
-    )
+    at = f"at {refused.address}, from {refused.peer}: {refused.reason}"
     if refused.kind == NAME_TAKEN:
         mend = "two brokers have one name: give the second one another brokerName, or stop it"
+        said = f"NameServer {server} refuses a second broker of this name {at}"
         return _problem(NAME_TAKEN, refused.name, said, mend)
+    said = f"NameServer {server} refuses its registration {at}"
     mend = (
         f"innerClientAuthenticationCredentials of {refused.name} as cluster_credentials of the "
         "NameServer, and start it again"
