@@ -51,7 +51,7 @@ def test_no_nameserver() -> None:
     assert found["mend"].startswith("tianzhou nameserver")
     said = run_command("doctor", "-n", address)
     assert (said.code, "1 problem" in said.out) == (6, True)
-    assert run_command("doctor", "-n", "nonsense").code == 2
+    assert run_command("doctor", "-n", "nonsense:port").code == 2
     assert run_command("doctor", "-n", address, "--observe", "-1").code == 2
 
 
