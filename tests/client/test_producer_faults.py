@@ -278,6 +278,29 @@ def test_a_lost_answer_is_told_of_also_when_the_topic_is_gone_meanwhile(
     run(body)
 
 
+@pytest.mark.parametrize(
+    ("code", "may_be_stored"),
+    [
+        (ResponseCode.SERVICE_NOT_AVAILABLE, False),
+        (ResponseCode.SYSTEM_BUSY, False),
+        (ResponseCode.NO_PERMISSION, False),
+        (ResponseCode.SYSTEM_ERROR, True),
+    ],
+)
+def test_failed_send_tells_whether_the_message_may_be_stored(
+    mq: RunningBroker, run: Run, code: ResponseCode, *, may_be_stored: bool
+) -> None:
+    async def body() -> None:
+        options = ProducerOptions(send_timeout_s=0.5)
+        async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
+            await producer.send(Message("orders", b"0"))
+            with mq.faults.refuse_sends(code), pytest.raises(SendFailed) as raised:
+                await producer.send(Message("orders", b"1"))
+            assert raised.value.may_be_stored == may_be_stored
+
+    run(body)
+
+
 def test_an_ordered_message_is_not_sent_again_behind_others(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         async with another(mq) as other:

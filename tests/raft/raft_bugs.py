@@ -110,7 +110,7 @@ LOGS: Final = (
 
 MEMBERS: Final = (
     _bug("second change while the first is open",
-         (_NODE + "change", "history.current_index > core.log.commit", "False"), seed=31),
+         (_NODE + "change", "history.current_index > core.log.commit", "False"), seed=4),
     _bug("change before a commit in the own term [raft-dev 2015]",
          (_NODE + "change", "if not leader.has_committed_in_term(core):", "if False:"), seed=8),
     _bug("large changes in one step",
@@ -120,6 +120,14 @@ MEMBERS: Final = (
          seed=4),
     _directed("a change that was cut off stays in force", "change_is_cut_off",
          (_LOG + "_cut", "return self.members.cut(first)", "return False")),
+    _bug("a newcomer gets a vote at once",
+         (_NODE + "change", "newcomers = target.voters - history.current.voters",
+          "newcomers = frozenset()"), seed=4),
+    _bug("a learner gets a vote before it has caught up",
+         (_LEADER + "have_caught_up", "_answers(core, node) and _match(core, node) >= enough",
+          "True"), seed=8),
+    _directed("a change leaves voters that do not answer", "change_needs_a_majority_that_answers",
+         (_NODE + "change", "if not leader.answers_majority(core, target):", "if False:")),
     _bug("a joint membership is never left",
          (_LEADER + "finish_change", "if history.current.outgoing:", "if False:"), seed=4),
 )  # fmt: skip

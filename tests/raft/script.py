@@ -50,7 +50,9 @@ from tianzhou.raft.node import Node, Refusal
 from tianzhou.raft.roles import Role
 from tianzhou.testing.sim.raft_disk import RaftDisk
 
-CONFIG = RaftConfig(election_ticks=10, heartbeat_ticks=2, inflight_max=4, append_bytes_max=8)
+CONFIG = RaftConfig(
+    election_ticks=10, heartbeat_ticks=2, inflight_max=4, append_bytes_max=8, learner_lag_max=1
+)
 
 
 class NoChance:

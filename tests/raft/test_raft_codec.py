@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tianzhou.base.errors import RemoteProtocolError, UsageError
 from tianzhou.raft.codec import decode, encode
+from tianzhou.raft.membership import members_of
 from tianzhou.raft.messages import (
     Append,
     AppendReply,
@@ -21,18 +22,27 @@ from tianzhou.raft.messages import (
     VoteRequest,
 )
 
+
+def encoded(voters: set[str], addresses: str) -> bytes:
+    return members_of(voters)._replace(addresses=addresses).encode()
+
+
 WORD = st.integers(-(1 << 63), (1 << 63) - 1)
 INDEX, TERM, NAME = WORD.map(LogIndex), WORD.map(Term), st.text(max_size=20)
-ENTRY = st.builds(Entry, INDEX, TERM, st.sampled_from(Kind), st.binary(max_size=30))
+VOTERS = st.sets(st.sampled_from(["n0", "n1", "n2"]), min_size=1)
+MEMBERS = st.tuples(VOTERS, st.text(max_size=20)).map(lambda drawn: encoded(*drawn))
+OTHERS = st.sampled_from([kind for kind in Kind if kind is not Kind.MEMBERS])
+ENTRY = st.one_of(
+    st.builds(Entry, INDEX, TERM, OTHERS, st.binary(max_size=30)),
+    st.builds(Entry, INDEX, TERM, st.just(Kind.MEMBERS), MEMBERS),
+)
 HEAD = (TERM, NAME, NAME)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(
         Append, *HEAD, INDEX, TERM, st.lists(ENTRY, max_size=4).map(tuple), INDEX, WORD, WORD
     ),
     st.builds(AppendReply, *HEAD, INDEX, WORD, WORD, INDEX, INDEX, TERM),
-    st.builds(
-        Install, *HEAD, st.builds(Start, INDEX, TERM), st.binary(max_size=20), st.binary(), WORD
-    ),
+    st.builds(Install, *HEAD, st.builds(Start, INDEX, TERM), MEMBERS, st.binary(), WORD),
     st.builds(VoteRequest, *HEAD, INDEX, TERM, pre=st.booleans(), forced=st.booleans()),
     st.builds(VoteReply, *HEAD, st.booleans(), st.booleans()),
     st.builds(TimeoutNow, *HEAD),
@@ -89,3 +99,14 @@ def test_data_is_not_copied() -> None:
 def test_names_have_a_limit() -> None:
     with pytest.raises(UsageError, match="more than 255 bytes"):
         encode(TimeoutNow(Term(1), "x" * 256, "b"))
+
+
+@pytest.mark.parametrize("members", [b"", b"n0", b"\xff\n\n\n", b"\n\n\n", b"n0\n\nn0\n"])
+def test_membership_that_can_not_be_read_is_a_protocol_error(members: bytes) -> None:
+    entry = Entry(LogIndex(2), Term(1), Kind.MEMBERS, members)
+    head = Term(1), "n0", "n1"
+    append = Append(*head, LogIndex(1), Term(1), (entry,), LogIndex(1), 1, 0)
+    install = Install(*head, Start(LogIndex(2), Term(1)), members, b"[0,[]]", 1)
+    for message in (append, install):
+        with pytest.raises(RemoteProtocolError, match="members of the group"):
+            decode(b"".join(map(bytes, encode(message))))

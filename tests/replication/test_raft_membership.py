@@ -149,7 +149,7 @@ def test_a_directory_of_another_member_is_refused(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["--raft-group", "g"], "none of the peers"),
-        (["--raft-group", "g", "--raft-peers", "n0:1", "--raft-id", "n0"], "is no peer"),
+        (["--raft-group", "g", "--raft-peers", "n0:1", "--raft-id", "n0"], "invalid peer"),
         (["--raft-peers", "n0=h:1", "--raft-id", "n0"], "needs a name"),
     ],
 )

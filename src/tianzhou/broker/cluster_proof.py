@@ -1,10 +1,13 @@
 """Proof that a request comes from the cluster itself: RocketMQ's signature with its credentials.
 
-Some requests weaken what a whole group promises, or change who its master is. Where
-`cluster_credentials` are set, such a request must be signed with them, as registrations are.
-Without credentials every client may send it: a broker then belongs into a network of its own.
+Some requests weaken what a whole group promises, or change who its master is or who belongs to it.
+Where `cluster_credentials` are set, such a request must be signed with them, as registrations are.
+Without credentials every client may send most of them: a broker then belongs into a network of its
+own. Changes of the members of a Raft group are then accepted from the broker's own machine only,
+because they can take the majority away for good.
 """
 
+import ipaddress
 from typing import Final
 
 from tianzhou.net.exchange import Refused, Request
@@ -25,9 +28,32 @@ class ClusterProof:
         """Raises Refused unless the request is signed, if that is required here."""
         if self._pair is None or self._pair.has_signed(request.header.ext, request.body):
             return
-        code = RequestCode(request.header.code).name
         raise Refused(
             ResponseCode.NO_PERMISSION,
-            f"{code} needs the signature of this cluster; set its pair in TIANZHOU_CREDENTIALS "
-            "for commands, or in conf/tools.yml for mqadmin",
+            f"{_name(request)} needs the signature of this cluster; set its pair in "
+            "TIANZHOU_CREDENTIALS for commands, or in conf/tools.yml for mqadmin",
         )
+
+    def check_members(self, request: Request) -> None:
+        """The same for a change of members, which without credentials must come from here."""
+        self.check(request)
+        if self._pair is None and not _is_loopback(request.peer.remote):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"without cluster_credentials {_name(request)} is accepted from the broker's own "
+                "machine only; run the command there, or set cluster_credentials on every broker "
+                "and the same pair in TIANZHOU_CREDENTIALS for commands",
+            )
+
+
+def _name(request: Request) -> str:
+    return RequestCode(request.header.code).name
+
+
+def _is_loopback(remote: str) -> bool:
+    try:
+        address = ipaddress.ip_address(remote.rpartition(":")[0].strip("[]"))
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

@@ -66,6 +66,8 @@ class RoleGate:
             self._proof.check(request)
         if effect in MASTER_ONLY:
             self._standing.check_master(RequestCode(code).name)
+        if effect is Effect.MEMBERS:
+            self._proof.check_members(request)
         if effect is Effect.TABLES:
             self.check_commit()
 

@@ -187,7 +187,8 @@ def assemble(
     clients = Clients(config, topics, groups, sessions, core.locks, core.filters, clock)
     delays = Delays(store, writer, clock, save_every_ms=config.delay_save_ms)
     timers = Timers(store, writer, clock, save_every_ms=config.delay_save_ms)
-    raft, replication = AdminRaft(), AdminReplication(config.name, store, standing, durability)
+    raft = AdminRaft(monotonic_s)
+    replication = AdminReplication(config.name, store, standing, durability)
     administration = Administration(
         config=config, store=store, clock=clock, topics=topics, groups=groups, offsets=offsets,
         sessions=sessions, permission=permission, clients=clients, pull=pull, writer=writer,
@@ -219,8 +220,7 @@ def assemble(
         replication,
     )
     gate = RoleGate(standing, rejected=REFUSED.keys(), proof=administration.proof)
-    desk = Desk(handlers, gate)
-    desk.refused = stats.refused
+    desk = Desk(handlers, gate, refused=stats.refused)
     measured = _measured(
         config, store, clock, core, watchdog=watchdog, raft=raft, replication=replication
     )

@@ -61,6 +61,7 @@ class RaftMember:
         broker.durability.replicas_timeout_s = settings.raft_ack_timeout_ms / 1000
         parts.writer.append = self.group.append
         parts.raft.group = self.group
+        parts.raft.timeout_s = settings.raft_ack_timeout_ms / 1000
         parts.pull.group = self
         parts.watches = (*parts.watches, self)
         parts.topics.changed.append(self.metadata.tell_at_once)
@@ -139,6 +140,7 @@ class RaftMember:
     def settle(self) -> None:
         """Answers, and what the node says to others, leave before queues and index are written."""
         self._broker.parts.writer.release()
+        self._broker.parts.raft.progressed()
         self._settle_soon()
 
     def fenced(self, reason: str) -> None:
@@ -170,6 +172,7 @@ class RaftMember:
 
     def tick(self) -> bool:
         self._name_leader()
+        self._broker.parts.raft.progressed()
         self.metadata.tick()
         self._ticks += 1
         if self._ticks % _TICKS_PER_SECOND == 0:

@@ -120,7 +120,7 @@ class Writer:
             raise Refused(
                 ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave and takes no messages"
             )
-        begun = self._monotonic_s()
+        begun, was_broken = self._monotonic_s(), self._store.is_broken
         try:
             appended = self.append(chunk)
         except RecordTooLarge as error:  # for a file of the log
@@ -128,7 +128,12 @@ class Writer:
         except DiskFull as error:
             raise disk_full(error) from error
         except (StoreFenced, StoreClosed) as error:
-            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+            if was_broken or isinstance(error, StoreClosed):
+                raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+            # This very write failed, and recovery may find it whole.
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"{error}; whether the message stays is unknown"
+            ) from error
         self.took(len(chunk), self._monotonic_s() - begun)
         self._unseen.append((appended.end, begun))
         return appended

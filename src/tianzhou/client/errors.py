@@ -71,12 +71,17 @@ __all__ = [
     "Try",
     "Unreachable",
     "UsageError",
+    "may_be_stored",
     "remote_error",
 ]
 
 
 class ClientError(TianzhouError):
     """Everything that happens to a client while it works."""
+
+    may_be_stored: bool = False
+    """Whether the request may have been executed although it failed: a message that is sent again
+    after such an error may be stored twice. False: it was certainly not executed."""
 
 
 class ClientClosed(ClientError):
@@ -102,6 +107,7 @@ class ConnectionLost(ClientError):
     """The connection went while an answer was awaited: the request may have been done."""
 
     retry = Retry.OTHER_BROKER
+    may_be_stored = True
 
     def __init__(self, address: str, code: int) -> None:
         super().__init__(f"{address} closed the connection before it answered request {code}")
@@ -113,6 +119,7 @@ class CallTimeout(ClientError):
     """No answer in time: the request may have been done, or may be done yet."""
 
     retry = Retry.OTHER_BROKER
+    may_be_stored = True
 
     def __init__(self, address: str, code: int, timeout_s: float) -> None:
         super().__init__(f"{address} did not answer request {code} within {timeout_s:.3g} s")
@@ -167,8 +174,9 @@ class Try(NamedTuple):
 
 
 class SendFailed(ClientError):
-    """A message could not be sent. It may be stored all the same if an answer was lost; sent
-    again, it is another message to consumers, unless they look at its keys."""
+    """A message could not be sent. If `may_be_stored` is true, one of the tries may have stored it
+    all the same: its response was lost, or the broker did not know. Sent again, it is another
+    message to consumers, unless they look at its keys."""
 
     retry = Retry.OTHER_BROKER
     _why = "was not sent"
@@ -181,6 +189,7 @@ class SendFailed(ClientError):
         self.topic = topic
         self.tries = tuple(tries)
         self.spent_s = spent_s
+        self.may_be_stored = any(may_be_stored(tried.error) for tried in tries)
 
 
 class SendTimeout(SendFailed):
@@ -193,6 +202,7 @@ class NotStoreOk(ClientError):
     """A message is stored, but less safely than was asked, and the options say to try again."""
 
     retry = Retry.OTHER_BROKER
+    may_be_stored = True
 
     def __init__(self, address: str, status: str) -> None:
         super().__init__(f"{address} stored the message, but says {status}")
@@ -202,6 +212,8 @@ class NotStoreOk(ClientError):
 
 class BadAnswer(ClientError):
     """An answer lacks what it must say. What it is the answer to may have been done."""
+
+    may_be_stored = True
 
     def __init__(self, address: str, code: int, missing: str) -> None:
         super().__init__(
@@ -245,7 +257,10 @@ class RemoteError(ClientError):
 
 
 class BrokerSystemError(RemoteError, codes=(ResponseCode.SYSTEM_ERROR,)):
+    """The broker failed, or lost its role or its majority before the request was confirmed."""
+
     retry = Retry.OTHER_BROKER
+    may_be_stored = True
 
 
 class SystemBusy(RemoteError, codes=(ResponseCode.SYSTEM_BUSY,)):
@@ -263,7 +278,7 @@ class MessageIllegal(RemoteError, codes=(ResponseCode.MESSAGE_ILLEGAL,)):
 
 
 class ServiceNotAvailable(RemoteError, codes=(ResponseCode.SERVICE_NOT_AVAILABLE,)):
-    """The store takes no messages now: its disk is full, or it stops."""
+    """The broker is not the master, or its store takes no messages: nothing was stored."""
 
     retry = Retry.OTHER_BROKER
 
@@ -327,6 +342,13 @@ class RouteStale(
 def remote_error(address: str, code: int, remark: str | None) -> RemoteError:
     """The exception for an answer that is not a success."""
     return RemoteError.by_code.get(code, RemoteError)(address, code, remark)
+
+
+def may_be_stored(error: BaseException) -> bool:
+    """Whether what failed with this may have been executed; errors of no known kind may."""
+    if isinstance(error, ClientError):
+        return error.may_be_stored
+    return not isinstance(error, UsageError)
 
 
 def _told(tries: Sequence[Try]) -> str:

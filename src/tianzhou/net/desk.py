@@ -45,11 +45,17 @@ class _OpenGate:
 
 
 class Desk:
-    def __init__(self, handlers: Mapping[int, Handler], gate: Gate | None = None) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        gate: Gate | None = None,
+        *,
+        refused: Callable[[int], None] = lambda _code: None,
+    ) -> None:
+        """`refused` is called with the code of every response that is an error."""
         self._handlers = handlers
         self._gate = gate or _OpenGate()
-        self.refused: Callable[[int], None] = lambda _code: None
-        """Told the code of every answer that is an error."""
+        self._refused = refused
         self.failed_count = 0
         """Requests that ended in an exception nobody expected."""
 
@@ -67,7 +73,7 @@ class Desk:
         if reply is None:
             return
         if reply.code != ResponseCode.SUCCESS:
-            self.refused(reply.code)
+            self._refused(reply.code)
         elif self._gate.holds(request, reply):
             return
         if not request.header.is_oneway:

@@ -19,6 +19,7 @@ from typing import Final
 
 from tianzhou.base.errors import RemoteProtocolError, UsageError
 from tianzhou.base.kinds import Bytes
+from tianzhou.raft import membership
 from tianzhou.raft.messages import (
     Append,
     AppendReply,
@@ -100,6 +101,7 @@ def _decode(kind: type[Message], head: tuple[Term, NodeId, NodeId], reader: "_Re
     if kind is Install:
         index, term, round_, members_size, mark_size = reader.numbers(_INSTALL)
         members, mark = reader.run(members_size), reader.run(mark_size)
+        _check_members(members)
         return Install(*head, Start(LogIndex(index), Term(term)), members, mark, round_)
     if kind is VoteRequest:
         last_index, last_term, pre, forced = reader.numbers(_REQUEST)
@@ -115,7 +117,17 @@ def _entry(reader: "_Reader") -> Entry:
     index, term, kind, size = reader.numbers(_ENTRY)
     if kind >= len(Kind):
         raise RemoteProtocolError(f"entry {index} is of kind {kind}, which does not exist")
-    return Entry(LogIndex(index), Term(term), Kind(kind), reader.run(size))
+    data = reader.run(size)
+    if kind == Kind.MEMBERS:
+        _check_members(data)
+    return Entry(LogIndex(index), Term(term), Kind(kind), data)
+
+
+def _check_members(data: bytes) -> None:
+    try:
+        membership.check(membership.decode(data))
+    except (ValueError, UsageError) as error:
+        raise RemoteProtocolError(f"the members of the group can't be read: {error}") from error
 
 
 class _Reader:

@@ -27,6 +27,9 @@ class RaftConfig:
     uncommitted_bytes_max: int = 64 << 20
     """A leader refuses chunks beyond this, or its memory would hold whatever clients send."""
 
+    learner_lag_max: int = 100
+    """Entries that a learner may lack when it becomes a voter: it gets these in a moment."""
+
     def __post_init__(self) -> None:
         if not 1 <= self.heartbeat_ticks < self.election_ticks:
             raise UsageError(

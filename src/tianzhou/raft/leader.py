@@ -1,5 +1,6 @@
 """What a leader does: append, replicate, commit, hand over, repair."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from tianzhou.raft.core import Core, PendingRead, Transfer
@@ -143,7 +144,7 @@ def on_reply(core: Core, reply: AppendReply) -> None:
     peer = core.peers.get(reply.sender)  # there are none unless we lead
     if peer is None or not _believe(core, peer, reply):
         return
-    peer.heard = core.now
+    peer.heard, peer.is_lost = core.now, False
     if reply.rejected != NOT_REJECTED:
         _back_off(core, peer, reply)
     else:
@@ -223,6 +224,27 @@ def finish_change(core: Core) -> None:
 
 def has_committed_in_term(core: Core) -> bool:
     return core.log.terms.at(core.log.commit) == core.term
+
+
+def have_caught_up(core: Core, learners: Iterable[NodeId]) -> bool:
+    """Whether these answer and lack only the newest entries of the log."""
+    enough = core.log.last - core.config.learner_lag_max
+    return all(_answers(core, node) and _match(core, node) >= enough for node in learners)
+
+
+def answers_majority(core: Core, target: Members) -> bool:
+    """Whether a majority of these voters, this member included, answers now."""
+    return 2 * sum(_answers(core, node) for node in target.voters) > len(target.voters)
+
+
+def _answers(core: Core, node: NodeId) -> bool:
+    if node == core.id:
+        return True
+    peer = core.peers.get(node)
+    # `heard` begins with the leadership; a peer that has answered knows a round.
+    if peer is None or peer.doubt or peer.is_lost or not peer.round:
+        return False
+    return core.now - peer.heard < core.config.election_ticks
 
 
 def change(core: Core, target: Members) -> LogIndex:

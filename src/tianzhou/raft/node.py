@@ -43,6 +43,12 @@ class Refusal(enum.Enum):
     TOO_EARLY = "the leader has not yet committed anything in its term; ask again"
     CHANGING = "another change of members is not finished; ask again when it is"
     UNFIT = "that member has no vote, or may have forgotten something"
+    NOT_A_LEARNER = "a member gets a vote only after it joined as a learner; add it as one first"
+    BEHIND = "the learner does not answer, or has not caught up; ask again when it has"
+    NO_MAJORITY = (
+        "no majority of the voters that this would leave answers the leader; start them first, or "
+        "remove those that are gone"
+    )
 
 
 class Position(NamedTuple):
@@ -113,6 +119,8 @@ class Node:
             ticks = core.config.election_ticks
             core.idle = max(core.idle, ticks)
             core.election_at = core.idle + core.dice.randrange(1, max(2, ticks // 3 + 1))
+        elif peer in core.peers:
+            core.peers[peer].is_lost = True
 
     def resign(self) -> None:
         """Lead no longer: the disk of this member takes nothing any more."""
@@ -156,6 +164,14 @@ class Node:
         if not leader.has_committed_in_term(core):
             # Or two changes of two leaders could be in force at once, with no common majority.
             return Refusal.TOO_EARLY
+        newcomers = target.voters - history.current.voters
+        if not newcomers <= history.current.learners:
+            return Refusal.NOT_A_LEARNER
+        if not leader.have_caught_up(core, newcomers):
+            return Refusal.BEHIND
+        if not leader.answers_majority(core, target):
+            # The change would be in force at once, and the group might never commit again.
+            return Refusal.NO_MAJORITY
         return Position(leader.change(core, target), core.term)
 
     def read(self, token: object) -> Refusal | None:

@@ -23,7 +23,7 @@ class Progress:
     """Owner: the leader.    Invariant: match < next."""
 
     __slots__ = (
-        "_inflight", "barrier", "doubt", "doubt_round", "heard", "match", "next", "pace",
+        "_inflight", "barrier", "doubt", "doubt_round", "heard", "is_lost", "match", "next", "pace",
         "probe_round", "round", "waiting",
     )  # fmt: skip
 
@@ -37,6 +37,8 @@ class Progress:
         self.waiting = False
         """A probe is out."""
         self.heard = now
+        self.is_lost = False
+        """Its connection ended, and it has not answered since."""
         self.round = 0
         """The newest round it has answered."""
         self.doubt = 0

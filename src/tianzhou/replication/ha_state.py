@@ -41,7 +41,7 @@ def state_table(files: Files, tables_path: str) -> Table[GroupState]:
 def _decode(data: bytes) -> GroupState:
     try:
         return msgspec.json.decode(data, type=GroupState)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(str(error)) from error
 
 

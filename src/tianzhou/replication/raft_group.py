@@ -9,13 +9,14 @@ from random import Random
 from typing import Final, NamedTuple, Protocol
 
 from tianzhou.base.clock import Clock
-from tianzhou.base.errors import UsageError
+from tianzhou.base.errors import ProtocolError, UsageError
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.net.exchange import Refused
+from tianzhou.raft import membership
 from tianzhou.raft.config import RaftConfig
 from tianzhou.raft.leader import has_committed_in_term
 from tianzhou.raft.membership import Members
-from tianzhou.raft.messages import LogIndex, Message, NodeId
+from tianzhou.raft.messages import Append, Install, Kind, LogIndex, Message, NodeId
 from tianzhou.raft.node import Node, Refusal
 from tianzhou.raft.ready import HardState, Ready
 from tianzhou.raft.roles import Role
@@ -25,7 +26,7 @@ from tianzhou.replication.raft_driver import RaftDriver
 from tianzhou.replication.raft_peers import Greeting, Peers
 from tianzhou.replication.raft_settings import RaftSettings, check, peers_of
 from tianzhou.replication.raft_state import RaftFiles, new_doubt
-from tianzhou.replication.raft_storage import RaftStorage, first_group
+from tianzhou.replication.raft_storage import RaftStorage, decode_mark, first_group
 from tianzhou.store.commit_log import Appended
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.errors import DiskFull
@@ -116,6 +117,18 @@ def _not_before(state: HardState, storage: RaftStorage) -> HardState:
 
 def text_of(addresses: dict[NodeId, str]) -> str:
     return ";".join(f"{name}={address}" for name, address in sorted(addresses.items()))
+
+
+def _check_content(message: Message) -> None:
+    """Check what Raft itself does not read, before it becomes part of our log. Raises UsageError
+    or ProtocolError."""
+    if isinstance(message, Install):
+        decode_mark(message.mark)
+        peers_of(membership.decode(message.members).addresses)
+    elif isinstance(message, Append):
+        for entry in message.entries:
+            if entry.kind is Kind.MEMBERS:
+                peers_of(membership.decode(entry.data).addresses)
 
 
 class Serving(Protocol):
@@ -215,6 +228,11 @@ class RaftGroup:
     # What the driver and the connections tell
 
     def _received(self, message: Message) -> None:
+        try:
+            _check_content(message)
+        except (UsageError, ProtocolError) as error:
+            log.warning("raft.nonsense", extra={"peer": message.sender, "reason": str(error)})
+            return
         self.driver.step(message)
 
     def _lost(self, member: NodeId) -> None:

@@ -390,7 +390,7 @@ def _json(frame: bytes) -> dict[str, Any]:
     """Words and numbers; what else a stranger sends is nothing."""
     try:
         value = json.loads(frame)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(value, dict):
         return {}

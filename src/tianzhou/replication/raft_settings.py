@@ -1,11 +1,16 @@
 """Settings of a Raft group, with DLedger's property names as aliases, and who its peers are."""
 
 import ipaddress
+import re
 from dataclasses import dataclass
+from typing import Final
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.settings import setting
 from tianzhou.raft.messages import NodeId
+
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
+"""A name, an IPv4 address, or an IPv6 address in brackets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +68,13 @@ def peers_of(text: str) -> dict[NodeId, str]:
         if not sign:
             name, sign, address = part.partition("-")
         host, colon, port = address.rpartition(":")
-        if not (name and sign and host and colon and port.isdecimal() and 0 < int(port) < 65536):
-            raise UsageError(f"{part!r} is no peer; say name=host:port, several separated by ;")
+        is_port = port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536
+        if not (name and sign and colon and is_port and _HOST.fullmatch(host)):
+            raise UsageError(
+                f"invalid peer {part[:128]!r}; use name=host:port, several separated by ;"
+            )
         if _is_nowhere(host):
-            raise UsageError(f"{address} is none where a member can be")
+            raise UsageError(f"{address} can't be the address of a member; use one of its machine")
         if name in found:
             raise UsageError(f"{name} is named twice in raft_peers")
         found[name] = address
@@ -74,12 +82,27 @@ def peers_of(text: str) -> dict[NodeId, str]:
 
 
 def _is_nowhere(host: str) -> bool:
-    """Where the services of clouds live that hand out secrets, or many at once."""
+    """Whether this names the metadata services of clouds, many machines at once, or none."""
+    ip = _ip(host)
+    if ip is None:
+        return False  # a name
+    is_reserved = ip.is_reserved and not ip.is_loopback  # ::1 is both
+    return ip.is_link_local or ip.is_multicast or ip.is_unspecified or is_reserved
+
+
+def is_loopback(address: str) -> bool:
+    """Whether host:port is on the machine that dials it."""
+    host = address.rpartition(":")[0]
+    ip = _ip(host)
+    return host.lower() == "localhost" if ip is None else ip.is_loopback
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         ip = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        return False  # a name
-    return ip.is_link_local or ip.is_multicast
+        return None
+    return getattr(ip, "ipv4_mapped", None) or ip
 
 
 def check(settings: RaftSettings) -> dict[NodeId, str]:

@@ -195,7 +195,7 @@ class RaftFiles:
                 tuple((topic, queue, rank) for topic, queue, rank in value["ranks"]),
                 value["damaged"],
             )  # fmt: skip
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreDamaged(
                 path, f"can't be read: {error}; remove the whole directory: "
                 "the member is then repaired by the others of its group",

@@ -8,6 +8,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
+
+from tianzhou.base.errors import RemoteProtocolError
 from tianzhou.base.kinds import PhysicalOffset, QueueOffset, queue_key
 from tianzhou.base.limits import BLANK_BYTES_MIN
 from tianzhou.raft import membership
@@ -345,11 +348,10 @@ class RaftStorage:
 
     def begin(self, begin: Begin) -> None:
         """Forget everything, and begin where the leader's log does."""
-        place, ranks = json.loads(begin.mark)
+        place, ranks = decode_mark(begin.mark)
         self.group = self.group._replace(
-            members=((begin.start.index, begin.members),), start=begin.start,
-            place=PhysicalOffset(place),
-            ranks=tuple((topic, queue, rank) for topic, queue, rank in ranks),
+            members=((begin.start.index, begin.members),), start=begin.start, place=place,
+            ranks=ranks,
         )  # fmt: skip
         self._files.save_group(self.group)  # a start finishes what a crash interrupts
         self._store.begin_again(self.group.place)
@@ -374,6 +376,16 @@ class RaftStorage:
     def _save_members(self) -> None:
         self.group = self.group._replace(members=self.members.rows())
         self._files.save_group(self.group)
+
+
+def decode_mark(mark: bytes) -> tuple[PhysicalOffset, tuple[tuple[str, int, int], ...]]:
+    """Where the log of a leader begins, and the rank at which each of its queues does. Raises
+    RemoteProtocolError."""
+    try:
+        place, ranks = msgspec.json.decode(mark, type=tuple[int, list[tuple[str, int, int]]])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"the mark of a log can't be read: {error}") from error
+    return PhysicalOffset(place), tuple(ranks)
 
 
 def _part(chunk: RecordChunk, first: int, end: int) -> RecordChunk:

@@ -32,3 +32,35 @@ def test_request_is_rejected_unless_it_is_signed_with_the_right_pair() -> None:
         assert caught.value.code == ResponseCode.NO_PERMISSION
     with pytest.raises(Refused):
         proof.check(promotion(right.sign(ext), body=b"changed"))
+
+
+def change_from(address: str, ext: dict[str, str]) -> Request:
+    peer = RecordingPeer()
+    peer.remote = f"{address}:4711"
+    return Request(Header(code=RequestCode.CHANGE_RAFT, opaque=1, ext=ext), b"", peer)
+
+
+def test_change_of_members_needs_the_signature_even_from_its_own_machine() -> None:
+    proof, ext = ClusterProof(PAIR), {"action": "remove", "member": "n2"}
+    pair = Credentials(access_key="cluster", secret_key="12345678")
+    proof.check_members(change_from("10.1.1.1", pair.sign(ext)))
+    for address in ("10.1.1.1", "127.0.0.1"):
+        for bad in (ext, pair.sign(ext) | {"member": "n1"}):
+            with pytest.raises(Refused, match="CHANGE_RAFT needs the signature"):
+                proof.check_members(change_from(address, bad))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.3.2.1", "[::1]", "[::ffff:127.0.0.1]"])
+def test_change_of_members_without_credentials_is_accepted_from_its_own_machine(
+    address: str,
+) -> None:
+    ClusterProof().check_members(change_from(address, {}))
+
+
+@pytest.mark.parametrize("address", ["10.1.1.1", "[fe80::1%eth0]", "[::ffff:10.1.1.1]", "unknown"])
+def test_change_of_members_without_credentials_is_rejected_from_another_machine(
+    address: str,
+) -> None:
+    with pytest.raises(Refused, match="own machine only") as caught:
+        ClusterProof().check_members(change_from(address, {}))
+    assert caught.value.code == ResponseCode.NO_PERMISSION

@@ -1,5 +1,6 @@
 """Sends in rows: single ones, batches, what is not plain; answers match what is stored."""
 
+import errno
 from dataclasses import replace
 from itertools import count
 
@@ -243,3 +244,14 @@ def test_send_with_integers_as_only_java_reads_them_is_stored(
     assert (answer.code, answer.ext["queueId"]) == (0, "1")
     (stored,) = broker.messages(TOPIC, 1)
     assert (stored.born_timestamp, stored.flag) == (12, -7)
+
+
+def test_send_whose_write_fails_may_be_stored_and_later_ones_are_not() -> None:
+    """SYSTEM_ERROR: recovery may find it. SERVICE_NOT_AVAILABLE: nothing was written."""
+    broker = SmallBroker()
+    broker.send("orders")
+    broker.disk.fail_at(1, errno.EIO, onward=True)
+    first = broker.send("orders")
+    assert first.code == ResponseCode.SYSTEM_ERROR, first.remark
+    assert "unknown" in (first.remark or "")
+    assert broker.send("orders").code == ResponseCode.SERVICE_NOT_AVAILABLE

@@ -6,7 +6,7 @@ import pytest
 from raft_trio import Member, Trio, play, until
 
 from tianzhou.base.errors import UsageError
-from tianzhou.broker.handlers.admin_raft import LEARNER, REMOVE, VOTER, changed
+from tianzhou.broker.handlers.admin_raft import LEARNER, MEMBERS_MAX, REMOVE, VOTER, changed
 from tianzhou.raft.membership import Members
 
 ADDRESSES = "n0=a:1;n1=b:2;n2=c:3"
@@ -24,11 +24,50 @@ def test_nobody_loses_its_vote_by_being_added() -> None:
         changed(MEMBERS, LEARNER, "n0", address="a:1")
 
 
+@pytest.mark.parametrize(
+    ("member", "address", "complaint"),
+    [
+        ("n0", "elsewhere:1", "n0 is a member already, at a:1"),
+        ("n3", "b:2", "b:2 is the address of n1"),
+        ("n3", "127.0.0.1:9", "name an address that all can reach"),
+        ("n3", "localhost:9", "name an address that all can reach"),
+        ("n3", "", "the address of n3 is missing"),
+        ("n3", "d", "invalid peer"),
+        ("n3", "d:0", "invalid peer"),
+        ("n3", "d:99999999999999999999", "invalid peer"),
+        ("n3", "d:４", "invalid peer"),
+        ("n3", "a b:4", "invalid peer"),
+        ("n3", "d:4;n4=e:5", "invalid peer"),
+        ("n,3", "d:4", "invalid member name"),
+        ("n\n3", "d:4", "invalid member name"),
+        ("", "d:4", "invalid member name"),
+        ("n" * 65, "d:4", "invalid member name"),
+    ],
+)
+def test_change_with_an_invalid_member_or_address_is_rejected(
+    member: str, address: str, complaint: str
+) -> None:
+    for action in (LEARNER, VOTER):
+        with pytest.raises(UsageError, match=complaint):
+            changed(MEMBERS, action, member, address=address)
+
+
+def test_group_with_the_most_members_takes_no_more() -> None:
+    names = [f"n{number}" for number in range(MEMBERS_MAX)]
+    addresses = ";".join(f"{name}={name}:1" for name in names)
+    full = Members(frozenset(names[:3]), learners=frozenset(names[3:]), addresses=addresses)
+    assert changed(full, VOTER, names[3], address="").voters == set(names[:4])
+    with pytest.raises(UsageError, match="at most 16 members"):
+        changed(full, LEARNER, "one-more", address="d:4")
+
+
 def test_a_change_that_is_asked_for_twice_is_made_once(tmp_path: Path) -> None:
     async def scene(trio: Trio) -> None:
         leader = await trio.leader()
         gone = next(one.group.node.id for one in trio.members if one is not leader)
         target = changed(leader.group.members, REMOVE, gone, address="")
+        # The one that stays may not have answered yet; without it the change is refused.
+        await until(lambda: all(peer.round for peer in leader.group.node.core.peers.values()))
         first = leader.group.change(target)
         assert leader.group.change(target) == first
         assert leader.group.change(changed(target, REMOVE, gone, address="")) == first

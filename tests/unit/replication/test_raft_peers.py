@@ -106,6 +106,30 @@ def test_a_greeting_that_can_not_be_is_answered_with_a_reason(field: str, wrong:
     play(scene)
 
 
+@pytest.mark.parametrize(
+    "text", [b"[" * 4000, b'{"a":' * 800, b'{"member":' + b"[" * 4000, b"1" * 4096, b'"\xff"']
+)
+@pytest.mark.parametrize("is_greeted", [False, True])
+def test_frame_that_is_nested_without_end_is_turned_away(text: bytes, *, is_greeted: bool) -> None:
+    """Before and after the greeting, which a secret makes the first of two frames."""
+
+    async def scene(peers: Peers, port: int) -> None:
+        peers._secret = "secret" if is_greeted else ""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        if is_greeted:
+            writer.write(frame(GREETING))
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            assert json.loads(await reader.readexactly(size))["member"] == "n0"
+        writer.write(len(text).to_bytes(4, "big") + text)
+        async with asyncio.timeout(20):
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            assert json.loads(await reader.readexactly(size))["error"]
+            assert not await reader.read(1)
+        await ended(writer)
+
+    play(scene)
+
+
 def test_nobody_speaks_for_another_or_to_another() -> None:
     heard: list[Message] = []
 

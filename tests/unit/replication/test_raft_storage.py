@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from raft_logs import FILE_BYTES, KEY, CalmFiles, Log, barrier, chunk, members
 
+from tianzhou.base.errors import RemoteProtocolError
 from tianzhou.base.kinds import PhysicalOffset, QueueOffset, queue_key
 from tianzhou.raft.membership import members_of
 from tianzhou.raft.messages import Entry, Kind, LogIndex, Start, Term
@@ -15,7 +16,7 @@ from tianzhou.replication import raft_entry
 from tianzhou.replication.raft_entry import HEADER_BYTES, TOPIC
 from tianzhou.replication.raft_group import Opened, open_member
 from tianzhou.replication.raft_settings import RaftSettings
-from tianzhou.replication.raft_storage import RaftStorage
+from tianzhou.replication.raft_storage import RaftStorage, decode_mark
 from tianzhou.store.files import RealFiles
 from tianzhou.store.read import ReadLimit
 from tianzhou.store.verify import Directory
@@ -320,3 +321,11 @@ def test_who_lost_its_whole_log_is_in_doubt(leader: Log, tmp_path: Path) -> None
         place = root / name
         shutil.rmtree(place) if place.is_dir() else place.unlink()
     assert opened(root, leader).state.doubt != 0
+
+
+@pytest.mark.parametrize(
+    "mark", [b"", b"{}", b"[1]", b"[1,[[2,3]]]", b'[1,[["t",0,"x"]]]', b"[" * 100_000, b"\xff"]
+)
+def test_mark_that_can_not_be_read_is_a_protocol_error(mark: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="mark of a log"):
+        decode_mark(mark)

@@ -64,7 +64,7 @@ def from_json(stream: IO[bytes], template: Template) -> "Iterator[Message]":
 def _decoded(line: bytes, template: Template) -> "Message":
     try:
         given: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"it is not JSON: {error}; without --format json lines are sent as they are"
         ) from error

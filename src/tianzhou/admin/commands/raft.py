@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tianzhou.admin.commands import output
+from tianzhou.admin.commands.credentials import from_environment
 from tianzhou.admin.commands.failures import Failure, not_found
 from tianzhou.admin.commands.session import Session, asking, force, watched
 from tianzhou.base.errors import TianzhouError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.console import RenderableType
 
     from tianzhou.wire.raft_bodies import RaftLook, RaftPeer
 
 ASK_S: Final = 2.0
+CHANGE_S: Final = 5.0
+"""A leader answers when the change is committed, or after raft_ack_timeout_ms."""
 CATCH_UP_S: Final = 600.0
 SETTLE_S: Final = 15.0
 NEAR: Final = 100
@@ -76,7 +77,7 @@ def add(session: Session, group: str, member: str, learner: bool) -> None:
     if learner or _kind(known) != "voter":
         is_new |= _bring_about(session, group, "learner", name, address)
     if not learner:
-        _wait(session, group, f"{name} has caught up", lambda look: _is_near(look, name))
+        _wait_for_learner(session, group, name)
         is_new |= _bring_about(session, group, "voter", name)
     facts = {"group": group, "member": name, "kind": kind}
     _say(session, facts, f"{name} is a {kind} of {group}", is_new=is_new)
@@ -262,14 +263,23 @@ class _NotYet(TianzhouError):
 def _ask(address: str, action: str, member: str, where: str) -> None:
     from tianzhou.net.blocking import BlockingPeer
     from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+    from tianzhou.wire.signing import Credentials
 
     ext = {"action": action, "member": member, "address": where}
-    with BlockingPeer(address, timeout_s=ASK_S) as peer:
+    pair = Credentials.read(from_environment())
+    if pair is not None:
+        ext = pair.sign(ext)
+    with BlockingPeer(address, timeout_s=CHANGE_S) as peer:
         answer, _ = peer.call(RequestCode.CHANGE_RAFT, ext)
     if answer.code != 0:
-        passing = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
+        # Busy, not the leader any more, or the outcome is unknown: look, and ask again.
+        passing = (
+            ResponseCode.SYSTEM_BUSY,
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            ResponseCode.SYSTEM_ERROR,
+        )
         kind = _NotYet if answer.code in passing else TianzhouError
-        raise kind(f"{address} refuses: {answer.remark}")
+        raise kind(f"{address} rejects it: {answer.remark}")
 
 
 def _is_near(look: "RaftLook", name: str) -> bool:
@@ -279,15 +289,30 @@ def _is_near(look: "RaftLook", name: str) -> bool:
     )
 
 
-def _wait(session: Session, group: str, what: str, is_so: "Callable[[RaftLook], bool]") -> None:
-    """Until the leader says so."""
-    deadline = monotonic() + CATCH_UP_S
-    with session.busy(f"until {what}"):
+def _wait_for_learner(session: Session, group: str, name: str) -> None:
+    """Wait until a learner has caught up, and show how much of the log it has."""
+    deadline, said = monotonic() + CATCH_UP_S, "it has not connected yet"
+    with session.busy(f"until {name} has caught up") as shown:
         while monotonic() < deadline:
             try:
-                if is_so(_leader(session, group)):
+                look = _leader(session, group)
+                if _is_near(look, name):
                     return
+                said = _lag_of(look, name)
+                if hasattr(shown, "update"):  # nothing is shown to programs
+                    shown.update(f"until {name} has caught up: {said}")
             except (_NotYet, Failure):
                 pass  # between two leaders, and for a moment perhaps without anybody who answers
             sleep(_PAUSE_S)
-    raise TianzhouError(f"{what}: not within {CATCH_UP_S:.0f} s; look with tianzhou raft status")
+    raise TianzhouError(
+        f"{name} did not catch up within {CATCH_UP_S:.0f} s: {said}; it stays a learner; check "
+        "that it runs and reaches the others, and run the command again"
+    )
+
+
+def _lag_of(look: "RaftLook", name: str) -> str:
+    peer = _peer(look, name)
+    if peer is None or not peer.is_connected or peer.match < 0:
+        return "it does not answer the leader"
+    state = ", in doubt" if peer.is_in_doubt else ""
+    return f"it has {peer.match:,} of {look.last:,} entries{state}"

@@ -13,7 +13,7 @@ import functools
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -92,7 +92,7 @@ class Teller:
         else:
             click.echo(output.plain(sentence))
 
-    def busy(self, what: str) -> AbstractContextManager[object]:
+    def busy(self, what: str) -> AbstractContextManager[Any]:
         """Something turns on the error stream while people wait."""
         return nullcontext() if self.as_json else output.console(err=True).status(what)
 

@@ -1,15 +1,20 @@
 """Looking at a Raft group and changing it: who leads, who belongs to it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from tianzhou.base.errors import UsageError
+from tianzhou.broker.gate import unknown
+from tianzhou.net.desk import encode_reply
 from tianzhou.net.exchange import Handler, Refused, Reply, Request
 from tianzhou.raft.membership import Members
 from tianzhou.raft.node import Refusal
+from tianzhou.raft.roles import Role
+from tianzhou.replication.durability import Outcome
 from tianzhou.replication.raft_group import RaftGroup, text_of
-from tianzhou.replication.raft_settings import peers_of
+from tianzhou.replication.raft_settings import is_loopback, peers_of
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_cluster import ChangeRaftRequest
@@ -19,14 +24,28 @@ TRANSFER: Final = "transfer"
 LEARNER: Final = "learner"
 VOTER: Final = "voter"
 REMOVE: Final = "remove"
+MEMBERS_MAX: Final = 16
+"""Members of a group, learners included: the leader sends the log to each."""
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class _Waiting(NamedTuple):
+    request: Request
+    target: Members
+    term: int
+    deadline_s: float
 
 
 @dataclass(slots=True)
 class AdminRaft:
     """Owner: the broker loop."""
 
+    monotonic_s: Callable[[], float]
     group: RaftGroup | None = None
     """Set by whoever makes this broker a member of one."""
+    timeout_s: float = 0.0
+    """How long the response to a change of members may wait for the commit."""
+    _waiting: "list[_Waiting]" = field(default_factory=list["_Waiting"])
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.LOOK_AT_RAFT: self.look, RequestCode.CHANGE_RAFT: self.change}
@@ -45,26 +64,52 @@ class AdminRaft:
     def look(self, _request: Request) -> Reply:
         return Reply(body=fastjson.encode(look_at(self._group())))
 
-    def change(self, request: Request) -> Reply:
+    def change(self, request: Request) -> Reply | None:
+        """Hand over, or change the members; that is answered when the change is committed."""
         wanted, group = ChangeRaftRequest.from_ext(request.header.ext), self._group()
         try:
             if wanted.action == TRANSFER:
-                refusal = group.transfer(wanted.member)
-            else:
-                target = changed(
-                    group.members, wanted.action, wanted.member, address=wanted.address or ""
-                )
-                done = group.change(target)
-                refusal = done if isinstance(done, Refusal) else None
+                _raise_if_refused(group.transfer(wanted.member), group)
+                return Reply()
+            target = changed(
+                group.members, wanted.action, wanted.member, address=wanted.address or ""
+            )
+            index = group.change(target)
         except UsageError as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        if refusal is not None:
-            leads = group.node.leader or "nobody"
-            # All but one are of the moment: whoever asks again may get it.
-            is_final = refusal is Refusal.UNFIT
-            code = ResponseCode.INVALID_PARAMETER if is_final else ResponseCode.SYSTEM_BUSY
-            raise Refused(code, f"{refusal.value}; {leads} leads")
-        return Reply()
+        if isinstance(index, Refusal):
+            _raise_if_refused(index, group)
+        deadline_s = self.monotonic_s() + self.timeout_s
+        self._waiting.append(_Waiting(request, target, group.node.hard.term, deadline_s))
+        self.progressed()
+        return None
+
+    def progressed(self) -> None:
+        """The group has committed more, or somebody else leads, or time has passed."""
+        if self._waiting and self.group is not None:
+            waiting, self._waiting = self._waiting, []
+            for one in waiting:
+                reply = self._outcome(one, self.group)
+                if reply is None:
+                    self._waiting.append(one)
+                elif not one.request.header.is_oneway:
+                    one.request.peer.send(encode_reply(one.request.header, reply))
+
+    def _outcome(self, waiting: "_Waiting", group: RaftGroup) -> Reply | None:
+        log = group.node.core.log
+        if log.members.current == waiting.target and log.members.current_index <= log.commit:
+            return Reply()
+        if (group.node.role, group.node.hard.term) != (Role.LEADER, waiting.term):
+            return unknown(Outcome.NOT_MASTER)
+        return unknown(Outcome.NO_QUORUM) if self.monotonic_s() >= waiting.deadline_s else None
+
+
+def _raise_if_refused(refusal: Refusal | None, group: RaftGroup) -> None:
+    if refusal is not None:
+        # The others are of the moment: a client that asks again may get it.
+        is_final = refusal in (Refusal.UNFIT, Refusal.NOT_A_LEARNER)
+        code = ResponseCode.INVALID_PARAMETER if is_final else ResponseCode.SYSTEM_BUSY
+        raise Refused(code, f"{refusal.value}; the leader is {group.node.leader or 'unknown'}")
 
 
 def changed(members: Members, action: str, member: str, *, address: str) -> Members:
@@ -75,9 +120,11 @@ def changed(members: Members, action: str, member: str, *, address: str) -> Memb
         addresses.pop(member, None)
     elif action in (LEARNER, VOTER):
         if address:
-            addresses |= peers_of(f"{member}={address}")
+            addresses |= {member: _checked_address(addresses, member, address)}
         if member not in addresses:
-            raise UsageError(f"where is {member}? say {member}=host:port")
+            raise UsageError(f"the address of {member} is missing; say {member}=host:port")
+        if len(members.everyone() | {member}) > MEMBERS_MAX:
+            raise UsageError(f"a group has at most {MEMBERS_MAX} members; remove some first")
         if action == VOTER:
             voters |= {member}
         elif members.may_vote(member):
@@ -85,8 +132,34 @@ def changed(members: Members, action: str, member: str, *, address: str) -> Memb
         else:
             learners |= {member}
     else:
-        raise UsageError(f"{action!r} is none of {TRANSFER}, {LEARNER}, {VOTER}, {REMOVE}")
+        raise UsageError(
+            f"action {action[:64]!r} must be one of {TRANSFER}, {LEARNER}, {VOTER}, {REMOVE}"
+        )
     return members._replace(voters=voters, learners=learners, addresses=text_of(addresses))
+
+
+def _checked_address(known: Mapping[str, str], member: str, address: str) -> str:
+    """Where the leader will dial. Raises UsageError."""
+    if not _NAME.fullmatch(member):
+        raise UsageError(
+            f"invalid member name {member[:64]!r}; use up to 64 letters, digits, dots, _ and -"
+        )
+    if ";" in address:
+        raise UsageError(f"invalid peer address {address[:128]!r}; name one host:port")
+    (checked,) = peers_of(f"{member}={address}").values()
+    if known.get(member, checked) != checked:
+        raise UsageError(
+            f"{member} is a member already, at {known[member]}; if it has moved to {checked}, "
+            "remove it first"
+        )
+    owner = next((name for name, held in known.items() if held == checked and name != member), None)
+    if owner is not None:
+        raise UsageError(f"{checked} is the address of {owner}; give each member its own")
+    if is_loopback(checked) and not all(map(is_loopback, known.values())):
+        raise UsageError(
+            f"{checked} is a different machine for each member; name an address that all can reach"
+        )
+    return checked
 
 
 def look_at(group: RaftGroup) -> RaftLook:

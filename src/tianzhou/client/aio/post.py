@@ -16,7 +16,7 @@ from tianzhou.base.errors import ProtocolError, Retry, TianzhouError
 from tianzhou.client.aio.channel import Channel
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES
-from tianzhou.client.core.failure import MOVED, REFUSALS, Failure
+from tianzhou.client.core.failure import MOVED, Failure
 from tianzhou.client.core.routing import TopicRoute
 from tianzhou.client.core.selection import Fixed, Latencies, Pick, Rotation
 from tianzhou.client.core.sending import (
@@ -39,6 +39,7 @@ from tianzhou.client.errors import (
     TopicNotFound,
     Try,
     Unreachable,
+    may_be_stored,
     remote_error,
 )
 from tianzhou.client.options import ProducerOptions
@@ -380,7 +381,7 @@ class Delivery:
             self._done([], Failure(self._parcel.topic, self._tries, final=error))
 
     def _may_be_stored(self) -> bool:
-        return any(not isinstance(tried.error, REFUSALS) for tried in self._tries)
+        return any(may_be_stored(tried.error) for tried in self._tries)
 
     def _done_with_failure(self, *, timed_out: bool = False) -> None:
         spent_s = self._post.loop.time() - self._began_s

@@ -5,17 +5,13 @@ from typing import Final
 
 from tianzhou.client.errors import (
     NoPermission,
-    NoRoute,
-    RemoteError,
     SendFailed,
     SendTimeout,
     TopicNotExist,
     Try,
-    Unreachable,
+    may_be_stored,
 )
 
-REFUSALS: Final = (Unreachable, NoRoute, RemoteError)
-"""After these a message is nowhere."""
 MOVED: Final = (NoPermission, TopicNotExist)
 """A broker refused because the route that led to it is stale: it is being drained, or the topic
 is elsewhere. Nothing was stored."""
@@ -45,7 +41,7 @@ class Failure:
         return (
             bool(tries)
             and isinstance(tries[-1].error, MOVED)
-            and all(isinstance(tried.error, REFUSALS) for tried in tries)
+            and not any(may_be_stored(tried.error) for tried in tries)
         )
 
     def error(self) -> BaseException:

@@ -15,18 +15,7 @@ from tianzhou.client import (
     ProducerOptions,
     SendStatus,
 )
-from tianzhou.client.errors import (
-    NoNameServer,
-    NoPermission,
-    NoRoute,
-    RouteStale,
-    SendFailed,
-    ServiceNotAvailable,
-    SystemBusy,
-    TopicNotExist,
-    TopicNotFound,
-    Unreachable,
-)
+from tianzhou.client.errors import may_be_stored
 from tianzhou.testing.chaos.history import History, Outcome, Place, Queue, Send
 from tianzhou.testing.chaos.values import body_of, value_of
 
@@ -36,12 +25,6 @@ TRIES: Final = (1, 3)
 AFTER_REFUSAL_S: Final = 0.05
 ROUTE_S: Final = 1.0
 HEARTBEAT_S: Final = 1.0
-REFUSALS: Final = (
-    Unreachable, NoRoute, NoNameServer, TopicNotFound, TopicNotExist, NoPermission, RouteStale,
-    ServiceNotAvailable, SystemBusy,
-)  # fmt: skip
-"""After these, nothing was stored, unless the broker says that it does not know."""
-NOT_KNOWN: Final = "is unknown"
 
 
 def client_options(name: str) -> ClientOptions:
@@ -118,7 +101,5 @@ class Producing:
 
 
 def is_refusal(error: TianzhouError) -> bool:
-    """Whether the message is certainly nowhere."""
-    if isinstance(error, SendFailed):
-        return all(is_refusal(tried.error) for tried in error.tries)
-    return isinstance(error, REFUSALS) and NOT_KNOWN not in str(error)
+    """Whether the message is certainly nowhere, as the client says it."""
+    return not may_be_stored(error)

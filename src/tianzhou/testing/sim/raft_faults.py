@@ -182,8 +182,24 @@ class Faults:
             return  # operators wait until everybody is repaired
         for leader in world.leaders():
             target = self._other_members()
-            world.say(f"{leader.id} is asked for {target}: {leader.live().change(target)}")
+            # A leader must refuse newcomers that ask for a vote; then they join as learners. And it
+            # must refuse a second change while the first is open.
+            self._ask(leader, target)
+            self._ask(leader, self._first_as_learners(leader, target))
+            now = leader.live().core.log.members.current
+            self._ask(leader, now._replace(outgoing=frozenset(), learners=frozenset()))
             world.drain(leader)
+
+    def _ask(self, leader: SimMember, target: Members) -> None:
+        done = leader.live().change(target)
+        self._world.say(f"{leader.id} is asked for {target}: {done}")
+
+    def _first_as_learners(self, leader: SimMember, target: Members) -> Members:
+        now = leader.live().core.log.members.current
+        fresh = target.voters - now.voters - now.learners
+        if not fresh:
+            return target
+        return target._replace(voters=now.voters, learners=(target.learners | fresh) - now.voters)
 
     def _other_members(self) -> Members:
         """Any set of voters and learners, mostly near to what there was at first."""

@@ -290,9 +290,22 @@ class ElectionsDisturbNobody(Invariant):
 
 
 class MembersChangeSafely(Invariant):
-    """One change at a time, after a commit in the own term, with majorities in common."""
+    """One change at a time, majorities in common; who gets a vote has caught up; new voters answer.
+
+    A leader begins a change after it has committed an entry of its own term. A member gets a vote
+    only if it was a learner that lacked few entries, and a majority of the voters that the change
+    leaves must have answered this leader."""
 
     number = "I11"
+
+    def __init__(self, ghost: Ghost) -> None:
+        super().__init__(ghost)
+        self._answered: dict[tuple[Term, NodeId], set[NodeId]] = {}
+        """By term and leader: whose answers it has taken up."""
+
+    def on_delivered(self, member: SimMember, message: Message) -> None:
+        if type(message) is AppendReply:
+            self._answered.setdefault((message.term, member.id), set()).add(message.sender)
 
     def on_save(self, member: SimMember, save: Save) -> None:
         node = member.live()
@@ -312,6 +325,21 @@ class MembersChangeSafely(Invariant):
         self.demand(first, f"{member.id} changes members in {entry.term}, committed {log.commit}")
         after = decode(entry.data)
         self.demand(_adjacent(before, after), f"{before} and {after} have no majority in common")
+        if not before.outgoing:
+            self._check_newcomers(member, entry, before, after)
+
+    def _check_newcomers(
+        self, member: SimMember, entry: Entry, before: Members, after: Members
+    ) -> None:
+        node = member.live()
+        enough = entry.index - 1 - node.core.config.learner_lag_max
+        for name in after.voters - before.voters:
+            self.demand(name in before.learners, f"{name} gets a vote, and was no learner")
+            last = self.ghost.members[name].disk.last
+            self.demand(last >= enough, f"{name} gets a vote with {last} of {entry.index - 1}")
+        answered = self._answered.get((entry.term, member.id), set()) | {member.id}
+        is_majority = 2 * len(after.voters & answered) > len(after.voters)
+        self.demand(is_majority, f"{after} at {member.id}, whom only {answered} answered")
 
 
 def _adjacent(before: Members, after: Members) -> bool:

@@ -65,6 +65,7 @@ class World:
             append_bytes_max=knobs.append_bytes_max,
             inflight_max=knobs.inflight_max,
             uncommitted_bytes_max=20 * knobs.append_bytes_max,
+            learner_lag_max=3,
         )
         found: dict[NodeId, SimMember] = {}
         for name in names:
