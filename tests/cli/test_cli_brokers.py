@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import tianzhou
 from cli.conftest import Run, run_command
 from tianzhou.testing import RunningBroker
 
@@ -11,6 +12,9 @@ from tianzhou.testing import RunningBroker
 def test_the_cluster_at_a_glance(run: Run, mq: RunningBroker) -> None:
     (row,) = run("cluster", "--json").json
     assert (row["broker"], row["address"], row["error"]) == ("broker-a", mq.broker, "")
+    assert row["tianzhou_version"] == tianzhou.__version__
+    assert f"{tianzhou.__version__} ({row['version']})" in run("cluster").out
+    assert f"{tianzhou.__version__} ({row['version']})" in run("broker", "status").out
     assert "serves" in run("cluster").out
     mq.kill()
     mq.wait_until(
@@ -89,7 +93,7 @@ def test_a_broker_is_drained_for_programs(run: Run, mq: RunningBroker) -> None:
     assert run("group", "reset", "billing", "orders", "--to-first", "-y").code == 0
     late = run("broker", "drain", "--timeout", "0", "--json")
     assert (late.code, json.loads(late.out)["unread"]) == (1, {"billing": 1})
-    assert "--undo allows them again" in late.err
+    assert "allow writes again with --undo" in late.err
 
 
 def test_bench_measures_and_cleans_up(run: Run) -> None:

@@ -7,6 +7,7 @@ import pytest
 from cli.conftest import Run
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.client import PushConsumer
+from tianzhou.client import sync as blocking
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.sync import Message, Producer
@@ -126,3 +127,28 @@ def test_clone_and_delete(run: Run, mq: RunningBroker) -> None:
     assert "tianzhou group list" in gone.err
     assert run("group", "clone", "billing", "audit").code == 4
     assert run("group", "delete", "billing", "-y").code == 4
+
+
+def test_an_unknown_group_is_not_reset(run: Run) -> None:
+    run("topic", "create", "orders")
+    run("group", "create", "billing")
+    done = run("group", "reset", "biling", "orders", "--to-first", "--yes")
+    assert done.code == 4
+    assert "group biling does not exist on any broker" in done.err
+    assert "did you mean billing?" in done.err
+    assert [row["group"] for row in run("group", "list", "--json").json] == ["billing"]
+
+
+def test_a_group_with_members_is_deleted_only_by_force(run: Run, mq: RunningBroker) -> None:
+    run("topic", "create", "orders")
+    with blocking.PushConsumer(
+        "billing", nameserver=mq.nameserver, subscribe={"orders": "*"}
+    ) as consumer:
+        mq.wait_until(lambda: consumer.assignment, what="an assignment")
+        refused = run("group", "delete", "billing", "--yes")
+        assert refused.code == 1
+        assert f"group billing has 1 connected members ({consumer.client_id})" in refused.err
+        asked = run("group", "delete", "billing", stdin="n\n")
+        assert "1 of whose members are connected" in asked.err
+        assert run("group", "show", "billing").code == 0
+        assert run("group", "delete", "billing", "--force").code == 0

@@ -102,7 +102,7 @@ def test_nobody_answers_is_code_3() -> None:
         "tianzhou: no NameServer answers: 127.0.0.1:1 can't be reached: Connection refused; "
     )
     assert "tianzhou up" in said.err
-    assert run_command("topic", "list", "-n", "nonsense").code == 2
+    assert run_command("topic", "list", "-n", "nonsense:").code == 2
     copied = run_command("topic", "list", "-n", "http://127.0.0.1:9876")
     assert copied.code == 2
     assert "leave out http://" in copied.err

@@ -132,6 +132,39 @@ def test_an_option_is_spelled_alike_everywhere(dest: str, opts: list[str]) -> No
     assert not [one for one in spelled if one[0] != "broker" and one[1:] != (dest, opts)]
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_shown_by_the_short_option_too(name: str) -> None:
+    short, long = run_command(*name.split(), "-h"), run_command(*name.split(), "--help")
+    assert (short.code, short.out) == (0, long.out)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "kind"),
+    [
+        ("topic list -n 127.0.0.1:1", 3, "unreachable"),
+        ("topic show", 2, "wrong_use"),
+        ("topic list --bogus", 2, "wrong_use"),
+        ("topics list", 2, "wrong_use"),
+        ("consume orders --offset 1", 2, "wrong_use"),
+        ("store verify /nonexistent", 2, "wrong_use"),
+    ],
+)
+def test_an_error_is_one_json_object_on_the_error_stream(line: str, code: int, kind: str) -> None:
+    said = run_command(*shlex.split(line), "--json")
+    assert (said.code, said.out) == (code, "")
+    error = json.loads(said.err)["error"]
+    assert error.keys() == {"kind", "exit_code", "message"}
+    assert (error["kind"], error["exit_code"]) == (kind, code)
+    assert error["message"]
+    assert run_command(*shlex.split(line)).err.endswith("\n")
+
+
+def test_errors_of_a_broker_are_json_as_well(run: Run) -> None:
+    said = run("topic", "show", "nothing", "--json")
+    assert json.loads(said.err)["error"]["kind"] == "not_found"
+    assert (said.code, said.out) == (4, "")
+
+
 def test_every_list_and_status_can_be_watched() -> None:
     looks = [name for name in COMMANDS if name.split()[-1] in ("list", "status", "cluster")]
     assert len(looks) > 8

@@ -1,5 +1,6 @@
 """A broker that is drained: writers hear it from the broker, and from the route."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -64,7 +65,11 @@ def test_unread_messages_keep_it_from_being_safe(mq: RunningBroker) -> None:
         assert peer.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext)[0].code == 0
         late = drain(mq.nameserver, "--timeout", "1")
         assert late.returncode == 1
-        assert "not drained in time" in late.stderr
+        assert "broker-a is not drained after 1 s: group slow has 1 messages left" in late.stderr
+        assert "--undo" in late.stderr
+        as_json = drain(mq.nameserver, "--timeout", "0", "--json")
+        assert json.loads(as_json.stdout)["unread"] == {"slow": 1}
+        assert json.loads(as_json.stderr)["error"]["exit_code"] == 1
         ext["commitOffset"] = "1"
         assert peer.call(RequestCode.UPDATE_CONSUMER_OFFSET, ext)[0].code == 0
         assert drain(mq.nameserver).returncode == 0

@@ -8,7 +8,13 @@ from typing import Any, Final
 import click
 
 import tianzhou
-from tianzhou.admin.commands.failures import ExitCode, Failure, failure_of
+from tianzhou.admin.commands.failures import (
+    WANTS_JSON,
+    ExitCode,
+    Failure,
+    echo_error,
+    failure_of,
+)
 from tianzhou.base.errors import TianzhouError
 from tianzhou.base.extras import missing_extra
 from tianzhou.cmd.clock import SystemClock
@@ -70,9 +76,22 @@ class LazyGroup(click.Group):
                 raise click.UsageError(f"no command {args[0]!r}; did you mean {near[0]!r}?", ctx)
         return super().resolve_command(ctx, args)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[WANTS_JSON] = "--json" in args
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Errors of ours are one sentence and an exit code; anything else is a bug and shows
-        itself."""
+        """Errors are one sentence and an exit code, or one JSON object under --json."""
+        try:
+            return self._invoke(ctx)
+        except click.ClickException as error:
+            if not ctx.meta[WANTS_JSON]:
+                raise
+            echo_error(error)
+            ctx.exit(error.exit_code)
+
+    def _invoke(self, ctx: click.Context) -> Any:
+        """What is neither an error of ours nor of the system is a bug and shows itself."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -94,7 +113,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
 
 
-@click.command(cls=LazyGroup)
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(tianzhou.__version__, prog_name="tianzhou")
 @click.pass_context
 def cli(ctx: click.Context) -> None:

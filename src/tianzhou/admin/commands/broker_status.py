@@ -26,6 +26,13 @@ def refusal_of(session: Session, status: "BrokerStatus") -> str:
     return status.refusal
 
 
+def version_text(rocketmq: str | None, tianzhou: str | None) -> str:
+    """Our version, and the one of RocketMQ that it stands for; Apache's broker has only that."""
+    if rocketmq is None:
+        return ""
+    return f"{tianzhou} ({rocketmq})" if tianzhou else rocketmq
+
+
 @click.command()
 @click.argument("name", required=False)
 @click.option("--all", "everything", is_flag=True, help="Everything that it says of itself.")
@@ -47,6 +54,7 @@ def _facts(session: Session, name: str, *, everything: bool) -> dict[str, Any]:
         "broker": name,
         "address": found.address,
         "version": found.version,
+        "tianzhou_version": found.facts.get("tianzhouVersion"),
         "started_ms": found.started_ms,
         "takes_messages": not refusal,
         "refusal": refusal,
@@ -96,7 +104,7 @@ def _view(found: dict[str, Any]) -> "RenderableType":
     facts = {
         "broker": found["broker"],
         "address": found["address"],
-        "version": found["version"],
+        "version": version_text(found["version"], found["tianzhou_version"]),
         "started": output.moment_text(found["started_ms"]),
         "messages": "taken" if found["takes_messages"] else f"refused: {found['refusal']}",
         "sent per second": found["sent_per_second"],

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tianzhou.admin.commands import output, raft, replication
-from tianzhou.admin.commands.broker_status import refusal_of
+from tianzhou.admin.commands.broker_status import refusal_of, version_text
 from tianzhou.admin.commands.session import Session, watched
 from tianzhou.base.errors import TianzhouError
 
@@ -49,6 +49,7 @@ def _unknown(cluster: str, name: str, broker_id: int, address: str) -> dict[str,
     """A broker that tells nothing of itself."""
     return {
         "cluster": cluster, "broker": name, "id": broker_id, "address": address, "version": None,
+        "tianzhou_version": None,
         "sent_per_second": None, "read_per_second": None, "disk_used_ratio": None,
         "refusal": "", "error": "", "missing_since_ms": None, **replication.UNKNOWN,
     }  # fmt: skip
@@ -76,6 +77,7 @@ def _row(session: Session, cluster: str, name: str, broker_id: int, address: str
         return row | {"error": str(error)}
     return row | {
         "version": status.version,
+        "tianzhou_version": status.facts.get("tianzhouVersion"),
         "sent_per_second": status.put_per_second,
         "read_per_second": status.get_per_second,
         "disk_used_ratio": status.disk_used_ratio,
@@ -87,6 +89,7 @@ def _view(rows: list[dict[str, Any]]) -> "RenderableType":
     shown = [
         row
         | {"disk": _disk(row["disk_used_ratio"]), "state": _state(row), "role": _role(row)}
+        | {"version": version_text(row["version"], row["tianzhou_version"])}
         | {"lag": replication.lag_text(row), "copies": replication.copies_text(row)}
         for row in rows
     ]

@@ -3,14 +3,16 @@
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, islice
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
 import click
+from click.core import ParameterSource
 
-from tianzhou.admin.commands import message_facts, output
+from tianzhou.admin.commands import message_facts, output, queues
 from tianzhou.admin.commands.failures import ExitCode, failure_of
 from tianzhou.admin.commands.moments import moment
 from tianzhou.admin.commands.session import Session, asking, topic_name
@@ -26,14 +28,14 @@ if TYPE_CHECKING:
 
     Batches = Generator[Sequence[ReceivedMessage]]
 
-READER: Final = "TOOLS_CONSUMER"
-"""The group in whose name tools read: it has no offsets, and every broker has it."""
 PULL_COUNT: Final = 256
 PAUSE_MIN_S: Final = 0.02
 PAUSE_MAX_S: Final = 0.5
 """Between two looks at queues that had nothing new."""
 POLL_S: Final = 0.5
 STARTS: Final = ("first", "last")
+LAST_MAX: Final = 10_000
+"""They are put in order in memory."""
 
 
 def where(text: str) -> str | int:
@@ -45,7 +47,12 @@ def where(text: str) -> str | int:
 @topic_name
 @click.option("--from", "start", type=where, default="last", show_default=True,
               help="first, last, or a moment: 10m, 2026-11-16T08:30.")  # fmt: skip
-@click.option("-t", "--tag", default="*", show_default=True, help="Only these: a || b.")
+@queues.queue_id
+@queues.broker
+@click.option("--offset", type=click.IntRange(0), help="Begin at this offset of --queue.")
+@click.option("--last", type=click.IntRange(1, LAST_MAX), metavar="N",
+              help="Begin with the last N messages of the topic, or of --queue.")  # fmt: skip
+@click.option("-t", "--tag", default="*", show_default=True, help="Only these tags: a,b or a || b.")
 @click.option("--sql", help="Only these, by their properties: amount > 100 AND region = 'north'.")
 @click.option("--max", "count", type=click.IntRange(1), help="End after so many.")
 @click.option("--until-end", is_flag=True, help="End when everything that is there was shown.")
@@ -57,7 +64,8 @@ def where(text: str) -> str | int:
 @click.option("-g", "--group", help="As a member of this group, which confirms what it shows.")
 @asking
 def consume(
-    session: Session, topic: str, start: str | int, tag: str, sql: str | None, count: int | None,
+    session: Session, topic: str, start: str | int, queue_id: int | None, broker: str | None,
+    offset: int | None, last: int | None, tag: str, sql: str | None, count: int | None,
     until_end: bool, idle_s: float | None, form: str, group: str | None,
 ) -> None:  # fmt: skip
     """Show the messages of a topic as they come, until Ctrl-C.
@@ -71,10 +79,12 @@ def consume(
     form = "json" if session.as_json else form
     if form == "raw" and sys.stdout.isatty():
         raise click.UsageError("--format raw is for files and pipes; a terminal would obey it")
+    place = Place(start, queue_id, broker, offset, last)
+    place.check(group)
     wanted = _expression(tag, sql)
     shown: dict[MessageQueue, int] = {}
     if group is None:
-        batches = _look(session, topic, start, wanted, until_end=until_end, idle_s=idle_s)
+        batches = _look(session, topic, place, wanted, until_end=until_end, idle_s=idle_s)
     else:
         batches = _join(session, topic, start, wanted, group, shown, idle_s=idle_s)
     show = _PRINTERS[form]
@@ -89,7 +99,7 @@ def consume(
 
 def _expression(tag: str, sql: str | None) -> "str | Sql92":
     if sql is None:
-        return tag
+        return " || ".join(part.strip() for part in tag.split(","))
     from tianzhou.client.core.subscription import Sql92
 
     return Sql92(sql)
@@ -99,7 +109,7 @@ def _expression(tag: str, sql: str | None) -> "str | Sql92":
 
 
 def _look(
-    session: Session, topic: str, start: str | int, wanted: "str | Sql92", *, until_end: bool,
+    session: Session, topic: str, place: "Place", wanted: "str | Sql92", *, until_end: bool,
     idle_s: float | None,
 ) -> "Batches":  # fmt: skip
     """Every queue in turn, with pauses that grow while nothing comes. A tail goes on when a broker
@@ -107,8 +117,10 @@ def _look(
     from tianzhou.client.sync.pull_consumer import PullConsumer
 
     is_tail = not until_end and idle_s is None
-    with PullConsumer(READER, nameserver=session.nameserver) as consumer:
-        at = {queue: _begin(consumer, queue, start) for queue in consumer.queues(topic)}
+    with PullConsumer(queues.READER, nameserver=session.nameserver) as consumer:
+        at = place.begin(session, consumer, topic)
+        if place.last is not None:
+            yield _newest(consumer, at, wanted, place.last)
         pause_s, heard_s = PAUSE_MIN_S, monotonic()
         while True:
             is_end = is_quiet = True
@@ -146,10 +158,70 @@ def _pull(
             sleep(PAUSE_MAX_S)
 
 
-def _begin(consumer: "PullConsumer", queue: "MessageQueue", start: str | int) -> int:
-    if start == "first":
-        return consumer.first(queue)
-    return consumer.end(queue) if start == "last" else consumer.offset_at(queue, int(start))
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where reading begins."""
+
+    start: str | int
+    queue_id: int | None
+    broker: str | None
+    offset: int | None
+    last: int | None
+
+    def check(self, group: str | None) -> None:
+        """Raises UsageError."""
+        if self.offset is not None and self.queue_id is None:
+            raise click.UsageError("--offset needs --queue")
+        if self.broker is not None and self.queue_id is None:
+            raise click.UsageError("--broker needs --queue")
+        is_from = click.get_current_context().get_parameter_source("start")
+        ways = (is_from is not ParameterSource.DEFAULT, self.offset is not None,
+                self.last is not None)  # fmt: skip
+        if sum(ways) > 1:
+            raise click.UsageError("--from, --offset and --last exclude each other; give one")
+        if group is not None and (self.queue_id is not None or self.last is not None):
+            raise click.UsageError(
+                "--queue, --offset and --last are for reading without --group, whose members "
+                "share all queues"
+            )
+
+    def begin(
+        self, session: Session, consumer: "PullConsumer", topic: str
+    ) -> "dict[MessageQueue, int]":
+        """The queues that are read, and the first offset of each."""
+        if self.queue_id is None:
+            chosen = list(consumer.queues(topic))
+        else:
+            chosen = [queues.one(session, topic, self.queue_id, self.broker)]
+        return {queue: self._begin(consumer, queue) for queue in chosen}
+
+    def _begin(self, consumer: "PullConsumer", queue: "MessageQueue") -> int:
+        if self.offset is not None:
+            return self.offset
+        if self.last is not None:
+            return max(consumer.first(queue), consumer.end(queue) - self.last)
+        if self.start == "first":
+            return consumer.first(queue)
+        if self.start == "last":
+            return consumer.end(queue)
+        return consumer.offset_at(queue, int(self.start))
+
+
+def _newest(
+    consumer: "PullConsumer", at: "dict[MessageQueue, int]", wanted: "str | Sql92", count: int
+) -> "list[ReceivedMessage]":
+    """The last messages of all queues, in the order in which they were stored. Moves `at` on."""
+    found: list[ReceivedMessage] = []
+    for queue in at:
+        end = consumer.end(queue)
+        while at[queue] < end:
+            pulled = _pull(consumer, queue, at[queue], wanted, again=False)
+            found += pulled.messages
+            if pulled.next_offset <= at[queue]:
+                break
+            at[queue] = pulled.next_offset
+    found.sort(key=lambda message: (message.store_timestamp, message.queue_offset))
+    return found[-count:]
 
 
 def _is_over(heard_s: float, idle_s: float | None) -> bool:

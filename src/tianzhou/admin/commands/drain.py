@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tianzhou.admin.commands import output
+from tianzhou.admin.commands.failures import Failure
 from tianzhou.admin.commands.session import Session, asking
 
 if TYPE_CHECKING:
@@ -42,14 +43,27 @@ def drain(session: Session, name: str | None, timeout: float, undo: bool) -> Non
         click.echo(f"{name} at {address} takes no more messages; waiting until all are read")
     traffic = _watch(session, name, timeout)
     facts = {"broker": name, "address": address, "takes_messages": False,
-             "drained": traffic.is_safe, "unread": dict(traffic.lags)}  # fmt: skip
+             "drained": traffic.is_safe, "unread": dict(traffic.lags),
+             "written_per_second": traffic.put_per_second}  # fmt: skip
     if traffic.is_safe:
         session.done(facts, f"safe to stop {name}")
         return
     if session.as_json:
         output.echo_json(facts)
-    click.echo("not drained in time; writes stay off: --undo allows them again", err=True)
-    raise SystemExit(1)
+    raise Failure(
+        f"{name} is not drained after {timeout:g} s: {_remaining(traffic)}; it still takes no "
+        f"messages: wait with another `tianzhou broker drain {name}`, or allow writes again with "
+        "--undo"
+    )
+
+
+def _remaining(traffic: "Traffic") -> str:
+    """What keeps the broker from being stopped."""
+    left = [f"group {group} has {lag:,} messages left to read"
+            for group, lag in sorted(traffic.lags.items())]  # fmt: skip
+    if traffic.put_per_second:
+        left.append(f"{traffic.put_per_second:,.1f} messages a second are still written")
+    return ", ".join(left)
 
 
 def _watch(session: Session, name: str, timeout_s: float) -> "Traffic":

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from tianzhou.admin.commands.output import plain
+from tianzhou.admin.commands.output import json_text, plain
 from tianzhou.base.errors import TianzhouError, UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +43,20 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130
 
 
+WANTS_JSON: Final = "tianzhou.wants_json"
+"""In the `meta` of a command's context: whether it was called with --json."""
+
+
+def echo_error(error: click.ClickException) -> None:
+    """Print an error for programs: one JSON object on the error stream."""
+    try:
+        kind = ExitCode(error.exit_code).name.lower()
+    except ValueError:
+        kind = ExitCode.FAILED.name.lower()
+    facts = {"kind": kind, "exit_code": error.exit_code, "message": error.format_message()}
+    click.echo(json_text({"error": facts}), err=True)
+
+
 class Failure(click.ClickException):
     """Ends a command with a sentence on the error stream."""
 
@@ -52,6 +66,10 @@ class Failure(click.ClickException):
         self.exit_code = int(code)  # pyright: ignore[reportAttributeAccessIssue]
 
     def show(self, file: IO[Any] | None = None) -> None:
+        ctx = click.get_current_context(silent=True)
+        if file is None and ctx is not None and ctx.meta.get(WANTS_JSON):
+            echo_error(self)
+            return
         click.echo(f"tianzhou: {self.message}", file=file, err=file is None)
 
 

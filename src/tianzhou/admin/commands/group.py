@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tianzhou.admin.commands import output
-from tianzhou.admin.commands.failures import Failure
+from tianzhou.admin.commands import output, queues
+from tianzhou.admin.commands.failures import Failure, not_found
 from tianzhou.admin.commands.moments import moment
 from tianzhou.admin.commands.session import (
     Session,
@@ -185,8 +185,8 @@ def update(session: Session, group: str, retries: int | None, consume: bool | No
 @click.option("--to-first", is_flag=True, help="The oldest message that is still there.")
 @click.option("--to-last", is_flag=True, help="Behind the last message: skip everything.")
 @click.option("--to-offset", type=click.IntRange(0), help="This offset; needs --queue.")
-@click.option("--queue", "queue_id", type=click.IntRange(0), help="Only this queue.")
-@click.option("--broker", help="The broker of --queue, where several have the topic.")
+@queues.queue_id
+@queues.broker
 @click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing.")
 @force
 @asking
@@ -200,11 +200,12 @@ def reset(
         raise click.UsageError("say where to, once: --to-time, --to-first, --to-last, --to-offset")
     if (to_offset is None) != (queue_id is None):
         raise click.UsageError("--to-offset and --queue go together")
+    _check_known(session, group)
     time_ms = to_time if to_time is not None else 0 if to_first else -1
 
     def move(dry_run: bool) -> "list[OffsetMove]":
         if to_offset is not None and queue_id is not None:
-            queue = _queue(session, topic, queue_id, broker)
+            queue = queues.one(session, topic, queue_id, broker)
             offsets = session.admin.offsets
             return [offsets.reset_to_offset(group, queue, offset=to_offset, dry_run=dry_run)]
         return session.admin.offsets.reset_to_time(group, topic, time_ms=time_ms, dry_run=dry_run)
@@ -241,15 +242,19 @@ def _show_moves(
     )
 
 
-def _queue(session: Session, topic: str, queue_id: int, broker: str | None) -> "MessageQueue":
-    from tianzhou.wire.queues import MessageQueue
+def _check_known(session: Session, group: str) -> None:
+    """Raise if no broker has the group, with the one that is probably meant."""
+    from tianzhou.base.settings import suggestion
+    from tianzhou.client.errors import GroupNotExist
 
-    if broker is None:
-        places = sorted(session.admin.topics.show(topic).configs)
-        if len(places) > 1:
-            raise click.UsageError(f"{', '.join(places)} have topic {topic}; say one as --broker")
-        broker = places[0]
-    return MessageQueue(broker_name=broker, topic=topic, queue_id=queue_id)
+    try:
+        session.admin.groups.show(group)
+    except GroupNotExist:
+        near = suggestion(group, session.admin.groups.all())
+        hint = f"did you mean {near}?" if near else "`tianzhou group list` shows those that do"
+        raise not_found(
+            f"group {group} does not exist on any broker, so there is nothing to reset; {hint}"
+        ) from None
 
 
 def _told(moves: "list[OffsetMove]") -> str:
@@ -275,12 +280,19 @@ def clone(session: Session, group: str, target: str, topic: str | None) -> None:
 @group.command()
 @group_name
 @click.option("--keep-offsets", is_flag=True, help="So that it goes on there if it comes back.")
+@click.option("--force", "connected", is_flag=True, help="Also while members are connected.")
 @force
 @asking
-def delete(session: Session, group: str, keep_offsets: bool, yes: bool) -> None:
+def delete(session: Session, group: str, keep_offsets: bool, connected: bool, yes: bool) -> None:
     """Remove a group everywhere, with its retries and dead letters."""
-    state = session.admin.groups.show(group)
-    members = f", {len(state.client_ids)} of whose members are connected" * bool(state.client_ids)
-    session.confirm(f"Delete group {group}{members}, with its dead letters?", yes=yes)
+    members = session.admin.groups.show(group).client_ids
+    if members and yes and not connected:
+        raise Failure(
+            f"group {group} has {len(members)} connected members ({', '.join(sorted(members))}); "
+            "stop them first, or pass --force: they go on without offsets and retries"
+        )
+    told = f", {len(members)} of whose members are connected" * bool(members)
+    question = f"Delete group {group}{told}, with its dead letters?"
+    session.confirm(question, yes=yes or connected)
     session.admin.groups.delete(group, keep_offsets=keep_offsets)
     session.done({"group": group, "kept_offsets": keep_offsets}, f"group {group} is deleted")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tianzhou.admin.commands import message_facts, output
+from tianzhou.admin.commands import message_facts, output, queues
 from tianzhou.admin.commands.failures import not_found
 from tianzhou.admin.commands.moments import moment
 from tianzhou.admin.commands.session import Session, asking, topic_name
@@ -70,15 +70,27 @@ def _now() -> int:
 
 @message.command()
 @topic_name
-@click.argument("message_id")
+@click.argument("message_id", required=False)
+@queues.queue_id
+@queues.broker
+@click.option("--offset", type=click.IntRange(0), help="Its place in --queue, instead of an id.")
 @asking
-def show(session: Session, topic: str, message_id: str) -> None:
-    """Show everything about one message, by either of its ids."""
-    found = session.admin.messages.by_id(topic, message_id)
-    if found is None:
-        raise not_found(
-            f"topic {topic} has no message {message_id}; it may be of another topic, or expired"
-        )
+def show(
+    session: Session, topic: str, message_id: str | None, queue_id: int | None, broker: str | None,
+    offset: int | None,
+) -> None:  # fmt: skip
+    """Show everything about one message, by either of its ids, or by --queue and --offset."""
+    if (message_id is None) == (offset is None) or (offset is None) != (queue_id is None):
+        raise click.UsageError("give MESSAGE_ID, or --queue and --offset")
+    found: MessageView | None
+    if offset is not None and queue_id is not None:
+        found = queues.message_at(session, queues.one(session, topic, queue_id, broker), offset)
+    else:
+        found = session.admin.messages.by_id(topic, str(message_id))
+        if found is None:
+            raise not_found(
+                f"topic {topic} has no message {message_id}; it may be of another topic, or expired"
+            )
     session.show(lambda: message_facts.facts_of(found), message_facts.view_one)
 
 

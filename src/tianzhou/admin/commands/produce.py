@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from datetime import timedelta
+from io import BytesIO
 from time import monotonic, sleep
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ from click.core import ParameterSource
 
 from tianzhou.admin.commands.bars import Tell, progress_bar
 from tianzhou.admin.commands.moments import span
-from tianzhou.admin.commands.produce_input import Template, from_json, from_lines, load
+from tianzhou.admin.commands.produce_input import Template, from_json, from_lines, load, whole
 from tianzhou.admin.commands.session import Session, asking, topic_name
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ AHEAD_MAX: Final = 2_000
 
 @click.command()
 @topic_name
+@click.argument("body", required=False)
+@click.option("--body-file", type=click.File("rb"), metavar="FILE",
+              help="Send the whole file as the body of one message; - is the standard input.",
+              )  # fmt: skip
 @click.option("-f", "--file", "source", type=click.File("rb"), default="-",
               help="Where lines come from; the standard input unless given.")  # fmt: skip
 @click.option("--format", "form", type=click.Choice(["lines", "json"]), default="lines",
@@ -47,11 +52,12 @@ AHEAD_MAX: Final = 2_000
               help="Messages per second, at most.")  # fmt: skip
 @asking
 def produce(
-    session: Session, topic: str, source: IO[bytes], form: str, tag: str | None,
+    session: Session, topic: str, body: str | None, body_file: IO[bytes] | None,
+    source: IO[bytes], form: str, tag: str | None,
     keys: tuple[str, ...], properties: tuple[str, ...], delay: timedelta | None,
     sharding_key: str | None, count: int | None, size: int, rate: float | None,
 ) -> None:  # fmt: skip
-    """Send messages to a topic.
+    """Send messages to a topic: BODY as one message, or one message for each line.
 
     With --format json a line is {"body": "...", "tags": "...", "keys": [...], "properties": {...}};
     body_base64, delay_s, deliver_ms, delay_level and sharding_key can be said too.
@@ -59,11 +65,19 @@ def produce(
     chosen = click.get_current_context().get_parameter_source
     if count is not None and {chosen("source"), chosen("form")} != {ParameterSource.DEFAULT}:
         raise click.UsageError("--count makes up its messages; leave out --file and --format")
-    if count is None and source.isatty():
+    sources = ((body, "BODY"), (body_file, "--body-file"), (count, "--count"))
+    given = [name for value, name in sources if value is not None]
+    given += ["--file"] * (chosen("source") is not ParameterSource.DEFAULT)
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} exclude each other; give one")
+    if not given and source.isatty():
         click.echo("one message a line; Ctrl-D ends", err=True)
     template = Template(topic, tag, keys, _properties(properties), delay, sharding_key)
     if count is not None:
         messages = load(count, size, template)
+    elif body is not None or body_file is not None:
+        read = from_json if form == "json" else whole
+        messages = read(body_file or BytesIO((body or "").encode()), template)
     else:
         messages = (from_json if form == "json" else from_lines)(source, template)
     begun_s = monotonic()

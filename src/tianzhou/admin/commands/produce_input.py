@@ -50,6 +50,11 @@ def from_lines(stream: IO[bytes], template: Template) -> "Iterator[Message]":
                 raise UsageError(f"line {number}: {error}") from error
 
 
+def whole(stream: IO[bytes], template: Template) -> "Iterator[Message]":
+    """Everything there is, as the body of one message."""
+    yield template.message(stream.read())
+
+
 def from_json(stream: IO[bytes], template: Template) -> "Iterator[Message]":
     """Each line is an object: body or body_base64, tags, keys, properties, and more."""
     for number, line in enumerate(stream, 1):

@@ -1,0 +1,58 @@
+"""Queues on the command line: `--queue` and `--broker`, and reading at an offset of one."""
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from tianzhou.admin.commands.failures import not_found
+from tianzhou.admin.commands.session import Session
+
+if TYPE_CHECKING:
+    from tianzhou.record.message import MessageView
+    from tianzhou.wire.queues import MessageQueue
+
+READER: Final = "TOOLS_CONSUMER"
+"""The group in whose name tools read: it has no offsets, and every broker has it."""
+
+queue_id = click.option("--queue", "queue_id", type=click.IntRange(0), metavar="ID",
+                        help="Only this queue.")  # fmt: skip
+broker = click.option("--broker", help="The broker of --queue, where several have the topic.")
+
+
+def one(session: Session, topic: str, queue_id: int, broker: str | None) -> "MessageQueue":
+    """The queue that is meant. Raises if there is none, or if it could be one of several."""
+    found = [queue for queue in all_of(session, topic)
+             if queue.queue_id == queue_id and broker in (None, queue.broker_name)]  # fmt: skip
+    if not found:
+        where = f" on broker {broker}" if broker is not None else ""
+        raise not_found(
+            f"topic {topic} has no queue {queue_id}{where}; `tianzhou topic show {topic}` lists "
+            "its queues"
+        )
+    if len(found) > 1:
+        places = ", ".join(sorted(queue.broker_name for queue in found))
+        raise click.UsageError(f"brokers {places} have queue {queue_id} of {topic}; add --broker")
+    return found[0]
+
+
+def all_of(session: Session, topic: str) -> "list[MessageQueue]":
+    from tianzhou.client.sync.pull_consumer import PullConsumer
+
+    with PullConsumer(READER, nameserver=session.nameserver) as consumer:
+        return list(consumer.queues(topic))
+
+
+def message_at(session: Session, queue: "MessageQueue", offset: int) -> "MessageView":
+    """The message with this offset. Raises if it is not there, with what is."""
+    from tianzhou.client.sync.pull_consumer import PullConsumer
+
+    with PullConsumer(READER, nameserver=session.nameserver) as consumer:
+        first, end = consumer.first(queue), consumer.end(queue)
+        found = consumer.pull(queue, offset, count_max=1) if first <= offset < end else None
+    if found is not None and found.messages and found.messages[0].queue_offset == offset:
+        return found.messages[0]
+    held = f"it has {first} to {end - 1}" if end > first else "it is empty"
+    raise not_found(
+        f"queue {queue.queue_id} of topic {queue.topic} on broker {queue.broker_name} has no "
+        f"message with offset {offset}; {held}"
+    )

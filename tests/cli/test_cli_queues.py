@@ -1,0 +1,122 @@
+"""One queue, one offset, the last messages: `message show`, `consume` and `produce` by place."""
+
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Run
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.client.sync import Message, Producer
+from tianzhou.testing import RunningBroker
+
+
+def fill(mq: RunningBroker) -> None:
+    """Messages 0 to 9, in turn in queues 0 and 1 of one topic."""
+    mq.create_topic("orders", queues=2)
+    with Producer("shop", nameserver=mq.nameserver) as producer:
+        queues = producer.queues("orders")
+        for number in range(10):
+            tag = "even" if number % 2 == 0 else "odd"
+            message = Message("orders", str(number).encode(), tags=tag)
+            producer.send(message, queue=queues[number % 2])
+
+
+def bodies(run: Run, *words: str) -> list[str]:
+    return [one["body"] for one in run("consume", "orders", *words, "--until-end", "--json").lines]
+
+
+def test_a_body_is_an_argument_or_a_file(run: Run, mq: RunningBroker, tmp_path: Path) -> None:
+    run("topic", "create", "orders", "-q", "1")
+    file = tmp_path / "body"
+    file.write_bytes(b"two\nlines\n\x00")
+    assert run("produce", "orders", "two apples", "-t", "fruit").code == 0
+    assert run("produce", "orders", "--body-file", str(file)).code == 0
+    assert run("produce", "orders", "--body-file", "-", stdin=b"piped\n").code == 0
+    assert run("produce", "orders", '{"body": "x", "keys": ["T1"]}', "--format", "json").code == 0
+    mq.wait_until(lambda: len(mq.stored("orders")) == 4, what="messages")
+    first, second, third, fourth = mq.stored("orders")
+    assert (first.body, first.tags) == (b"two apples", "fruit")
+    assert (second.body, third.body) == (file.read_bytes(), b"piped\n")
+    assert (fourth.body, fourth.keys) == (b"x", ("T1",))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("x", "--count", "3"), "BODY and --count exclude each other"),
+        (("x", "--body-file", "-"), "BODY and --body-file exclude each other"),
+        (("x", "--file", "-"), "BODY and --file exclude each other"),
+        (("",), "body is empty"),
+    ],
+)
+def test_sources_of_bodies_exclude_each_other(run: Run, words: tuple[str, ...], said: str) -> None:
+    done = run("produce", "orders", *words)
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_consume_reads_one_queue_from_an_offset(run: Run, mq: RunningBroker) -> None:
+    fill(mq)
+    queue = ["1", "3", "5", "7", "9"]
+    assert bodies(run, "--queue", "1", "--offset", "2") == queue[2:]
+    assert bodies(run, "--queue", "1", "--from", "first") == queue
+    assert bodies(run, "--queue", "1", "--last", "2") == queue[-2:]
+    assert run("consume", "orders", "--queue", "2", "--until-end").code == 4
+
+
+def test_consume_shows_the_last_messages_of_all_queues_in_order(
+    run: Run, mq: RunningBroker
+) -> None:
+    run("topic", "create", "orders", "-q", "2")
+    for number in range(6):
+        run("produce", "orders", str(number))
+        mq.wait_until(lambda: len(mq.stored("orders")) == number + 1, what="a message")  # noqa: B023
+    stored = sorted(mq.stored("orders"), key=lambda m: (m.store_timestamp, m.queue_offset))
+    assert bodies(run, "--last", "3") == [message.body.decode() for message in stored[-3:]]
+    assert len(bodies(run, "--last", "100")) == 6
+
+
+def test_several_tags_are_written_with_commas(run: Run, mq: RunningBroker) -> None:
+    fill(mq)
+    assert len(bodies(run, "--from", "first", "--tag", "even, odd")) == 10
+    assert len(bodies(run, "--from", "first", "--tag", "even,none")) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--offset", "1"), "--offset needs --queue"),
+        (("--broker", "b"), "--broker needs --queue"),
+        (("--last", "1", "--from", "first"), "--from, --offset and --last exclude each other"),
+        (("--last", "1", "-g", "billing"), "for reading without --group"),
+    ],
+)
+def test_places_that_can_not_be_meant_are_refused(
+    run: Run, words: tuple[str, ...], said: str
+) -> None:
+    done = run("consume", "orders", *words)
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_a_message_is_shown_by_its_place(run: Run, mq: RunningBroker) -> None:
+    fill(mq)
+    wanted = next(m for m in mq.stored("orders") if (m.queue_id, m.queue_offset) == (1, 3))
+    found = run("message", "show", "orders", "--queue", "1", "--offset", "3", "--json").json
+    assert (found["message_id"], found["body"]) == (wanted.message_id, wanted.body.decode())
+    missing = run("message", "show", "orders", "--queue", "1", "--offset", "5")
+    assert missing.code == 4
+    assert "has no message with offset 5; it has 0 to 4" in missing.err
+    for words in ((), ("--queue", "1"), ("--offset", "1"), ("ID", "--queue", "1", "--offset", "1")):
+        assert run("message", "show", "orders", *words).code == 2
+
+
+def test_a_queue_of_several_brokers_needs_the_broker(run: Run, mq: RunningBroker) -> None:
+    with RunningBroker(nameserver=mq, config=BrokerConfig(name="broker-b")) as other:
+        for broker in (mq, other):
+            broker.create_topic("orders", queues=1)
+        words = ("message", "show", "orders", "--queue", "0", "--offset", "0")
+        mq.wait_until(lambda: run(*words).code == 2, what="a route with both brokers")
+        assert "brokers broker-a, broker-b have queue 0 of orders; add --broker" in run(*words).err
+        assert "it is empty" in run(*words, "--broker", "broker-b").err
+        assert "no queue 0 on broker broker-z" in run(*words, "--broker", "broker-z").err
