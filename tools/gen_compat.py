@@ -10,13 +10,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tianzhou.base.settings import declarations
 from tianzhou.broker import requests
-from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.handlers.refusals import REFUSED
-from tianzhou.broker.settable import CHANGEABLE, GROUP_CHANGEABLE
 from tianzhou.nameserver.handlers import HANDLERS
-from tianzhou.replication.config import ReplicationConfig
 from tianzhou.testing.small_broker import SmallBroker
 from tianzhou.wire._generated_codes import RequestCode
 
@@ -24,18 +20,12 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "compat.md"
 
 
-def _changeable(kind: type, names: Iterable[str]) -> str:
-    found = declarations(kind)
-    return ", ".join(f"`{found[name].alias or name}`" for name in names)
-
-
 NOTES: Final[Mapping[int, str]] = {
     12: "newest first; at most 64 messages and one frame",
     21: "pages when numbers are given",
     25: (
-        f"{_changeable(BrokerConfig, CHANGEABLE)}; in a group of master and slaves also "
-        f"{_changeable(ReplicationConfig, GROUP_CHANGEABLE)}; in memory until the next start; any "
-        "other key refuses the whole request; at this member of a group only"
+        "[settings](settings.md) marked as live; in memory until the next start; any other key "
+        "refuses the whole request; at this member of a group only"
     ),
     26: "RocketMQ's names where it has one; secrets are never shown",
     28: "thread pools do not exist here; what waits is shown under their names",

@@ -57,13 +57,22 @@ broker`; RocketMQ's `NAMESRV_ADDR` is its default, which a file overrides.
 In `tianzhou up` a name that both servers know (`listenPort`, `bindAddress`) is the Broker's, and
 `host` is for both unless `bind_address` is given. `nameservers` and the members of a Raft group are
 decided by `up` itself.
+
+LIVE says which settings can change while a broker runs: `tianzhou broker config BROKER --set
+NAME=VALUE`, or RocketMQ's `mqadmin updateBrokerConfig`. Such a change lasts until the next start,
+which reads the file again. A setting that is not live is refused with the reason, a value out of
+its bounds with the bounds; then nothing changes. Where `cluster_credentials` are set, changes of
+the store and of the group must be signed with them.
+
+A shorter `retention_hours` deletes no file with a message that still waits for its delivery time or
+for the end of its transaction; such files go when these messages have moved on.
 """
 
 TABLE: Final = """
 ## {title}
 
-| NAME | DEFAULT | UNIT | BOUNDS | ROCKETMQ | MEANING |
-| --- | --- | --- | --- | --- | --- |
+| NAME | DEFAULT | UNIT | BOUNDS | LIVE | ROCKETMQ | MEANING |
+| --- | --- | --- | --- | --- | --- | --- |
 """
 
 
@@ -93,12 +102,16 @@ def bounds_of(declared: Declaration, default: object) -> str:
     return f"{shown(declared.minimum)} to {shown(declared.maximum)}"
 
 
+def live_of(declared: Declaration) -> str:
+    return "yes" if declared.is_live else f"no: {declared.fixed}" if declared.fixed else "no"
+
+
 def row_of(name: str, declared: Declaration, default: object) -> str:
     alias = f"`{declared.alias}`" if declared.alias else ""
     is_port = name in ("port", "ha_port", "http_port")
     value = str(default) if is_port else shown(default)
     cells = (
-        f"`{name}`", value, unit_of(name), bounds_of(declared, default), alias,
+        f"`{name}`", value, unit_of(name), bounds_of(declared, default), live_of(declared), alias,
         declared.help,
     )  # fmt: skip
     return "| " + " | ".join(cells) + " |"

@@ -75,7 +75,17 @@ def test_settings_are_shown_and_changed(run: Run) -> None:
     assert (none.code, "has 'zebra' in its name" in none.err) == (4, True)
     refused = run("broker", "config", "--set", "listenPort=1")
     assert refused.code == 5
-    assert "can't be changed while the broker runs" in refused.err
+    assert "listenPort cannot change while the broker runs: the broker listens" in refused.err
+    unknown = run("broker", "config", "--set", "fileReservdTime=5")
+    assert unknown.code != 0
+    assert "did you mean fileReservedTime?" in unknown.err
+    shorter = run("broker", "config", "--set", "retention_hours=5", "--set", "deleteWhen=03")
+    assert "runs with retention_hours=5, deleteWhen=03 until it is started again" in shorter.out
+    assert run("broker", "config", "--like", "fileReserved", "--json").json == {
+        "fileReservedTime": "5"
+    }
+    outside = run("broker", "config", "--set", "fileReservedTime=-1")
+    assert "must be from 0 to 87600" in outside.err
 
 
 def test_a_broker_is_drained_for_programs(run: Run, mq: RunningBroker) -> None:

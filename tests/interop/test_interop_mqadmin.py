@@ -149,7 +149,13 @@ def test_update_broker_config(stage: Stage) -> None:
         assert ["autoCreateSubscriptionGroup", "=", value] in rows
     change = ("-k", "flushDiskType", "-v", "SYNC_FLUSH")
     refused = mqadmin.run_anyway("updateBrokerConfig", "-b", broker, *change)
-    assert "CODE: 16  DESC: flushDiskType can't be changed while the broker runs" in refused
+    assert "CODE: 16  DESC: flushDiskType cannot change while the broker runs" in refused
+    change = ("-k", "fileReservedTime", "-v", "70")
+    assert f"success, {broker}" in mqadmin.run("updateBrokerConfig", "-b", broker, *change)
+    change = ("-k", "fileReservdTime", "-v", "70")
+    unknown = mqadmin.run_anyway("updateBrokerConfig", "-b", broker, *change)
+    assert "CODE: 29" in unknown
+    assert "did you mean fileReservedTime?" in unknown
 
 
 def test_get_namesrv_config(mqadmin: Mqadmin) -> None:

@@ -44,6 +44,15 @@ class Declaration(NamedTuple):
     alias: str | None
     read: Callable[[str], object] | None
     """Reads RocketMQ's spelling of the value, where it differs from ours."""
+    is_live: bool = False
+    """Whether it can change while the server runs."""
+    fixed: str = ""
+    """Why it cannot, if there is more to say than that it is read once."""
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot change while the server runs; empty if it can."""
+        return "" if self.is_live else self.fixed or "it is read when the server starts"
 
 
 def setting(
@@ -54,8 +63,12 @@ def setting(
     max: float | None = None,  # noqa: A002
     alias: str | None = None,
     read: Callable[[str], T] | None = None,
+    live: bool = False,
+    fixed: str = "",
 ) -> T:
-    declared = Declaration(help, min, max, alias, read)
+    """Declare a setting: `live` if it can change while the server runs, `fixed` says why not."""
+    assert not (live and fixed), "a setting that can change needs no reason why it cannot"
+    declared = Declaration(help, min, max, alias, read, live, fixed)
     return dataclasses.field(default=default, metadata={"setting": declared})
 
 

@@ -17,6 +17,7 @@ from tianzhou.broker.topics import Topics
 from tianzhou.net.exchange import Refused
 from tianzhou.record import flags, properties
 from tianzhou.record import names as keys
+from tianzhou.store.config import StoreConfig
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
 from tianzhou.wire.tables import PERM_WRITE, TopicConfig
@@ -90,6 +91,13 @@ class Admission:
         self._delay_levels = delay_levels
         self.timers_are_full: Callable[[], bool] = lambda: False
         self.halves_are_full: Callable[[], bool] = lambda: False
+
+    def adopt(self, config: BrokerConfig) -> None:
+        """Settings changed while the broker runs."""
+        self._config = config
+
+    def adopt_store(self, config: StoreConfig) -> None:
+        self.body_bytes_max = config.message_bytes_max
 
     def topic_for(self, header: SendHeader) -> TopicConfig:
         """The topic of a send, made now if need be. Raises Refused."""

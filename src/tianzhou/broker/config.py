@@ -42,25 +42,46 @@ def _addresses(text: str) -> str:
     return ";".join(found)
 
 
+_KNOWN_BY = "clients and NameServers know the broker by it"
+_LISTENS = "the broker listens there already"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     cluster: str = setting(
-        "DefaultCluster", alias="brokerClusterName", read=_named, help="Name of the cluster."
+        "DefaultCluster",
+        alias="brokerClusterName",
+        read=_named,
+        fixed=_KNOWN_BY,
+        help="Name of the cluster.",
     )
     name: str = setting(
-        "broker-a", alias="brokerName", read=_named,
+        "broker-a", alias="brokerName", read=_named, fixed=_KNOWN_BY,
         help="Name of the broker group. `tianzhou broker` makes one of machine and port if none is "
         "set, and keeps it in the data directory.",
     )  # fmt: skip
     broker_id: int = setting(
-        0, min=0, max=1 << 31, alias="brokerId", help="0 is the master of its group."
+        0,
+        min=0,
+        max=1 << 31,
+        alias="brokerId",
+        fixed=_KNOWN_BY,
+        help="0 is the master of its group.",
     )
-    host: str = setting("127.0.0.1", alias="bindAddress", help="Address to listen on.")
+    host: str = setting(
+        "127.0.0.1", alias="bindAddress", fixed=_LISTENS, help="Address to listen on."
+    )
     port: int = setting(
-        10911, min=0, max=65535, alias="listenPort", help="Port to listen on; 0 takes a free one."
+        10911,
+        min=0,
+        max=65535,
+        alias="listenPort",
+        fixed=_LISTENS,
+        help="Port to listen on; 0 takes a free one.",
     )
     address: str = setting(
         "", alias="brokerIP1", read=_host,
+        fixed=_KNOWN_BY,
         help="Address handed out to clients. Empty: the one through which they came.",
     )  # fmt: skip
     nameservers: str = setting(
@@ -73,38 +94,49 @@ class BrokerConfig:
         '`{"accessKey":"…","secretKey":"…"}`.',
     )  # fmt: skip
     permission: int = setting(
-        6, min=0, max=6, alias="brokerPermission", help="4 allows reading, 2 writing."
+        6, min=0, max=6, alias="brokerPermission", live=True, help="4 allows reading, 2 writing."
     )
     vip_port: bool = setting(
-        True, help="Listen two ports below as well, where old clients look for the broker."
+        True,
+        fixed=_LISTENS,
+        help="Listen two ports below as well, where old clients look for the broker.",
     )
 
     auto_create_topics: bool = setting(
         True,
         alias="autoCreateTopicEnable",
+        live=True,
         help="Make a topic when the first message for it comes.",
     )
     auto_create_groups: bool = setting(
         True,
         alias="autoCreateSubscriptionGroup",
+        live=True,
         help="Make a group when its first consumer comes.",
     )
     default_topic_queues: int = setting(
         8, min=1, max=1024, alias="defaultTopicQueueNums",
         help="Queues of the template for new topics; a producer usually asks for 4 of them.",
     )  # fmt: skip
-    topics_max: int = setting(10_000, min=16, max=1_000_000, help="How many topics there may be.")
-    groups_max: int = setting(10_000, min=16, max=1_000_000, help="How many groups there may be.")
+    topics_max: int = setting(
+        10_000, min=16, max=1_000_000, live=True, help="How many topics there may be."
+    )
+    groups_max: int = setting(
+        10_000, min=16, max=1_000_000, live=True, help="How many groups there may be."
+    )
 
     long_polling: bool = setting(
-        True, alias="longPollingEnable", help="Let pulls wait for messages as long as they ask."
+        True,
+        alias="longPollingEnable",
+        live=True,
+        help="Let pulls wait for messages as long as they ask.",
     )
     short_polling_ms: int = setting(
         1_000, min=1, max=60_000, alias="shortPollingTimeMills",
-        help="How long a pull waits when long polling is off.",
+        live=True, help="How long a pull waits when long polling is off.",
     )  # fmt: skip
     sql_filters: bool = setting(
-        True, alias="enablePropertyFilter", help="Serve SQL92 subscriptions."
+        True, alias="enablePropertyFilter", live=True, help="Serve SQL92 subscriptions."
     )
     held_pulls_max: int = setting(
         100_000, min=1, max=10_000_000, help="Pulls that may wait at the same time."
@@ -112,7 +144,7 @@ class BrokerConfig:
 
     offsets_save_ms: int = setting(
         5_000, min=100, max=600_000, alias="flushConsumerOffsetInterval",
-        help="How often consumer offsets are saved.",
+        live=True, help="How often consumer offsets are saved.",
     )  # fmt: skip
     delay_save_ms: int = setting(
         10_000, min=100, max=600_000, alias="flushDelayOffsetInterval",
@@ -126,6 +158,7 @@ class BrokerConfig:
         120_000,
         min=1_000,
         max=3_600_000,
+        live=True,
         help="A client that sends no heartbeat for so long is gone.",
     )
     exit_when_fenced: bool = setting(
@@ -136,6 +169,7 @@ class BrokerConfig:
     )
     stuck_after_ms: int = setting(
         120_000, min=1_000, max=86_400_000,
+        live=True,
         help="A group that does not move for so long, while messages wait for it, is reported.",
     )  # fmt: skip
     lock_lease_ms: int = setting(
@@ -144,22 +178,22 @@ class BrokerConfig:
 
     transaction_timeout_ms: int = setting(
         6_000, min=100, max=3_600_000, alias="transactionTimeOut",
-        help="How old a half message is before its producer is asked.",
+        live=True, help="How old a half message is before its producer is asked.",
     )  # fmt: skip
     transaction_check_ms: int = setting(
         30_000, min=100, max=3_600_000, alias="transactionCheckInterval",
-        help="How often undecided half messages are looked at.",
+        live=True, help="How often undecided half messages are looked at.",
     )  # fmt: skip
     transaction_checks_max: int = setting(
         15, min=1, max=1_000, alias="transactionCheckMax",
-        help="How often a producer is asked before its half message is parked.",
+        live=True, help="How often a producer is asked before its half message is parked.",
     )  # fmt: skip
     reject_transactions: bool = setting(
-        False, alias="rejectTransactionMessage", help="Refuse transactional messages."
+        False, alias="rejectTransactionMessage", live=True, help="Refuse transactional messages."
     )
     timer_delay_max_s: int = setting(
         3 * 86_400, min=1, max=365 * 86_400, alias="timerMaxDelaySec",
-        help="How far ahead a message may be timed.",
+        live=True, help="How far ahead a message may be timed.",
     )  # fmt: skip
     region: str = setting("DefaultRegion", alias="regionId", help="Written into every message.")
     trace: bool = setting(True, alias="traceOn", help="Tell clients that they may trace messages.")

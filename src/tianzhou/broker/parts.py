@@ -17,7 +17,7 @@ from tianzhou.broker.delay import Delays
 from tianzhou.broker.gate import RoleGate
 from tianzhou.broker.group_rows import GroupRows
 from tianzhou.broker.groups import Groups
-from tianzhou.broker.half_queue import HalfQueue
+from tianzhou.broker.half_queue import HALF_QUEUE, HalfQueue
 from tianzhou.broker.handlers.admin_looks import AdminLooks, Told, Waiting
 from tianzhou.broker.handlers.admin_raft import AdminRaft
 from tianzhou.broker.handlers.admin_replication import AdminReplication
@@ -42,10 +42,12 @@ from tianzhou.broker.requests import Requests
 from tianzhou.broker.role import Standing
 from tianzhou.broker.services import Watch
 from tianzhou.broker.sessions import Sessions
+from tianzhou.broker.settable import Settable
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.store_alarms import StoreAlarms
+from tianzhou.broker.stored import at_offset
 from tianzhou.broker.subscriptions import Filters
-from tianzhou.broker.timer import Timers
+from tianzhou.broker.timer import TIMER_QUEUE, Timers
 from tianzhou.broker.topic_removal import TopicRemoval
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.transaction_checks import TransactionChecks
@@ -94,6 +96,7 @@ class Parts:
     removal: TopicRemoval
     codes: frozenset[int]
     """Requests that have a handler besides sends and pulls, refused ones included."""
+    settable: Settable
 
 
 @dataclass(slots=True)
@@ -199,11 +202,14 @@ def assemble(
     admission.timers_are_full = timers.is_full
     halves, transactions, checks = _transactions(config, store, clock, core)
     watchdog = _watchdog(config, store, clock, core, clients)
+    settable = administration.settable
+    _let_change(settable, store, core, checks.adopt, watchdog.adopt)
+    store.retention.floor = lambda: oldest_waiting(store, timers, halves)
     waiting = Waiting(
         halves=halves.pending.__len__, held_pulls=pull.holds.__len__, timers=timers.__len__
     )
     told = Told(
-        facts=administration.runtime.table, config=administration.settable.table,
+        facts=administration.runtime.table, config=settable.table,
         raft=raft.told, replication=replication.look, alarms=core.alarms.current,
     )  # fmt: skip
     handlers = _served(
@@ -234,7 +240,7 @@ def assemble(
         Requests(core.send, pull, desk, writer.catch_up), clients, pull, writer, topics, offsets,
         permission, MasterServices(delays, timers, checks), (StatsTicks(stats, clock), watchdog),
         stats, core.readers, watchdog, measured, raft, replication, groups,
-        core.alarms, AlarmLog(core.alarms), gate, core.removal, frozenset(handlers),
+        core.alarms, AlarmLog(core.alarms), gate, core.removal, frozenset(handlers), settable,
     )  # fmt: skip
 
 
@@ -250,6 +256,27 @@ def _transactions(
         config, store, core.writer, core.sessions, core.offsets, halves, transactions, parked, clock
     )
     return halves, transactions, checks
+
+
+def _let_change(
+    settable: Settable, store: MessageStore, core: _Core, *more: Callable[[BrokerConfig], None]
+) -> None:
+    """Let every owner of a live setting know when it changes."""
+    admission = core.admission
+    settable.adopt += [admission.adopt, core.pull.adopt, core.filters.adopt, *more]
+    settable.adopt_store += [store.adopt, admission.adopt_store]
+
+
+def oldest_waiting(store: MessageStore, timers: Timers, halves: HalfQueue) -> int | None:
+    """Where in the log the oldest message is that waits for its delivery time or for a decision:
+    retention may have become shorter than was expected when it was stored."""
+    places: list[int] = []
+    for queue, offset in ((TIMER_QUEUE, timers.oldest), (HALF_QUEUE, halves.pending.oldest)):
+        if offset is not None:
+            found, stored = at_offset(store, queue, offset)
+            with found:
+                places += [int(stored.view.physical_offset)] if stored is not None else []
+    return min(places, default=None)
 
 
 def _watchdog(

@@ -84,6 +84,7 @@ class Broker:
         else:
             store.stop_writing()
         self._server = Server(around(self))
+        self.parts.settable.adopt.append(self._adopt)
         self._registration = Registration(
             config, self.parts.topics, self.parts.permission, self.standing,
             address=self.address, is_explicit=bool(config.address), clock=clock, group=self.group,
@@ -113,6 +114,9 @@ class Broker:
         self._ticker: asyncio.TimerHandle | None = None
         self._more: asyncio.TimerHandle | None = None
         self._saved_s = clock.monotonic_s()
+
+    def _adopt(self, config: BrokerConfig) -> None:
+        self._config = config
 
     async def start(self) -> None:
         """Raises NameTaken, and has closed everything, if another broker has its name."""

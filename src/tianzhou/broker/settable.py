@@ -1,34 +1,29 @@
-"""Settings as administrators see them: all to be read, a few to be changed while the broker runs.
+"""Settings as administrators see them: all can be read, those declared `live` can be changed.
 
 Changes stay in memory: a restart brings back what the configuration file says, so that the file
-remains the truth about a broker. A request with one key that may not be changed changes nothing.
+remains the truth about a broker. A request with one key that cannot be changed changes nothing.
 """
 
-import dataclasses
 import enum
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
-from tianzhou.base.settings import SettingsError, declarations, load, masked
+from tianzhou.base.settings import (
+    SettingsError,
+    declarations,
+    load,
+    masked,
+    spellings,
+    suggestion,
+)
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.names import TRACE_TOPIC
 from tianzhou.net.exchange import Refused
 from tianzhou.replication.config import ReplicationConfig
+from tianzhou.replication.raft_settings import RaftSettings
 from tianzhou.store.config import StoreConfig
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.tables import PERM_INHERIT, DataVersion
-
-CHANGEABLE: Final = (
-    "permission",
-    "auto_create_topics",
-    "auto_create_groups",
-    "topics_max",
-    "groups_max",
-    "client_expiry_ms",
-)
-"""Settings whose owners take a new value while they run."""
-GROUP_CHANGEABLE: Final = ("in_sync_replicas", "slave_timeout_ms")
-"""The same, of a broker in a group of master and slaves."""
 
 _FIXED: Final = {
     "filterServerNums": "0",
@@ -40,9 +35,11 @@ _FIXED: Final = {
 """Facts about every broker, unless its settings say otherwise, under the names by which RocketMQ's
 tools look for them."""
 
+_KINDS: Final = (BrokerConfig, StoreConfig, ReplicationConfig, RaftSettings)
+
 TEXT_BYTES_MAX: Final = 64 * 1024
 
-Settings = TypeVar("Settings", BrokerConfig, ReplicationConfig)
+Settings = TypeVar("Settings", BrokerConfig, StoreConfig, ReplicationConfig)
 
 
 class Group(Protocol):
@@ -77,34 +74,40 @@ class Settable:
         self._root = root
         self.version = DataVersion()
         self.adopt: list[Callable[[BrokerConfig], None]] = []
-        """Called with the settings after every change."""
+        """Called with the broker's settings after every change of one of them."""
+        self.adopt_store: list[Callable[[StoreConfig], None]] = []
+        """The same for the settings of the store."""
 
     def change(
         self, text: bytes, now_ms: int, *, before_shared: Callable[[], None] = lambda: None
     ) -> dict[str, str]:
         """Take `name=value` lines, by RocketMQ's names or ours; what was asked. Raises Refused, as
-        `before_shared` may, which is called if settings of the whole group are to change."""
+        `before_shared` may, which is called if settings of the whole group are to change, or those
+        of the store, which decide what is deleted."""
         asked, group = parse_properties(text), self._group()
-        own = _named(BrokerConfig, CHANGEABLE)
-        shared = _named(ReplicationConfig, GROUP_CHANGEABLE) if group is not None else {}
-        refused = [key for key in asked if key not in own | shared]
-        if refused:
-            raise Refused(
-                ResponseCode.NO_PERMISSION,
-                f"{', '.join(key[:64] for key in refused)} can't be changed while the broker runs; "
-                f"these can: {', '.join(_spellings(own) | _spellings(shared))}",
-            )
-        changed = _changed(self.config, own, asked)
-        if changed.permission & PERM_INHERIT:
+        _check_names(asked, has_group=group is not None)
+        own, stored = _changed(self.config, asked), _changed(self._store, asked)
+        shared = _changed(group.shown, asked) if group is not None else None
+        if own.permission & PERM_INHERIT:
             raise Refused(ResponseCode.INVALID_PARAMETER, "brokerPermission must be 0, 2, 4 or 6")
-        if group is not None and asked.keys() & shared.keys():
+        is_shared = group is not None and shared != group.shown
+        if is_shared or stored != self._store:
             before_shared()
-            group.change(_changed(group.shown, shared, asked))
-        self.config = changed
+        if group is not None and shared is not None and is_shared:
+            group.change(shared)
+        self._take(own, stored)
         self.version = DataVersion(counter=self.version.counter + 1, timestamp=now_ms)
-        for take in self.adopt:
-            take(changed)
         return asked
+
+    def _take(self, own: BrokerConfig, stored: StoreConfig) -> None:
+        if stored != self._store:
+            self._store = stored
+            for take_store in self.adopt_store:
+                take_store(stored)
+        if own != self.config:
+            self.config = own
+            for take in self.adopt:
+                take(own)
 
     def text(self) -> bytes:
         """Every setting as `name=value`, under RocketMQ's name where it has one."""
@@ -152,20 +155,43 @@ def parse_properties(text: bytes) -> dict[str, str]:
     return found
 
 
-def _named(kind: type, names: Iterable[str]) -> dict[str, str]:
-    """How settings may be called, by RocketMQ's name and ours, and what they are."""
-    declared = declarations(kind)
-    return {name: name for name in names} | {declared[name].alias or name: name for name in names}
+def _check_names(asked: Iterable[str], *, has_group: bool) -> None:
+    """Raises Refused for names that are unknown here, or that cannot change while it runs."""
+    known = spellings(*_KINDS)
+    reasons = {name: one.reason for kind in _KINDS for name, one in declarations(kind).items()}
+    if not has_group:
+        reasons |= dict.fromkeys(
+            declarations(ReplicationConfig), "this broker is in no group of master and slaves"
+        )
+    unknown = [key for key in asked if key not in known]
+    if unknown:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            "; ".join(_unknown(key, known) for key in unknown)
+            + "; `tianzhou broker config` lists all settings",
+        )
+    fixed = [
+        f"{key} cannot change while the broker runs: {reasons[known[key]]}"
+        for key in asked
+        if reasons[known[key]]
+    ]
+    if fixed:
+        raise Refused(
+            ResponseCode.NO_PERMISSION,
+            "; ".join(fixed) + "; change it in the settings file and restart the broker",
+        )
 
 
-def _spellings(names: Mapping[str, str]) -> dict[str, None]:
-    """One of each: RocketMQ's where it has one, which comes last."""
-    return dict.fromkeys({name: spelled for spelled, name in names.items()}.values())
+def _unknown(key: str, known: Iterable[str]) -> str:
+    meant = suggestion(key, known)
+    hint = f"; did you mean {meant}?" if meant else ""
+    return f"unknown setting {key[:64]!r}{hint}"
 
 
-def _changed(config: Settings, names: Mapping[str, str], asked: Mapping[str, str]) -> Settings:
+def _changed(config: Settings, asked: Mapping[str, str]) -> Settings:
+    known = spellings(type(config))
     values: dict[str, object] = {name: getattr(config, name) for name in declarations(type(config))}
-    values |= {names[key]: value for key, value in asked.items() if key in names}
+    values |= {known[key]: value for key, value in asked.items() if key in known}
     try:
         return load(type(config), values)[0]
     except SettingsError as error:
@@ -196,6 +222,3 @@ _SPELLINGS: Final[Mapping[str, Callable[[Any], str]]] = {
     "delay_levels_ms": _levels,
 }
 """Where RocketMQ writes a value differently: percents, hours, delays with units."""
-
-for _kind, _names in ((BrokerConfig, CHANGEABLE), (ReplicationConfig, GROUP_CHANGEABLE)):
-    assert {*_names} <= {field.name for field in dataclasses.fields(_kind)}

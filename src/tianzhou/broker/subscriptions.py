@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
+from tianzhou.broker.config import BrokerConfig
 from tianzhou.filter.errors import FilterError
 from tianzhou.filter.sql92 import Expression, compile_sql
 from tianzhou.filter.tags import parse_tags
@@ -35,6 +36,13 @@ class Filters:
         self._sql_enabled = sql_enabled
         self._chars = 0
         self._cache: OrderedDict[tuple[str, str], Filter] = OrderedDict()
+
+    def adopt(self, config: BrokerConfig) -> None:
+        """Settings changed while the broker runs."""
+        if self._sql_enabled != config.sql_filters:
+            self._sql_enabled = config.sql_filters
+            self._cache.clear()  # it may hold what is not served any more
+            self._chars = 0
 
     def get(self, kind: str | None, text: str | None) -> Filter:
         """Raises Refused when the text is no filter."""

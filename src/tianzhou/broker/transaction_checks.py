@@ -74,6 +74,10 @@ class TransactionChecks:
         self._forget_plan()
         self._begin_saving()
 
+    def adopt(self, config: BrokerConfig) -> None:
+        """Settings changed while the broker runs: for halves that are planned from now on."""
+        self._config = config
+
     def begin(self) -> None:
         """Read which halves are undecided, complete a decision that a crash interrupted, and plan
         when to ask about the others."""

@@ -20,6 +20,7 @@ import msgspec
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.broker import names
+from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.findings import TEXT_CHARS_MAX, WHOLE_GROUP, Finding, Kind
 from tianzhou.broker.holds import Holds
@@ -95,6 +96,10 @@ class Watchdog:
     """Groups that were made to share out their queues in this round."""
 
     # The service
+
+    def adopt(self, config: BrokerConfig) -> None:
+        """Settings changed while the broker runs."""
+        self.stuck_after_ms = config.stuck_after_ms
 
     def tick(self) -> bool:
         now_s = self.clock.monotonic_s()

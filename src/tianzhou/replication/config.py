@@ -26,6 +26,7 @@ def _ratio(text: str) -> float:
 class ReplicationConfig:
     role: BrokerRole = setting(
         BrokerRole.ASYNC_MASTER, alias="brokerRole",
+        fixed="a promotion changes it: `tianzhou broker promote`",
         help="What this broker is at its first start; a promotion changes it for good.",
     )  # fmt: skip
     ha_port: int = setting(
@@ -41,6 +42,7 @@ class ReplicationConfig:
     )  # fmt: skip
     in_sync_replicas: int = setting(
         2, min=1, max=16, alias="inSyncReplicas",
+        live=True,
         help="SYNC_MASTER: copies that must hold a message before its sender is answered, the "
         "master's included.",
     )  # fmt: skip
@@ -51,7 +53,7 @@ class ReplicationConfig:
     )  # fmt: skip
     slave_timeout_ms: int = setting(
         3_000, min=1, max=600_000, alias="slaveTimeout",
-        help="SYNC_MASTER: how long a producer waits before FLUSH_SLAVE_TIMEOUT.",
+        live=True, help="SYNC_MASTER: how long a producer waits before FLUSH_SLAVE_TIMEOUT.",
     )  # fmt: skip
     slave_behind_bytes_max: int = setting(
         256 * 1024 * 1024, min=1, max=1 << 40, alias="haSlaveFallbehindMax",
@@ -88,7 +90,9 @@ class ReplicationConfig:
         "cannot prove that they hold the same log.",
     )  # fmt: skip
     ha_secret: str = setting(
-        "", help="Master and slaves prove to each other that they know this. Empty: no proof."
+        "",
+        fixed="peers have proven that they know it",
+        help="Master and slaves prove to each other that they know this. Empty: no proof.",
     )
     metadata_ms: int = setting(
         10_000, min=100, max=600_000,

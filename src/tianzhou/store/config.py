@@ -54,31 +54,41 @@ def _path(text: str) -> str:
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
+_ON_DISK = "the files of the store are laid out by it"
+_PROMISED = "senders were told by it what an acknowledgement means"
+_LEVELS = "messages that wait were stored under these levels"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     commit_log_path: str = setting(
         "", alias="storePathCommitLog", read=_path,
+        fixed=_ON_DISK,
         help="Directory of the commit log; `commitlog` in the store directory by default.",
     )  # fmt: skip
     consume_queue_path: str = setting(
         "", alias="storePathConsumeQueue", read=_path,
+        fixed=_ON_DISK,
         help="Directory of the consume queues; `consumequeue` in the store directory by default.",
     )  # fmt: skip
     index_path: str = setting(
         "", alias="storePathIndex", read=_path,
+        fixed=_ON_DISK,
         help="Directory of the key index; `index` in the store directory by default.",
     )  # fmt: skip
     tables_path: str = setting(
         "", read=_path,
+        fixed=_ON_DISK,
         help="Directory of the tables of topics, groups and offsets; `config` in the store "
         "directory by default.",
     )  # fmt: skip
     checkpoint_path: str = setting(
         "", alias="storeCheckpoint", read=_path,
-        help="The checkpoint file; `checkpoint` in the store directory by default.",
+        fixed=_ON_DISK, help="The checkpoint file; `checkpoint` in the store directory by default.",
     )  # fmt: skip
     abort_path: str = setting(
         "", alias="abortFile", read=_path,
+        fixed=_ON_DISK,
         help="The file that exists while a broker runs; `abort` in the store directory by default.",
     )  # fmt: skip
     accept_loss_at: int = setting(
@@ -88,23 +98,29 @@ class StoreConfig:
     )  # fmt: skip
     commit_log_file_bytes: int = setting(
         limits.COMMIT_LOG_FILE_BYTES, min=PAGE, max=1 << 40, alias="mappedFileSizeCommitLog",
+        fixed=_ON_DISK,
         help="Size of one commit log file, in bytes. Must not change while a directory lives.",
     )  # fmt: skip
     consume_queue_file_bytes: int = setting(
         limits.CONSUME_QUEUE_FILE_UNITS * 20, min=20, max=1 << 32,
         alias="mappedFileSizeConsumeQueue",
+        fixed=_ON_DISK,
         help="Size of one consume queue file, in bytes; rounded down to whole units of 20.",
     )  # fmt: skip
     index_slots: int = setting(
         5_000_000, min=1, max=1 << 28, alias="maxHashSlotNum",
+        fixed=_ON_DISK,
         help="Hash slots of one index file. Must not change while a directory lives.",
     )  # fmt: skip
     index_entries: int = setting(
         20_000_000, min=2, max=1 << 28, alias="maxIndexNum",
-        help="Entries of one index file. Must not change while a directory lives.",
+        fixed=_ON_DISK, help="Entries of one index file. Must not change while a directory lives.",
     )  # fmt: skip
     index_enabled: bool = setting(
-        True, alias="messageIndexEnable", help="Keep an index of message keys and unique ids."
+        True,
+        alias="messageIndexEnable",
+        fixed=_ON_DISK,
+        help="Keep an index of message keys and unique ids.",
     )
     reserve_bytes: int = setting(
         16 * 1024 * 1024, min=PAGE, max=1 << 30,
@@ -112,15 +128,18 @@ class StoreConfig:
     )  # fmt: skip
     record_crc: bool = setting(
         True, alias="enabledAppendPropCRC",
-        help="Write a checksum of the whole record as its last property.",
+        fixed=_PROMISED, help="Write a checksum of the whole record as its last property.",
     )  # fmt: skip
     message_bytes_max: int = setting(
         limits.BODY_BYTES_MAX, min=1024, max=limits.BODY_BYTES_MAX, alias="maxMessageSize",
-        help="Largest stored body, in bytes.",
+        live=True, help="Largest stored body, in bytes.",
     )  # fmt: skip
 
     flush_mode: FlushMode = setting(
-        FlushMode.ASYNC, alias="flushDiskType", help="When a message counts as stored."
+        FlushMode.ASYNC,
+        alias="flushDiskType",
+        fixed=_PROMISED,
+        help="When a message counts as stored.",
     )
     flush_interval_ms: int = setting(
         500, min=1, max=60_000, alias="flushIntervalCommitLog",
@@ -136,46 +155,48 @@ class StoreConfig:
     )  # fmt: skip
     queue_flush_interval_ms: int = setting(
         1_000, min=1, max=60_000, alias="flushIntervalConsumeQueue",
+        live=True,
         help="Consume queues, index and checkpoint are synced at most this often, in milliseconds, "
         "and then when 16 MiB of log are not covered by the checkpoint.",
     )  # fmt: skip
     queue_flush_thorough_ms: int = setting(
         60_000, min=1, max=600_000, alias="flushConsumeQueueThoroughInterval",
+        live=True,
         help="Queues with few new units are synced at least this often, in milliseconds.",
     )  # fmt: skip
     sync_flush_timeout_ms: int = setting(
         5_000, min=1, max=600_000, alias="syncFlushTimeout",
-        help="Synchronous mode: how long a producer waits before FLUSH_DISK_TIMEOUT.",
+        live=True, help="Synchronous mode: how long a producer waits before FLUSH_DISK_TIMEOUT.",
     )  # fmt: skip
 
     retention_hours: int = setting(
         72, min=0, max=24 * 365 * 10, alias="fileReservedTime",
-        help="Files whose youngest message is older than this expire.",
+        live=True, help="Files whose youngest message is older than this expire.",
     )  # fmt: skip
     retention_at_hours: tuple[int, ...] = setting(
         (4,), alias="deleteWhen", read=_hours,
-        help="Local hours in which expired files are removed.",
+        live=True, help="Local hours in which expired files are removed.",
     )  # fmt: skip
     disk_clean_ratio: float = setting(
         0.75, min=0.10, max=0.95, alias="diskMaxUsedSpaceRatio", read=_ratio,
-        help="Over this use of the disk expired files go at once, whatever the hour.",
+        live=True, help="Over this use of the disk expired files go at once, whatever the hour.",
     )  # fmt: skip
     disk_force_ratio: float = setting(
         0.85, min=0.15, max=0.97, alias="diskSpaceCleanForciblyRatio", read=_ratio,
-        help="Over this use the oldest files go, expired or not.",
+        live=True, help="Over this use the oldest files go, expired or not.",
     )  # fmt: skip
     disk_refuse_ratio: float = setting(
         0.90, min=0.20, max=0.99, alias="diskSpaceWarningLevelRatio", read=_ratio,
-        help="Over this use writes are refused until space is back.",
+        live=True, help="Over this use writes are refused until space is back.",
     )  # fmt: skip
     clean_interval_ms: int = setting(
         10_000, min=10, max=600_000, alias="cleanResourceInterval",
-        help="How often retention and disk use are looked at, in milliseconds.",
+        live=True, help="How often retention and disk use are looked at, in milliseconds.",
     )  # fmt: skip
 
     delay_levels_ms: tuple[int, ...] = setting(
         delay_levels(DELAY_LEVELS), alias="messageDelayLevel", read=delay_levels,
-        help="Delays of levels 1, 2, 3 …",
+        fixed=_LEVELS, help="Delays of levels 1, 2, 3 …",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

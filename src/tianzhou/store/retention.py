@@ -6,6 +6,7 @@ restored backup keeps its age, and a clock in a test decides.
 
 import enum
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tianzhou.store.commit_log import CommitLog
@@ -80,12 +81,22 @@ class Retention:
 
     def __init__(self, log: CommitLog, config: StoreConfig) -> None:
         self._log = log
-        self._config = config
+        self.config = config
+        self.floor: Callable[[], int | None] = lambda: None
+        """Offset of the first record that expiry must leave, such as the oldest message that still
+        waits for its delivery; None if there is none. A disk that is nearly full does not ask."""
 
     def due(self, pressure: Pressure, *, now_ms: int, by_hand: bool = False) -> int:
         """How many of the oldest files should go now."""
         hour = time.localtime(now_ms // 1000).tm_hour
-        return verdict(self._ages(now_ms), pressure, hour, self._config, by_hand=by_hand).files
+        files = verdict(self._ages(now_ms), pressure, hour, self.config, by_hand=by_hand).files
+        if not files or pressure in (Pressure.FORCE, Pressure.REFUSE):
+            return files
+        floor = self.floor()
+        if floor is None:
+            return files
+        size = self._log.file_bytes
+        return sum(segment.start + size <= floor for segment in self._log.segments[:files])
 
     def remove(self, count: int, *, flushed: int) -> int:
         """Remove so many files; how many went. A file that is being read stays for now, and so do

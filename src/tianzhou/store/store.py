@@ -141,7 +141,7 @@ class MessageStore(FollowingStore):
         self._flusher = Flusher(files, self.log, self._checkpoint)
         flushed = found.flushed if found.exact else self.log.min_offset
         self._flusher.restart(flushed, checked=self.config.record_crc)
-        self._retention = Retention(self.log, self.config)
+        self.retention = Retention(self.log, self.config)
         self.tables = Tables(files, paths.tables)
         self.tables.load_all()
         beyond = self.tables.beyond(self.max_offset)
@@ -335,6 +335,10 @@ class MessageStore(FollowingStore):
 
     # Housekeeping
 
+    def adopt(self, config: StoreConfig) -> None:
+        """Use other values from now on, of settings that may change while a store is open."""
+        self.config = self.retention.config = config
+
     def maintain(self) -> None:
         """What has to happen from time to time: checkpoints, retention, a look at the disk.
         Cheap when nothing is due; call it about every second."""
@@ -363,7 +367,7 @@ class MessageStore(FollowingStore):
         fullest, usage = max(self.usages().items(), key=lambda found: found[1].used_ratio)
         pressure = pressure_of(usage.used_ratio, self.config)
         now_ms = self._clock.now_ms()
-        due = self._retention.due(pressure, now_ms=now_ms, by_hand=by_hand)
+        due = self.retention.due(pressure, now_ms=now_ms, by_hand=by_hand)
         if due:
             # The queues alone know which ranks these messages had. They say so on the medium
             # before the messages go, or a crash would let their ranks begin at 0 again.
@@ -388,7 +392,7 @@ class MessageStore(FollowingStore):
 
     def _remove_expired(self, due: int) -> int:
         settled = min(self._flusher.flushed, self._checkpoint.current.derived)
-        removed = self._retention.remove(due, flushed=settled)
+        removed = self.retention.remove(due, flushed=settled)
         if removed:
             self.queues.log_min = self.log.min_offset
             self._work.expire()

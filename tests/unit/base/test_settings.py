@@ -76,7 +76,7 @@ def test_names_that_mean_nothing_are_handed_back_in_order() -> None:
 def test_declarations_come_in_the_order_of_the_class() -> None:
     declared = declarations(Paint)
     assert list(declared) == ["count", "ratio", "wet", "colour", "owner", "hours"]
-    assert declared["count"] == ("Pots.", 1, 9, "paintCount", None)
+    assert declared["count"] == ("Pots.", 1, 9, "paintCount", None, False, "")
 
 
 @pytest.mark.parametrize(("text", "wet"), [("true", True), ("FALSE", False), ("False", False)])
@@ -210,3 +210,16 @@ def test_suggestion_for_a_misspelled_name_is_the_closest_known_one(
     wrong: str, meant: str | None
 ) -> None:
     assert suggestion(wrong, spellings(Paint)) == meant
+
+
+def test_declaration_says_why_a_setting_cannot_change() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Can:
+        size: int = setting(1, fixed="it is made of tin", help="Litres.")
+        label: str = setting("", live=True, help="Text.")
+        lid: bool = setting(True, help="Closed.")
+
+    declared = declarations(Can)
+    assert declared["size"].reason == "it is made of tin"
+    assert declared["label"].reason == ""
+    assert declared["lid"].reason == "it is read when the server starts"

@@ -1,10 +1,14 @@
 """Settings, state and statistics as tools ask for them; refusals."""
 
+from dataclasses import replace
+
 import pytest
 from administrator import Administrator, make_topic
+from transactional import GROUP, send_half
 
 from tianzhou.broker.handlers.refusals import REFUSED
-from tianzhou.testing.small_broker import SmallBroker
+from tianzhou.net.exchange import Refused
+from tianzhou.testing.small_broker import STORE, RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
 
@@ -27,6 +31,93 @@ def test_settings_are_taken_by_those_who_use_them() -> None:
     assert broker.send("new").code == ResponseCode.TOPIC_NOT_EXIST
     assert broker.parts.clients.groups.obtain("new") is None
     assert broker.parts.clients.config.client_expiry_ms == 2000
+
+
+def change(broker: SmallBroker, text: bytes) -> None:
+    answer = Administrator(broker).ask(RequestCode.UPDATE_BROKER_CONFIG, text)
+    assert answer.code == 0, answer.remark
+
+
+def test_a_smaller_message_size_applies_to_the_next_send() -> None:
+    broker = SmallBroker()
+    assert broker.send("orders", bytes(3_000)).code == 0
+    change(broker, b"maxMessageSize=2048")
+    for _ in range(2):  # the topic is known by now, so sends go the short way
+        assert broker.send("orders", bytes(3_000)).code == ResponseCode.MESSAGE_ILLEGAL
+        assert broker.send("orders", bytes(2_000)).code == 0
+    change(broker, b"maxMessageSize=4096")
+    assert broker.send("orders", bytes(3_000)).code == 0
+
+
+def test_sql_filters_are_switched_off_and_on_for_known_expressions_too() -> None:
+    broker = SmallBroker()
+    filters = broker.parts.pull._filters
+    assert filters.get("SQL92", "a > 1").expression is not None
+    change(broker, b"enablePropertyFilter=false")
+    with pytest.raises(Refused, match="does not support"):
+        filters.get("SQL92", "a > 1")
+    change(broker, b"enablePropertyFilter=true")
+    assert filters.get("SQL92", "a > 1").expression is not None
+
+
+def test_transactions_follow_new_timings_and_the_switch() -> None:
+    broker = SmallBroker()
+    producer = RecordingPeer()
+    broker.heartbeat(producer, "c", producers=(GROUP,))
+    change(broker, b"transactionTimeOut=60000\ntransactionCheckMax=1")
+    send_half(broker)
+    broker.run(seconds=30)
+    assert not producer.take_told(), "not asked before the new time"
+    broker.run(seconds=40)
+    assert len(producer.take_told()) == 1
+    change(broker, b"rejectTransactionMessage=true")
+    named = {"TRAN_MSG": "true", "PGROUP": GROUP}
+    assert broker.send("orders", b"x", named, sys_flag=4).code == ResponseCode.NO_PERMISSION
+
+
+def test_long_polling_is_switched_off() -> None:
+    broker = SmallBroker()
+    broker.send("orders")
+    change(broker, b"longPollingEnable=false\nshortPollingTimeMills=500")
+    assert not broker.parts.pull._config.long_polling
+    assert broker.parts.pull._config.short_polling_ms == 500
+
+
+def test_watchdog_timers_and_saving_follow_new_settings() -> None:
+    broker = SmallBroker()
+    change(broker, b"stuck_after_ms=5000\ntimerMaxDelaySec=10")
+    assert broker.parts.watchdog.stuck_after_ms == 5_000
+    late = {"TIMER_DELAY_SEC": "11"}
+    assert broker.send("orders", b"x", late).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def fill(broker: SmallBroker, files: int) -> None:
+    start = len(broker.store.log.segments)
+    while len(broker.store.log.segments) < start + files:
+        assert broker.send("filling", bytes(30_000)).code == 0
+
+
+def test_shorter_retention_deletes_expired_files_and_leaves_waiting_messages() -> None:
+    """A file in the middle has a timed message that the shorter retention would take."""
+    config = replace(STORE, commit_log_file_bytes=256 * 1024, retention_hours=72)
+    broker = SmallBroker(store_config=config)
+    fill(broker, 2)
+    assert broker.send("orders", b"timed", {"TIMER_DELAY_SEC": str(40 * 3_600)}).code == 0
+    fill(broker, 3)
+    broker.run(seconds=1)
+    log = broker.store.log
+    broker.clock.advance(seconds=30 * 3_600)
+    assert broker.store.clean(by_hand=True, wait=True) == 0
+    change(broker, b"fileReservedTime=10")
+    broker.store.clean(by_hand=True, wait=True)
+    timed = broker.messages("rmq_sys_wheel_timer")[0]
+    assert 0 < log.min_offset <= timed.physical_offset
+    broker.run(seconds=1)
+    broker.clock.advance(seconds=10 * 3_600)
+    broker.run(seconds=2)
+    assert broker.bodies("orders") == [b"timed"]
+    broker.store.clean(by_hand=True, wait=True)
+    assert log.min_offset > timed.physical_offset, "what was delivered holds nothing back"
 
 
 def test_the_version_of_the_settings_moves() -> None:

@@ -4,13 +4,7 @@ import pytest
 
 from tianzhou.base.settings import declarations, load
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.settable import (
-    CHANGEABLE,
-    GROUP_CHANGEABLE,
-    Settable,
-    parse_properties,
-    table_of,
-)
+from tianzhou.broker.settable import Settable, parse_properties, table_of
 from tianzhou.net.exchange import Refused
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.store.config import FlushMode, StoreConfig
@@ -114,11 +108,78 @@ def test_what_belongs_to_the_group_is_changed_by_the_group() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"storePathRootDir=/x", b"listenPort=1", b"brokerPermission=4\nbrokerName=x", b"unknown=1",
-     b"flushDiskType=SYNC_FLUSH", b"adminTool=x", b"=1", b"inSyncReplicas=2"],
+    [b"listenPort=1", b"brokerPermission=4\nbrokerName=x", b"flushDiskType=SYNC_FLUSH",
+     b"inSyncReplicas=2", b"raft_secret=x", b"messageDelayLevel=1s"],
 )  # fmt: skip
 def test_one_key_that_may_not_change_refuses_all(text: bytes) -> None:
     assert refused(text).code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"listenPort=1", "listenPort cannot change while the broker runs: the broker listens"),
+        (b"name=x", "name cannot change while the broker runs: clients and NameServers know"),
+        (b"maxHashSlotNum=1", "the files of the store are laid out by it"),
+        (b"held_pulls_max=7", "it is read when the server starts"),
+        (b"inSyncReplicas=2", "this broker is in no group of master and slaves"),
+    ],
+)
+def test_a_setting_that_cannot_change_says_why(text: bytes, said: str) -> None:
+    remark = refused(text).remark
+    assert said in remark
+    assert remark.endswith("change it in the settings file and restart the broker")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"fileReservedTim=1", "unknown setting 'fileReservedTim'; did you mean fileReservedTime?"),
+        (b"retention-hours=1", "did you mean retention_hours?"),
+        (b"adminTool=x", "unknown setting 'adminTool'; `tianzhou broker config` lists"),
+        (b"=1", "unknown setting ''; `tianzhou"),
+        (b"brokerPermission=4\nbrokerPermision=4", "did you mean brokerPermission?"),
+    ],
+)
+def test_an_unknown_setting_gets_a_suggestion(text: bytes, said: str) -> None:
+    problem = refused(text)
+    assert problem.code == ResponseCode.INVALID_PARAMETER
+    assert said in problem.remark
+
+
+@pytest.mark.parametrize(
+    "text", [b"fileReservedTime=-1", b"maxMessageSize=5000000", b"diskMaxUsedSpaceRatio=90",
+             b"deleteWhen=24", b"transactionTimeOut=x", b"enablePropertyFilter=yes"],
+)  # fmt: skip
+def test_a_live_setting_keeps_its_bounds(text: bytes) -> None:
+    assert refused(text).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_settings_of_the_store_reach_their_owners_after_the_proof() -> None:
+    settable, taken = made()
+    stores: list[StoreConfig] = []
+    proofs: list[int] = []
+    settable.adopt_store.append(stores.append)
+    text = b"fileReservedTime=5\ndeleteWhen=03;15\nmaxMessageSize=2048\ntopics_max=99"
+    settable.change(text, 1, before_shared=lambda: proofs.append(1))
+    (store,) = stores
+    assert (store.retention_hours, store.retention_at_hours) == (5, (3, 15))
+    assert (store.message_bytes_max, proofs, len(taken)) == (2048, [1], 1)
+    assert b"fileReservedTime=5\n" in settable.text()
+    settable.change(b"topics_max=98", 2, before_shared=lambda: proofs.append(1))
+    assert (len(stores), proofs) == (1, [1]), "the store did not change"
+
+
+def test_a_change_of_the_store_without_proof_changes_nothing() -> None:
+    settable, taken = made()
+
+    def refuse() -> None:
+        raise Refused(ResponseCode.NO_PERMISSION, "not signed")
+
+    with pytest.raises(Refused, match="not signed"):
+        settable.change(b"fileReservedTime=0\ntopics_max=99", 1, before_shared=refuse)
+    assert (taken, settable.config.topics_max) == ([], BrokerConfig().topics_max)
+    assert b"fileReservedTime=72\n" in settable.text()
 
 
 @pytest.mark.parametrize(
@@ -130,12 +191,11 @@ def test_values_that_make_no_sense(text: bytes) -> None:
     assert refused(text).code == ResponseCode.INVALID_PARAMETER
 
 
-def test_changeable_settings_have_bounds_or_are_switches() -> None:
-    for config, names in ((BrokerConfig(), CHANGEABLE), (ReplicationConfig(), GROUP_CHANGEABLE)):
-        declared = declarations(type(config))
-        for name in names:
-            is_switch = isinstance(getattr(config, name), bool)
-            assert is_switch or declared[name].minimum is not None
+def test_live_settings_have_bounds_or_are_switches() -> None:
+    for config in (BrokerConfig(), StoreConfig(), ReplicationConfig()):
+        for name, declared in declarations(type(config)).items():
+            if declared.is_live and not isinstance(getattr(config, name), bool | tuple):
+                assert declared.minimum is not None, name
 
 
 def test_properties_are_lines() -> None:

@@ -66,3 +66,24 @@ def test_a_file_is_not_old_because_the_next_one_lost_its_first_message(
     clock.advance(hours=2)
     assert store.clean(by_hand=True) == 3 - damaged, "what nobody can date stays"
     store.close()
+
+
+def test_floor_keeps_expired_files_unless_the_disk_is_nearly_full(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = open_store(tmp_path, clock=clock)
+    while len(store.log.segments) < 4:
+        put(store, bytes(200))
+    clock.advance(seconds=10 * 3_600)
+    retention, now_ms = store.retention, clock.now_ms()
+
+    def due(pressure: Pressure) -> int:
+        return retention.due(pressure, now_ms=now_ms, by_hand=True)
+
+    every = due(Pressure.NONE)
+    assert every == 3
+    retention.floor = lambda: store.log.segments[1].start
+    assert due(Pressure.NONE) == due(Pressure.CLEAN) == 1
+    retention.floor = lambda: store.log.segments[1].start - 1
+    assert due(Pressure.NONE) == 0
+    assert due(Pressure.FORCE) == every
+    store.close()

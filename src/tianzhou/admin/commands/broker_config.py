@@ -10,7 +10,10 @@ from tianzhou.base.settings import masked
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change it.")
+@click.option(
+    "--set", "changes", multiple=True, metavar="NAME=VALUE",
+    help="Change a live setting until the next start.",
+)  # fmt: skip
 @click.option("--like", default="", metavar="TEXT", help="Only settings with this in their name.")
 @asking
 def config(session: Session, name: str | None, changes: tuple[str, ...], like: str) -> None:

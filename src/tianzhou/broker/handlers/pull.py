@@ -123,6 +123,10 @@ class Pull:
         self.group: ReadGroup | None = None
         """The other brokers with the same messages; None: there are none."""
 
+    def adopt(self, config: BrokerConfig) -> None:
+        """Settings changed while the broker runs."""
+        self._config = config
+
     def one(self, link: Link, batch: FrameBatch, index: int) -> None:
         """Answer a pull, or hold it. HeaderError: the header is unreadable."""
         if batch.serialise_types[index] == SerialiseType.JSON:

@@ -69,7 +69,6 @@ class Send:
         self._admission = admission
         self._writer = writer
         self._answers = SendAnswers(config, writer.store_host)
-        self._body_max = admission.body_bytes_max
         self.refused: Callable[[int, int], None] = lambda _code, _count: None
         """Told of every error that senders are answered with."""
         self._targets: dict[str, tuple[QueueKey, ...]] = {}
@@ -91,6 +90,7 @@ class Send:
         decode = _V2.decode if is_v2 else _V1.decode
         view, starts, bodies, ends = batch.view, batch.headers, batch.bodies, batch.ends
         host, new, finish, kind = link.remote_host, new_entry, self._finish, Entry
+        body_max = self._admission.body_bytes_max
         if len(host) > 8:
             indexes, slowly = (), indexes
             for index in slowly:
@@ -111,7 +111,7 @@ class Send:
                 or not 0 <= (queue_id := fields.queue_id) < len(queues)
                 or (sys_flag := fields.sys_flag) & _NOT_PLAIN
                 or fields.reconsume_times
-                or ends[index] - start > self._body_max
+                or ends[index] - start > body_max
                 or (text := fields.properties) is None
                 or is_special(text)
                 or not (unique := unique_id(text)).isalnum()
@@ -214,7 +214,7 @@ class Send:
             or not 0 <= fields.queue_id < len(queues)
             or fields.sys_flag & _NOT_PLAIN
             or fields.reconsume_times
-            or len(body) > self._body_max
+            or len(body) > self._admission.body_bytes_max
             or len(text) > _SHORT_PROPERTIES
             or "WAIT\x01false" in text
             or "__CRC32#" in text
