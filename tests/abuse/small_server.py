@@ -12,7 +12,7 @@ from tianzhou.wire.codec import decode_header, encode_command
 from tianzhou.wire.frame import FrameBatch
 from tianzhou.wire.header import Header, response_to
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 ECHO = 1
 LARGE = 2
 PARKED = 3

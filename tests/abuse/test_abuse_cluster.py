@@ -203,7 +203,7 @@ def test_s31_the_doctor_names_a_broker_that_is_refused(pair: Pair, tmp_path: Pat
         assert "innerClientAuthenticationCredentials" in row["mend"]
     finally:
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(300) == 0
 
 
 @pytest.mark.parametrize(
@@ -229,4 +229,4 @@ def test_s31_the_line_of_what_is_exposed_names_it(
             assert client.ask(103, IDENTITY, EMPTY).code == (0 if names_it else NO_PERMISSION)
     finally:
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(300) == 0

@@ -55,7 +55,7 @@ def free_files(live: Live) -> int:
 
 
 def status_of(address: str, path: str) -> int:
-    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=5)
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
     try:
         connection.request("GET", path)
         return connection.getresponse().status

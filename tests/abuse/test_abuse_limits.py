@@ -48,7 +48,7 @@ def send_until(client: RawClient, *, refused: bool, within_s: float) -> int:
 def verified(data: Path) -> dict[str, object]:
     done = subprocess.run(
         [str(Path(sys.executable).with_name("tianzhou")), "store", "verify", str(data), "--json"],
-        capture_output=True, timeout=60, check=False,
+        capture_output=True, timeout=300, check=False,
     )  # fmt: skip
     return json.loads(done.stdout)
 

@@ -38,7 +38,7 @@ def loaded_by(*arguments: str) -> set[str]:
         "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True
     )
     return set(json.loads(done.stderr.splitlines()[-1]))
 
@@ -96,7 +96,7 @@ def test_the_time_of_a_start_is_told(capsys: pytest.CaptureFixture[str]) -> None
     times: list[float] = []
     for _ in range(3):
         begun_s = time.perf_counter()
-        subprocess.run([TIANZHOU, "--version"], check=True, capture_output=True, timeout=60)
+        subprocess.run([TIANZHOU, "--version"], check=True, capture_output=True, timeout=300)
         times.append(time.perf_counter() - begun_s)
     with capsys.disabled():
         sys.stdout.write(f"\ntianzhou --version: {min(times) * 1000:.0f} ms\n")
@@ -110,7 +110,7 @@ def test_watching_goes_on_until_it_is_interrupted(run: Run, mq: RunningBroker) -
         assert process.stdout is not None
         first = [json.loads(process.stdout.readline()) for _ in range(3)]
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(300) == 0
     assert [rows[0]["topic"] for rows in first] == ["orders"] * 3
 
 
@@ -124,7 +124,7 @@ def test_watching_prints_where_there_is_no_terminal(run: Run, mq: RunningBroker)
         while looks < 2:
             looks += process.stdout.readline().startswith(" orders ")
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(300) == 0
 
 
 def test_who_watches_or_tails_outlives_a_restart(run: Run, mq: RunningBroker) -> None:
@@ -149,7 +149,7 @@ def test_who_watches_or_tails_outlives_a_restart(run: Run, mq: RunningBroker) ->
             while word not in (line := process.stdout.readline()):
                 assert line, f"{word} did not come"
             process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 0
+            assert process.wait(300) == 0
 
 
 def test_what_goes_wrong_is_told_while_lines_still_come(run: Run, mq: RunningBroker) -> None:
@@ -192,7 +192,7 @@ def test_a_question_is_interrupted_or_unanswered(run: Run, mq: RunningBroker) ->
         assert process.stderr is not None
         assert process.stderr.read(len("Delete topic")) == "Delete topic"
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(300) == 130
     unanswered = run("topic", "delete", "orders")
     assert (unanswered.code, "--yes" in unanswered.err) == (1, True)
     assert run("topic", "delete", "orders", stdin="n\n").code == 1
@@ -213,12 +213,12 @@ def on_a_screen(arguments: list[str]) -> tuple[str, str]:
         try:
             subprocess.run(
                 arguments, stdin=subprocess.DEVNULL, stdout=theirs[0], stderr=theirs[1],
-                env={**os.environ, "TERM": "xterm"}, check=True, timeout=60,
+                env={**os.environ, "TERM": "xterm"}, check=True, timeout=300,
             )  # fmt: skip
         finally:
             for its in theirs:
                 os.close(its)
-        out, drawn = [one.result(60).decode() for one in seen]
+        out, drawn = [one.result(120).decode() for one in seen]
     return out, drawn
 
 
@@ -268,13 +268,13 @@ def test_a_tail_shows_what_comes_and_ends_quietly(run: Run, mq: RunningBroker) -
         run("produce", "orders", stdin="second\n")
         assert process.stdout.readline() == "second\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(300) == 0
         assert process.stderr.read() == ""
 
 
 def test_a_port_that_somebody_has(mq: RunningBroker) -> None:
     arguments = [TIANZHOU, "nameserver", "-p", mq.nameserver.rpartition(":")[2]]
-    said = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    said = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
     assert said.returncode == 1
     assert f"can't listen on {mq.nameserver}: Address already in use; stop what" in said.stderr
 

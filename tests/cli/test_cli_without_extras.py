@@ -81,7 +81,7 @@ def run_lines(core: Path, place: Path, lines: list[str]) -> dict[str, tuple[int,
     """Exit code and error output of each command line; raises what any of them raised."""
     done = subprocess.run(
         python_with_core(core, RUN_LINES), input=json.dumps(lines), cwd=place, capture_output=True,
-        text=True, timeout=110, check=True,
+        text=True, timeout=300, check=True,
     )  # fmt: skip
     found: dict[str, tuple[int, str]] = {}
     for line, code, said, raised in map(json.loads, done.stdout.splitlines()):
@@ -101,7 +101,7 @@ def test_the_environment_lacks_every_optional_module(core: Path) -> None:
         f"print([name for name in {sorted(EXTRA_OF)!r} if find_spec(name)])"
     )
     done = subprocess.run(
-        python_with_core(core, code), capture_output=True, text=True, timeout=60, check=True
+        python_with_core(core, code), capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout == "[]\n"
 
@@ -163,7 +163,7 @@ def serving(core: Path, place: Path, line: str) -> Generator[dict[str, Any]]:
         yield json.loads(ready.read_text("utf-8"))
     finally:
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
 
 

@@ -62,11 +62,11 @@ class ConsumerProcess:
     def stop(self) -> None:
         """In order."""
         self._process.send_signal(signal.SIGTERM)
-        assert self._process.wait(60) == 0, self._errors.read_text()
+        assert self._process.wait(300) == 0, self._errors.read_text()
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(300)
 
     def end(self) -> None:
         if self._process.poll() is None:

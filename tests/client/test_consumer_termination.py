@@ -70,7 +70,7 @@ def test_a_consumer_finishes_commits_and_leaves(kind: str, mq: RunningBroker) ->
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGTERM)
-    said, errors = process.communicate(timeout=60)
+    said, errors = process.communicate(timeout=300)
     assert (said, process.returncode) == ("finished\nreturned\n", 0), errors
     assert errors == ""
     assert mq.lag("billing", "orders") == 0

@@ -16,7 +16,7 @@ TIANZHOU: Final = str(Path(sys.executable).parent / "tianzhou")
 READY_S: Final = 30.0
 """A busy machine; how long it takes on a calm one is measured in tests/e2e."""
 STOP_S: Final = 5.0
-STOP_SLACK: Final = 3
+STOP_SLACK: Final = 12
 
 
 class ServerProcess:

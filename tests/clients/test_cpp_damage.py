@@ -32,7 +32,7 @@ def flip_a_bit(data: Path, text: bytes) -> None:
 
 
 def damaged_records(server: ServerProcess) -> str:
-    with urllib.request.urlopen(f"{server.facts['http']}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(f"{server.facts['http']}/metrics", timeout=60) as page:
         lines: list[str] = page.read().decode().splitlines()
     (line,) = (line for line in lines if line.startswith("tianzhou_damaged_records"))
     return line.rpartition(" ")[2]

@@ -1,4 +1,4 @@
-"""Waiting for other processes: for a condition, and never longer than a deadline.
+"""Waiting for other processes: for a condition, while there is `Patience`.
 
 This is the only place in the tests that sleeps: another process can't be given a clock to hold.
 """
@@ -7,18 +7,26 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from tianzhou.testing.kit.patience import Patience
+
 T = TypeVar("T")
 
 PAUSE_S: Final = 0.02
 
 
-def wait_until(look: Callable[[], T | None], *, within_s: float, what: str) -> T:
-    """What `look` returns as soon as it is true."""
-    deadline = time.monotonic() + within_s
+def wait_until(
+    look: Callable[[], T | None],
+    *,
+    within_s: float,
+    what: str,
+    progress: Callable[[], object] = lambda: None,
+) -> T:
+    """What `look` returns as soon as it is true. While `progress` changes, the wait goes on."""
+    patience = Patience(within_s, progress=progress)
     while True:
         found = look()
         if found:
             return found
-        if time.monotonic() > deadline:
+        if patience.is_over():
             raise AssertionError(f"after {within_s} s still not: {what}; last seen: {found!r}")
         time.sleep(PAUSE_S)

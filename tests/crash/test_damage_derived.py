@@ -376,11 +376,11 @@ def test_a_second_process_is_refused(place: Path) -> None:
     store = open_store(known.root)
     before = known.tree("commitlog") | known.tree("consumequeue")
     command = [sys.executable, "-c", OPENER, str(Path(__file__).parent), str(known.root)]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    told = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     assert str(known.root / "lock") in told.stdout
     assert StoreLocked.__doc__
     assert known.tree("commitlog") | known.tree("consumequeue") == before
     check_whole(store, known.placed)
     store.close()
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    told = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     assert told.stdout == ""

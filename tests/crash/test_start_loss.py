@@ -38,7 +38,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def command(*words: str) -> str:
     done = subprocess.run(
-        [TIANZHOU, *words], capture_output=True, text=True, timeout=60, check=False
+        [TIANZHOU, *words], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -55,7 +55,7 @@ def ends(server: ServerProcess) -> dict[int, int]:
 
 def asked(server: ServerProcess, path: str) -> tuple[int, Any]:
     try:
-        with urllib.request.urlopen(server.facts["http"] + path, timeout=10) as answer:
+        with urllib.request.urlopen(server.facts["http"] + path, timeout=60) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())
@@ -73,7 +73,7 @@ def refused(tmp_path: Path, *options: str) -> str:
         [TIANZHOU, *words, *SMALL, *options],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode not in (0, FENCED)
@@ -146,7 +146,7 @@ def break_disk(server: ServerProcess, tmp_path: Path) -> None:
     (tmp_path / "data/commitlog").rename(tmp_path / "gone")
     subprocess.run(
         [TIANZHOU, "produce", "orders", "--count", str(COUNT), "--size", "600", "-n",
-         server.nameserver], capture_output=True, timeout=60, check=False,
+         server.nameserver], capture_output=True, timeout=300, check=False,
     )  # fmt: skip
 
 

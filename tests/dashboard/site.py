@@ -99,7 +99,7 @@ def ask(
         data = urlencode(form, doseq=True).encode()
         sent.setdefault("Content-Type", "application/x-www-form-urlencoded")
         sent.setdefault("Origin", f"http://{sent['Host']}")
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method if form is None else "POST", path, data, sent)
         answer = connection.getresponse()

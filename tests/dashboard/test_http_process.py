@@ -67,7 +67,7 @@ def test_a_port_that_was_asked_for_and_is_taken_stops_the_start(tmp_path: Path) 
         port = str(taken.getsockname()[1])
         done = subprocess.run(
             [TIANZHOU, "up", *PORTS, "--ephemeral", "--http-port", port],
-            capture_output=True, text=True, timeout=30, cwd=tmp_path,
+            capture_output=True, text=True, timeout=300, cwd=tmp_path,
         )  # fmt: skip
     assert done.returncode == 2
     assert port in done.stderr

@@ -60,7 +60,7 @@ def background(terminal: Terminal, line: str) -> Generator[None]:
     )  # fmt: skip
     try:
         yield
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
     finally:
         process.kill()
 

@@ -14,7 +14,7 @@ from tianzhou.wire.header import ONEWAY_FLAG, Header, SerialiseType
 from tianzhou.wire.routes import TopicRouteData, decode_route
 from tianzhou.wire.tables import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 class NameClient:

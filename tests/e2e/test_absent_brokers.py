@@ -165,7 +165,7 @@ def test_second_broker_with_the_name_of_a_live_one_ends_with_a_sentence(
         done = subprocess.run(
             [TIANZHOU, "broker", "-n", nameserver, "-p", "0", "--set", "brokerName=broker-a",
              "--data", str(tmp_path / "second"), "--no-http"],
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 1, done.stderr
         said = done.stderr.strip().splitlines()[-1]

@@ -96,7 +96,7 @@ def test_what_a_consumer_says_of_itself(admin: Admin, mq: RunningBroker) -> None
     with member(mq, "billing", "orders", "me") as client, ThreadPoolExecutor() as pool:
         asked = pool.submit(admin.groups.running, "billing", "me")
         answer_next(client, RequestCode.GET_CONSUMER_RUNNING_INFO, told.encode())
-        info = asked.result(10)
+        info = asked.result(120)
     assert info.properties == {"PROP_CONSUMEORDERLY": "false"}
     held = info.queues[queue(1)]
     assert (held.commit_offset, held.cached_msg_count) == (7, 2)

@@ -17,7 +17,7 @@ EXAMPLES = PAGE.blocks("python")
 
 def run(*arguments: str, cwd: Path) -> str:
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=100
+        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout

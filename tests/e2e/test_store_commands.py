@@ -45,7 +45,7 @@ def make(root: Path) -> MessageStore:
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [TIANZHOU, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def run_json(*arguments: str | Path) -> dict[str, Any]:

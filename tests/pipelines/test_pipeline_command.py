@@ -27,6 +27,7 @@ from tianzhou.spark.pipelines.history import Sample
 from tianzhou.spark.pipelines.workplace import Workplace
 from tianzhou.spark.tables.table import Table
 from tianzhou.testing import RunningBroker
+from tianzhou.testing.kit.patience import Patience
 
 SCRIPT = Path(sys.prefix) / "bin" / "tianzhou"
 START_S = 240.0
@@ -152,9 +153,9 @@ def screen(tmp_path: Path) -> Iterator[int]:
 
 
 def until(look: Callable[[], object], what: str, cwd: Path) -> None:
-    deadline = time.monotonic() + START_S
+    patience = Patience(START_S)
     while not look():
-        assert time.monotonic() < deadline, f"{what}: {(cwd / 'said.txt').read_text()[-3000:]}"
+        assert not patience.is_over(), f"{what}: {(cwd / 'said.txt').read_text()[-3000:]}"
         time.sleep(0.005)
 
 

@@ -14,10 +14,11 @@ from tianzhou.admin.commands.replication import look_at
 from tianzhou.client.sync import Admin, Producer, PullConsumer
 from tianzhou.record.message import Message
 from tianzhou.testing.chaos.processes import HOST, SMALL_FILES, TIANZHOU, Server, spare_ports
+from tianzhou.testing.kit.patience import Patience
 
 GROUP: Final = "broker-a"
 TOPIC: Final = "orders"
-WAIT_S: Final = 20.0
+WAIT_S: Final = 60.0
 BATCH: Final = 20
 """Messages of one send, so that files fill quickly."""
 
@@ -128,7 +129,7 @@ def promote(group: Group, *arguments: str, pair: str = "") -> dict[str, object]:
     done = subprocess.run(
         [TIANZHOU, "broker", "promote", GROUP, "-n", group.nameserver, "--yes", "--json",
          *arguments],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
         env=os.environ | {"TIANZHOU_CREDENTIALS": pair},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -139,7 +140,7 @@ def cluster_rows(group: Group) -> list[dict[str, Any]]:
     """What `tianzhou cluster` says of the brokers."""
     done = subprocess.run(
         [TIANZHOU, "cluster", "-n", group.nameserver, "--json"],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     return json.loads(done.stdout)
 
@@ -159,9 +160,9 @@ def read_all(group: Group) -> list[str]:
 
 def until(condition: Callable[[], bool], what: str, *, wait_s: float = WAIT_S) -> None:
     """Look until it is so."""
-    deadline = time.monotonic() + wait_s
+    patience = Patience(wait_s)
     while not condition():
-        assert time.monotonic() < deadline, f"not within {wait_s} s: {what}"
+        assert not patience.is_over(), f"not within {wait_s} s: {what}"
         time.sleep(0.02)
 
 

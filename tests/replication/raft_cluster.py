@@ -20,12 +20,13 @@ from tianzhou.store.files import RealFiles
 from tianzhou.store.verify import Directory, Findings
 from tianzhou.testing.chaos import looking
 from tianzhou.testing.chaos.processes import HOST, SMALL_FILES, Server, spare_ports
+from tianzhou.testing.kit.patience import Patience
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
 TOPIC: Final = "raft-test"
 QUEUES: Final = 4
 GROUP: Final = "g"
-WAIT_S: Final = 20.0
+WAIT_S: Final = 60.0
 ADDED_MAX: Final = 2
 """So many members may be added to a group."""
 PAUSE_S: Final = 0.02
@@ -45,9 +46,9 @@ OWN_DISK: Final = (
 
 def wait_for(what: str, condition: Callable[[], bool], timeout_s: float = WAIT_S) -> float:
     """How long it took."""
-    began = time.monotonic()
+    began, patience = time.monotonic(), Patience(timeout_s)
     while not condition():
-        if time.monotonic() - began > timeout_s:
+        if patience.is_over():
             raise AssertionError(f"{what}: not within {timeout_s} s")
         time.sleep(PAUSE_S)
     return time.monotonic() - began
@@ -337,4 +338,4 @@ class Load:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(120)

@@ -118,7 +118,7 @@ def test_a_living_master_hands_over_and_nothing_is_set_aside(tmp_path: Path) -> 
         sent = group.send(200)
         refused = subprocess.run(
             [TIANZHOU, "broker", "promote", GROUP, "-n", group.nameserver, "--yes"],
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert refused.returncode != 0
         assert "--switch" in refused.stderr

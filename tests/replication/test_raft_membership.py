@@ -15,7 +15,7 @@ from tianzhou.testing.chaos.processes import TIANZHOU
 def tianzhou(cluster: Cluster, *arguments: str) -> str:
     done = subprocess.run(
         [TIANZHOU, *arguments, "-n", cluster.nameserver, "--json"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -139,7 +139,7 @@ def test_a_directory_of_another_member_is_refused(tmp_path: Path) -> None:
         done = subprocess.run(
             [TIANZHOU, "broker", "--data", str(member.data), "-p", "0", "--raft-group", GROUP,
              "--raft-id", "other", "--raft-peers", "other=127.0.0.1:1"],
-            capture_output=True, text=True, timeout=30, check=False,
+            capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode != 0
         assert "belongs to n0 of group g, not to other" in done.stderr
@@ -156,7 +156,7 @@ def test_a_directory_of_another_member_is_refused(tmp_path: Path) -> None:
 def test_settings_that_can_not_work(tmp_path: Path, arguments: list[str], said: str) -> None:
     done = subprocess.run(
         [TIANZHOU, "broker", "--data", str(tmp_path), *arguments],
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode != 0
     assert said in done.stderr

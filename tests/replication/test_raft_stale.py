@@ -14,6 +14,7 @@ from tianzhou.net.blocking import BlockingPeer
 from tianzhou.replication.raft_settings import RaftSettings
 from tianzhou.store.config import StoreConfig
 from tianzhou.testing.chaos.processes import FILE_BYTES, HOST, spare_ports
+from tianzhou.testing.kit.patience import Patience
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.header import Header
 
@@ -27,9 +28,10 @@ Member = tuple[Broker, RaftMember]
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - whatever is waited for has no event of its own
-            await asyncio.sleep(0.01)
+    patience = Patience(WAIT_S)
+    while not condition():
+        assert not patience.is_over(), "it did not come about in time"
+        await asyncio.sleep(0.01)
 
 
 async def send(member: Member, body: bytes) -> Header:

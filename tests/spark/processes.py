@@ -17,7 +17,7 @@ from tianzhou.cmd.spark_session import SETTINGS
 
 PYTHON: Final = sys.executable
 BIN: Final = Path(sys.executable).parent
-TEST_S: Final = 300.0
+TEST_S: Final = 1500.0
 RUN_S: Final = 240.0
 """A Spark of its own starts in ten seconds on a free machine, and in minutes on a crowded one."""
 
@@ -101,7 +101,8 @@ class Program:
         wait_until(seen, within_s=within_s, what="what the program does is seen")
 
     def wait(self, within_s: float = RUN_S) -> int:
-        return self._process.wait(within_s)
+        wait_until(lambda: not self.is_running, within_s=within_s, what="the program ends")
+        return self._process.wait()
 
     def kill(self) -> None:
         """The whole session of processes, at once, as a machine that loses its power."""

@@ -90,7 +90,10 @@ class Job:
                 self._start()
             return look()
 
-        wait_until(seen, within_s=WORK_S, what=what)
+        wait_until(seen, within_s=WORK_S, what=what, progress=self._progress)
+
+    def _progress(self) -> list[int]:
+        return [self._begun(), *(self._done(name) for name in ("to-table", "to-topic"))]
 
     def _check_death(self) -> None:
         """Tasks are tried again, but a worker that was planning a micro-batch takes its query with

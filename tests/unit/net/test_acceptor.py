@@ -16,7 +16,7 @@ PORT = PortLimits(
     name="test", weight=1, connections_max=8, unproven_max=4, per_source_max=5,
     unproven_per_source_max=2, prove_s=30.0,
 )  # fmt: skip
-WAIT_S = 10.0
+WAIT_S = 120.0
 
 
 class Holding(asyncio.Protocol):

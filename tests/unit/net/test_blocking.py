@@ -37,7 +37,7 @@ class Peer:
 
     def close(self) -> None:
         self._listener.close()
-        self._thread.join(10)
+        self._thread.join(120)
         assert not self._thread.is_alive()
 
 

@@ -17,9 +17,10 @@ from tianzhou.replication.raft_settings import RaftSettings
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.files import RealFile, RealFiles, Usage
 from tianzhou.store.read import ReadLimit
+from tianzhou.testing.kit.patience import Patience
 
 NAMES = ("n0", "n1", "n2")
-WAIT_S = 20.0
+WAIT_S = 60.0
 FILE_BYTES = 64 * 1024
 RESERVE_BYTES = 4096
 
@@ -158,9 +159,10 @@ class Trio:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - whatever is waited for has no event of its own
-            await asyncio.sleep(0.01)
+    patience = Patience(WAIT_S)
+    while not condition():
+        assert not patience.is_over(), "it did not come about in time"
+        await asyncio.sleep(0.01)
 
 
 def play(root: Path, scene: Callable[[Trio], Awaitable[None]], *, secret: str = "") -> None:

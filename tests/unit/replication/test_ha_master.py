@@ -16,8 +16,9 @@ from tianzhou.replication.durability import Outcome, durability_of
 from tianzhou.replication.ha_frames import REPORT, Hello, encode_words
 from tianzhou.replication.ha_master import HaMaster
 from tianzhou.store.store import MessageStore
+from tianzhou.testing.kit.patience import Patience
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Master:
@@ -64,9 +65,10 @@ class Master:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - whatever is waited for has no event of its own
-            await asyncio.sleep(0.01)
+    patience = Patience(WAIT_S)
+    while not condition():
+        assert not patience.is_over(), "it did not come about in time"
+        await asyncio.sleep(0.01)
 
 
 def play(scene: Callable[[Master], Awaitable[None]], limits: PortLimits = HA_PORT) -> None:

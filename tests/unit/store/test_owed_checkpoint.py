@@ -34,7 +34,7 @@ class GatedFile(RealFile):
     def sync(self) -> None:
         if "consumequeue" in self.path:
             self._files.arrived.set()
-            assert self._files.gate.wait(30)
+            assert self._files.gate.wait(120)
         self._files.synced.append(self.path)
         super().sync()
 
@@ -59,7 +59,7 @@ def test_what_waits_to_be_synced_is_not_forgotten(tmp_path: Path) -> None:
     store.append(chunk(b"a", keys="k"))
     store.dispatch_all()
     store.checkpoint()
-    assert files.arrived.wait(30)
+    assert files.arrived.wait(120)
 
     store.append(chunk(b"b", keys="k"))
     store.dispatch_all()

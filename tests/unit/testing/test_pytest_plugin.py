@@ -11,7 +11,7 @@ HEAVY = ("numpy", "msgspec", "asyncio", "tianzhou.broker", "tianzhou.store", "ti
 
 def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60
+        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300
     )
 
 

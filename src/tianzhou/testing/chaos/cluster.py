@@ -12,6 +12,7 @@ from tianzhou.testing.chaos import looking
 from tianzhou.testing.chaos.disks import Disk
 from tianzhou.testing.chaos.processes import HOST, SMALL_FILES, Server, spare_ports
 from tianzhou.testing.chaos.proxy import Proxies
+from tianzhou.testing.kit.patience import Patience
 
 TOPIC: Final = "chaos"
 QUEUES: Final = 4
@@ -182,9 +183,9 @@ class Cluster:
 
 def wait_for(look: Callable[[], bool], within_s: float, describe: Callable[[], str]) -> None:
     """Until it is so; brokers that do not answer are asked again."""
-    deadline = time.monotonic() + within_s
+    patience = Patience(within_s)
     while True:
-        is_over, reason = time.monotonic() > deadline, ""
+        is_over, reason = patience.is_over(), ""
         try:
             if look():
                 return

@@ -1,4 +1,4 @@
-"""Waiting for what other threads and processes do: for a condition, never longer than a limit."""
+"""Waiting for what other threads and processes do: for a condition, while there is `Patience`."""
 
 import asyncio
 import time
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from tianzhou.base.errors import UsageError
+from tianzhou.testing.kit.patience import Patience
 
 T = TypeVar("T")
 
@@ -40,10 +41,10 @@ async def until(
 def _looks(
     look: Callable[[], T | None], describe: Callable[[], str], *, within_s: float, what: str
 ) -> Iterator[T | None]:
-    deadline = time.monotonic() + within_s
+    patience = Patience(within_s, progress=describe)
     while True:
         # Time first: the last look is one after the deadline.
-        is_over = time.monotonic() > deadline
+        is_over = patience.is_over()
         found = look()
         yield found
         if is_over:

@@ -1,0 +1,65 @@
+"""How long a test waits: in seconds of a machine that has time for it, and while nothing happens.
+
+A limit in plain seconds fails on a slow machine, where everything takes ten times as long, and a
+limit that is long enough for that makes every failure slow. So a second counts as much less as
+processes compete for a core, and the time starts again whenever there was progress.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+STRETCH_MAX: Final = 30
+"""Something that changes without end is waited for at most this many times longer."""
+_LOADAVG: Final = Path("/proc/loadavg")
+
+
+def crowding() -> float:
+    """How many processes want each core now; 1 where they all can run."""
+    cores = os.cpu_count() or 1
+    try:
+        running = int(_LOADAVG.read_text().split()[3].partition("/")[0])
+    except OSError:  # not on Linux: the average of the last minute is the best there is
+        return max(1.0, os.getloadavg()[0] / cores)
+    return max(1.0, running / cores)
+
+
+class Patience:
+    """Ask `is_over` once per look. Owner: the test that waits.
+
+    `progress` returns what changes while something still happens, such as a number of messages. It
+    is asked only when the time is up.
+    """
+
+    def __init__(
+        self,
+        within_s: float,
+        *,
+        progress: Callable[[], object] = lambda: None,
+        now_s: Callable[[], float] = time.monotonic,
+        crowding: Callable[[], float] = crowding,
+    ) -> None:
+        self._within_s = self._left_s = within_s
+        self._now_s = now_s
+        self._crowding = crowding
+        self._last_s = now_s()
+        self._end_s = self._last_s + within_s * STRETCH_MAX
+        self._progress = progress
+        self._seen = repr(progress())
+
+    def is_over(self) -> bool:
+        """Whether the time is up, and nothing happened in it."""
+        now_s = self._now_s()
+        self._left_s -= (now_s - self._last_s) / self._crowding()
+        self._last_s = now_s
+        if now_s >= self._end_s:
+            return True
+        if self._left_s > 0:
+            return False
+        before, self._seen = self._seen, repr(self._progress())
+        if self._seen == before:
+            return True
+        self._left_s = self._within_s
+        return False
