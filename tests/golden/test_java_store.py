@@ -121,7 +121,7 @@ def _message_at(store: MessageStore, key: QueueKey, offset: int) -> list[Message
 def _record_at(store: MessageStore, offset: int) -> MessageView:
     segment = store.log.segment_at(offset)
     assert segment is not None
-    return MessageView(segment.view, offset - segment.start)
+    return MessageView(segment.read(0, segment.file.size()), offset - segment.start)
 
 
 def _find(store: MessageStore, topic: str, key: str) -> list[int]:

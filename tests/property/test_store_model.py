@@ -251,7 +251,7 @@ class StoreMachine(RuleBasedStateMachine):
         ):
             segment = self.store.log.segment_at(offset)
             if segment is not None:  # the index may still speak of a file that expired
-                view = MessageView(segment.view, offset - segment.start)
+                view = MessageView(segment.read(offset - segment.start, segment.file.size()))
                 if view.topic == topic and key in (*view.keys, view.unique_id):
                     found.append(offset)
         return found

@@ -33,7 +33,8 @@ def set_aside(store: MessageStore, start: PhysicalOffset) -> str:
             segment = log.segment_at(at)
             assert segment is not None
             file_end = min(log.end, segment.start + log.file_bytes)
-            data = bytes(segment.view[at - segment.start : file_end - segment.start][:_SLICE])
+            slice_end = min(file_end, at + _SLICE)
+            data = segment.salvage(at - segment.start, slice_end - segment.start).data
             end = at + len(data) if at + len(data) == file_end else at + _whole(data)
             data = data[: end - at]
             copy.pwrite(at - start, data)

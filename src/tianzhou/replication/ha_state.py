@@ -50,9 +50,11 @@ def extent_of(store: MessageStore) -> Extent:
 
 
 def log_bytes(store: MessageStore, offset: int, size: int) -> bytes | None:
-    """Bytes of the log, inside one file; None if it does not hold them."""
-    view = store.log.view(offset, size)
-    return None if view is None else bytes(view)
+    """Bytes of the log, inside one file; None if it does not hold them, or cannot read them."""
+    try:
+        return store.log.read(offset, size)
+    except OSError:
+        return None
 
 
 def probe_of(store: MessageStore) -> Probe | None:

@@ -5,23 +5,42 @@ from typing import NamedTuple
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.raft.messages import LogIndex
 from tianzhou.record.layout import MAGIC_BLANK, SIZE_AND_MAGIC
-from tianzhou.replication.raft_entry import Header, header_at
+from tianzhou.replication.raft_entry import HEADER_BYTES, Header, header_at
 from tianzhou.replication.raft_places import Places
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.facts import store_time_of
+from tianzhou.store.segments import Segment
 
 
 class Found(NamedTuple):
-    """An entry in the log: its header, and where it stands in the view of its file."""
+    """An entry in the log: its header, and where it stands in its file."""
 
     header: Header
-    view: memoryview
+    segment: Segment
     at: int
     place: PhysicalOffset
 
     @property
+    def data(self) -> bytes:
+        """The whole entry, header included. Raises StoreDamaged if it cannot be read."""
+        return _read(self.segment, self.at, self.header.entry_bytes)
+
+    @property
+    def time_ms(self) -> int:
+        """Store time of the header. Raises StoreDamaged."""
+        return store_time_of(_read(self.segment, self.at, HEADER_BYTES), 0)
+
+    @property
     def end(self) -> PhysicalOffset:
         return PhysicalOffset(self.place + self.header.entry_bytes)
+
+
+def _read(segment: Segment, at: int, size: int) -> bytes:
+    try:
+        return segment.read(at, at + size)
+    except OSError as error:
+        raise StoreDamaged(segment.file.path, str(error), offset=segment.start + at) from error
 
 
 class Entries:
@@ -55,8 +74,12 @@ class Entries:
         if segment is None:
             return None
         at = place - segment.start
-        header = header_at(segment.view, at, base=segment.start)
-        return None if header is None else Found(header, segment.view, at, place)
+        try:
+            data = segment.read(at, min(at + HEADER_BYTES, self._log.file_bytes))
+        except OSError:
+            return None
+        header = header_at(data, 0, base=place)
+        return None if header is None else Found(header, segment, at, place)
 
     def next(self, found: Found) -> Found:
         return self.at(self.behind(found))
@@ -65,7 +88,7 @@ class Entries:
         """Where the next entry begins, or will."""
         end = found.at + found.header.entry_bytes
         if found.end < self._log.end and end + 8 <= self._log.file_bytes:
-            room, magic = SIZE_AND_MAGIC.unpack_from(found.view, end)
+            room, magic = SIZE_AND_MAGIC.unpack(_read(found.segment, end, SIZE_AND_MAGIC.size))
             if magic == MAGIC_BLANK:
                 return PhysicalOffset(found.end + room)
         return found.end

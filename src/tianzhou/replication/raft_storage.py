@@ -101,7 +101,7 @@ class RaftStorage:
 
     def _decode(self, found: Found) -> Entry:
         """Raises StoreDamaged if what comes from the disk is not what was written."""
-        entry = raft_entry.decode(found.header, found.view, found.at)
+        entry = raft_entry.decode(found.header, found.data, 0)
         if entry.kind is Kind.CHUNK and found.place < self._store.log.hot_from:
             try:
                 raft_entry.check_chunk(entry.data, found.place + HEADER_BYTES)
@@ -127,7 +127,7 @@ class RaftStorage:
         if index == self.terms.start.index:
             return 0
         found = self._entries.find(index)
-        return store_time_of(found.view, found.at)
+        return found.time_ms
 
     def mark(self) -> bytes:
         """Where another log must begin to be like this one, and the ranks of its queues there."""
@@ -164,7 +164,7 @@ class RaftStorage:
                     f"{self.last}; remove the directory: the others of the group repair it",
                     offset=place,
                 )  # fmt: skip
-            self._note(found, store_time_of(found.view, found.at))
+            self._note(found, found.time_ms)
             place = self._entries.behind(found)
         if is_lost or self.last < self._files.committed()[0]:
             self._on_loss(self._end)
@@ -193,7 +193,7 @@ class RaftStorage:
                 self.terms.extend(LogIndex(mark.index - 1), self.terms.last_term)
                 self._pass(mark, mark.place)
         found = self._entries.at(live[-1].place)
-        self._end, self._time_ms = found.end, store_time_of(found.view, found.at)
+        self._end, self._time_ms = found.end, found.time_ms
         return self._entries.behind(found)
 
     def _is_there(self, mark: Mark, sound_end: PhysicalOffset) -> bool:
@@ -208,7 +208,7 @@ class RaftStorage:
         self.terms.extend(entry.index, entry.term)
         if entry.kind is Kind.MEMBERS:
             found = self._entries.at(place)
-            data = raft_entry.decode(found.header, found.view, found.at).data
+            data = raft_entry.decode(found.header, found.data, 0).data
             self.members.append(entry.index, membership.decode(data))
 
     def _keep_ranks(self) -> None:

@@ -5,7 +5,6 @@ caller waives it, their checksums compared. At the end of a log there may be a r
 being written, or was when the power went; what comes behind the last sound record is not there.
 """
 
-import mmap
 import os
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ SLICE_RECORDS: Final = 8 * 1024
 """What makes one batch; the reasons are those of a pulled chunk."""
 
 _MAGICS: Final = (INT32.pack(MAGIC_V1), INT32.pack(MAGIC_V2))
+_SEARCH_BYTES: Final = 1 << 20
 _UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _QUEUE_FILES_MAX: Final = 256
 _SAMPLE_EVERY: Final = 256
@@ -125,43 +125,39 @@ def _is_head(head: bytes, physical_offset: int) -> bool:
 
 
 def read_piece(piece: Piece, *, verify: bool, skip_damage: bool) -> Iterator[LogSlice]:
-    """Its records in slices. Raises LogDamaged, or with `skip_damage` goes on behind."""
+    """Its records in slices. Raises LogDamaged, or with `skip_damage` goes on behind. Raises
+    OSError for what the disk can't read; a mapping would end the worker with a signal instead."""
     with open(piece.path, "rb") as file:
-        # Not closed here: it goes when the last array that looks into it goes.
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    yield from _slices(piece, mapped, memoryview(mapped), verify=verify, skip_damage=skip_damage)
+        fd = file.fileno()
+        at = piece.start
+        while at < piece.end:
+            # Positions in a slice count from its own beginning, because columns have 32 of them.
+            window = os.pread(fd, min(SLICE_BYTES, piece.end - at), at)
+            found = walk(window, 0, len(window), count_max=SLICE_RECORDS)
+            if not found.starts and found.stop is Stop.TORN and len(window) >= INT32.size:
+                # One record, larger than a slice.
+                size = max(INT32.unpack_from(window)[0], 0)
+                window = os.pread(fd, min(size, piece.end - at), at) or window
+                found = walk(window, 0, len(window), count_max=1)
+            bad = _first_bad(window, found, base=piece.base + at, verify=verify)
+            starts = found.starts[:bad]
+            end = found.end if bad is None else found.starts[bad]
+            if starts:
+                yield LogSlice(memoryview(window), starts, end)
+            at += end
+            if starts and bad is None and found.stop in (Stop.TORN, Stop.END, Stop.LIMIT):
+                continue
+            if bad is None and found.stop in (Stop.BLANK, Stop.END):
+                return
+            behind = _next_sound(fd, at, piece)
+            if behind is None and piece.is_last:
+                return  # the end of the log
+            if not skip_damage:
+                raise _damaged(piece, at, behind)
+            at = piece.end if behind is None else behind
 
 
-def _slices(
-    piece: Piece, mapped: mmap.mmap, view: memoryview, *, verify: bool, skip_damage: bool
-) -> Iterator[LogSlice]:
-    at = piece.start
-    while at < piece.end:
-        # Positions in a slice count from its own beginning, because columns have 32 of them.
-        window = view[at : min(at + SLICE_BYTES, piece.end)]
-        found = walk(window, 0, len(window), count_max=SLICE_RECORDS)
-        if not found.starts and found.stop is Stop.TORN:  # one record, larger than a slice
-            window = view[at : piece.end]
-            found = walk(window, 0, len(window), count_max=1)
-        bad = _first_bad(window, found, base=piece.base + at, verify=verify)
-        starts = found.starts[:bad]
-        end = found.end if bad is None else found.starts[bad]
-        if starts:
-            yield LogSlice(window, starts, end)
-        at += end
-        if starts and bad is None and found.stop in (Stop.TORN, Stop.END, Stop.LIMIT):
-            continue
-        if bad is None and found.stop in (Stop.BLANK, Stop.END):
-            return
-        behind = _next_sound(mapped, view, at, piece)
-        if behind is None and piece.is_last:
-            return  # the end of the log
-        if not skip_damage:
-            raise _damaged(piece, at, behind)
-        at = piece.end if behind is None else behind
-
-
-def _first_bad(window: memoryview, found: Walk, *, base: int, verify: bool) -> int | None:
+def _first_bad(window: bytes, found: Walk, *, base: int, verify: bool) -> int | None:
     """Rank of the first record that cannot be shown. Checksums may be waived, lengths may not:
     columns are cut out of the bytes by them."""
     starts, end = found.starts, found.end
@@ -180,21 +176,37 @@ def _damaged(piece: Piece, at: int, behind: int | None) -> LogDamaged:
     )
 
 
-def _next_sound(mapped: mmap.mmap, view: memoryview, at: int, piece: Piece) -> int | None:
+def _next_sound(fd: int, after: int, piece: Piece) -> int | None:
     """The first sound record behind this place, in this piece."""
-    candidates = at
-    while True:
-        found = [mapped.find(magic, candidates + 1 + AT_MAGIC, piece.end) for magic in _MAGICS]
-        found = [place for place in found if place >= 0]
-        if not found:
-            return None
-        start = min(found) - AT_MAGIC
-        size = INT32.unpack_from(view, start)[0]
-        inside = HEAD.size < size <= piece.end - start
-        if (
-            inside
-            and is_sound(view, start, start + size, base=piece.base)
-            and is_well_formed(view, start, start + size)
-        ):
-            return start
-        candidates = start
+    at = after + 1
+    while at < piece.end:
+        # Windows overlap by the bytes of a head, so that none is missed at an edge.
+        window = os.pread(fd, min(_SEARCH_BYTES + AT_MAGIC + 4, piece.end - at), at)
+        for place in _heads(window):
+            if _is_sound_at(fd, at + place, piece):
+                return at + place
+        at += _SEARCH_BYTES
+    return None
+
+
+def _heads(window: bytes) -> list[int]:
+    """Positions where a record may begin, ascending."""
+    found: list[int] = []
+    for magic in _MAGICS:
+        at = window.find(magic, AT_MAGIC)
+        while at >= 0:
+            found.append(at - AT_MAGIC)
+            at = window.find(magic, at + 1)
+    return sorted(found)
+
+
+def _is_sound_at(fd: int, start: int, piece: Piece) -> bool:
+    size = INT32.unpack(os.pread(fd, INT32.size, start).ljust(INT32.size, b"\0"))[0]
+    if not HEAD.size < size <= piece.end - start:
+        return False
+    record, base = os.pread(fd, size, start), piece.base + start
+    return (
+        len(record) == size
+        and is_sound(record, 0, size, base=base)
+        and is_well_formed(record, 0, size)
+    )

@@ -237,13 +237,15 @@ class CommitLog:
             return None
         return self.segments[(offset - self.segments[0].start) // self.file_bytes]
 
-    def view(self, offset: int, size: int) -> memoryview | None:
-        """Stored bytes, for use right now; a reader that keeps them takes a lease."""
+    def read(self, offset: int, size: int) -> bytes | None:
+        """Stored bytes, inside one file; None if the log does not hold them. Raises OSError."""
         segment = self.segment_at(offset)
         if segment is None or offset + size > self.end:
             return None
         at = offset - segment.start
-        return segment.view[at : at + size]
+        if at + size > self.file_bytes:
+            return None
+        return segment.read(at, at + size)
 
     @property
     def hot_from(self) -> int:
@@ -271,12 +273,12 @@ class CommitLog:
         # Newest first, and each for good before the next: a crash leaves a log without a gap.
         while self.segments and self.segments[-1].start >= max(end, self.min_offset + 1):
             segment = self.segments.pop()
-            found |= any(segment.view[:8])
+            found |= any(segment.salvage(0, 8).data)
             self._drop(segment)
         tail = self.segments[-1] if self.segments else None
         if tail is not None and end < tail.start + self.file_bytes:
             at = end - tail.start
-            found |= any(tail.view[at : at + 8])
+            found |= any(tail.salvage(at, min(at + 8, self.file_bytes)).data)
             # Shortening and lengthening gives back the blocks and reads as zero from then on.
             tail.file.truncate(at)
             tail.file.truncate(self.file_bytes)
@@ -294,8 +296,7 @@ class CommitLog:
         self.set_end(start, 0)
 
     def _drop(self, segment: Segment) -> None:
-        if not segment.leases:  # else the last reader's view keeps the pages, and then lets go
-            segment.close()
+        segment.close()
         self._files.remove(segment.file.path)
         self._files.sync_dir(self.directory)
 
@@ -308,10 +309,9 @@ class CommitLog:
                 segment.file.sync()
 
     def remove_first(self) -> None:
-        """Drop the oldest file. The caller made sure that nobody reads it."""
+        """Drop the oldest file."""
         assert len(self.segments) > 1, "the file that is being written stays"
         segment = self.segments.pop(0)
-        assert segment.leases == 0, "a reader still holds a view of this file"
         segment.close()
         self._files.remove(segment.file.path)
         self._files.sync_dir(self.directory)

@@ -307,12 +307,23 @@ class ConsumeQueue:
             file_start = start // self._file_units * self._file_units
             stop = min(end, file_start + self._file_units, written)
             at, size = (start - file_start) * UNIT_BYTES, (stop - start) * UNIT_BYTES
-            units += self._cache.get(self._path(file_start)).pread(at, size)
+            units += self._pread(self._path(file_start), at, size)
             start = stop
         if start >= end:
             return units
         at = (start - written) * UNIT_BYTES
         return units + self._tail[at : at + (end - start) * UNIT_BYTES]
+
+    def _pread(self, path: str, at: int, size: int) -> bytes:
+        """Raises StoreDamaged if the disk can't read these bytes or the file was shortened. Readers
+        must not pass such messages over: the next start derives the queue from the log again."""
+        try:
+            data = self._cache.get(path).pread(at, size)
+        except OSError as error:
+            raise StoreDamaged(path, f"cannot be read: {error}", offset=at) from error
+        if len(data) != size:
+            raise StoreDamaged(path, f"ends at byte {at + len(data)}", offset=at)
+        return data
 
     def unit(self, rank: int) -> Unit:
         offset, size, tags_code = UNIT.unpack(self.read(rank, 1))

@@ -17,7 +17,7 @@ from tianzhou.store.facts import Malformed, Run
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.queues import Queues
-from tianzhou.store.scan import Damage, next_sound_record, walk_slice
+from tianzhou.store.scan import Damage, next_sound_record, read_slice
 
 _FRESH_BYTES_MAX: Final = 8 * 1024 * 1024
 _WORTH_KEEPING: Final = 512
@@ -90,13 +90,14 @@ class Dispatcher:
         assert segment is not None, f"dispatch stands at {self.position}, outside of the log"
         start = self.position - segment.start
         end = min(limit - segment.start, self._log.file_bytes)
-        found = walk_slice(segment.view, start, end)
+        data, base, found, is_whole = read_slice(segment, start, end)
         if found.starts:
-            return self.apply(segment.view, found.starts, found.end, base=segment.start)
+            return self.apply(data, found.starts, found.end, base=base)
         if found.stop is Stop.BLANK:
             self.skip_to(PhysicalOffset(segment.start + self._log.file_bytes))
             return self.run(limit)
-        self._step_over(limit, f"no record where one was appended ({found.stop.name.lower()})")
+        why = found.stop.name.lower() if is_whole else "unreadable"
+        self._step_over(limit, f"no record where one was appended ({why})")
         return self.run(limit)
 
     def _step_over(self, limit: PhysicalOffset, reason: str) -> None:

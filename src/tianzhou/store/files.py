@@ -3,9 +3,9 @@
 Everything the store does to files goes through these two protocols, so that tests can record the
 calls, fail the n-th of them, and rebuild every state in which a crash may leave a disk.
 
-Records are written with `pwrite` and read through a read-only mapping of the same pages. Writing
-through the mapping is no faster (a first touch costs a page fault) and turns a full disk or a bad
-sector into a signal that kills the process, where `pwrite` raises. Only the key index, whose
+Records are written with `pwrite` and read with `pread`. A mapping is no faster (a first touch costs
+a page fault) and turns a full disk, a bad sector or a shortened file into a signal that kills the
+process, where these raise. Only the key index, whose
 writes are scattered, is written through a mapping; its blocks are reserved first.
 """
 

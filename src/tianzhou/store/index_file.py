@@ -87,6 +87,13 @@ class IndexFile:
         made._reserved = slots_end
         return made
 
+    def _check_length(self) -> None:
+        """A mapped page behind the end of a file that was shortened is a signal, which kills."""
+        size = file_bytes(self._slots_number, self._entries_max)
+        found = self.file.size()
+        if found < size:
+            raise StoreDamaged(self.file.path, f"was shortened to {found} of {size} bytes")
+
     @property
     def room(self) -> int:
         """How many more entries fit. Java leaves the last place unused, and so do we."""
@@ -99,8 +106,9 @@ class IndexFile:
     # Writing
 
     def put(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
-        """Add entries in the order of the log. The caller looked at `room`."""
+        """Add entries in the order of the log. The caller looked at `room`. Raises StoreDamaged."""
         assert len(hashes) <= self.room
+        self._check_length()
         failpoint("index.before_put")
         self._reserve(self.count + len(hashes))
         if len(hashes) < _NUMPY_FROM:
@@ -225,7 +233,9 @@ class IndexFile:
         )
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of entries with this hash in this time, newest first."""
+        """Physical offsets of entries with this hash in this time, newest first. Raises
+        StoreDamaged."""
+        self._check_length()
         slot_at = HEADER.size + SLOT.size * (key_hash % self._slots_number)
         (number,) = SLOT.unpack_from(self._view, slot_at)
         # Entries know the second, so a time may be up to 999 ms later than they say.

@@ -47,16 +47,19 @@ class PageSums:
             self._sums.extend([crc32(view[at : at + PAGE]) for at in range(room, whole, PAGE)])
             self._open = crc32(view[whole:])
 
-    def agree(self, view: memoryview, start: int, end: int) -> bool:
-        """Whether every page with some of these bytes is as it was written. False also when that
-        is not known."""
+    def around(self, start: int, end: int) -> tuple[int, int] | None:
+        """The pages with some of these bytes, as positions; None if not all of them are known."""
         first, behind = start // PAGE, -(-end // PAGE)
         if first < self._known or end > self._end:
-            return False
-        full = self._end // PAGE
-        if behind > full:
-            if crc32(view[full * PAGE : self._end]) != self._open:
+            return None
+        return first * PAGE, min(behind * PAGE, self._end)
+
+    def agree(self, pages: Bytes, start: int) -> bool:
+        """Whether these bytes, from `start` on and as `around` limits them, are as written."""
+        first, end = start // PAGE, start + len(pages)
+        full = end // PAGE
+        with memoryview(pages) as view:
+            if end % PAGE and crc32(view[full * PAGE - start :]) != self._open:
                 return False
-            behind = full
-        found = [crc32(view[at : at + PAGE]) for at in range(first * PAGE, behind * PAGE, PAGE)]
-        return found == self._sums[first - self._base : behind - self._base].tolist()
+            found = [crc32(view[at : at + PAGE]) for at in range(0, full * PAGE - start, PAGE)]
+        return found == self._sums[first - self._base : full - self._base].tolist()

@@ -261,15 +261,15 @@ def _record_start(log: list[Segment], size: int, checkpoint: Checkpoint) -> Phys
     anchor if that is there, else the beginning of a file, where a record always begins."""
     begin, end = log[0].start, log[-1].start + size
     anchored = sound_record_at(log, size, checkpoint.anchor)
-    if anchored is not None and checkpoint.anchor + anchored <= checkpoint.flushed:
-        return PhysicalOffset(checkpoint.anchor + anchored)
+    if anchored is not None and checkpoint.anchor + len(anchored) <= checkpoint.flushed:
+        return PhysicalOffset(checkpoint.anchor + len(anchored))
     last = (min(checkpoint.flushed, end) - 1) // size * size
     return _last_used(log, max(PhysicalOffset(last), begin))
 
 
 def _last_used(log: list[Segment], start: PhysicalOffset) -> PhysicalOffset:
     """The last file up to this one in which something is written."""
-    used = [one.start for one in log if one.start <= start and any(one.view[:8])]
+    used = [one.start for one in log if one.start <= start and any(one.salvage(0, 8).data)]
     return used[-1] if used else log[0].start
 
 
@@ -281,7 +281,7 @@ def _end_before(log: list[Segment], size: int, newest: int) -> int | None:
         while at is not None:
             scan = LogScan([segment], size, at, None)
             for piece in scan:
-                if any(store_time_of(segment.view, one) >= newest for one in piece.starts):
+                if any(store_time_of(piece.data, one) >= newest for one in piece.starts):
                     return None
                 if end is None or piece.end_offset > end >= segment.start:
                     end = piece.end_offset

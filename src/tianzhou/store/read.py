@@ -1,33 +1,33 @@
-"""Reading a queue: find the units, filter by tag, and lease the stored bytes.
+"""Reading a queue: find the units, filter by tag, and read the stored bytes.
 
-What is returned are views of the mapped log, neighbours joined into one; nothing is copied. The
-lease keeps their file from being removed until it is given back. Every record is checked first, and
-what is not as it was written is left out and reported.
+What is returned are bytes of the log as they are stored, neighbours joined into one. Every record
+is checked first; what is not as it was written, or cannot be read, is left out and reported.
 """
 
 import enum
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import accumulate, groupby
-from operator import itemgetter
+from itertools import accumulate, starmap
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import numpy as np
 
-from tianzhou.base.kinds import QueueOffset
-from tianzhou.record.layout import MAGIC_V1, MAGIC_V2
+from tianzhou.base.kinds import Bytes, QueueOffset
+from tianzhou.record.layout import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from tianzhou.record.walk import are_vouched_for, is_sound
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import MISSING_SIZE, UNIT, ConsumeQueue
-from tianzhou.store.segments import Segment
 
 SCAN_UNITS_MAX: Final = 800
 """RocketMQ looks at most at this many units for one pull, matching or not."""
 
 _CHECK: Final = struct.Struct(">ii4xi4xq")
 """Size, magic, queue and queue offset of a record."""
+_GAP_BYTES_MAX: Final = 16 * 1024
+"""To read this much between two records costs less than another read."""
+_ROW_BYTES_MAX: Final = 1024 * 1024
 _UNITS: Final = tuple(struct.Struct(">" + "qiq" * count) for count in range(65))
 _UNIT_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
@@ -54,14 +54,11 @@ class ReadLimit:
 
 
 class ReadResult:
-    """What was found, and where to go on. Use it as a context, or call `release`.
-
-    Valid until: `release`; the views must not be used after it.
-    """
+    """What was found, and where to go on. Use it as a context, or call `release`: a large result
+    is memory."""
 
     __slots__ = (
-        "_segments", "count", "damaged", "max_offset", "min_offset", "next_offset", "size", "spans",
-        "status",
+        "count", "damaged", "max_offset", "min_offset", "next_offset", "size", "spans", "status",
     )  # fmt: skip
 
     def __init__(
@@ -79,22 +76,18 @@ class ReadResult:
         self.count = 0
         self.size = 0
         self.damaged: list[int] = []
-        """Where in the log records should stand that were left out, because their checksum fails
-        or something else stands there."""
+        """Where in the log records should stand that were left out, because their checksum fails,
+        something else stands there, or the disk cannot read them."""
         self.spans: list[memoryview] = []
-        self._segments: list[Segment] = []
 
-    def lease(self, segment: Segment, start: int, end: int) -> None:
-        segment.leases += 1
-        self._segments.append(segment)
-        self.spans.append(segment.view[start:end])
+    def add(self, records: Bytes, count: int) -> None:
+        """Neighbouring records."""
+        self.spans.append(memoryview(records))
+        self.count += count
+        self.size += len(records)
 
     def release(self) -> None:
-        for span in self.spans:
-            span.release()
-        for segment in self._segments:
-            segment.leases -= 1
-        self.spans, self._segments = [], []
+        self.spans = []
 
     def __enter__(self) -> Self:
         return self
@@ -158,20 +151,16 @@ def _read_all(
         offsets, sizes = offsets[:units], sizes[:units]
         total = sum(sizes)
     first, queue_id = offsets[0], queue.key.queue_id
-    # Neighbours in one file: the whole run is one view, and its ends vouch for the middle.
-    if offsets[-1] + sizes[-1] - first == total and min(sizes) > 0:
-        segment = log.segment_at(first)
-        if segment is not None:
-            at = first - segment.start
-            if (
-                _is_record(segment, first, sizes[0], queue_id, start)
-                and _is_record(segment, offsets[-1], sizes[-1], queue_id, start + units - 1)
-                and _is_as_written(segment, at, sizes, at + total)
-            ):
-                result.lease(segment, at, at + total)
-                result.count, result.size = units, total
-                result.next_offset = QueueOffset(start + units)
-                return
+    # Neighbours in one file: the whole run is one read, and its ends vouch for the middle.
+    if offsets[-1] + sizes[-1] - first == total and min(sizes) >= RECORD_BYTES_MIN:
+        found = _read_neighbours(log, first, sizes, total)
+        if found is not None and (
+            _is_record(found, 0, sizes[0], queue_id, start)
+            and _is_record(found, total - sizes[-1], sizes[-1], queue_id, start + units - 1)
+        ):
+            result.add(found, units)
+            result.next_offset = QueueOffset(start + units)
+            return
     wanted = list(zip(range(start, start + units), offsets, sizes, strict=True))
     _take(log, queue_id, wanted, result)
     result.next_offset = QueueOffset(start + units)
@@ -221,81 +210,118 @@ def _read_matching(
         result.status = ReadStatus.NO_MATCHED_MESSAGE
 
 
-class _Place(NamedTuple):
-    segment: Segment
-    start: int
-    end: int
+def _read_neighbours(
+    log: CommitLog, first: int, sizes: tuple[int, ...], total: int
+) -> memoryview | None:
+    """Records of these sizes, one behind the other from `first` on; None unless all are sound."""
+    segment = log.segment_at(first)
+    if segment is None:
+        return None
+    start = first - segment.start
+    end = start + total
+    if end > log.file_bytes:
+        return None
+    sums = segment.sums
+    around = None if sums is None else sums.around(start, end)
+    try:
+        if sums is not None and around is not None:
+            pages = segment.read(*around)
+            data = memoryview(pages)[start - around[0] : end - around[0]]
+            if sums.agree(pages, around[0]):
+                return data
+        else:
+            data = memoryview(segment.read(start, end))
+    except OSError:
+        return None
+    starts = list(accumulate(sizes, initial=0))
+    return data if are_vouched_for(data, starts[:-1], starts[1:], base=first) else None
+
+
+class _Wanted(NamedTuple):
+    """A unit: which message of its queue, and where that stands in the log."""
+
+    rank: int
+    offset: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
 
 
 def _take(
     log: CommitLog, queue_id: int, wanted: list[tuple[int, int, int]], result: ReadResult
 ) -> None:
-    """Lease the records of these units (rank, offset, size), neighbours joined."""
-    places = _records_of(log, queue_id, wanted, result)
-    for segment, row in groupby(places, itemgetter(0)):
-        run_start = run_end = -1
-        for _, start, end in _sound(segment, list(row), result):
-            if start != run_end:
-                if run_end >= 0:
-                    result.lease(segment, run_start, run_end)
-                run_start = start
-            run_end = end
-            result.count += 1
-            result.size += end - start
-        if run_end >= 0:
-            result.lease(segment, run_start, run_end)
+    """Read the records of these units, those that stand near each other at once."""
+    row: list[_Wanted] = []
+    for one in starmap(_Wanted, wanted):
+        if one.size == MISSING_SIZE or one.size <= 0:
+            continue
+        segment = log.segment_at(one.offset)
+        if segment is None:  # it expired a moment ago
+            continue
+        if one.size < RECORD_BYTES_MIN or one.end > segment.start + log.file_bytes:
+            result.damaged.append(one.offset)
+            continue
+        if row and not (
+            segment.start <= row[0].offset
+            and 0 <= one.offset - row[-1].end <= _GAP_BYTES_MAX
+            and one.end - row[0].offset <= _ROW_BYTES_MAX
+        ):
+            _take_row(log, queue_id, row, result)
+            row = []
+        row.append(one)
+    if row:
+        _take_row(log, queue_id, row, result)
     if not result.count:
         result.status = ReadStatus.MESSAGE_WAS_REMOVING
 
 
-def _records_of(
-    log: CommitLog, queue_id: int, wanted: list[tuple[int, int, int]], result: ReadResult
-) -> list[_Place]:
-    """A unit that leads to no record of its queue and rank is passed over: a wrong message is
-    worse than none."""
-    places: list[_Place] = []
-    for rank, offset, size in wanted:
-        if size == MISSING_SIZE or size <= 0:
-            continue
-        segment = log.segment_at(offset)
-        if segment is None:  # it expired a moment ago
-            continue
-        if _is_record(segment, offset, size, queue_id, rank):
-            at = offset - segment.start
-            places.append(_Place(segment, at, at + size))
+def _take_row(log: CommitLog, queue_id: int, row: list[_Wanted], result: ReadResult) -> None:
+    """Records of one file. A unit that leads to no record of its queue and rank is passed over: a
+    wrong message is worse than none."""
+    base = row[0].offset
+    segment = log.segment_at(base)
+    assert segment is not None
+    try:
+        data = memoryview(segment.read(base - segment.start, row[-1].end - segment.start))
+    except OSError:
+        if len(row) == 1:
+            result.damaged.append(base)
         else:
-            result.damaged.append(offset)
-    return places
+            for one in row:
+                _take_row(log, queue_id, [one], result)
+        return
+    placed = [
+        one for one in row if _is_record(data, one.offset - base, one.size, queue_id, one.rank)
+    ]
+    sound = _sound(data, base, placed)
+    result.damaged += sorted({one.offset for one in row} - {one.offset for one in sound})
+    for run in _neighbours(sound):
+        result.add(data[run[0].offset - base : run[-1].end - base], len(run))
 
 
-def _sound(segment: Segment, places: list[_Place], result: ReadResult) -> list[_Place]:
-    """Those of one file that are as they were written."""
-    _, starts, ends = zip(*places, strict=True)
-    view, base = segment.view, segment.start
-    if are_vouched_for(view, starts, ends, base=base):
-        return places
-    sound: list[_Place] = []
-    for place in places:
-        if is_sound(view, place.start, place.end, base=base):
-            sound.append(place)
-        else:
-            result.damaged.append(base + place.start)
-    return sound
+def _neighbours(row: list[_Wanted]) -> Iterator[list[_Wanted]]:
+    run: list[_Wanted] = []
+    for one in row:
+        if run and one.offset != run[-1].end:
+            yield run
+            run = []
+        run.append(one)
+    if run:
+        yield run
 
 
-def _is_as_written(segment: Segment, start: int, sizes: tuple[int, ...], end: int) -> bool:
-    """Whether records of these sizes stand here, one behind the other, and all are sound."""
-    if segment.sums is not None and segment.sums.agree(segment.view, start, end):
-        return True
-    starts = list(accumulate(sizes, initial=start))
-    return are_vouched_for(segment.view, starts[:-1], starts[1:], base=segment.start)
+def _sound(data: memoryview, base: int, row: list[_Wanted]) -> list[_Wanted]:
+    """Those that are as they were written."""
+    starts, ends = [one.offset - base for one in row], [one.end - base for one in row]
+    if are_vouched_for(data, starts, ends, base=base):
+        return row
+    return [one for one in row if is_sound(data, one.offset - base, one.end - base, base=base)]
 
 
-def _is_record(segment: Segment, offset: int, size: int, queue_id: int, rank: int) -> bool:
-    at = offset - segment.start
-    if at + size > len(segment.view):
-        return False
-    found_size, magic, found_queue, found_rank = _CHECK.unpack_from(segment.view, at)
+def _is_record(data: memoryview, at: int, size: int, queue_id: int, rank: int) -> bool:
+    found_size, magic, found_queue, found_rank = _CHECK.unpack_from(data, at)
     return (
         found_size == size
         and magic in (MAGIC_V1, MAGIC_V2)

@@ -30,6 +30,7 @@ from tianzhou.store.files import Files
 from tianzhou.store.incidents import Incidents
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.layout import Paths
+from tianzhou.store.page_sums import PAGE
 from tianzhou.store.preflight import Shortfall
 from tianzhou.store.queues import Queues
 from tianzhou.store.scan import (
@@ -39,10 +40,10 @@ from tianzhou.store.scan import (
     LogScan,
     Slice,
     next_sound_record,
-    segment_of,
     sound_record_at,
     store_time_at,
 )
+from tianzhou.store.segments import Segment
 
 Progress = Callable[[int, int], None]
 """Told how many bytes of how many were scanned."""
@@ -176,10 +177,10 @@ def _log_fits(log: CommitLog, checkpoint: Checkpoint) -> str:
         return ""
     if checkpoint.anchor < log.min_offset:
         return f"the checkpoint speaks of offset {checkpoint.derived}; the log begins behind it"
-    size = sound_record_at(log.segments, log.file_bytes, checkpoint.anchor)
-    if size is None:
+    record = sound_record_at(log.segments, log.file_bytes, checkpoint.anchor)
+    if record is None:
         return f"no sound record at {checkpoint.anchor}, of which the checkpoint speaks"
-    end = checkpoint.anchor + size
+    end = checkpoint.anchor + len(record)
     next_file = (end // log.file_bytes + 1) * log.file_bytes
     if checkpoint.derived not in (end, next_file):
         return f"the record at {checkpoint.anchor} ends at {end}, not at {checkpoint.derived}"
@@ -205,13 +206,11 @@ def _points_at_record(queue: ConsumeQueue, log: CommitLog) -> bool:
         return True
     if unit.size == MISSING_SIZE or unit.physical_offset < log.min_offset:
         return True
-    if sound_record_at(log.segments, log.file_bytes, unit.physical_offset) != unit.size:
+    record = sound_record_at(log.segments, log.file_bytes, unit.physical_offset)
+    if record is None or len(record) != unit.size:
         return False
-    segment = segment_of(log.segments, log.file_bytes, unit.physical_offset)
-    assert segment is not None
-    at = unit.physical_offset - segment.start
     try:
-        facts = facts_of(segment.view, at, at + unit.size, ())
+        facts = facts_of(record, 0, len(record), ())
     except RecordDamaged:
         return False
     return (facts.queue, facts.queue_offset) == (queue.key, queue.end - 1)
@@ -256,7 +255,7 @@ def _scan(parts: Parts, report: Report, progress: Progress, visible: PhysicalOff
         scan = LogScan(log.segments, log.file_bytes, at, _checked(parts))
         for piece in scan:
             _derive(dispatcher, piece, visible)
-            found = last_store_time(piece.segment.view, piece.starts, piece.end)
+            found = last_store_time(piece.data, piece.starts, piece.end)
             timestamp = timestamp if found is None else found
             report.records += len(piece.starts)
             progress(piece.end_offset - begin, total)
@@ -276,12 +275,12 @@ def _scan(parts: Parts, report: Report, progress: Progress, visible: PhysicalOff
 
 def _derive(dispatcher: Dispatcher, piece: Slice, visible: PhysicalOffset) -> None:
     """As much of a slice as may be seen."""
-    base, starts, end = piece.segment.start, piece.starts, piece.end
+    base, starts, end = piece.base, piece.starts, piece.end
     if piece.end_offset > visible:
         count = bisect_left(starts, visible - base)
         starts, end = starts[:count], visible - base
     if starts:
-        dispatcher.apply(piece.segment.view, starts, end, base=base)
+        dispatcher.apply(piece.data, starts, end, base=base)
 
 
 def _settle(parts: Parts, halt: Halt, report: Report) -> tuple[PhysicalOffset, bool]:
@@ -365,7 +364,7 @@ def _quarantine(parts: Parts, start: PhysicalOffset) -> str:
         for segment in log.segments:
             at = max(start - segment.start, 0)
             while at < log.file_bytes:
-                piece = bytes(segment.view[at : at + _COPY_BYTES])
+                piece = segment.salvage(at, min(at + _COPY_BYTES, log.file_bytes)).data
                 if any(piece):
                     copy.pwrite(segment.start + at - start, piece)
                 at += _COPY_BYTES
@@ -390,5 +389,18 @@ def rewrite_unsynced(log: CommitLog, flushed: PhysicalOffset) -> None:
         assert segment is not None
         end = min(log.end, segment.start + log.file_bytes, at + _COPY_BYTES)
         start = at - segment.start
-        segment.file.pwrite(start, bytes(segment.view[start : end - segment.start]))
+        _rewrite(segment, start, end - segment.start)
         at = end
+
+
+def _rewrite(segment: Segment, start: int, end: int) -> None:
+    """Write bytes again, less the pages that cannot be read: what is damaged stays as it is."""
+    try:
+        data = segment.read(start, end)
+    except OSError:
+        middle = (start + end) // 2 // PAGE * PAGE
+        if start < middle < end:
+            _rewrite(segment, start, middle)
+            _rewrite(segment, middle, end)
+        return
+    segment.file.pwrite(start, data)

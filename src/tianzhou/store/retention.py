@@ -99,12 +99,12 @@ class Retention:
         return sum(segment.start + size <= floor for segment in self._log.segments[:files])
 
     def remove(self, count: int, *, flushed: int) -> int:
-        """Remove so many files; how many went. A file that is being read stays for now, and so do
-        the younger ones: the log has no gaps."""
+        """Remove so many files; how many went. One that is not flushed stays for now, and so do the
+        younger ones: the log has no gaps."""
         removed = 0
         while removed < count:
             oldest = self._log.segments[0]
-            if oldest.leases or oldest.start + self._log.file_bytes > flushed:
+            if oldest.start + self._log.file_bytes > flushed:
                 break
             failpoint("retention.before_remove")
             self._log.remove_first()
@@ -119,9 +119,9 @@ class Retention:
         for segment in reversed(log.segments[1:]):
             if segment.start >= log.end:
                 continue
-            size = sound_record_at(log.segments, log.file_bytes, segment.start)
-            if size is not None:
-                time_ms = last_store_time(segment.view, [0], size)
+            record = sound_record_at(log.segments, log.file_bytes, segment.start)
+            if record is not None:
+                time_ms = last_store_time(record, [0], len(record))
                 age_ms = age_ms if time_ms is None else now_ms - time_ms
             ages.append(age_ms)
         return ages[::-1]

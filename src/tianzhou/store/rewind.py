@@ -8,13 +8,13 @@ wanted it cut finds that it was not, and cuts again.
 from dataclasses import replace
 
 from tianzhou.base.kinds import PhysicalOffset
-from tianzhou.record.walk import Stop, walk
+from tianzhou.record.walk import Stop
 from tianzhou.store.checkpoint import NO_QUEUES
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.errors import RawRefused, StoreDamaged
-from tianzhou.store.facts import store_time_of
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.recovery import Parts
+from tianzhou.store.scan import read_slice, store_time_at
 
 
 def rewind(parts: Parts, offset: PhysicalOffset) -> None:
@@ -75,8 +75,7 @@ def _last_before(parts: Parts, offset: PhysicalOffset) -> tuple[PhysicalOffset, 
     last, end = _walk_to(log, start, offset)
     if end != offset:
         raise RawRefused(f"no record ends at {offset}; the one at {last} does not")
-    segment = log.segments[(last - log.segments[0].start) // log.file_bytes]
-    return PhysicalOffset(last), store_time_of(segment.view, last - segment.start)
+    return PhysicalOffset(last), store_time_at(log.segments, log.file_bytes, last)
 
 
 def _known_before(parts: Parts, offset: PhysicalOffset) -> int:
@@ -89,8 +88,15 @@ def _walk_to(log: CommitLog, start: int, offset: int) -> tuple[int, int]:
     """The last record that begins before the offset, in the file of `start`, and where it, or the
     blank behind it, ends."""
     segment = log.segments[(start - log.segments[0].start) // log.file_bytes]
-    found = walk(segment.view, start - segment.start, offset - segment.start)
-    last = segment.start + (found.starts[-1] if found.starts else start - segment.start)
-    if found.stop is Stop.BLANK:
-        return last, segment.start + log.file_bytes
-    return last, segment.start + found.end
+    last = at = start - segment.start
+    while at < offset - segment.start:
+        window = read_slice(segment, at, offset - segment.start)
+        found = window.walk
+        if found.starts:
+            last = at + found.starts[-1]
+        at += found.end
+        if found.stop is Stop.BLANK:
+            at = log.file_bytes
+        if not found.starts:
+            break
+    return segment.start + last, segment.start + at

@@ -15,7 +15,7 @@ from tianzhou.record.layout import (
     INT32,
     MAGIC_V1,
     MAGIC_V2,
-    SIZE_AND_MAGIC,
+    RECORD_BYTES_MIN,
 )
 from tianzhou.record.message import MessageView
 from tianzhou.record.walk import Stop, Walk, first_unsound, is_sound, walk
@@ -30,12 +30,28 @@ _SEARCH_BYTES: Final = 1 << 20
 _MAGICS: Final = (INT32.pack(MAGIC_V1), INT32.pack(MAGIC_V2))
 
 
-def walk_slice(buffer: Bytes, start: int, end: int) -> Walk:
-    """The first records in `buffer[start:end]`, no more than one slice takes; one at least."""
-    found = walk(buffer, start, min(end, start + SLICE_BYTES), count_max=SLICE_RECORDS)
-    if not found.starts and found.stop is Stop.TORN:  # a record larger than the slice
-        return walk(buffer, start, end, count_max=1)
-    return found
+class Window(NamedTuple):
+    """Bytes of one file, and the records that were found in them. Positions count from the first
+    byte of `data`, which stands at `base` in the log."""
+
+    data: bytes
+    base: PhysicalOffset
+    walk: Walk
+    is_whole: bool
+    """Everything could be read; zeros stand for the rest."""
+
+
+def read_slice(segment: Segment, start: int, end: int) -> Window:
+    """The first records of the file's bytes from `start` to `end`: no more than one slice takes,
+    and one at least."""
+    data, is_whole = segment.salvage(start, min(end, start + SLICE_BYTES))
+    found = walk(data, 0, len(data), count_max=SLICE_RECORDS)
+    if not found.starts and found.stop is Stop.TORN and start + len(data) < end:
+        # A record larger than the slice; one that announces more than there is stays torn.
+        (size,) = INT32.unpack_from(data) if len(data) >= INT32.size else (end,)
+        data, is_whole = segment.salvage(start, min(end, start + max(size, len(data))))
+        found = walk(data, 0, len(data), count_max=1)
+    return Window(data, PhysicalOffset(segment.start + start), found, is_whole)
 
 
 class Damage(NamedTuple):
@@ -47,15 +63,16 @@ class Damage(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Sound records, neighbours in one file."""
+    """Sound records, neighbours in one file. Positions count from the first byte of `data`."""
 
-    segment: Segment
+    data: bytes
+    base: PhysicalOffset
     starts: list[int]
     end: int
 
     @property
     def end_offset(self) -> PhysicalOffset:
-        return PhysicalOffset(self.segment.start + self.end)
+        return PhysicalOffset(self.base + self.end)
 
 
 class Halt(NamedTuple):
@@ -91,57 +108,66 @@ class LogScan:
     def __iter__(self) -> Iterator[Slice]:
         at = self._at
         while (segment := segment_of(self._segments, self._file_bytes, at)) is not None:
-            found = walk_slice(segment.view, at - segment.start, self._file_bytes)
-            bad = self._first_bad(segment, found)
+            window = read_slice(segment, at - segment.start, self._file_bytes)
+            data, base, found, is_whole = window
+            bad = self._first_bad(data, base, found)
             if bad is not None:
                 end = found.starts[bad]
                 if bad:
-                    yield Slice(segment, found.starts[:bad], end)
-                offset = PhysicalOffset(segment.start + end)
-                self.halt = Halt(offset, "a record whose checksum fails", is_bare=False)
+                    yield Slice(data, base, found.starts[:bad], end)
+                self.halt = Halt(PhysicalOffset(base + end), _why(window), is_bare=False)
                 return
             if found.starts:
-                yield Slice(segment, found.starts, found.end)
+                yield Slice(data, base, found.starts, found.end)
             elif found.stop is not Stop.BLANK:
-                reason = f"no record begins here ({found.stop.name.lower()})"
-                self.halt = Halt(at, reason, is_bare=found.stop is Stop.END)
+                is_bare = is_whole and found.stop is Stop.END
+                self.halt = Halt(at, _why(window), is_bare=is_bare)
                 return
-            at = PhysicalOffset(segment.start + found.end)
+            at = PhysicalOffset(base + found.end)
             if found.stop is Stop.BLANK:
                 at = PhysicalOffset(segment.start + self._file_bytes)
         self.halt = Halt(at, "the last file ends here", is_bare=True)
 
-    def _first_bad(self, segment: Segment, found: Walk) -> int | None:
+    def _first_bad(self, data: bytes, base: int, found: Walk) -> int | None:
         """Rank of the first record that is not sound, or lacks the checksum it must have."""
-        bad = first_unsound(segment.view, found.starts, found.end, base=segment.start)
+        bad = first_unsound(data, found.starts, found.end, base=base)
         sound_end = found.end if bad is None else found.starts[bad]
-        lacking = self._first_unchecked(segment, found.starts[:bad], sound_end)
+        lacking = self._first_unchecked(data, base, found.starts[:bad], sound_end)
         return bad if lacking is None else lacking
 
-    def _first_unchecked(self, segment: Segment, starts: list[int], end: int) -> int | None:
+    def _first_unchecked(self, data: bytes, base: int, starts: list[int], end: int) -> int | None:
         """Rank of the first record that lacks the checksum which it must have."""
         checked = self._checked
-        if not starts or (checked is not None and segment.start + end <= checked):
+        if not starts or (checked is not None and base + end <= checked):
             return None
         for rank, (start, stop) in enumerate(zip(starts, [*starts[1:], end], strict=True)):
-            if not _is_checked(segment, start, stop, checked):
+            if checked is not None and base + start < checked:
+                continue
+            if not _has_proof(data, start, stop, checked):
                 return rank
         return None
 
 
-def has_checksum(view: memoryview, end: int) -> bool:
+def _why(window: Window) -> str:
+    """Why the first record that was not taken is none."""
+    if not window.is_whole:
+        return "the disk cannot read these bytes, or the file was shortened"
+    if window.walk.starts:
+        return "a record whose checksum fails"
+    return f"no record begins here ({window.walk.stop.name.lower()})"
+
+
+def has_checksum(view: Bytes, end: int) -> bool:
     """Whether the record that ends here has the checksum of the whole, right or wrong."""
     return bytes(view[end - CRC_PROPERTY_BYTES : end - _CRC_DIGITS_BYTES]) == CRC_PROPERTY + b"\x01"
 
 
-def _is_checked(segment: Segment, start: int, end: int, checked: int | None) -> bool:
-    """Whether a sound record may be without a checksum, or has one."""
-    if checked is not None and segment.start + start < checked:
-        return True
-    return has_checksum(segment.view, end) or (checked is None and _is_text(segment.view, start))
+def _has_proof(data: Bytes, start: int, end: int, checked: int | None) -> bool:
+    """Whether a sound record behind `checked` has a checksum, or may be without one."""
+    return has_checksum(data, end) or (checked is None and _is_text(data, start))
 
 
-def _is_text(view: memoryview, start: int) -> bool:
+def _is_text(view: Bytes, start: int) -> bool:
     try:
         bytes(MessageView(view, start).stored_properties).decode()
     except (RecordDamaged, UnicodeDecodeError):
@@ -156,25 +182,35 @@ def segment_of(segments: list[Segment], file_bytes: int, offset: int) -> Segment
     return segments[rank] if rank < len(segments) else None
 
 
-def sound_record_at(segments: list[Segment], file_bytes: int, offset: int) -> int | None:
-    """Size of the sound record at this offset, or None."""
+def sound_record_at(segments: list[Segment], file_bytes: int, offset: int) -> bytes | None:
+    """The sound record at this offset, or None."""
     segment = segment_of(segments, file_bytes, offset)
     if segment is None:
         return None
-    at = offset - segment.start
-    if at + 8 > file_bytes:
+    try:
+        record = record_bytes(segment, offset - segment.start, file_bytes)
+    except OSError:
         return None
-    size, _ = SIZE_AND_MAGIC.unpack_from(segment.view, at)
-    if size <= 0 or at + size > file_bytes:
+    if record is None or not is_sound(record, 0, len(record), base=offset):
         return None
-    return size if is_sound(segment.view, at, at + size, base=segment.start) else None
+    return record
+
+
+def record_bytes(segment: Segment, at: int, end: int) -> bytes | None:
+    """As many bytes as the record at this position of the file announces; None if that is no size
+    of a record that ends before `end`. Raises OSError."""
+    if at < 0 or at + RECORD_BYTES_MIN > end:
+        return None
+    (size,) = INT32.unpack(segment.read(at, at + INT32.size))
+    if not RECORD_BYTES_MIN <= size <= end - at:
+        return None
+    return segment.read(at, at + size)
 
 
 def store_time_at(segments: list[Segment], file_bytes: int, offset: int) -> int:
-    """Store time of the sound record at this offset."""
-    segment = segment_of(segments, file_bytes, offset)
-    assert segment is not None
-    return store_time_of(segment.view, offset - segment.start)
+    """Store time of the sound record at this offset; 0 if it cannot be read any more."""
+    record = sound_record_at(segments, file_bytes, offset)
+    return 0 if record is None else store_time_of(record, 0)
 
 
 def next_sound_record(
@@ -187,14 +223,14 @@ def next_sound_record(
         at = max(after + 1 - segment.start, 0)
         while (at := max(segment.file.next_data(at) - AT_MAGIC, at)) < file_bytes:
             # Windows overlap by the bytes of a head, so that none is missed at an edge.
-            window = segment.file.pread(at, _SEARCH_BYTES + AT_MAGIC + 4)
-            for magic_at in _all(window):
+            window_end = min(at + _SEARCH_BYTES + AT_MAGIC + 4, file_bytes)
+            for magic_at in _all(segment.salvage(at, window_end).data):
                 offset = segment.start + at + magic_at - AT_MAGIC
-                size = sound_record_at(segments, file_bytes, offset) if offset > after else None
-                if size is None:
+                found = sound_record_at(segments, file_bytes, offset) if offset > after else None
+                if found is None:
                     continue
-                start = offset - segment.start
-                if _is_checked(segment, start, start + size, checked):
+                is_old = checked is not None and offset < checked
+                if is_old or _has_proof(found, 0, len(found), checked):
                     return PhysicalOffset(offset)
             at += _SEARCH_BYTES
     return None

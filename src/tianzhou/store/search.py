@@ -5,7 +5,7 @@ import enum
 from tianzhou.base.kinds import QueueOffset
 from tianzhou.record import properties
 from tianzhou.record.errors import RecordDamaged
-from tianzhou.record.layout import SIZE_AND_MAGIC
+from tianzhou.record.layout import RECORD_BYTES_MIN
 from tianzhou.record.message import MessageView
 from tianzhou.record.walk import is_sound
 from tianzhou.store.commit_log import CommitLog
@@ -13,6 +13,7 @@ from tianzhou.store.consume_queue import MISSING_SIZE, ConsumeQueue
 from tianzhou.store.facts import store_time_of
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.read import ReadResult, ReadStatus
+from tianzhou.store.scan import record_bytes
 
 
 class Boundary(enum.Enum):
@@ -47,11 +48,20 @@ def _time_at(log: CommitLog, queue: ConsumeQueue, rank: int, end: int) -> int | 
     while rank < end:
         unit = queue.unit(rank)
         if unit.size != MISSING_SIZE:
-            view = log.view(unit.physical_offset, unit.size)
-            if view is not None:
-                return store_time_of(view, 0)
+            time = _store_time(log, unit.physical_offset)
+            if time is not None:
+                return time
         rank += 1
     return None
+
+
+def _store_time(log: CommitLog, offset: int) -> int | None:
+    """Store time of the record that should stand here; None if it is gone or cannot be read."""
+    try:
+        data = log.read(offset, RECORD_BYTES_MIN)
+    except OSError:
+        return None
+    return None if data is None else store_time_of(data, 0)
 
 
 def find(
@@ -77,25 +87,25 @@ def find(
         segment = log.segment_at(offset)
         if segment is None:
             continue
-        at = offset - segment.start
-        if _is_wanted(segment.view, at, topic, wanted, begin_ms, end_ms):
-            size, _ = SIZE_AND_MAGIC.unpack_from(segment.view, at)
-            if not is_sound(segment.view, at, at + size, base=segment.start):
-                result.damaged.append(offset)
-                continue
-            result.lease(segment, at, at + size)
-            result.count += 1
-            result.size += size
+        try:
+            record = record_bytes(segment, offset - segment.start, log.file_bytes)
+        except OSError:
+            result.damaged.append(offset)
+            continue
+        if record is None or not _is_wanted(record, topic, wanted, begin_ms, end_ms):
+            continue
+        if is_sound(record, 0, len(record), base=offset):
+            result.add(record, 1)
+        else:
+            result.damaged.append(offset)
     if not result.count:
         result.status = ReadStatus.NO_MATCHED_MESSAGE
     return result
 
 
-def _is_wanted(
-    view: memoryview, at: int, topic: str, key: bytes, begin_ms: int, end_ms: int
-) -> bool:
+def _is_wanted(record: bytes, topic: str, key: bytes, begin_ms: int, end_ms: int) -> bool:
     try:
-        message = MessageView(view, at)
+        message = MessageView(record)
     except RecordDamaged:
         return False  # an index entry may outlive damage to its record
     return (
@@ -114,17 +124,20 @@ def record_at(log: CommitLog, offset: int, *, limit: int) -> ReadResult:
     segment = log.segment_at(offset)
     if segment is None or offset >= limit:
         return result
-    at = offset - segment.start
     try:
-        message = MessageView(segment.view[: limit - segment.start], at)
+        end = min(limit - segment.start, log.file_bytes)
+        record = record_bytes(segment, offset - segment.start, end)
+        message = MessageView(record or b"")
     except RecordDamaged:
         return result  # the caller asked for a place where no record begins
-    end = at + message.total_size
-    if message.physical_offset == offset and not is_sound(
-        segment.view, at, end, base=segment.start
-    ):
+    except OSError:
         result.damaged.append(offset)
-    elif message.physical_offset == offset:
-        result.lease(segment, at, end)
-        result.status, result.count, result.size = ReadStatus.FOUND, 1, message.total_size
+        return result
+    if record is None or message.physical_offset != offset:
+        return result
+    if is_sound(record, 0, len(record), base=offset):
+        result.add(record, 1)
+        result.status = ReadStatus.FOUND
+    else:
+        result.damaged.append(offset)
     return result

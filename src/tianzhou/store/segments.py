@@ -5,30 +5,62 @@ it does not understand and names the file; it never deletes or resizes anything 
 short last file, which a crash during creation leaves behind.
 """
 
+import errno
+from typing import NamedTuple
+
 from tianzhou.base.kinds import Bytes, PhysicalOffset
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.files import File, Files, list_visible
-from tianzhou.store.page_sums import PageSums
+from tianzhou.store.page_sums import PAGE, PageSums
+
+
+class Salvaged(NamedTuple):
+    data: bytes
+    """All bytes that were asked for; zeros stand for those that can't be read."""
+    is_whole: bool
+    """Everything could be read."""
 
 
 class Segment:
-    """One open file.
+    """One open file, read with `pread`.
 
-    Owner: the store's writer; `leases` is counted by it alone.
-    Valid until: views of it live until the last lease is given back.
+    A mapping would be no faster, and turns a bad sector or a file that somebody shortened into a
+    signal that kills the process; here they are errors, and damage to the records concerned.
+
+    Owner: the store's writer.
     """
 
-    __slots__ = ("file", "leases", "reserved", "start", "sums", "view")
+    __slots__ = ("file", "reserved", "start", "sums")
 
     def __init__(self, file: File, start: PhysicalOffset, *, reserved: int) -> None:
         self.file = file
         self.start = start
         self.reserved = reserved
         """Blocks are taken for the bytes before this position of the file."""
-        self.leases = 0
         self.sums: PageSums | None = None
         """Of what this process wrote; None: it did not, or that is long ago."""
-        self.view = file.view()
+
+    def read(self, start: int, end: int) -> bytes:
+        """Bytes of the file. Raises OSError if the disk can't read them or the file is shorter."""
+        data = self.file.pread(start, end - start)
+        if len(data) != end - start:
+            raise OSError(errno.EIO, f"ends at byte {start + len(data)}", self.file.path)
+        return data
+
+    def salvage(self, start: int, end: int) -> Salvaged:
+        """The same for bytes whose soundness is not known, page by page if need be."""
+        try:
+            return Salvaged(self.read(start, end), is_whole=True)
+        except OSError:
+            pieces: list[bytes] = []
+            while start < end:
+                stop = min(end, (start // PAGE + 1) * PAGE)
+                try:
+                    pieces.append(self.read(start, stop))
+                except OSError:
+                    pieces.append(bytes(stop - start))
+                start = stop
+            return Salvaged(b"".join(pieces), is_whole=False)
 
     def write(self, at: int, data: Bytes) -> None:
         """Records, behind those before."""
@@ -37,7 +69,6 @@ class Segment:
             self.sums.wrote(at, data)
 
     def close(self) -> None:
-        self.view.release()
         self.file.close()
 
 

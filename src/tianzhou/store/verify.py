@@ -163,8 +163,7 @@ class _DerivedCheck:
 
     def slice(self, piece: Slice) -> None:
         derived = derive(
-            piece.segment.view, piece.starts, piece.end,
-            base=piece.segment.start, delays_ms=self._delays_ms,
+            piece.data, piece.starts, piece.end, base=piece.base, delays_ms=self._delays_ms,
         )  # fmt: skip
         self._found.damage += [
             Damage(offset, offset + size, f"a malformed record: it {reason}")

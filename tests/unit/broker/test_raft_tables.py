@@ -98,7 +98,7 @@ def follower_of(leader: Member, root: Path) -> Member:
     """Another member with the same log, that has read it."""
     made = Member(root, leader.clock)
     log = leader.store.log
-    data = b"".join(bytes(segment.view) for segment in log.segments)[: log.end]
+    data = b"".join(one.read(0, log.file_bytes) for one in log.segments)[: log.end]
     made.store.append_raw(made.store.log.end, data)
     made.store.dispatch_all()
     made.metadata.read()
@@ -150,7 +150,7 @@ def test_everything_is_told_again_after_many_changes(leader: Member, tmp_path: P
         leader.pass_time()
     follower = Member(tmp_path / "follower", leader.clock)
     log = leader.store.log
-    data = b"".join(bytes(segment.view) for segment in log.segments)[: log.end]
+    data = b"".join(one.read(0, log.file_bytes) for one in log.segments)[: log.end]
     follower.store.append_raw(follower.store.log.end, data)
     follower.store.dispatch_all()
     assert follower.metadata._last_whole(told(follower)) == CHANGES_MAX + 1
@@ -172,7 +172,7 @@ def test_who_begins_behind_what_expired_knows_everything(leader: Member, tmp_pat
     assert told(leader) == before, "once for each file"
     follower = Member(tmp_path / "follower", leader.clock)
     last = log.segments[-1]
-    follower.store.append_raw(last.start, bytes(last.view[: log.end - last.start]))
+    follower.store.append_raw(last.start, last.read(0, log.end - last.start))
     follower.store.dispatch_all()
     follower.metadata.read()
     assert follower.topics.get("orders") == leader.topics.get("orders")
@@ -232,7 +232,7 @@ def test_deposed_leader_loses_no_message_of_a_topic_whose_deletion_was_never_com
     successor.store.begin_writing()
     successor.lead()
     log = successor.store.log
-    data = b"".join(bytes(segment.view) for segment in log.segments)[committed : log.end]
+    data = b"".join(one.read(0, log.file_bytes) for one in log.segments)[committed : log.end]
     leader.store.visible_bound = None
     leader.store.append_raw(committed, data)
     leader.store.dispatch_all()
@@ -284,7 +284,7 @@ def test_topic_that_was_created_and_never_committed_is_gone_with_the_next_leader
     successor.store.begin_writing()
     successor.lead()
     log = successor.store.log
-    data = b"".join(bytes(segment.view) for segment in log.segments)[committed : log.end]
+    data = b"".join(one.read(0, log.file_bytes) for one in log.segments)[committed : log.end]
     leader.store.append_raw(committed, data)
     leader.store.dispatch_all()
     leader.metadata.tick()

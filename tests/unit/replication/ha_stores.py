@@ -48,7 +48,7 @@ def copy_to(follower: MessageStore, leader: MessageStore, end: int | None = None
         segment = leader.log.segment_at(at)
         assert segment is not None
         stop = min(end, segment.start + FILE_BYTES)
-        data = bytes(segment.view[at - segment.start : stop - segment.start])
+        data = segment.read(at - segment.start, stop - segment.start)
         follower.append_raw(PhysicalOffset(at), data)
     follower.dispatch_all()
 

@@ -83,7 +83,9 @@ class Log:
     def bytes(self) -> bytes:
         """Everything in the log."""
         log = self.store.log
-        return b"".join(bytes(segment.view) for segment in log.segments)[: log.end - log.min_offset]
+        return b"".join(segment.read(0, log.file_bytes) for segment in log.segments)[
+            : log.end - log.min_offset
+        ]
 
     def close(self) -> None:
         self.files.close()

@@ -30,7 +30,7 @@ def test_a_file_is_used_to_the_last_byte_that_leaves_room_for_the_marker(log: Co
     append(log, whole)
     assert log.end == FILE_BYTES - 8
     append(log, 1)
-    assert BLANK.unpack_from(log.segments[0].view, FILE_BYTES - 8) == (8, MAGIC_BLANK)
+    assert BLANK.unpack(log.segments[0].read(FILE_BYTES - 8, FILE_BYTES)) == (8, MAGIC_BLANK)
     assert log.end == FILE_BYTES + empty_size() + 1
     assert len(log.segments) == 2
     log.close()
@@ -39,8 +39,12 @@ def test_a_file_is_used_to_the_last_byte_that_leaves_room_for_the_marker(log: Co
 def test_one_chunk_may_fill_several_files(log: CommitLog) -> None:
     append(log, *[1500] * 7)
     assert len(log.segments) == 4
-    views = [MessageView(s.view, at) for s in log.segments for at in (0, 1500 + empty_size())
-             if s.start + at < log.end]  # fmt: skip
+    views = [
+        MessageView(segment.read(0, FILE_BYTES), at)
+        for segment in log.segments
+        for at in (0, 1500 + empty_size())
+        if segment.start + at < log.end
+    ]
     assert [view.queue_offset for view in views] == list(range(7))
     assert {view.store_timestamp for view in views} == {77}
     log.close()
@@ -63,11 +67,11 @@ def test_only_what_is_there_can_be_viewed(log: CommitLog) -> None:
     append(log, *[1500] * 4)
     assert log.segment_at(-1) is None
     assert log.segment_at(log.end) is None
-    assert log.view(0, 100) is not None
-    assert log.view(log.end - 10, 11) is None
+    assert log.read(0, 100) is not None
+    assert log.read(log.end - 10, 11) is None
     log.remove_first()
     assert log.min_offset == FILE_BYTES
-    assert log.view(0, 100) is None
+    assert log.read(0, 100) is None
     log.close()
 
 

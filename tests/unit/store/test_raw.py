@@ -21,7 +21,7 @@ def log_bytes(store: MessageStore, start: int | None = None) -> bytes:
         segment = store.log.segment_at(at)
         assert segment is not None
         end = min(store.log.end, segment.start + FILE_BYTES)
-        pieces.append(bytes(segment.view[at - segment.start : end - segment.start]))
+        pieces.append(segment.read(at - segment.start, end - segment.start))
         at = end
     return b"".join(pieces)
 

@@ -39,8 +39,8 @@ def test_names_are_offsets_of_twenty_digits() -> None:
 
 def test_a_new_file_survives_a_crash_and_has_its_blocks(disk: SimDisk) -> None:
     segment = create(disk, LOG, PhysicalOffset(SIZE), SIZE, 1024)
-    assert (segment.start, segment.reserved, segment.leases) == (SIZE, 1024, 0)
-    assert len(segment.view) == SIZE
+    assert (segment.start, segment.reserved) == (SIZE, 1024)
+    assert len(segment.read(0, SIZE)) == SIZE
     assert lost(disk)[f"{LOG}/{file_name(SIZE)}"] == bytes(SIZE)
     assert ("reserve", f"{LOG}/{file_name(SIZE)}", 0, 1024) in disk.calls
 
@@ -107,7 +107,7 @@ def test_a_short_last_file_gets_its_length_for_good(disk: SimDisk) -> None:
     disk.open(path).pwrite(0, b"kept")
     disk.sync_dir(LOG)
     (segment,) = open_all(disk, LOG, SIZE)
-    assert len(segment.view) == SIZE
+    assert len(segment.read(0, SIZE)) == SIZE
     assert lost(disk)[path] == b"kept".ljust(SIZE, b"\0")
 
 

@@ -2,11 +2,15 @@
 
 import hashlib
 from pathlib import Path
+from typing import Final
 
 from tianzhou.store.detect import detect
 from tianzhou.store.files import RealFiles
+from tianzhou.store.segments import Segment
 from tianzhou.store.verify import Directory
 from tianzhou.testing.chaos.evidence import LogSum
+
+_PIECE_BYTES: Final = 4 * 1024 * 1024
 
 
 def sum_up(name: str, root: Path, topic: str, end: int | None = None) -> LogSum:
@@ -18,7 +22,7 @@ def sum_up(name: str, root: Path, topic: str, end: int | None = None) -> LogSum:
         found = directory.verify(lambda _done, _total: None)
         end = found.log_end if end is None else min(end, found.log_end)
         digests = {
-            int(segment.start): hashlib.sha256(segment.view[: end - segment.start]).hexdigest()
+            int(segment.start): _digest(segment, end)
             for segment in directory.segments
             if segment.start < end
         }
@@ -29,3 +33,13 @@ def sum_up(name: str, root: Path, topic: str, end: int | None = None) -> LogSum:
         row.queue_id: (row.min_offset, row.max_offset) for row in found.queues if row.topic == topic
     }
     return LogSum(name, found.log_start, end, digests, queues, tuple(problems))
+
+
+def _digest(segment: Segment, end: int) -> str:
+    """Of the bytes before this physical offset."""
+    found, at = hashlib.sha256(), 0
+    stop = min(end - segment.start, segment.file.size())
+    while at < stop:
+        found.update(segment.read(at, min(at + _PIECE_BYTES, stop)))
+        at += _PIECE_BYTES
+    return found.hexdigest()

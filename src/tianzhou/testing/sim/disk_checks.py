@@ -86,9 +86,9 @@ def check_log(store: MessageStore, history: History, promise: Promise, required:
     if report.quarantine:
         demand(store.files.exists(report.quarantine), "cut, and not a trace of it in quarantine")
     for segment in log.segments:
-        behind = max(end - segment.start, 0)
+        behind = min(max(end - segment.start, 0), log.file_bytes)
         demand(
-            not bytes(segment.view[behind:]).strip(b"\0"),
+            not segment.read(behind, log.file_bytes).strip(b"\0"),
             f"bytes stand behind the end of the log at {end}, in {segment.file.path}",
         )
 

@@ -1,0 +1,115 @@
+"""A medium that fails under a running broker: what it lost is damage, everything else is served."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+from live import Live, running, wait_for
+from raw_client import RawClient, pull_of, send_v2
+
+TOPIC: Final = "Medium"
+COUNT: Final = 400
+BODY: Final = b"%04d" + b"x" * 1020
+FILE_BYTES: Final = 128 * 1024
+OPTIONS: Final = ("--set", f"commit_log_file_bytes={FILE_BYTES}", "--no-http")
+SHIM: Final = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+/* Reads of the first commit log file fail from byte 4096 to 8191 while the file named by
+   EIO_WHILE exists. */
+static int is_bad(int fd, size_t count, off_t at) {
+    char link[64], path[4096];
+    const char *gate = getenv("EIO_WHILE");
+    if (!gate || access(gate, F_OK)) return 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t size = readlink(link, path, sizeof path - 1);
+    if (size < 0) return 0;
+    path[size] = 0;
+    return strstr(path, "/commitlog/00000000000000000000") && at < 8192 && at + (off_t)count > 4096;
+}
+ssize_t pread64(int fd, void *data, size_t count, off_t at) {
+    ssize_t (*real)(int, void *, size_t, off_t) = dlsym(RTLD_NEXT, "pread64");
+    if (is_bad(fd, count, at)) { errno = EIO; return -1; }
+    return real(fd, data, count, at);
+}
+ssize_t pread(int fd, void *data, size_t count, off_t at) { return pread64(fd, data, count, at); }
+"""
+
+
+def fill(client: RawClient) -> None:
+    for number in range(COUNT):
+        assert client.ask(310, send_v2(TOPIC, queue_id=0), BODY % number).code == 0
+
+
+def pull_all(client: RawClient) -> set[int]:
+    """Numbers of all messages that the broker gives out."""
+    found: set[int] = set()
+    offset = 0
+    while offset < COUNT:
+        answer = client.ask(11, pull_of(TOPIC, offset=offset, queue_id=0, maxMsgNums="32"))
+        assert answer.code in (0, 20), answer.header
+        for piece in answer.body.split(b"x" * 1020)[:-1]:
+            found.add(int(piece[-4:]))
+        offset = int(answer.header.ext["nextBeginOffset"])
+    return found
+
+
+def damaged_records(client: RawClient) -> int:
+    table = json.loads(client.ask(28, {}).body)["table"]
+    return int(table["damagedRecords"])
+
+
+def log_file(live: Live) -> Path:
+    (path,) = Path(live.data).rglob("commitlog/00000000000000000000")
+    return path
+
+
+@pytest.mark.slow
+def test_broker_survives_a_log_file_that_is_shortened(tmp_path: Path) -> None:
+    with running(tmp_path, *OPTIONS) as live, live.to_broker() as client:
+        fill(client)
+        everything = set(range(COUNT))
+        assert pull_all(client) == everything
+        os.truncate(log_file(live), FILE_BYTES // 2)
+        found = pull_all(client)
+        lost = everything - found
+        assert 40 < len(lost) < 80, "the second half of the first file"
+        assert lost == set(range(min(lost), max(lost) + 1))
+        assert damaged_records(client) == len(lost)
+        assert client.ask(310, send_v2(TOPIC, queue_id=1), b"still here").code == 0
+        assert live.process.poll() is None
+
+
+@pytest.mark.slow
+def test_broker_survives_pages_that_give_input_output_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler: reads of a real process cannot be made to fail")
+    source, shim, gate = tmp_path / "eio.c", tmp_path / "eio.so", tmp_path / "eio"
+    source.write_text(SHIM, encoding="utf-8")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(shim))
+    monkeypatch.setenv("EIO_WHILE", str(gate))
+    with running(tmp_path, *OPTIONS) as live, live.to_broker() as client:
+        fill(client)
+        gate.touch()
+        lost = set(range(COUNT)) - pull_all(client)
+        assert 3 <= len(lost) <= 6, "records that have some of the bytes from 4096 to 8191"
+        assert damaged_records(client) == len(lost)
+        gate.unlink()
+        assert pull_all(client) == set(range(COUNT)), "the disk recovered, and nothing was cut"
+        live.process.send_signal(signal.SIGKILL)
+        wait_for(lambda: live.process.poll() is not None)
