@@ -103,9 +103,9 @@ LOGS: Final = (
     _directed("begins anew without discarding", "far_behind_and_wrong",
          (_FOLLOWER + "on_install", "if log.terms.at(start.index) == start.term:",
           "if start.index <= log.last:")),
-    _bug("logs that part in what has expired are never brought together",
-         ("tianzhou.raft.terms:Terms.last_at_most", "while rank >= 0", "while rank > 0"),
-         seed=1220),
+    _directed("logs that part in what has expired are never brought together",
+         "logs_part_in_what_has_expired",
+         ("tianzhou.raft.terms:Terms.last_at_most", "while rank >= 0", "while rank > 0")),
 )  # fmt: skip
 
 MEMBERS: Final = (
