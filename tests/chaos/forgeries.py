@@ -21,17 +21,20 @@ from chaos.sound_history import (
     place_of,
     stored_on,
 )
-from tianzhou.testing.chaos import checkers
+from tianzhou.testing.chaos import change_rules, checkers
 from tianzhou.testing.chaos.checkers import Rule
 from tianzhou.testing.chaos.history import (
     FOREVER,
+    Change,
     Commit,
     Delivery,
     Kind,
     Outcome,
     Place,
+    Placed,
     Send,
     Turn,
+    View,
 )
 
 
@@ -274,6 +277,88 @@ def acknowledged_while_the_slave_was_cut_off(case: Case) -> None:
     case.history.troubles.append(SEVERED)
 
 
+TOPIC: Final = "admin-topic"
+
+
+def _changed(case: Case, value: str | None, began: float, outcome: Outcome = Outcome.OK) -> None:
+    ended = FOREVER if outcome is Outcome.UNKNOWN else began + 1
+    case.history.changes.append(
+        Change("admin", "change", TOPIC, value, "n0", began, ended, outcome)
+    )
+
+
+def _placed(case: Case, value: str, at: float, offset: int = 0) -> None:
+    case.history.placed.append(Placed(value, TOPIC, 0, offset, at, at + 0.5))
+
+
+def _views(case: Case, *values: str | None, stored: tuple[str, ...] = ()) -> None:
+    places = {(TOPIC, 0, offset): value for offset, value in enumerate(stored)}
+    case.history.views += [
+        View(f"n{rank}", {TOPIC: value}, dict(places)) for rank, value in enumerate(values)
+    ]
+
+
+def a_successful_change_is_gone(case: Case) -> None:
+    _changed(case, "6", 100)
+    _changed(case, "7", 102)
+    _views(case, "6", "6")
+
+
+def a_refused_change_was_made(case: Case) -> None:
+    _changed(case, "6", 100)
+    _changed(case, None, 102, Outcome.REFUSED)
+    _views(case, None, None)
+
+
+def an_unknown_change_comes_back_after_a_later_one(case: Case) -> None:
+    _changed(case, "6", 100, Outcome.UNKNOWN)
+    _changed(case, None, 110)
+    _views(case, "6", "6")
+
+
+def members_disagree_about_a_change(case: Case) -> None:
+    _changed(case, "6", 100)
+    _changed(case, "7", 102, Outcome.UNKNOWN)
+    _views(case, "6", "7")
+
+
+def a_refused_deletion_took_the_messages(case: Case) -> None:
+    _changed(case, "6", 100)
+    _placed(case, "kept", 102)
+    _changed(case, None, 104, Outcome.REFUSED)
+    _views(case, "6", "6")
+
+
+def one_member_lost_the_messages_of_a_topic(case: Case) -> None:
+    _changed(case, "6", 100)
+    _placed(case, "kept", 102)
+    _views(case, "6", "6", stored=("kept",))
+    case.history.views[1].stored.clear()
+
+
+def messages_come_back_in_another_place(case: Case) -> None:
+    _changed(case, "6", 100)
+    _placed(case, "first", 102)
+    _placed(case, "second", 103, offset=1)
+    _views(case, "6", stored=("second", "first"))
+
+
+def a_place_of_a_topic_is_given_twice(case: Case) -> None:
+    _changed(case, "6", 100)
+    _placed(case, "first", 102)
+    _placed(case, "second", 104)
+
+
+def a_refused_deletion_frees_a_place(case: Case) -> None:
+    a_place_of_a_topic_is_given_twice(case)
+    _changed(case, None, 103, Outcome.REFUSED)
+
+
+def a_deletion_after_both_frees_a_place(case: Case) -> None:
+    a_place_of_a_topic_is_given_twice(case)
+    _changed(case, None, 110)
+
+
 WRONG: Final[dict[Rule, tuple[Callable[[Case], None], ...]]] = {
     checkers.nothing_acknowledged_is_lost: (
         the_last_message_is_lost,
@@ -351,4 +436,20 @@ WRONG: Final[dict[Rule, tuple[Callable[[Case], None], ...]]] = {
         redeliveries_without_end,
     ),
     checkers.no_slave_no_promise: (acknowledged_while_the_slave_was_cut_off,),
+    change_rules.changes_are_linear: (
+        a_successful_change_is_gone,
+        a_refused_change_was_made,
+        an_unknown_change_comes_back_after_a_later_one,
+        members_disagree_about_a_change,
+    ),
+    change_rules.refused_deletions_delete_nothing: (
+        a_refused_deletion_took_the_messages,
+        one_member_lost_the_messages_of_a_topic,
+        messages_come_back_in_another_place,
+    ),
+    change_rules.places_of_topics_name_one_message: (
+        a_place_of_a_topic_is_given_twice,
+        a_refused_deletion_frees_a_place,
+        a_deletion_after_both_frees_a_place,
+    ),
 }

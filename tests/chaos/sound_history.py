@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tianzhou.testing.chaos.checkers import Promise
 from tianzhou.testing.chaos.evidence import Evidence, LogSum, Replica
 from tianzhou.testing.chaos.history import (
     FOREVER,
@@ -17,6 +16,7 @@ from tianzhou.testing.chaos.history import (
     Send,
     Trouble,
 )
+from tianzhou.testing.chaos.promise import Promise
 
 GROUP: Final = "readers"
 QUEUES: Final = (Queue("broker-a", 0), Queue("broker-a", 1))

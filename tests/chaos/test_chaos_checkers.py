@@ -10,9 +10,10 @@ import pytest
 
 from chaos.forgeries import WRONG
 from chaos.sound_history import ODD_BUT_RIGHT, Case, place_of, sound
-from tianzhou.testing.chaos.checkers import RULES, Promise, Rule, complaints
+from tianzhou.testing.chaos.checkers import RULES, Rule, complaints
 from tianzhou.testing.chaos.evidence import Evidence, Replica
 from tianzhou.testing.chaos.history import History, Outcome, Send
+from tianzhou.testing.chaos.promise import Promise
 
 FORGED = [(rule, forge) for rule, forges in WRONG.items() for forge in forges]
 OPERATIONS = 60_000

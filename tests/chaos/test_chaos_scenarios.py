@@ -11,16 +11,17 @@ import pytest
 from chaos.cpp_load import cpp_clients
 from tianzhou.testing.chaos import deferring
 from tianzhou.testing.chaos import stage as shapes
-from tianzhou.testing.chaos.checkers import Promise
+from tianzhou.testing.chaos.administering import administrators
 from tianzhou.testing.chaos.cluster import Mode
 from tianzhou.testing.chaos.deferring import Answer
 from tianzhou.testing.chaos.disks import CannotMount
 from tianzhou.testing.chaos.failovers import failovers, play_of
 from tianzhou.testing.chaos.faults import FAULTS
-from tianzhou.testing.chaos.history import Kind, Send
+from tianzhou.testing.chaos.history import Kind, Outcome, Send
+from tianzhou.testing.chaos.promise import Promise
 from tianzhou.testing.chaos.scenarios import Play, Scenario, ScenarioFailed
 from tianzhou.testing.chaos.stage import Stage
-from tianzhou.testing.chaos.table import QUICK, SCENARIOS
+from tianzhou.testing.chaos.table import ADMINISTERED, QUICK, SCENARIOS
 
 SEED = 1
 FAILOVERS = 10
@@ -28,6 +29,8 @@ FAILOVERS = 10
 OTHER = {
     Kind.COMMITTED: Kind.ROLLED_BACK, Kind.ROLLED_BACK: Kind.COMMITTED, Kind.DELAYED: Kind.DELAYED,
 }  # fmt: skip
+CHANGES = 5
+"""Of each outcome, and messages between them: rules that found nothing must have seen some."""
 SCENARIO_S = 240
 """Six processes on a machine that may be busy; on a calm one a scenario takes ten seconds, and ten
 failovers take half a minute."""
@@ -43,6 +46,22 @@ def test_what_was_promised_is_kept(name: str, tmp_path: Path, cpp_python: Path) 
         play.run()
     except CannotMount as error:
         pytest.skip(f"a small disk can't be mounted: {error}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SCENARIO_S)
+@pytest.mark.parametrize("name", ADMINISTERED)
+def test_changes_sent_to_every_member_are_linear(name: str, tmp_path: Path) -> None:
+    """Topics, groups, resets, settings and members are changed all the while, at any member."""
+    play = Play(SCENARIOS[name], tmp_path / "cluster", SEED, administrators(SEED))
+    play.run()
+    changes = [change for change in play.history.changes if change.name]
+    ok = [change for change in changes if change.outcome is Outcome.OK]
+    refused = [change for change in changes if change.outcome is Outcome.REFUSED]
+    assert len(ok) >= CHANGES, len(changes)
+    assert len(refused) >= CHANGES, len(changes)
+    assert len(play.history.placed) >= CHANGES
+    assert len(play.history.views) == len({view.member for view in play.history.views}) > 1
 
 
 @pytest.mark.slow

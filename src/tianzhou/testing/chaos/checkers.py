@@ -6,9 +6,13 @@ Every rule has forged histories that break it, in tests/chaos: one that can't fa
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
+from tianzhou.testing.chaos.change_rules import (
+    changes_are_linear,
+    places_of_topics_name_one_message,
+    refused_deletions_delete_nothing,
+)
 from tianzhou.testing.chaos.evidence import Evidence
 from tianzhou.testing.chaos.history import (
     Commit,
@@ -20,13 +24,11 @@ from tianzhou.testing.chaos.history import (
     Send,
     Trouble,
 )
+from tianzhou.testing.chaos.promise import Promise
 
-Rule = Callable[[History, Evidence, "Promise"], Iterator[str]]
+Rule = Callable[[History, Evidence, Promise], Iterator[str]]
 COMPLAINTS_MAX: Final = 10
 """Of one rule; the rest is counted."""
-FORGETS_S: Final = 10.0
-"""What a group confirmed in so long before a fault may come again: clients report every five
-seconds and brokers save every five."""
 PATIENCE_S: Final = 0.9
 """A send that took so long may have been tried again: the machine was busy, and a broker answered
 that a slave did not confirm in time."""
@@ -34,20 +36,6 @@ IN_FLIGHT_MAX: Final = 1_000
 """What a client may have in hand beyond that."""
 EARLY_S: Final = 0.002
 """Brokers count moments in whole milliseconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """What the configuration promises, and who must have seen everything."""
-
-    groups: tuple[str, ...] = ()
-    """Consumer groups that had to see every acknowledged message."""
-    keeps_acknowledged: bool = True
-    keeps_places: bool = True
-    """What a reader got at a place stays there, whether or not it was acknowledged."""
-    waits_for_slave: bool = False
-    """SEND_OK means that a slave has it."""
-    forgets_s: float = FORGETS_S
 
 
 # Messages
@@ -151,12 +139,16 @@ def replicas_hold_the_same(_: History, found: Evidence, __: Promise) -> Iterator
             yield f"{replica.name} has {place}, which its master has not"
 
 
-def logs_are_the_same_bytes(_: History, found: Evidence, __: Promise) -> Iterator[str]:
+def logs_are_the_same_bytes(history: History, found: Evidence, _: Promise) -> Iterator[str]:
     """11. Replicas have the same log, byte for byte, and sound queues over it."""
+    # `store verify` expects the queues of a topic that was deleted and created again to hold the
+    # messages of its first life, which are still in the log.
+    is_reborn = any(change.name and change.value is None for change in history.changes)
     for first, *others in found.logs:
         for log in (first, *others):
             for problem in log.problems:
-                yield f"{log.name}: {problem}"
+                if not (is_reborn and problem.endswith("units are missing in the queues")):
+                    yield f"{log.name}: {problem}"
         for log in others:
             if log.end != first.end:
                 yield f"{log.name} ends at {log.end}, {first.name} at {first.end}"
@@ -363,6 +355,9 @@ RULES: Final[tuple[Rule, ...]] = (
     copies_are_explained,
     redeliveries_are_explained,
     no_slave_no_promise,
+    changes_are_linear,
+    refused_deletions_delete_nothing,
+    places_of_topics_name_one_message,
 )
 
 

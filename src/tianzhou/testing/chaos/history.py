@@ -111,6 +111,48 @@ class Trouble:
     """Meanwhile no slave can hear the master, or none can answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A request of an administrator. Each name is changed by one administrator, one request after
+    the other."""
+
+    client: str
+    what: str
+    """The request."""
+    name: str
+    """What it changes: a topic, a group, a member. Empty: nothing that is compared at the end."""
+    value: str | None
+    """What the name is afterwards; None: it does not exist."""
+    member: str
+    """Who was asked."""
+    began: float
+    ended: float
+    outcome: Outcome
+    status: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An acknowledged message in a topic that is created and deleted meanwhile."""
+
+    value: str
+    topic: str
+    queue_id: int
+    offset: int
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one member shows at the end of all that administrators changed."""
+
+    member: str
+    names: dict[str, str | None]
+    stored: dict[tuple[str, int, int], str]
+    """By topic, queue and offset."""
+
+
 @dataclass(slots=True)
 class History:
     """Owner: a scenario. Loads of several threads add to it."""
@@ -120,6 +162,9 @@ class History:
     commits: list[Commit] = field(default_factory=list[Commit])
     turns: list[Turn] = field(default_factory=list[Turn])
     troubles: list[Trouble] = field(default_factory=list[Trouble])
+    changes: list[Change] = field(default_factory=list[Change])
+    placed: list[Placed] = field(default_factory=list[Placed])
+    views: list[View] = field(default_factory=list[View])
     adding: threading.Lock = field(default_factory=threading.Lock)
 
     def sent(self, send: Send) -> None:
@@ -167,5 +212,9 @@ def _rows(history: History) -> Iterator[tuple[float, dict[str, Any]]]:
                        ("turn", history.turns)):  # fmt: skip
         for entry in rows:
             yield entry.at, {"f": kind, **asdict(entry)}
+    for change in history.changes:
+        yield change.began, {"f": "change", **asdict(change), "outcome": change.outcome.value}
+    for placed in history.placed:
+        yield placed.began, {"f": "place", **asdict(placed)}
     for trouble in history.troubles:
         yield trouble.began, {"f": "trouble", **asdict(trouble)}

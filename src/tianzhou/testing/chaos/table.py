@@ -73,3 +73,11 @@ QUICK: Final = (
     "pause-leader+kill-follower/raft",
 )
 """Those that differ most: each fault and each mode, few of both."""
+
+ADMINISTERED: Final = (
+    "pause-slave/af-sr",
+    "kill-leader/raft",
+    "cut-leader/raft",
+    "transfer/raft",
+)
+"""Those that are also played while administrators change everything, at any member."""

@@ -1,0 +1,82 @@
+"""Rules about administration: what was answered with success is so, what was refused is not, and a
+place of a queue never names two acknowledged messages."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tianzhou.testing.chaos.evidence import Evidence
+from tianzhou.testing.chaos.history import Change, History, Outcome, Placed
+from tianzhou.testing.chaos.promise import Promise
+
+
+def changes_are_linear(history: History, _: Evidence, promise: Promise) -> Iterator[str]:
+    """Every name is what the last successful change made it, or one of unknown outcome since, and
+    all members agree."""
+    if not promise.keeps_changes:
+        return
+    changes: defaultdict[str, list[Change]] = defaultdict(list)
+    for change in history.changes:
+        if change.name and change.outcome is not Outcome.REFUSED:
+            changes[change.name].append(change)
+    for view in history.views:
+        for name, value in view.names.items():
+            allowed = _allowed(changes[name])
+            if value not in allowed:
+                yield f"{name} is {value} at {view.member}; it can only be one of {allowed}"
+            elif value != history.views[0].names.get(name):
+                first = history.views[0]
+                yield f"{name} is {value} at {view.member}, {first.names[name]} at {first.member}"
+
+
+def _allowed(changes: list[Change]) -> list[str | None]:
+    """What a name may be at the end, after its changes in the order in which they were asked for.
+    Names do not exist at first."""
+    allowed: list[str | None] = [None]
+    for change in sorted(changes, key=lambda change: change.began):
+        if change.outcome is Outcome.OK:
+            allowed = []
+        allowed.append(change.value)
+    return allowed
+
+
+def refused_deletions_delete_nothing(history: History, _: Evidence, promise: Promise
+                                     ) -> Iterator[str]:  # fmt: skip
+    """Acknowledged messages of a topic are there at the end, on every member, unless a deletion
+    of it succeeded or may have."""
+    if not promise.keeps_changes:
+        return
+    deletions = _deletions(history)
+    for sent in history.placed:
+        if any(deletion.ended >= sent.began for deletion in deletions[sent.topic]):
+            continue
+        place = sent.topic, sent.queue_id, sent.offset
+        for view in history.views:
+            found = view.stored.get(place)
+            if found != sent.value:
+                yield f"{view.member} has {found} at {place}; {sent.value} was acknowledged there"
+
+
+def places_of_topics_name_one_message(history: History, _: Evidence, promise: Promise
+                                      ) -> Iterator[str]:  # fmt: skip
+    """No two acknowledged messages have one place, unless the topic was deleted between them."""
+    if not promise.keeps_changes:
+        return
+    deletions = _deletions(history)
+    latest: dict[tuple[str, int, int], Placed] = {}
+    for sent in sorted(history.placed, key=lambda sent: sent.ended):
+        place = sent.topic, sent.queue_id, sent.offset
+        before, latest[place] = latest.get(place), sent
+        if before is not None and not any(
+            deletion.began < sent.ended and deletion.ended > before.began
+            for deletion in deletions[sent.topic]
+        ):
+            yield f"{before.value} and {sent.value} were both acknowledged at {place}"
+
+
+def _deletions(history: History) -> defaultdict[str, list[Change]]:
+    """Of each topic, those that succeeded or may have."""
+    found: defaultdict[str, list[Change]] = defaultdict(list)
+    for change in history.changes:
+        if change.value is None and change.outcome is not Outcome.REFUSED:
+            found[change.name].append(change)
+    return found
