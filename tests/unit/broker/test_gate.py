@@ -32,6 +32,11 @@ def broker() -> SmallBroker:
 
 @pytest.fixture
 def known(broker: SmallBroker) -> Known:
+    return prepared(broker)
+
+
+def prepared(broker: SmallBroker) -> Known:
+    """Give a broker everything that the examples need."""
     stored = broker.send(TOPIC)
     broker.ask(RequestCode.HEART_BEAT, {}, heartbeat(GROUP))
     broker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit(GROUP, 1))

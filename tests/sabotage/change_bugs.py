@@ -1,0 +1,42 @@
+"""Bugs of administration that we plant: changes at replicas, before a commit, by strangers."""
+
+from typing import Final
+
+from planting import Bug, Edit
+
+_GATE: Final = "tianzhou.broker.gate:RoleGate."
+_METADATA: Final = "tianzhou.broker.raft_metadata:RaftMetadata."
+
+
+def _bug(name: str, suite: str, *edits: tuple[str, str, str]) -> Bug:
+    return Bug(name, suite, 0, tuple(Edit(*edit) for edit in edits))
+
+
+BUGS: Final = (
+    _bug("replica executes every change", "replica",
+         ("tianzhou.broker.role:Standing.check_master", "if not self.is_master:", "if False:")),
+    _bug("gate forgets a kind of change", "replica",
+         (_GATE + "check", "if effect in MASTER_ONLY:", "if effect is Effect.MESSAGES:")),
+    _bug("replica creates groups for heartbeats", "clients",
+         ("tianzhou.broker.groups:Groups.obtain", "if not self._is_replica():", "if True:")),
+    _bug("replica creates retry topics for heartbeats", "clients",
+         ("tianzhou.broker.topics:Topics.ensure", "if not self._is_replica():", "if True:")),
+    _bug("change answered before its commit", "commit",
+         (_GATE + "holds", "if commit is None or", "if True or")),
+    _bug("unknown outcome answered with success", "commit",
+         (_GATE + "holds", "reply if outcome is Outcome.DURABLE else unknown(outcome)", "reply")),
+    _bug("nothing written, so nothing confirmed", "barrier",
+         (_METADATA + "tell", "if changes or always:", "if changes:")),
+    _bug("queues removed before the deletion is committed", "deletion",
+         ("tianzhou.broker.topic_removal:TopicRemoval.request", "if self.is_replicated:",
+          "if False:")),
+    _bug("followers keep the queues of a deleted topic", "followers",
+         (_METADATA + "_take", 'if table == "topics":', "if False:")),
+    _bug("deletion takes the queues of the next topic of its name", "reborn",
+         ("tianzhou.store.queues:Queues.remove_topic", "if before is not None:", "if False:")),
+    _bug("what was never committed stays at a deposed leader", "deposed",
+         (_METADATA + "_take", "self._tables.names(table) | known.keys()", "set(known)")),
+    _bug("strangers change members", "strangers",
+         ("tianzhou.broker.cluster_proof:ClusterProof.check_members",
+          "not _is_loopback(request.peer.remote)", "False")),
+)  # fmt: skip

@@ -1,0 +1,91 @@
+"""Testing the tests of administration: each planted bug must be caught by the test of its rule."""
+
+import importlib
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from change_bugs import BUGS
+from planting import Bug, planted
+
+from tianzhou.replication.durability import Outcome
+from tianzhou.testing.sim.clock import ManualClock
+from tianzhou.testing.small_broker import SmallBroker
+
+UNIT = Path(__file__).parents[1] / "unit" / "broker"
+PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
+TESTS: Final[Mapping[str, tuple[str, str]]] = {
+    "replica": ("test_gate", "test_replica_rejects_request_that_changes_shared_state"),
+    "clients": ("test_gate", "test_replica_creates_no_group_or_topic_for_clients"),
+    "commit": (
+        "test_gate", "test_table_change_that_may_not_be_committed_is_not_answered_with_success",
+    ),
+    "barrier": (
+        "test_raft_tables",
+        "test_commit_is_confirmed_when_the_record_is_read_even_without_a_change",
+    ),
+    "deletion": (
+        "test_raft_tables",
+        "test_deposed_leader_loses_no_message_of_a_topic_whose_deletion_was_never_committed",
+    ),
+    "followers": ("test_raft_tables", "test_follower_removes_the_queues_of_a_deleted_topic"),
+    "reborn": (
+        "test_raft_tables", "test_follower_keeps_messages_of_a_topic_that_was_created_again",
+    ),
+    "deposed": (
+        "test_raft_tables",
+        "test_topic_that_was_created_and_never_committed_is_gone_with_the_next_leader",
+    ),
+    "strangers": (
+        "test_cluster_proof",
+        "test_change_of_members_without_credentials_is_rejected_from_another_machine",
+    ),
+}  # fmt: skip
+"""By rule: the module below tests/unit/broker, and its test."""
+
+
+@pytest.fixture(autouse=True)
+def unit_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of this folder can be imported by their names, which are unique."""
+    monkeypatch.setattr(sys, "path", [str(UNIT), *sys.path])
+
+
+def play(rule: str) -> None:
+    name, function = TESTS[rule]
+    module: Any = importlib.import_module(name)
+    test = getattr(module, function)
+    with tempfile.TemporaryDirectory() as directory:
+        match name, rule:
+            case "test_raft_tables", _:
+                leader = module.Member(Path(directory, "leader"), ManualClock())
+                leader.lead()
+                test(leader, *([] if rule == "barrier" else [Path(directory)]))
+            case "test_cluster_proof", _:
+                test("10.1.1.1")
+            case _, "clients":
+                test(with_known(module)[0])
+            case _, "commit":
+                test(*with_known(module), Outcome.NO_QUORUM)
+            case _:
+                for code in module.CHANGING:
+                    test(*with_known(module), code)
+
+
+def with_known(module: Any) -> tuple[SmallBroker, object]:
+    broker = SmallBroker()
+    return broker, module.prepared(broker)
+
+
+@pytest.mark.parametrize("rule", TESTS)
+def test_rule_is_quiet_where_nothing_is_planted(rule: str) -> None:
+    play(rule)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
+def test_planted_bug_of_administration_is_caught(bug: Bug) -> None:
+    with planted(bug), pytest.raises((AssertionError, pytest.fail.Exception)) as caught:
+        play(bug.suite)
+    assert not isinstance(caught.value.__cause__, PLANTED_BADLY), caught.value
