@@ -312,3 +312,17 @@ def test_doctor_says_everything_that_the_dashboard_says(run: Run, mq: RunningBro
     assert "tianzhou broker drain broker-a --undo" in run("broker", "status").out
     lags = {row["group"]: row["lag"] for row in run("group", "list", "--json").json}
     assert lags == {"billing": 1, "shipping": 0}
+
+
+def test_doctor_tells_the_alarms_of_slaves(run: Run, mq: RunningBroker) -> None:
+    with RunningBroker(config=BrokerConfig(name="broker-b"), nameserver=mq) as other:
+        run("broker", "config", "broker-b", "--set", "brokerPermission=4")
+        slave = other.broker
+        with registered(mq.nameserver, "broker-a", slave, broker_id=1):
+            told = json.loads(run("doctor", "--observe", "0", "--json").out)["findings"]
+            said = [row["said"] for row in told if row["about"] == "broker broker-a"]
+            assert [one for one in said if one.startswith(f"its replica 1 at {slave}: it is being")]
+            status = run("broker", "status", "broker-a", "--json").json
+            assert [(a["id"], a["kind"]) for a in status["alarms"]] == [(1, "draining")]
+            shown = run("broker", "status", "broker-a").out
+            assert f"replica 1 at {slave}: it is being drained" in shown

@@ -118,4 +118,5 @@ class NameServer:
 
 
 def _log_event(event: str, facts: dict[str, str]) -> None:
-    log.info(event, extra=facts)
+    level = logging.WARNING if event.endswith(".refused") else logging.INFO
+    log.log(level, event, extra=facts)
