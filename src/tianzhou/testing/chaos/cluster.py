@@ -71,7 +71,7 @@ class Broker:
         self.address = f"{HOST}:{port}"
         self.ha_address = f"{HOST}:{port + 1}"
         self.data = directory / "data"
-        self.raft_id = ""
+        self.raft_id = self.raft_address = ""
         self._disk: Disk | None = None
         directory.mkdir(parents=True)
         self._conf = directory / "broker.conf"

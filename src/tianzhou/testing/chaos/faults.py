@@ -19,6 +19,8 @@ GARBAGE_BYTES: Final = (1, 7, 8, 20, 4_096)
 HEAD_START_S_MAX: Final = 3.0
 """By which one of two faults ends before the other."""
 PROMOTIONS: Final = frozenset({"promote", "depose"})
+CHANGED_S: Final = 60.0
+"""How long an operator tries to change the members of a group."""
 UNCOMBINED: Final = frozenset({"none", "rolling-restart", "kill-all"})
 """Faults that leave nothing for a second one to strike, or strike nothing."""
 FRAME_BYTES_MAX: Final = 5_000
@@ -49,6 +51,7 @@ class Fault:
 
 MASTER: Final = frozenset({"master"})
 SLAVE: Final = frozenset({"slave"})
+THIRD: Final = frozenset({"third"})
 LINKS: Final = frozenset({"links"})
 NAMES: Final = frozenset({"nameserver"})
 
@@ -167,11 +170,49 @@ def _restart_each(stage: Stage) -> None:
         stage.cluster.start([broker])
 
 
-def _wipe_follower(stage: Stage) -> None:
-    """Its disk is replaced by an empty one."""
-    stage.slave.server.kill()
-    for path in stage.slave.data.iterdir():  # the directory itself may be where a disk is mounted
+def _wipe(broker: Broker) -> None:
+    """Replace its disk by an empty one."""
+    broker.server.kill()
+    for path in broker.data.iterdir():  # the directory itself may be where a disk is mounted
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _wipe_follower(stage: Stage) -> None:
+    _wipe(stage.slave)
+
+
+def _remove_member(stage: Stage) -> None:
+    """An operator removes a follower from the group, and then its machine. The group refuses if
+    another fault left it without a majority of those who stay."""
+    member, names = stage.third, stage.cluster.nameserver
+    try:
+        command("raft", "remove", member.group, member.raft_id, "-n", names, "--yes")
+    except ProcessFailed:
+        return
+    _wipe(member)
+
+
+def _add_member(stage: Stage) -> None:
+    """It comes back as a new one, while the other fault may still last."""
+    member, names = stage.third, stage.cluster.nameserver
+    if member.server.is_alive:
+        return  # the group refused to remove it
+    member.server.start()
+    _repeat("raft", "add", member.group, f"{member.raft_id}={member.raft_address}", "-n", names)
+    member.server.wait_ready()
+
+
+def _repeat(*words: str) -> None:
+    """Repeat a command until it succeeds, as an operator does while a group elects."""
+    deadline = time.monotonic() + CHANGED_S
+    while True:
+        try:
+            command(*words)
+        except ProcessFailed:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
 
 
 def _damage_follower(stage: Stage) -> None:
@@ -344,6 +385,10 @@ RAFT_FAULTS: Final = {
     "fill-follower": Fault(
         "a full disk under a follower", lambda stage: stage.slave.fill_disk(),
         lambda stage: stage.slave.free_disk(), touches=SLAVE,
+    ),
+    "reconfigure": Fault(
+        "removal of a follower, and its return as a new member", _remove_member, _add_member,
+        touches=THIRD,
     ),
     "transfer": Fault(
         "leadership moved by an operator", _transfer, _nothing, lasts_s=1.0, silence_s_max=5.0,

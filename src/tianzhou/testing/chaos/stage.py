@@ -54,6 +54,11 @@ class Stage:
         return self.groups[0][1]
 
     @property
+    def third(self) -> Broker:
+        """The other follower of a Raft group."""
+        return self.groups[0][2]
+
+    @property
     def ha_link(self) -> Link:
         """Between the slave and the master of the first group."""
         ((_, _, link),) = self.edges
@@ -200,7 +205,7 @@ def raft(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
             "raft_peers": ";".join(f"{other}={peers[other]}" for other in names),
         }  # fmt: skip
         members[name] = cluster.add("raft-a", f"raft-a-{name}", settings)
-        members[name].raft_id = name
+        members[name].raft_id, members[name].raft_address = name, at[name]
     edges = [Edge(members[one], members[other], link) for (one, other), link in links.items()]
     return Stage(cluster, mode, dice, [list(members.values())], edges)
 

@@ -71,6 +71,7 @@ QUICK: Final = (
     "promote+kill-slave/sf-sr",
     "fill-leader+transfer/raft",
     "pause-leader+kill-follower/raft",
+    "reconfigure+kill-leader/raft",
 )
 """Those that differ most: each fault and each mode, few of both."""
 
