@@ -13,6 +13,7 @@ from bench import (
     client_consumer,
     client_producer,
     crowds,
+    loads,
     memory,
     raft,
     replication,
@@ -38,7 +39,7 @@ def main() -> None:
             progress.update(task, description=f"measured: {item.group}, {item.name}")
         progress.update(task, description="measuring memory, with a log of 10 GiB")
         limits = memory.limits(directory)
-        for limit in crowds.limits():
+        for limit in chain(crowds.limits(), loads.limits(directory)):
             limits.append(limit)
             progress.update(task, description=f"measured: {limit.name}")
     show(rows, limits, RESULTS)

@@ -11,13 +11,21 @@ from tianzhou.wire.header import Header, Language
 
 
 def send_frame(
-    topic: str, body: bytes, number: int, *, queue: int = 0, oneway: bool = False
+    topic: str,
+    body: bytes,
+    number: int,
+    *,
+    queue: int = 0,
+    oneway: bool = False,
+    sys_flag: int = 0,
+    more: str = "",
 ) -> bytes:
-    """SEND_MESSAGE_V2 as a Java producer writes it."""
+    """SEND_MESSAGE_V2 as a Java producer writes it, with `more` properties."""
     ext = {
-        "a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": "0",
+        "a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": str(sys_flag),
         "g": "1700000000000", "h": "0",
-        "i": f"UNIQ_KEY\x017F000001{number:024X}\x02WAIT\x01true\x02TAGS\x01tag-{number % 10}",
+        "i": f"UNIQ_KEY\x017F000001{number:024X}\x02WAIT\x01true\x02TAGS\x01tag-{number % 10}"
+        + more,
         "j": "0", "k": "false", "m": "false",
     }  # fmt: skip
     header = Header(

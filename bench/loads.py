@@ -1,0 +1,227 @@
+"""What much of one thing costs: queues, consumer groups, timed messages, undecided transactions.
+
+    python -m bench.loads [DIRECTORY]
+
+Each load has a broker process of its own. An innocent client sends one message at a time all the
+while: its p99 and its longest wait show whether the event loop ever stands still. Memory is what
+the broker's process has beyond what it had before the load.
+"""
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter, sleep
+
+from bench.broker import broker, served
+from bench.crowds import STALL_MS_MAX, Innocent, Seen, heap_bytes
+from bench.load import Connection, drive, pull_frame, send_frame
+from bench.measure import Limit
+from tianzhou.cmd.clock import SystemClock
+from tianzhou.store.files import RealFiles
+from tianzhou.store.tables import Tables
+from tianzhou.wire.codec import encode_command
+from tianzhou.wire.header import Header, Language
+from tianzhou.wire.tables import TopicConfig, TopicConfigTable
+
+TOPICS, QUEUES = 5_000, 10
+START_S_MAX = 5.0
+GROUPS, ROUNDS = 1_000, 5
+TIMERS = 1_000_000
+TIMERS_MB_MAX = 100.0
+HALVES = 100_000
+WAITING_BYTES_MAX = 64.0
+"""Of memory for each message that waits."""
+AHEAD_MS = 7_200_000
+SETTLE_S = 15.0
+"""How long the innocent client goes on after a load: checkpoints and statistics come meanwhile."""
+CHECKPOINT_MS = 2_000
+
+
+@contextmanager
+def watched(address: str) -> Generator[list[Seen]]:
+    """What the innocent client saw, when the block has ended."""
+    innocent, seen = Innocent(address), list[Seen]()
+    yield seen
+    seen.append(innocent.stop())
+
+
+def stalls(name: str, seen: list[Seen]) -> Iterator[Limit]:
+    yield Limit("loads", f"{name}: innocent client, p99", seen[0].p99_ms, STALL_MS_MAX, "ms")
+    worst = seen[0].worst_ms
+    yield Limit("loads", f"{name}: innocent client, longest wait", worst, STALL_MS_MAX, "ms")
+
+
+def pipelined(address: str, frames: Iterator[bytes], window: int = 64) -> None:
+    """Send all of them over one connection, so many at a time."""
+    peer, burst = Connection(address), list[bytes]()
+    for frame in frames:
+        burst.append(frame)
+        if len(burst) == window:
+            peer.exchange(b"".join(burst), len(burst))
+            burst.clear()
+    if burst:
+        peer.exchange(b"".join(burst), len(burst))
+    peer.socket.close()
+
+
+# Queues
+
+
+def queues(directory: str) -> Iterator[Limit]:
+    data = tempfile.mkdtemp(prefix="tianzhou-bench-", dir=directory)
+    tianzhou = str(Path(sys.executable).with_name("tianzhou"))
+    command = [
+        tianzhou, "up", "--data", data, "--no-http", "--nameserver-port", "0", "--broker-port", "0",
+        "--set", f"queue_flush_thorough_ms={CHECKPOINT_MS}", "--ready-file",
+    ]  # fmt: skip
+    name = f"{TOPICS:,} topics with {TOPICS * QUEUES:,} queues"
+    try:
+        write_topics(data)
+        with served(command) as server:
+            address, pid = server["broker"], int(server["pid"])
+            before = heap_bytes(pid)
+            with watched(address) as seen:
+                for _ in range(2):  # new queues, then queues that have files
+                    pipelined(address, queue_frames())
+                    sleep(SETTLE_S)
+            grown = heap_bytes(pid) - before
+        begun = perf_counter()
+        with served(command):
+            start_s = perf_counter() - begun
+        yield from stalls(name, seen)
+        yield Limit("loads", f"{name}: start after a clean stop", start_s, START_S_MAX, "s")
+        yield Limit("loads", f"{name}: memory", grown / 1e6, 200, "MB")
+    finally:
+        shutil.rmtree(data)
+
+
+def write_topics(data: str) -> None:
+    """The table of topics, before the broker starts: to create them one by one takes longer."""
+    topics = {
+        f"topic-{number}": TopicConfig(
+            topic_name=f"topic-{number}", read_queue_nums=QUEUES, write_queue_nums=QUEUES
+        )
+        for number in range(TOPICS)
+    }
+    table = Tables(RealFiles(), f"{data}/config").topics
+    table.save(TopicConfigTable(topic_config_table=topics))
+
+
+def queue_frames() -> Iterator[bytes]:
+    for topic in range(TOPICS):
+        for queue in range(QUEUES):
+            yield send_frame(f"topic-{topic}", bytes(128), topic * QUEUES + queue, queue=queue)
+
+
+# Groups
+
+
+def groups() -> Iterator[Limit]:
+    name = f"{GROUPS:,} consumer groups"
+    with served(broker()) as server:
+        address, pid = server["broker"], int(server["pid"])
+        pipelined(address, (send_frame("read", bytes(128), number) for number in range(64)))
+        before = heap_bytes(pid)
+        with watched(address) as seen:
+            members = [join(address, number) for number in range(GROUPS)]
+            for round_ in range(ROUNDS):
+                for number, member in enumerate(members):
+                    member.exchange(pull_frame("read", round_, number) + commit(number, round_), 2)
+            grown = heap_bytes(pid) - before
+        for member in members:
+            member.socket.close()
+    yield from stalls(name, seen)
+    yield Limit("loads", f"{name}: memory", grown / 1e6, 100, "MB")
+
+
+def request(code: int, number: int, ext: dict[str, str], body: bytes = b"") -> bytes:
+    header = Header(code=code, opaque=number, language=Language.JAVA, version=409, ext=ext)
+    return encode_command(header, body)
+
+
+def join(address: str, number: int) -> Connection:
+    """A member of a group of its own."""
+    beat = {
+        "clientID": f"client-{number}", "producerDataSet": [],
+        "consumerDataSet": [
+            {
+                "groupName": f"group-{number}", "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+                "subscriptionDataSet": [{"topic": "read", "subString": "*", "subVersion": 1}],
+            }
+        ],
+    }  # fmt: skip
+    member = Connection(address)
+    member.exchange(request(34, number, {}, json.dumps(beat).encode()))
+    return member
+
+
+def commit(number: int, offset: int) -> bytes:
+    ext = {
+        "consumerGroup": f"group-{number}", "topic": "read", "queueId": "0",
+        "commitOffset": str(offset),
+    }  # fmt: skip
+    return request(15, number, ext)
+
+
+# What waits
+
+
+def waiting(
+    name: str, frame: Callable[[int], bytes], count: int, *, total_mb_max: float
+) -> Iterator[Limit]:
+    """Send so many messages that wait, and see what they cost."""
+    with served(broker()) as server:
+        address, pid = server["broker"], int(server["pid"])
+        send_many(address, frame, count // 10)
+        before = heap_bytes(pid)
+        with watched(address) as seen:
+            send_many(address, frame, count)
+            sleep(SETTLE_S)
+        grown = heap_bytes(pid) - before
+    yield from stalls(name, seen)
+    yield Limit("loads", f"{name}: memory of each", grown / count, WAITING_BYTES_MAX, "bytes")
+    yield Limit("loads", f"{name}: memory", grown / 1e6, total_mb_max, "MB")
+
+
+def send_many(address: str, frame: Callable[[int], bytes], count: int) -> None:
+    def burst(rank: int) -> bytes:
+        return b"".join(frame(rank * 1000 + number) for number in range(64))
+
+    drive(address, burst, connections=8, window=64, total=count)
+
+
+def timed_frame(number: int) -> bytes:
+    deliver_ms = SystemClock().now_ms() + AHEAD_MS + number * 7_919 % AHEAD_MS
+    return send_frame("timed", bytes(128), number, more=f"\x02TIMER_DELIVER_MS\x01{deliver_ms}")
+
+
+def half_frame(number: int) -> bytes:
+    return send_frame("halves", bytes(128), number, sys_flag=4,
+                      more="\x02TRAN_MSG\x01true\x02PGROUP\x01bench")  # fmt: skip
+
+
+# Rows
+
+
+def limits(directory: str) -> Iterator[Limit]:
+    yield from queues(directory)
+    yield from groups()
+    yield from waiting(f"{TIMERS:,} timers", timed_frame, TIMERS, total_mb_max=TIMERS_MB_MAX)
+    yield from waiting(f"{HALVES:,} half messages", half_frame, HALVES, total_mb_max=10)
+
+
+def main() -> None:
+    missed = 0
+    for limit in limits(sys.argv[1] if len(sys.argv) > 1 else tempfile.gettempdir()):
+        missed += not limit.holds
+        print(f"{limit.name}: {limit.value:.1f} {limit.unit}, at most {limit.maximum:g}")
+    raise SystemExit(missed > 0)
+
+
+if __name__ == "__main__":
+    main()
