@@ -41,8 +41,9 @@ check: $(READY)  ## Lint, formatting, types, import contracts, generated files, 
 bench: $(READY)  ## Measure: a table, and JSON lines in build/bench.jsonl
 	$(BIN)/python -m bench
 
-torture: $(READY)  ## The crash tests at length: 1,000 kills, 500,000 crash images (about an hour)
-	TIANZHOU_TORTURE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 tests/crash tests/spark/test_kills.py
+torture: $(READY)  ## At length: 1,000 kills, 500,000 crash images, 1,000,000 mutated requests (hours)
+	TIANZHOU_TORTURE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 7200 tests/crash tests/spark/test_kills.py \
+	  tests/abuse/test_abuse_grammar.py tests/abuse/test_abuse_fuzz.py tests/property/test_any_log.py
 
 sim: $(READY)  ## Simulated Raft groups: new seeds for MINUTES (10), a ledger in build/raft-ledger.jsonl
 	$(BIN)/python -m tianzhou.testing.sim.raft_run --minutes $(or $(MINUTES),10) --jobs $(JOBS)

@@ -140,4 +140,23 @@ FAULTS: Final = (
          (_STORE + "__init__", "lock.close()", "pass")),
 )  # fmt: skip
 
-BUGS: Final = (*SYNCS, *ORDER, *RECOVERY, *RECORDS, *FAULTS)
+HOSTILE: Final = (
+    _bug("layout bits taken from a client", "hostile",
+         ("tianzhou.broker.incoming:client_flag", "sys_flag &= ~flags.LAYOUT_MASK", "pass"),
+         ("tianzhou.record.chunk:_rare_head", "entry.sys_flag & ~_LONG_HOSTS", "entry.sys_flag")),
+    _bug("lengths of a record believed", "hostile",
+         ("tianzhou.store.facts:facts_of", "if body_size < 0 or topic_at + 3 > end:", "if False:")),
+    _bug("malformed record stops dispatch", "hostile",
+         ("tianzhou.store.derive:derive_plainly", "except RecordDamaged as error:",
+          "except ZeroDivisionError as error:")),
+    _bug("malformed record not reported", "hostile",
+         (_STORE + "dispatch", "self._note_damage()", "pass")),
+    _bug("tries counted beyond an int", "hostile",
+         ("tianzhou.broker.handlers.send_back:_again", "min(view.reconsume_times + 1, INT32_MAX)",
+          "view.reconsume_times + 1")),
+    _bug("unreadable bytes taken for the end of the log", "hostile",
+         ("tianzhou.store.scan:LogScan.__iter__", "is_bare = is_whole and found.stop is Stop.END",
+          "is_bare = True")),
+)  # fmt: skip
+
+BUGS: Final = (*SYNCS, *ORDER, *RECOVERY, *RECORDS, *FAULTS, *HOSTILE)

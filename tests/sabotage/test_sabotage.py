@@ -7,6 +7,7 @@ import errno
 
 import pytest
 from bugs import BUGS
+from hostile import attack
 from planting import Bug, planted
 
 from tianzhou.store.config import FlushMode
@@ -63,6 +64,8 @@ def try_suite(bug: Bug) -> None:
         case "faults":
             faults()
             faults(error=errno.ENOSPC)
+        case "hostile":
+            attack()
         case _:
             faults(drops=True)
 
@@ -87,6 +90,10 @@ def test_a_planted_bug_is_caught(bug: Bug) -> None:
 def test_the_faults_find_nothing_where_nothing_is_planted() -> None:
     """The crash images have a control of their own: tests/crash."""
     faults(drops=True)
+
+
+def test_the_attacks_find_nothing_where_nothing_is_planted() -> None:
+    attack()
 
 
 def test_there_are_enough_bugs_and_no_two_alike() -> None:
