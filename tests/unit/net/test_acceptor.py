@@ -1,6 +1,7 @@
 """Places for connections: who gets one, who makes room, and when. With a loop and real sockets."""
 
 import asyncio
+import contextlib
 import errno
 import socket
 from collections.abc import Awaitable, Callable
@@ -31,6 +32,9 @@ class Holding(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._world.open.append(self)
+
+    def abort(self) -> None:
+        self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self.is_admitted = self.slot.prove()
@@ -71,6 +75,15 @@ class World:
         for writer in self._writers:
             writer.close()
 
+    async def end(self) -> None:
+        """However the scene went, nothing is left open."""
+        self.leave()
+        for one in tuple(self.open):
+            one.abort()
+        for writer in self._writers:
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
 
 def play(
     scene: Callable[[World], Awaitable[None]], limits: PortLimits = PORT, budget: int = 1_000
@@ -84,6 +97,7 @@ def play(
                 await world.until(lambda: world.acceptor.count == 0)
         finally:
             world.acceptor.close()
+            await world.end()
 
     asyncio.run(run())
 
@@ -171,21 +185,23 @@ def test_connections_of_one_source_are_bounded(monkeypatch: pytest.MonkeyPatch) 
 def test_ports_divide_the_budget_by_weight() -> None:
     async def run() -> None:
         budget = DescriptorBudget(lambda: 100)
-        made: list[Acceptor] = []
-        for weight in (8, 1, 1):
-            one = Acceptor(replace(PORT, weight=weight), lambda _slot: asyncio.Protocol(),
-                           budget=budget)  # fmt: skip
-            bound = socket.socket()
-            bound.bind(("127.0.0.1", 0))
-            one.listen(bound)
-            made.append(one)
-        assert [budget.share(one) for one in made] == [80, 10, 10]
-        made[0].close()
-        assert budget.share(made[1]) == 50
-        for one in made[1:]:
-            one.close()
+        with contextlib.ExitStack() as stack:
+            made = [listening(weight, budget, stack) for weight in (8, 1, 1)]
+            assert [budget.share(one) for one in made] == [80, 10, 10]
+            made[0].close()
+            assert budget.share(made[1]) == 50
 
     asyncio.run(run())
+
+
+def listening(weight: int, budget: DescriptorBudget, stack: contextlib.ExitStack) -> Acceptor:
+    limits = replace(PORT, weight=weight)
+    made = Acceptor(limits, lambda _slot: asyncio.Protocol(), budget=budget)
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    made.listen(bound)
+    stack.callback(made.close)
+    return made
 
 
 def test_a_port_never_exceeds_its_share_of_the_descriptors() -> None:

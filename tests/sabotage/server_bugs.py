@@ -1,0 +1,106 @@
+"""Bugs planted in admission of connections, turns of the loop, the log, and live settings.
+
+The suite of a bug is the test that must catch it, as `module:function`.
+"""
+
+from typing import Final
+
+from planting import Bug, Edit
+
+_ACCEPTOR: Final = "tianzhou.net.acceptor:Acceptor."
+_TURNS: Final = "tianzhou.net.turns:Turns."
+_GUARD: Final = "tianzhou.net.log_guard:"
+_BROKER: Final = "tianzhou.broker."
+_RETENTION: Final = (
+    "test_admin_broker:test_shorter_retention_deletes_expired_files_and_leaves_waiting_messages"
+)
+
+
+def _bug(name: str, test: str, *edits: tuple[str, str, str]) -> Bug:
+    return Bug(name, test, 0, tuple(Edit(*edit) for edit in edits))
+
+
+CONNECTIONS: Final = (
+    _bug("silent connections without a bound",
+         "test_acceptor:test_unproven_connections_over_their_bound_replace_the_oldest",
+         (_ACCEPTOR + "_admit", "len(self._unproven) >= self._unproven_max\n", "False\n")),
+    _bug("room made without closing a connection",
+         "test_acceptor:test_unproven_connections_over_their_bound_replace_the_oldest",
+         (_ACCEPTOR + "_make_room", "oldest.drop()", "oldest.release()")),
+    _bug("silent connections without a deadline",
+         "test_acceptor:test_an_unproven_connection_is_closed_at_its_deadline",
+         (_ACCEPTOR + "_expire", "oldest.drop()", "oldest.release()")),
+    _bug("pages take the places of probes",
+         "test_acceptor:test_a_port_that_serves_unproven_peers_keeps_places_for_them",
+         (_ACCEPTOR + "prove", "len(self._proven) >= self._proven_max", "False")),
+    _bug("ports do not share the descriptors",
+         "test_acceptor:test_ports_divide_the_budget_by_weight",
+         ("tianzhou.net.acceptor:DescriptorBudget.share",
+          "self._total * port.limits.weight // max(1, weights)", "self._total")),
+    _bug("places of ended connections lost",
+         "test_acceptor:test_proven_connections_are_kept_and_new_ones_closed",
+         (_ACCEPTOR + "released", "self._proven.discard(slot)", "pass")),
+    _bug("a port that stopped listening keeps its share",
+         "test_acceptor:test_ports_divide_the_budget_by_weight",
+         (_ACCEPTOR + "close", "self._budget.leave(self)", "pass")),
+)  # fmt: skip
+
+TURNS: Final = (
+    _bug("long turns not counted",
+         "test_turns:test_may_begin_in_a_full_round_is_true_for_short_turns_only",
+         (_TURNS + "took", "self._spent_s += seconds", "pass")),
+    _bug("cheap clients wait for heavy ones",
+         "test_turns:test_may_begin_in_a_full_round_is_true_for_short_turns_only",
+         (_TURNS + "may_begin", "or (cost_s is not None and cost_s <= SHORT_S)", "")),
+    _bug("all who wait served in one round",
+         "test_turns:test_waiting_connections_are_spread_over_rounds",
+         (_TURNS + "_begin_round", "while self._spent_s < self._round_s:", "while True:")),
+    _bug("new clients wait behind heavy ones",
+         "test_turns:test_medium_turns_come_before_new_connections_and_these_before_long_turns",
+         (_TURNS + "wait", "self._new.append(resume)", "self._long.append(resume)")),
+    _bug("a link does not wait for its turn",
+         "test_link:test_a_full_round_postpones_new_connections_and_serves_cheap_ones",
+         ("tianzhou.net.link:Link.buffer_updated",
+          "if self._shared.turns.may_begin(self._cost_s):", "if True:")),
+    _bug("a turn produces without end", "test_link:test_a_turn_ends_when_it_has_produced_enough",
+         ("tianzhou.net.link:Link.send", "self._out_bytes += len(data)", "pass"))
+)  # fmt: skip
+
+LOG: Final = (
+    _bug("left out lines not counted",
+         "test_log_guard:test_rate_limit_counts_left_out_lines_within_a_burst_and_after_it",
+         (_GUARD + "RateLimit.filter", "record.left_out = window.left_out", "pass")),
+    _bug("traces limited by peer and text",
+         "test_log_guard:test_rate_limit_writes_few_traces_of_one_error_whatever_its_text_and_peer",
+         (_GUARD + "_kind_of", "record.exc_info[0] is not None", "False")),
+)  # fmt: skip
+
+SETTINGS: Final = (
+    _bug("message size changed for nobody",
+         "test_admin_broker:test_a_smaller_message_size_applies_to_the_next_send",
+         (_BROKER + "admission:Admission.adopt_store",
+          "self.body_bytes_max = config.message_bytes_max", "pass")),
+    _bug("filters that are switched off stay cached",
+         "test_admin_broker:test_sql_filters_are_switched_off_and_on_for_known_expressions_too",
+         (_BROKER + "subscriptions:Filters.adopt", "self._cache.clear()", "pass")),
+    _bug("transactions keep their old timings",
+         "test_admin_broker:test_transactions_follow_new_timings_and_the_switch",
+         (_BROKER + "transaction_checks:TransactionChecks.adopt", "self._config = config", "pass")),
+    _bug("retention changed for nobody", _RETENTION,
+         ("tianzhou.store.store:MessageStore.adopt",
+          "self.config = self.retention.config = config", "self.config = config")),
+    _bug("shorter retention takes messages that wait", _RETENTION,
+         (_BROKER + "parts:oldest_waiting", "return min(places, default=None)", "return None")),
+    _bug("store settings changed without proof",
+         "test_settable:test_a_change_of_the_store_without_proof_changes_nothing",
+         (_BROKER + "settable:Settable.change", "before_shared()", "pass")),
+    _bug("clients without an id taken for one",
+         "test_client_liveness:test_clients_without_an_id_are_told_apart_by_their_connection",
+         (_BROKER + "handlers.clients:Clients.heartbeat", "told.client_id or peer.remote",
+          "told.client_id")),
+    _bug("emptied namespaces forgotten",
+         "test_kv:test_namespace_that_became_empty_is_told_from_one_that_never_was",
+         ("tianzhou.nameserver.kv:KvTable.delete", "self._remember(namespace)", "pass")),
+)  # fmt: skip
+
+BUGS: Final = (*CONNECTIONS, *TURNS, *LOG, *SETTINGS)
