@@ -186,6 +186,8 @@ def test_the_search_form_asks_for_what_is_chosen(page: Page) -> None:
 def test_a_payload_is_shown_as_json_text_and_bytes(page: Page, site: Site) -> None:
     message = next(m for m in site.mq.stored("orders") if "order-1001" in m.keys)
     page.goto(f"/messages/orders/{message.message_id}")
+    to_the_ms = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [+-]\d\d:\d\d$")
+    expect(page.locator("main time")).to_have_text([to_the_ms, to_the_ms])  # born, stored
     assert '\n  "order": 1001,\n' in page.inner_text("#payload")
     assert "channel" in page.locator(".facts").nth(1).inner_text()
     page.get_by_role("link", name="hex").click()

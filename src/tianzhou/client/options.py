@@ -157,3 +157,9 @@ class ProducerOptions:
             value: float = getattr(self, name)
             if not value > 0:
                 raise UsageError(f"{name} is {value}; it must be above 0")
+
+
+def client_repr(client: object, state: str, **facts: object) -> str:
+    """How a client shows itself: its kind, what it is for, and whether it runs."""
+    shown = "".join(f" {name}={value!r}" for name, value in facts.items() if value)
+    return f"<{type(client).__name__}{shown} {state}>"

@@ -53,6 +53,14 @@ def moment_text(at_ms: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_ms / 1000))
 
 
+def exact_text(at_ms: int) -> str:
+    """As `moment_text`, to the millisecond: for messages, which may be stored many in a second."""
+    if at_ms <= 0:
+        return "never"
+    day = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at_ms // 1000))
+    return f"{day}.{at_ms % 1000:03} UTC"
+
+
 def perm_text(perm: int) -> str:
     return _STATES.get(perm & 6, str(perm))
 
@@ -64,6 +72,7 @@ def segment(name: str) -> str:
 
 FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "count": count_text,
+    "exact": exact_text,
     "is_job": is_job,
     "moment": moment_text,
     "percent": percent_text,

@@ -5,6 +5,7 @@ it is made, so that a mistake is reported where it happened. `MessageView` shows
 checked just enough to know where the parts lie, and decodes a part when it is asked for.
 """
 
+import dataclasses
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ _BEFORE_BODY_RECONSUME_TIMES: Final = layout.HEAD.size - layout.position_of("rec
 _BEFORE_BODY_PREPARED_OFFSET: Final = layout.HEAD.size - layout.position_of("prepared_offset")
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Message:
     """A message to be sent.
 
@@ -88,17 +89,34 @@ class Message:
         same `sharding_key` go to the same queue and stay in order.
         """
         put = object.__setattr__  # the class is frozen for everybody else
-        put(self, "topic", names.checked_topic(topic))
-        put(self, "body", _checked_body(body))
-        put(self, "tags", tags if tags is None else names.checked_tag(tags))
-        put(self, "keys", tuple(map(names.checked_key, [keys] if isinstance(keys, str) else keys)))
-        put(self, "flag", _checked_range("flag", flag, _INT32_MIN, _INT32_MAX))
-        put(self, "properties", dict(properties or {}))
-        put(self, "wait_store_ok", wait_store_ok)
-        put(self, "delay_level", _checked_range("delay_level", delay_level, 0, _INT32_MAX))
-        put(self, "delay", delay if delay is None else _checked_delay(delay))
-        put(self, "deliver_at", deliver_at if deliver_at is None else _checked_moment(deliver_at))
-        put(self, "sharding_key", sharding_key)
+        try:
+            put(self, "topic", names.checked_topic(topic))
+            put(self, "body", _checked_body(body))
+            put(self, "tags", tags if tags is None else names.checked_tag(tags))
+            put(
+                self,
+                "keys",
+                tuple(map(names.checked_key, [keys] if isinstance(keys, str) else keys)),
+            )
+            put(self, "flag", _checked_range("flag", flag, _INT32_MIN, _INT32_MAX))
+            put(self, "properties", dict(properties or {}))
+            put(self, "wait_store_ok", wait_store_ok)
+            put(self, "delay_level", _checked_range("delay_level", delay_level, 0, _INT32_MAX))
+            put(self, "delay", delay if delay is None else _checked_delay(delay))
+            put(
+                self,
+                "deliver_at",
+                deliver_at if deliver_at is None else _checked_moment(deliver_at),
+            )
+            put(self, "sharding_key", sharding_key)
+        except (TypeError, AttributeError) as error:
+            wrong = _wrong_type(
+                topic=topic, keys=keys, flag=flag, properties=properties, delay_level=delay_level,
+                delay=delay, deliver_at=deliver_at,
+            )  # fmt: skip
+            if wrong is None:
+                raise
+            raise UsageError(wrong) from error
         if bool(delay_level) + (delay is not None) + (deliver_at is not None) > 1:
             raise UsageError("delay_level, delay and deliver_at exclude each other; give one")
         for name in self.properties:
@@ -108,6 +126,15 @@ class Message:
                     " tags, keys, delay_level and wait_store_ok are arguments of their own"
                 )
         put(self, "_encoded", properties_.encode(self._merged()))
+
+    def __repr__(self) -> str:
+        """What was given, with the size of the body in its place."""
+        shown = [repr(self.topic), f"{len(self.body):,} bytes"]
+        for one in dataclasses.fields(self):
+            value = getattr(self, one.name)
+            if one.name not in ("topic", "body", "_encoded") and value != _DEFAULTS[one.name]:
+                shown.append(f"{one.name}={value!r}")
+        return f"Message({', '.join(shown)})"
 
     @property
     def is_delayed(self) -> bool:
@@ -140,6 +167,30 @@ class Message:
         if self.sharding_key is not None:
             merged[names.SHARDING_KEY.decode()] = self.sharding_key
         return merged
+
+
+_DEFAULTS: Final[Mapping[str, object]] = {
+    "tags": None, "keys": (), "flag": 0, "properties": {}, "wait_store_ok": True, "delay_level": 0,
+    "delay": None, "deliver_at": None, "sharding_key": None,
+}  # fmt: skip
+_TYPES: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
+    "topic": (str, "must be text"),
+    "keys": ((str, Sequence), "must be text, or a list of texts such as ['T1', 'T2']"),
+    "flag": (int, "must be a whole number"),
+    "properties": (Mapping, "must be a mapping of texts to texts"),
+    "delay_level": (int, "must be a whole number from 1 to 18"),
+    "delay": (timedelta, "must be a timedelta such as timedelta(seconds=5)"),
+    "deliver_at": (datetime, "must be a datetime with a time zone"),
+}
+
+
+def _wrong_type(**given: object) -> str | None:
+    """What is wrong with the first argument that is of another type than it must be."""
+    for name, value in given.items():
+        wanted, must = _TYPES[name]
+        if value is not None and not isinstance(value, wanted):
+            return f"{name} {repr(value)[:42]} is of type {type(value).__name__}; it {must}"
+    return None
 
 
 def _checked_body(body: Bytes) -> bytes:
@@ -266,7 +317,7 @@ class MessageView:
 
     def __repr__(self) -> str:
         return (
-            f"<MessageView {self.message_id} of {self.topic} queue {self.queue_id}"
+            f"<{type(self).__name__} {self.message_id} of {self.topic} queue {self.queue_id}"
             f" offset {self.queue_offset}>"
         )
 
@@ -340,11 +391,23 @@ class MessageView:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """All properties, less the checksum some brokers add."""
+        """All properties, the user's and the system's, less the checksum some brokers add."""
         if self._parsed is None:
             self._parsed = properties_.decode(self.stored_properties)
             self._parsed.pop(names.RECORD_CRC.decode(), None)
         return self._parsed
+
+    @property
+    def user_properties(self) -> Mapping[str, str]:
+        """The properties that the producer's user gave, as `Message(properties=...)` had them."""
+        return {name: value for name, value in self.properties.items()
+                if not names.is_reserved(name)}  # fmt: skip
+
+    @property
+    def system_properties(self) -> Mapping[str, str]:
+        """The properties that clients and brokers use themselves: tags, keys, ids, delays."""
+        return {name: value for name, value in self.properties.items()
+                if names.is_reserved(name)}  # fmt: skip
 
     @property
     def tags(self) -> str | None:

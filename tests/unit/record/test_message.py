@@ -261,3 +261,45 @@ def test_times_that_mean_nothing_are_refused() -> None:
         Message("t", b"x", deliver_at=datetime(2030, 1, 1))  # noqa: DTZ001
     with pytest.raises(UsageError, match="less than a millisecond"):
         Message("t", b"x", delay=timedelta(0))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"keys": 5}, "keys 5 is of type int; it must be text, or a list of texts such as"),
+        ({"keys": ["T1", 5]}, "key 5 is not text"),
+        ({"delay": 5}, r"delay 5 is of type int; it must be a timedelta such as timedelta\("),
+        ({"deliver_at": 5}, "deliver_at 5 is of type int; it must be a datetime with a time zone"),
+        ({"deliver_at": "now"}, "deliver_at 'now' is of type str"),
+        ({"delay_level": "3"}, "delay_level '3' is of type str; it must be a whole number"),
+        ({"flag": "x"}, "flag 'x' is of type str; it must be a whole number"),
+        ({"properties": 5}, "properties 5 is of type int; it must be a mapping"),
+        ({"properties": {"a": 1}}, "a"),
+        ({"tags": 5}, "tag 5 is not text"),
+        ({"sharding_key": 5}, "5"),
+        ({"topic": 5}, "topic 5 is of type int; it must be text"),
+    ],
+)
+def test_message_with_an_argument_of_a_wrong_type_names_it(
+    given: dict[str, Any], said: str
+) -> None:
+    arguments: dict[str, Any] = {"topic": "orders", "body": b"x", **given}
+    with pytest.raises(UsageError, match=said):
+        Message(**arguments)
+
+
+def test_message_repr_shows_what_was_given() -> None:
+    assert repr(Message("orders", b"two apples")) == "Message('orders', 10 bytes)"
+    order = Message("orders", b"x", tags="fruit", keys="T1", delay=timedelta(seconds=5))
+    assert repr(order) == (
+        "Message('orders', 1 bytes, tags='fruit', keys=('T1',), "
+        "delay=datetime.timedelta(seconds=5))"
+    )
+
+
+def test_view_separates_user_and_system_properties() -> None:
+    message = Message("orders", b"x", tags="fruit", keys="T1", properties={"region": "north"})
+    view = MessageView(record(properties=message.encode_properties()))
+    assert view.user_properties == {"region": "north"}
+    assert view.system_properties == {"TAGS": "fruit", "KEYS": "T1"}
+    assert view.properties == {**view.user_properties, **view.system_properties}

@@ -23,13 +23,10 @@ TOLD: Final = (
 
 
 def facts_of(message: "MessageView") -> dict[str, Any]:
-    from tianzhou.record.names import is_reserved
-
     text = output.body_text(message.body)
     body = (
         {"body_base64": base64.b64encode(message.body).decode()} if text is None else {"body": text}
     )
-    given = message.properties
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,
@@ -43,8 +40,8 @@ def facts_of(message: "MessageView") -> dict[str, Any]:
         "reconsume_times": message.reconsume_times,
         "tags": message.tags,
         "keys": list(message.keys),
-        "properties": {name: value for name, value in given.items() if not is_reserved(name)},
-        "system": {name: value for name, value in given.items() if is_reserved(name)},
+        "properties": message.user_properties,
+        "system": message.system_properties,
         **body,
     }
 

@@ -25,7 +25,7 @@ from tianzhou.client.aio.admin_topics import Topics
 from tianzhou.client.aio.admin_transactions import Transactions
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.errors import ClientClosed
-from tianzhou.client.options import ClientOptions
+from tianzhou.client.options import ClientOptions, client_repr
 
 _DEFAULTS: Final = ClientOptions()
 
@@ -48,6 +48,10 @@ class Admin:
         self._options = client
         self._cluster: Cluster | None = None
         self._calls: AdminCalls | None = None
+
+    def __repr__(self) -> str:
+        state = "not running" if self._cluster is None else "running"
+        return client_repr(self, state, nameserver=self._nameserver)
 
     def __getattr__(self, name: str) -> object:
         # Only asked for what is not there.

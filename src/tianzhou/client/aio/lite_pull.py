@@ -31,7 +31,7 @@ from tianzhou.client.core.offsets import moment_ms
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92, Subscription, checked_wishes, subscribe
 from tianzhou.client.errors import ClientClosed
-from tianzhou.client.options import ClientOptions, checked_group
+from tianzhou.client.options import ClientOptions, checked_group, client_repr
 from tianzhou.wire.heartbeat import ConsumeType
 from tianzhou.wire.queues import MessageQueue
 
@@ -66,6 +66,12 @@ class LitePullConsumer:
         """Where each queue goes on behind what was handed out."""
         self._done: dict[MessageQueue, int] = {}
         """The same, as far as it may be committed."""
+
+    def __repr__(self) -> str:
+        state = "running" if self._is_running else "stopped" if self._was_started else "not started"
+        return client_repr(
+            self, state, group=self.group, topics=list(self._wanted), nameserver=self._nameserver
+        )
 
     # Life
 

@@ -31,7 +31,13 @@ from tianzhou.client.core.replying import Reply, reply_message, request_properti
 from tianzhou.client.core.selection import Selector, at_address, pick_of
 from tianzhou.client.core.sending import SendResult, check_batchable
 from tianzhou.client.errors import ClientClosed, RequestTimeout
-from tianzhou.client.options import GROUP_CHARS_MAX, ClientOptions, ProducerOptions, checked_group
+from tianzhou.client.options import (
+    GROUP_CHARS_MAX,
+    ClientOptions,
+    ProducerOptions,
+    checked_group,
+    client_repr,
+)
 from tianzhou.record import flags, names
 from tianzhou.record.message import Message, MessageView
 from tianzhou.wire._generated_codes import RequestCode
@@ -66,6 +72,12 @@ class Producer:
         self._outgoing: Outgoing | None = None
         self._spans = self._spanned() if options.spans else None
         self._closing: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        state = "not started" if self._outgoing is None else "running"
+        if self._closing is not None:
+            state = "closed" if self._closing.done() else "closing"
+        return client_repr(self, state, group=self.group, nameserver=self._nameserver)
 
     def _spanned(self) -> "SendSpans":
         from tianzhou.client.spans import SendSpans

@@ -19,7 +19,7 @@ from tianzhou.client.core.pulling import PullPlan, PullStatus, read_answer, reco
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92, subscribe
 from tianzhou.client.errors import ClientClosed, NoRoute, remote_error
-from tianzhou.client.options import ClientOptions, checked_group
+from tianzhou.client.options import ClientOptions, checked_group, client_repr
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.queues import MessageQueue
 
@@ -49,6 +49,10 @@ class PullConsumer:
         self._nameserver = nameserver
         self._client = client
         self._cluster: Cluster | None = None
+
+    def __repr__(self) -> str:
+        state = "not running" if self._cluster is None else "running"
+        return client_repr(self, state, group=self.group, nameserver=self._nameserver)
 
     async def start(self) -> Self:
         if self._cluster is not None:

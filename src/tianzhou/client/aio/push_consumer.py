@@ -42,7 +42,7 @@ from tianzhou.client.core.outcome import GROWING
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92, checked_wishes, retry_topic, subscribe
 from tianzhou.client.errors import ClientClosed
-from tianzhou.client.options import ClientOptions, checked_group
+from tianzhou.client.options import ClientOptions, checked_group, client_repr
 from tianzhou.client.termination import on_terminate
 from tianzhou.wire.queues import MessageQueue
 
@@ -74,6 +74,14 @@ class PushConsumer:
         self._failure: BaseException | None = None
         self._ended = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        state = "not started" if self._parts is None else "running"
+        if self._stopping is not None or self._ended.is_set():
+            state = "failed" if self._failure else "stopped" if self._ended.is_set() else "stopping"
+        return client_repr(
+            self, state, group=self.group, topics=list(self._wanted), nameserver=self._nameserver
+        )
 
     # Before it starts
 

@@ -63,6 +63,13 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
     is_traced: bool = True
     """Whether the broker wants its messages traced."""
 
+    def __repr__(self) -> str:
+        queue = f"{self.queue.topic}@{self.queue.broker_name}:{self.queue.queue_id}"
+        return (
+            f"SendResult({self.status.name}, message_id={self.message_id!r}, queue={queue!r}, "
+            f"queue_offset={self.queue_offset})"
+        )
+
 
 class Parcel(msgspec.Struct, frozen=True, kw_only=True):
     topic: str

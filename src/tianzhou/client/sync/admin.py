@@ -151,6 +151,9 @@ class Admin:
     def __init__(self, *, nameserver: str | None = None, client: ClientOptions = _DEFAULTS) -> None:
         self._inner = aio.Admin(nameserver=nameserver, client=client)
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     def start(self) -> Self:
         inner = runner().run(self._inner.start())
         self.brokers = Brokers(inner.brokers)

@@ -42,6 +42,9 @@ class LitePullConsumer:
         )
         self._run = runner().run
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     @property
     def group(self) -> str:
         return self._inner.group

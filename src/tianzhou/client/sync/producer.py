@@ -51,6 +51,9 @@ class Producer:
         self._runner = runner()
         self._room = threading.BoundedSemaphore(options.in_flight_count_max)
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     @property
     def group(self) -> str:
         return self._inner.group

@@ -28,6 +28,9 @@ class PullConsumer:
         self._inner = aio.PullConsumer(group, nameserver=nameserver, client=client)
         self._run = runner().run
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     @property
     def group(self) -> str:
         return self._inner.group

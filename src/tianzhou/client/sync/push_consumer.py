@@ -57,6 +57,9 @@ class PushConsumer:
         self._runner = runner()
         self._outbox: _Outbox | None = None
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     @property
     def group(self) -> str:
         return self._inner.group

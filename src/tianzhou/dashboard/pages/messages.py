@@ -14,7 +14,6 @@ from tianzhou.dashboard.here import Here
 from tianzhou.dashboard.moments import moment_ms
 from tianzhou.dashboard.payload import payload_of, preview
 from tianzhou.record.message import MessageView
-from tianzhou.record.names import is_reserved
 from tianzhou.wire._generated_headers_admin import LookAtMessagesRequest
 
 KINDS: Final = {"id": "message id", "key": "key", "time": "time", "place": "queue and offset"}
@@ -104,7 +103,6 @@ async def _one(here: Here, request: Request) -> MessageView:
 
 async def show(here: Here, request: Request) -> Response:
     message = await _one(here, request)
-    given = message.properties
     return here.show(
         request,
         "message.html",
@@ -112,8 +110,8 @@ async def show(here: Here, request: Request) -> Response:
         title="Message",
         message=message,
         payload=payload_of(message.body),
-        own={name: value for name, value in given.items() if not is_reserved(name)},
-        system={name: value for name, value in given.items() if is_reserved(name)},
+        own=message.user_properties,
+        system=message.system_properties,
         view=request.query_params.get("view", ""),
     )
 

@@ -15,16 +15,22 @@
   function local(ms) {
     const d = new Date(ms);
     const day = `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}`;
-    const clock = `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}`;
-    return day === today() ? clock : `${day} ${clock}`;
+    return `${day} ${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}`;
   }
-  function today() {
-    const d = new Date();
-    return `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}`;
+  function brief(ms) {
+    const [day, clock] = local(ms).split(" ");
+    return day === local(Date.now()).split(" ")[0] ? clock : `${day} ${clock}`;
+  }
+  function exact(ms) {
+    const d = new Date(ms);
+    const east = -d.getTimezoneOffset();
+    const zone = `${east < 0 ? "-" : "+"}${two(Math.floor(Math.abs(east) / 60))}:${two(Math.abs(east) % 60)}`;
+    return `${local(ms)}.${String(d.getMilliseconds()).padStart(3, "0")} ${zone}`;
   }
   function times(part) {
     for (const one of part.querySelectorAll("time[data-ms]:not([data-ago])")) {
-      one.textContent = local(Number(one.dataset.ms));
+      const ms = Number(one.dataset.ms);
+      one.textContent = "exact" in one.dataset ? exact(ms) : local(ms);
     }
   }
 
@@ -174,7 +180,7 @@
   }
   function state(isLost) {
     document.body.classList.toggle("lost", isLost);
-    const told = isPaused ? "paused" : isLost ? `nothing new since ${local(freshMs)}` : "live";
+    const told = isPaused ? "paused" : isLost ? `nothing new since ${brief(freshMs)}` : "live";
     const said = document.querySelector("#live span");
     if (said.textContent !== told) said.textContent = told;
   }
