@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from tianzhou.base.errors import TianzhouError
+from tianzhou.base.errors import RemoteProtocolError, TianzhouError
 from tianzhou.broker import names
 from tianzhou.broker.accepted_offsets import FORWARD_ONLY, AcceptedOffsets
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
@@ -160,9 +160,8 @@ class SlaveSync:
         tables.offsets.remove_rows(accepted.heard(offsets))
         # Last, because the end of the log that it tells covers all that came before.
         ext, body = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
-        self._waiting = Progress(
-            int(ext.get(LOG_END, "0")), offsets, decode_delay_offsets(body), _timers(ext)
-        )
+        log_end, timers = _log_end_and_timers(ext)
+        self._waiting = Progress(log_end, offsets, decode_delay_offsets(body), timers)
         self.tick()
         await self._give_back(address, accepted)
 
@@ -225,6 +224,11 @@ class SlaveSync:
         return header.ext, body
 
 
-def _timers(ext: Mapping[str, str]) -> TimerProgress | None:
+def _log_end_and_timers(ext: Mapping[str, str]) -> tuple[int, TimerProgress | None]:
+    """What our masters add to the progress of delays. Raises RemoteProtocolError."""
     text = ext.get(TIMERS)
-    return None if text is None else msgspec.json.decode(text, type=TimerProgress)
+    try:
+        timers = None if text is None else msgspec.json.decode(text, type=TimerProgress)
+        return int(ext.get(LOG_END, "0")), timers
+    except (ValueError, RecursionError) as error:  # of msgspec, too
+        raise RemoteProtocolError(f"the progress of the master can't be read: {error}") from error
