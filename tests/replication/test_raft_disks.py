@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from raft_cluster import OWN_DISK, Cluster, Load, Member, wait_for
 
-from tianzhou.cmd.raft_broker import FENCED
+from tianzhou.cmd.serve import FENCED
 
 DISK_BYTES = 48 << 20
 

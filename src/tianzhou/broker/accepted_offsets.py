@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from tianzhou.base.kinds import queue_key
-from tianzhou.store import layout
 from tianzhou.store.store import MessageStore
 from tianzhou.store.tables import EndOf, Table
 from tianzhou.wire.tables import ConsumerOffsetTable, decode_consumer_offsets
@@ -28,7 +27,7 @@ Rows = dict[str, dict[int, int]]
 
 
 def accepted_table(store: MessageStore) -> Table[ConsumerOffsetTable]:
-    path = f"{store.root}/{layout.CONFIG}/acceptedOffset.json"
+    path = f"{store.paths.tables}/acceptedOffset.json"
     return Table(store.files, path, decode_consumer_offsets, ConsumerOffsetTable())
 
 

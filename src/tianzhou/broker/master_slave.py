@@ -153,10 +153,10 @@ class MasterSlave:
         return self._state.copies if self.settings.copies is None else self.settings.copies
 
     @property
-    def _copies_min(self) -> int:
+    def copies_min(self) -> int:
         """How far the promise may be lowered while this broker runs."""
         said = self._configured
-        own = said.in_sync_replicas if said.copies is not None else self._state.copies_min
+        own = self._state.copies_min if said.copies is None else said.copies
         return said.in_sync_replicas_min or own or self._state.copies
 
     @property
@@ -297,7 +297,7 @@ class MasterSlave:
         """Take other settings than `shown`, and as the master promise by them. Raises Refused."""
         copies, before = settings.in_sync_replicas, self.shown.in_sync_replicas
         if copies != before:
-            check_promises(self.standing, self.settings, copies, least=self._copies_min)
+            check_promises(self.standing, self.settings, copies, least=self.copies_min)
             self._remember(copies=copies)
             level = logging.WARNING if copies < before else logging.INFO
             log.log(level, "copies.changed", extra={"copies": copies, "before": before})
@@ -478,7 +478,7 @@ class MasterSlave:
             config.cluster, config.name, self._state.marks, self._store.log.file_bytes,
             confirm_at_once=self._waits,
             confirm_flushed=self._host.durability.flush_waits and self._waits, copies=self._copies,
-            copies_min=self._copies_min, secret=settings.ha_secret,
+            copies_min=self.copies_min, secret=settings.ha_secret,
             plain_peers=settings.plain_peers, plain_copies=settings.ha_plain_copies,
             plain_frame_bytes=settings.ha_frame_bytes,
             frame_bytes=FRAME_BYTES, heartbeat_s=settings.ha_heartbeat_ms / 1000,

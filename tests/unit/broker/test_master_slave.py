@@ -109,3 +109,29 @@ def test_copies_are_changed_only_at_a_master_that_waits_for_slaves() -> None:
     master = Standing("broker-a", Role.MASTER, 0, 1)
     with pytest.raises(Refused, match="SYNC_MASTER"):
         promise.check_promises(master, ReplicationConfig(), 3, least=1)
+
+
+def master_of(settings: ReplicationConfig, state: GroupState) -> MasterSlave:
+    """One that was promoted, or began so."""
+    store = small_store()
+    state_table(store.files, store.paths.tables).save(state)
+    return MasterSlave(BrokerConfig(broker_id=0), settings, store, ManualClock())
+
+
+@pytest.mark.parametrize(
+    ("copies", "copies_min", "is_alarmed"),
+    [(1, 1, False), (2, 2, False), (2, 1, False), (1, 2, True)],
+)
+def test_promoted_slave_alarms_only_if_copies_were_lowered(
+    copies: int, copies_min: int, is_alarmed: bool
+) -> None:
+    state = GroupState(role="MASTER", marks=first("aa"), copies=copies, copies_min=copies_min)
+    alarms = [alarm.kind for alarm in master_of(SLAVE, state).alarms()]
+    assert alarms == (["copies_lowered"] if is_alarmed else [])
+
+
+def test_master_that_waits_for_no_slave_allows_its_followers_no_more() -> None:
+    """A slave of an asynchronous master that is promoted goes on as its master did."""
+    state = GroupState(role="MASTER", marks=first("aa"))
+    for settings, least in ((ReplicationConfig(), 1), (SYNC, 2)):
+        assert master_of(settings, state).copies_min == least
