@@ -34,7 +34,7 @@ def served(command: list[str]) -> Generator[dict[str, str]]:
         yield json.loads(ready.read_text())
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(300)
         shutil.rmtree(directory)
 
 

@@ -93,6 +93,11 @@ class Files(Protocol):
         """What may keep files in memory."""
         ...
 
+    def write_back(self) -> None:
+        """Write what is dirty, of all files at once. Promises nothing; the syncs that follow, which
+        do, are then cheap."""
+        ...
+
     def lock(self, path: str) -> File:
         """Hold the file exclusively until it is closed; StoreLocked if somebody else does."""
         ...
@@ -249,6 +254,9 @@ class RealFiles:
         found = shutil.disk_usage(path)
         # Blocks kept back for root are not ours to use.
         return Usage(found.used + found.free, found.free)
+
+    def write_back(self) -> None:
+        os.sync()
 
     def memory_bytes(self) -> int:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -22,6 +22,10 @@ from tianzhou.store.errors import StoreFenced
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
 
+MANY_FILES: Final = 1000
+"""From this many on a stop writes all of them back at once first: each sync by itself would make
+the file system commit its journal. Not while clients wait for the log, which would wait as well."""
+
 
 class Derivations(NamedTuple):
     """Derived files to sync, and what may be said in the checkpoint when that is done."""
@@ -98,6 +102,8 @@ class Flusher:
             return False
         made = self._with_owed(made)
         try:
+            if clean and len(made.files) >= MANY_FILES:
+                self._files.write_back()
             for path in sorted(made.files):
                 _sync(self._files, path)
                 if not between():

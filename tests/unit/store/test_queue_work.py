@@ -8,6 +8,7 @@ import pytest
 from small_store import CalmFiles, chunk, open_store, put, read
 
 from tianzhou.base.kinds import QueueKey, queue_key
+from tianzhou.store import flush
 from tianzhou.store.config import FlushMode
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.files import RealFile
@@ -214,6 +215,32 @@ def test_close_syncs_what_an_interrupted_checkpoint_left(tmp_path: Path) -> None
     assert again.was_clean
     assert again.recovered == Report()
     again.close()
+
+
+class WritingBackFiles(WatchedFiles):
+    """Notes how many files had been synced when everything was written back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written_back: list[int] = []
+
+    def write_back(self) -> None:
+        self.written_back.append(len(self.synced))
+
+
+@pytest.mark.parametrize(("many", "expected"), [(10, [0]), (11, [])])
+def test_close_with_many_dirty_files_writes_back_once_and_still_syncs_each(
+    tmp_path: Path, many: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flush, "MANY_FILES", many)
+    files = WritingBackFiles()
+    store = open_store(tmp_path, files=files)
+    fill(store, b"a")
+    store.index = None  # its files are not counted here
+    store._work._index = None
+    store.close()
+    assert files.written_back == expected
+    assert len(set(files.synced)) == len(KEYS)
 
 
 # A start

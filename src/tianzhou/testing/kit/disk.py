@@ -35,6 +35,9 @@ class KitDisk:
     def open(self, path: str) -> File:
         return KitFile(self._files.open(path), self)
 
+    def write_back(self) -> None:
+        """Nothing waits for a disk here."""
+
     def memory_bytes(self) -> int:
         return self._files.memory_bytes()
 

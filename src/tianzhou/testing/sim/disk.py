@@ -283,6 +283,9 @@ class SimDisk:
         directory.sync()
         self.leave()
 
+    def write_back(self) -> None:
+        """Makes nothing durable that a crash could not have taken a moment before."""
+
     def memory_bytes(self) -> int:
         return 1 << 30
 
