@@ -9,6 +9,7 @@ import os
 import pytest
 
 from tianzhou.testing.sim.disk_crashes import Explorer, Place
+from tianzhou.testing.sim.disk_losses import Losses
 
 TORTURE = bool(os.environ.get("TIANZHOU_TORTURE"))
 SEEDS = 500 if TORTURE else 100
@@ -33,6 +34,12 @@ def test_recovery_keeps_every_promise(seed: int) -> None:
     explorer.explore(IMAGES)
     assert explorer.images >= IMAGES
     assert explorer.nested > 0, "recovery itself was never cut short"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200 if TORTURE else 25))
+def test_a_start_is_never_silent_about_what_it_lost(seed: int) -> None:
+    Losses(seed).check()
 
 
 def test_stale_records_halves_and_second_owners() -> None:

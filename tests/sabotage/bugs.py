@@ -132,7 +132,7 @@ FAULTS: Final = (
          (_STORE + "append", 'raise self._fence("writing the commit log", error) from error',
           "pieces = []")),
     _bug("full disk taken for a broken one", "faults",
-         (_LOG + "_refused", "if error.errno not in (errno.ENOSPC, errno.EDQUOT):", "if True:")),
+         (_LOG + "_refused", "if not is_shortage(error):", "if True:")),
     _bug("flush fails without a word", "faults",
          (_STORE + "flush",
           "if not self.wait_flushed(self.log.end, timeout_ms / 1000):", "if False:")),
@@ -159,4 +159,53 @@ HOSTILE: Final = (
           "is_bare = True")),
 )  # fmt: skip
 
-BUGS: Final = (*SYNCS, *ORDER, *RECOVERY, *RECORDS, *FAULTS, *HOSTILE)
+_START: Final = "tianzhou.store.start_report:StartReport."
+_INCIDENTS: Final = "tianzhou.store.incidents:Incidents."
+
+_WRITE: Final = "make_lasting_dirs(files, paths.root); files.create(f'{paths.root}/{now_ms}', 0)"
+
+LOSSES: Final = (
+    _bug("log that ends early opened without a word", "losses",
+         ("tianzhou.store.opening:take",
+          "if shortfall is not None and not (lenient or shortfall.may_open(config)):",
+          "if False:")),
+    _bug("missing log taken for a new store", "losses",
+         ("tianzhou.store.preflight:_check_new", "if not evidence:", "if True:")),
+    _bug("directory written to before it is examined", "losses",
+         ("tianzhou.store.opening:take", "shortfall = preflight.examine(",
+          f"{_WRITE}\n    shortfall = preflight.examine(")),
+    _bug("offsets of lost messages used again", "losses",
+         (_RECOVERY + "keep_ends", "if end > (queue.end if queue else 0):", "if False:")),
+    _bug("offsets that only the log knew used again", "losses",
+         (_RECOVERY + "keep_ends", "if incidents.skipped:", "if False:")),
+    _bug("ends of queues kept in memory alone", "losses",
+         (_INCIDENTS + "_save", "self._table.save(changed)", "pass")),
+    _bug("accepted loss not reported", "losses",
+         (_STORE + "_open", "report.log_ended_early(shortfall)", "pass")),
+    _bug("quarantine not reported", "images",
+         (_START + "recovered", "for name in set_aside:", "for name in ():")),
+    _bug("offsets set back silently", "images",
+         (_START + "recovered", "if beyond and not self.is_repaired:", "if False:"), seed=22),
+    _bug("acknowledged before anybody asked", "images",
+         (_INCIDENTS + "report", "if not new:", "if True:")),
+)  # fmt: skip
+
+SHORTAGES: Final = (
+    _bug("checkpoint that can't be opened fences the store", "shortages",
+         (_FLUSH + "save", "if not is_unopened(error):", "if True:")),
+    _bug("files of a checkpoint that was put off are forgotten", "shortages",
+         (_FLUSH + "_with_owed", "if self._owed is not None:", "if False:")),
+    _bug("file that can't be created taken for a broken disk", "shortages",
+         (_LOG + "_refused", "if not is_shortage(error):", "if error.errno != 28:")),
+)  # fmt: skip
+
+BUGS: Final = (
+    *LOSSES,
+    *SHORTAGES,
+    *SYNCS,
+    *ORDER,
+    *RECOVERY,
+    *RECORDS,
+    *FAULTS,
+    *HOSTILE,
+)

@@ -12,8 +12,10 @@ from planting import Bug, planted
 
 from tianzhou.store.config import FlushMode
 from tianzhou.store.errors import DiskFull
+from tianzhou.testing.sim.disk import SimDisk
 from tianzhou.testing.sim.disk_crashes import Explorer
-from tianzhou.testing.sim.disk_faults import Fault, Run
+from tianzhou.testing.sim.disk_faults import Fault, Run, lost
+from tianzhou.testing.sim.disk_losses import Losses
 
 PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
 SEEDS = 12
@@ -57,8 +59,40 @@ def check_answer(run: Run, number: int, error: int) -> None:
         assert [type(one) for one in run.errors] == [DiskFull], "a full disk is no disaster"
 
 
+def losses(first: int) -> None:
+    for seed in range(first, first + SEEDS):
+        Losses(seed).check()
+
+
+def shortages() -> None:
+    """No file can be opened when a call needs one, once, in a store that syncs by itself."""
+    for mode in FlushMode:
+        number = 0
+        while True:
+            number += 1
+            run = Run(mode, Fault(number, errno.EMFILE, onward=False))
+            run.work()
+            if not run.disk.failures:
+                break
+            call = run.disk.calls[number - 1]
+            if call.kind not in ("create", "sync_dir"):
+                continue
+            if run.fenced is not None:
+                # Removing several files syncs their directory in between: with the reserve.
+                assert "removing" in str(run.fenced), f"{call} fenced the store: {run.fenced}"
+                continue
+            again = run.open(SimDisk(lost(run.disk)))
+            assert not again.recovered.rebuilt, f"{call} was not made up for by the checkpoint"
+            run.check_power_loss()
+            run.check_restart()
+
+
 def try_suite(bug: Bug) -> None:
     match bug.suite:
+        case "losses":
+            losses(bug.seed)
+        case "shortages":
+            shortages()
         case "images":
             crash_images(bug.seed)
         case "faults":
@@ -90,6 +124,7 @@ def test_a_planted_bug_is_caught(bug: Bug) -> None:
 def test_the_faults_find_nothing_where_nothing_is_planted() -> None:
     """The crash images have a control of their own: tests/crash."""
     faults(drops=True)
+    shortages()
 
 
 def test_the_attacks_find_nothing_where_nothing_is_planted() -> None:

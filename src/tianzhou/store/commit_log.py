@@ -74,6 +74,7 @@ class CommitLog:
         reads them in another thread."""
         self._opened_end = self.end
         self._hot_bytes = int(files.memory_bytes() * HOT_MEMORY_RATIO)
+        self._is_removal_unsynced = False
         self._prepared: Segment | None = None
         self._preparing = threading.Lock()
 
@@ -311,10 +312,15 @@ class CommitLog:
     def remove_first(self) -> None:
         """Drop the oldest file."""
         assert len(self.segments) > 1, "the file that is being written stays"
+        # Each for good before the next: a crash must not bring back an older file alone.
+        if self._is_removal_unsynced:
+            self._files.sync_dir(self.directory)
         segment = self.segments.pop(0)
         segment.close()
         self._files.remove(segment.file.path)
+        self._is_removal_unsynced = True
         self._files.sync_dir(self.directory)
+        self._is_removal_unsynced = False
 
     def close(self) -> None:
         with self._preparing:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset
 from tianzhou.base.limits import QUEUE_OFFSET_MAX
+from tianzhou.store.descriptors import is_unopened
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.file_cache import FileCache
@@ -320,6 +321,8 @@ class ConsumeQueue:
         try:
             data = self._cache.get(path).pread(at, size)
         except OSError as error:
+            if is_unopened(error):
+                raise  # nothing is wrong with the file
             raise StoreDamaged(path, f"cannot be read: {error}", offset=at) from error
         if len(data) != size:
             raise StoreDamaged(path, f"ends at byte {at + len(data)}", offset=at)
@@ -362,9 +365,13 @@ class ConsumeQueue:
         """Remove files whose every unit lies below the minimum; the newest always stays."""
         last = max(self.written - 1, self.first) // self._file_units * self._file_units
         kept = min(self.min_offset // self._file_units * self._file_units, last)
-        expired = list(range(self.first, kept, self._file_units))
-        self._remove(expired)
-        self.first = QueueOffset(max(self.first, kept))
+        expired = range(self.first, kept, self._file_units)
+        for start in expired:
+            if start > expired[0]:
+                self._cache.files.sync_dir(self.directory)
+            self._remove([start])
+            # After each: if no descriptor is free for the next sync, the rest goes another time.
+            self.first = QueueOffset(start + self._file_units)
         return len(expired)
 
     def _remove(self, starts: list[int]) -> None:

@@ -42,7 +42,7 @@ class Shortfall(NamedTuple):
     shortfall is reported, but does not keep a store from opening: the time has no checksum."""
     vouched_ms: int
     kept_ends: dict[str, dict[int, int]]
-    """Topic to queue to the end that the files of the queue have."""
+    """Topic to queue to the end that the files of the queue have; 0 if it has none."""
     skipped: int
     """Offsets of each queue to leave out behind that: messages that no file of a queue knew of may
     have had them."""
@@ -90,7 +90,7 @@ def examine(files: Files, paths: Paths, config: StoreConfig, now_ms: int) -> Sho
     if end is None:
         return None
     vouched = checkpoint.flushed if checkpoint.exact else -1
-    ends = _ends_on_disk(files, paths, config)
+    ends = _ends_before(files, paths, config)
     # Of what was only in the log nobody knows to which queues it belonged. For each queue as many
     # of the smallest records are assumed as fit into it, within reason.
     unknown_bytes = checkpoint.flushed - max(checkpoint.derived, end) if checkpoint.exact else 0
@@ -292,9 +292,14 @@ def _end_before(log: list[Segment], size: int, newest: int) -> int | None:
 # Offsets that were used
 
 
-def _ends_on_disk(files: Files, paths: Paths, config: StoreConfig) -> dict[str, dict[int, int]]:
+def _ends_before(files: Files, paths: Paths, config: StoreConfig) -> dict[str, dict[int, int]]:
+    """Where queues ended by their files. A queue of a topic may have had its first messages in the
+    part of the log that is lost; it ends at 0."""
     queues = Queues(files, paths.consume_queue, config.consume_queue_file_units, create=False)
     found: dict[str, dict[int, int]] = {}
+    topics = Tables(files, paths.tables).topics.load().topic_config_table
+    for topic, settings in topics.items():
+        found[topic] = dict.fromkeys(range(max(settings.write_queue_nums, 0)), 0)
     try:
         for key, end in queues.ends_on_disk().items():
             found.setdefault(key.topic, {})[int(key.queue_id)] = end

@@ -135,9 +135,9 @@ def keep_ends(queues: Queues, incidents: Incidents) -> None:
             ends.setdefault(key.topic, {})[int(key.queue_id)] = end + incidents.skipped
         incidents.keep_ends(ends, skipped=0)
     for key, end in _kept(incidents).items():
-        queue = queues.obtain(key)
-        if queue.end < end:
-            queue.append(QueueOffset(end), b"")
+        queue = queues.get(key)
+        if end > (queue.end if queue else 0):
+            queues.obtain(key).append(QueueOffset(end), b"")
 
 
 def _kept(incidents: Incidents) -> dict[QueueKey, int]:

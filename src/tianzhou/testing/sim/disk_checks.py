@@ -7,6 +7,7 @@ asks the store whether it is well.
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import QueueKey, queue_key
+from tianzhou.store.incidents import LOG_QUARANTINED, OFFSETS_SET_BACK
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.workload import ALL, GROUP, Promise, Sent, clamped
 
@@ -83,6 +84,9 @@ def check_log(store: MessageStore, history: History, promise: Promise, required:
         report.quarantine or not report.damage,
         f"a crash was taken for damage: {report.damage}",
     )
+    kinds = {one.kind for one in store.incidents.open}
+    demand(not report.quarantine or LOG_QUARANTINED in kinds, "cut, and nobody is told of it")
+    demand(not report.clamped or OFFSETS_SET_BACK in kinds, "offsets were set back silently")
     if report.quarantine:
         demand(store.files.exists(report.quarantine), "cut, and not a trace of it in quarantine")
     for segment in log.segments:
