@@ -134,8 +134,14 @@ def test_an_option_is_spelled_alike_everywhere(dest: str, opts: list[str]) -> No
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_is_shown_by_the_short_option_too(name: str) -> None:
-    short, long = run_command(*name.split(), "-h"), run_command(*name.split(), "--help")
-    assert (short.code, short.out) == (0, long.out)
+    root = click.Context(cli, info_name="tianzhou", **cli.context_settings)
+    assert click.Context(COMMANDS[name], parent=root).help_option_names == ["-h", "--help"]
+
+
+def test_the_short_option_shows_the_help() -> None:
+    for words in ((), ("topic",), ("topic", "list"), ("message", "show")):
+        short, long = run_command(*words, "-h"), run_command(*words, "--help")
+        assert (short.code, short.out) == (0, long.out)
 
 
 @pytest.mark.parametrize(

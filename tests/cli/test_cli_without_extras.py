@@ -45,10 +45,13 @@ store verify {store}
 store rebuild {store}
 store acknowledge {store}
 """
+HARMLESS: Final = """
+broker acknowledge broker-a
+"""
+"""Commands that find nothing to do on a broker that is well."""
 REJECTED: Final = """
 broker forget broker-a
 broker promote broker-a
-broker acknowledge broker-a
 raft add broker-a x=127.0.0.1:1
 raft remove broker-a x -y
 raft status broker-a
@@ -122,6 +125,7 @@ def test_every_other_command_works(core: Path, tmp_path: Path, run: Run, mq: Run
     names = played(mq, run)
     lines = [f"{line} -n {mq.nameserver}" for line in split(ONE_BROKER, **names)
              if not line.startswith("dead-letters")]  # fmt: skip
+    lines += [f"{line} -n {mq.nameserver}" for line in split(HARMLESS)]
     found = run_lines(core, tmp_path, lines)
     assert {line: said for line, said in found.items() if said[0]} == {}
     rejected = [f"{line} -n {mq.nameserver}" for line in split(REJECTED)]
@@ -168,5 +172,5 @@ def serving(core: Path, place: Path, line: str) -> Generator[dict[str, Any]]:
 
 
 def test_no_command_is_left_out() -> None:
-    lines = (ONE_BROKER + NEEDS_SPARK + WITHOUT_A_BROKER + REJECTED).split("\n")
+    lines = (ONE_BROKER + NEEDS_SPARK + WITHOUT_A_BROKER + HARMLESS + REJECTED).split("\n")
     assert {*map(command_in, filter(None, lines)), *SERVERS} == COMMANDS.keys()
