@@ -67,9 +67,9 @@ def check_missing() -> None:
     (lost,) = table.closed(link)
     missing.lost(lost, "disconnected", 1)
     assert [[topic.name for topic in row.topics] for row in missing.all()] == [["T", "U"]]
-    missing.registered("broker-a", 0, B, was_known=True)
+    missing.registered("broker-a", 0, B, was_known=True, has_master=True)
     assert len(missing) == 1
-    missing.registered("broker-a", 1, A, was_known=False)
+    missing.registered("broker-a", 1, A, was_known=False, has_master=False)
     assert len(missing) == 0
     for name in ("x", "y", "z"):
         missing.lost(dataclasses.replace(lost, name=f"broker-{name}"), "expired", 2)

@@ -59,17 +59,23 @@ class MissingBrokers:
             topics=tuple(_topic(name, row) for name, row in kept_topics),
         )
 
-    def registered(self, name: str, broker_id: int, address: str, *, was_known: bool) -> None:
+    def registered(
+        self, name: str, broker_id: int, address: str, *, was_known: bool, has_master: bool
+    ) -> None:
         """A broker registered: it is back, or another took the place of the one that is gone.
 
         A member of the same group that only changes its id (`was_known`), as a slave does that is
-        promoted, replaces nothing: the old master is still missing."""
+        promoted, replaces nothing: the old master is still missing. That one may come back with
+        another address as a slave of the new master (`has_master`): then whoever joins the group
+        fills the place of the one that is missing for longest."""
         self._rows.pop((name, address), None)
         if was_known:
             return
         replaced = [
             key for key, row in self._rows.items() if (row.name, row.broker_id) == (name, broker_id)
         ]
+        if not replaced and has_master:
+            replaced = [key for key in self._rows if key[0] == name][:1]
         for key in replaced:
             del self._rows[key]
 

@@ -62,8 +62,9 @@ def register_broker(state: State, request: Request) -> Reply:
     state.refusals.registered(wanted.broker_name, wanted.address)
     if verdict is not Verdict.OUTDATED:
         state.missing.registered(
-            wanted.broker_name, wanted.broker_id, wanted.address, was_known=was_known
-        )
+            wanted.broker_name, wanted.broker_id, wanted.address, was_known=was_known,
+            has_master=state.routes.master_of(wanted.broker_name) is not None,
+        )  # fmt: skip
     if verdict is not Verdict.AGAIN:
         event = "broker.registered" if verdict is Verdict.FIRST else "broker.outdated"
         state.note(event, _facts(wanted.broker_name, wanted.address, request))

@@ -43,21 +43,29 @@ def test_missing_broker_keeps_its_topics_queues_and_groups() -> None:
 def test_missing_broker_is_back_with_its_address_or_its_id() -> None:
     missing = MissingBrokers()
     lost(missing)
-    missing.registered("broker-b", 0, A, was_known=False)
-    missing.registered("broker-a", 1, B, was_known=False)
+    missing.registered("broker-b", 0, A, was_known=False, has_master=False)
+    missing.registered("broker-a", 1, B, was_known=False, has_master=False)
     assert rows(missing) == [("broker-a", 0, A)]
-    missing.registered("broker-a", 1, A, was_known=False)
+    missing.registered("broker-a", 1, A, was_known=False, has_master=False)
     assert rows(missing) == [], "the old master came back as a slave"
     lost(missing)
-    missing.registered("broker-a", 0, B, was_known=False)
+    missing.registered("broker-a", 0, B, was_known=False, has_master=False)
     assert rows(missing) == [], "it was started elsewhere"
 
 
 def test_promoted_slave_does_not_replace_the_missing_master() -> None:
     missing = MissingBrokers()
     lost(missing)
-    missing.registered("broker-a", 0, B, was_known=True)
+    missing.registered("broker-a", 0, B, was_known=True, has_master=True)
     assert rows(missing) == [("broker-a", 0, A)]
+
+
+def test_old_master_with_a_new_address_is_back_as_a_slave_of_the_new_one() -> None:
+    missing = MissingBrokers()
+    lost(missing)
+    missing.registered("broker-a", 0, B, was_known=True, has_master=True)
+    missing.registered("broker-a", 1, C, was_known=False, has_master=True)
+    assert rows(missing) == []
 
 
 def test_forget_removes_every_member_of_a_broker() -> None:
