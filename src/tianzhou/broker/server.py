@@ -129,7 +129,6 @@ class Broker:
 
     async def _start(self) -> None:
         log_recovery(self._store)
-        self.parts.alarm_log.check()  # what the start found is in the log before anything else
         self._store.on_damage = self._found_damage
         self._store.on_malformed = self._found_malformed
         self._store.start(self._on_flushed)
@@ -139,6 +138,7 @@ class Broker:
         if self._config.vip_port and self._config.port > 2:
             self._listen_vip()
         await self._registration.start()
+        self.parts.alarm_log.check()  # what the start found, before anybody is told that it serves
         self._wait_for_tick()
 
     async def _join_group(self, group: MasterSlave) -> None:
