@@ -11,7 +11,15 @@ from tianzhou.base import limits
 from tianzhou.base.java import key_hash
 from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset, queue_key
 from tianzhou.record.crc import crc32
-from tianzhou.store import checkpoint, consume_queue, incidents, index_file, layout, segments
+from tianzhou.store import (
+    checkpoint,
+    consume_queue,
+    derivation,
+    incidents,
+    index_file,
+    layout,
+    segments,
+)
 from tianzhou.store.checkpoint import Checkpoint
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.file_cache import FileCache
@@ -197,5 +205,5 @@ def test_tables() -> None:
     names = {
         table.path.rpartition("/")[2]
         for table in (tables.topics, tables.groups, tables.consumer_offsets, tables.delay_offsets)
-    } | {incidents.FILE}
+    } | {incidents.FILE, derivation.FILE}
     assert {row["NAME"] for row in only_table(DIRECTORY, "Tables")} == names

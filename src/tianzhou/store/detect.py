@@ -5,12 +5,14 @@ from dataclasses import replace
 from tianzhou.base.settings import check
 from tianzhou.store import layout
 from tianzhou.store.config import StoreConfig
+from tianzhou.store.derivation import Derivation
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.files import Files, list_visible
 
 
 def detect(files: Files, root: str) -> StoreConfig:
-    """Sizes of this directory's files, and its paths; where it has none, the defaults.
+    """Sizes of this directory's files, its paths and its delay levels; where it has none, the
+    defaults.
 
     RocketMQ's own proportion of four index entries a slot is assumed.
     """
@@ -39,7 +41,8 @@ def detect(files: Files, root: str) -> StoreConfig:
         if rest:
             raise StoreDamaged(paths.index, f"files of {index_size} bytes are unknown")
         found |= {"index_slots": slots, "index_entries": 4 * slots}
-    detected = replace(config, **found)
+    levels = Derivation(files, paths.tables, config.delay_levels_ms).delays_ms
+    detected = replace(config, **found, delay_levels_ms=levels)
     check(detected)
     return detected
 

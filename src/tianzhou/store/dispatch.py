@@ -12,6 +12,7 @@ from tianzhou.base.kinds import Bytes, PhysicalOffset
 from tianzhou.record.walk import Stop
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import UNIT
+from tianzhou.store.derivation import Derivation, Part
 from tianzhou.store.derive import derive
 from tianzhou.store.facts import Malformed, Run
 from tianzhou.store.failpoint import failpoint
@@ -53,6 +54,8 @@ class Dispatcher:
         self._queues = queues
         self._index = index
         self._delays_ms = delays_ms
+        self.derivation: Derivation | None = None
+        """Delay levels as they were, and deleted topics; None: the levels above, and none."""
         self.position = log.min_offset
         self.anchor = PhysicalOffset(0)
         """Start of the last record before `position`."""
@@ -112,10 +115,22 @@ class Dispatcher:
         self, buffer: Bytes, starts: Sequence[int], end: int, *, base: PhysicalOffset
     ) -> list[Run]:
         """Add neighbouring records to queues and index, and move the position behind them."""
-        derived = derive(buffer, starts, end, base=base, delays_ms=self._delays_ms)
+        if self.derivation is None:
+            return self._apply(buffer, Part(starts, end, self._delays_ms), base)
+        runs: list[Run] = []
+        for part in self.derivation.parts(starts, end, base=base):
+            runs += self._apply(buffer, part, base)
+        return runs
+
+    def _apply(self, buffer: Bytes, part: Part, base: PhysicalOffset) -> list[Run]:
+        starts, end, delays_ms = part
+        derived = derive(buffer, starts, end, base=base, delays_ms=delays_ms)
         self.malformed += derived.malformed
+        runs = derived.runs
+        if self.derivation is not None:
+            runs = [live for run in runs if (live := self.derivation.live(run)) is not None]
         failpoint("dispatch.before_queues")
-        for run in derived.runs:
+        for run in runs:
             if not self._queues.obtain(run.queue).append(run.first, run.units):
                 self.malformed += malformed_of(run)
         failpoint("dispatch.before_index")
@@ -126,7 +141,7 @@ class Dispatcher:
         self.anchor = PhysicalOffset(base + starts[-1])
         self.position = PhysicalOffset(base + end)
         failpoint("dispatch.after")
-        return derived.runs
+        return runs
 
     def take_damage(self) -> list[Damage]:
         taken, self.damage = self.damage, []

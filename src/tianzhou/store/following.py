@@ -99,6 +99,7 @@ class FollowingStore(StoreReader, ABC):
         try:
             with self._guard(what, final=True):
                 step()
+            self.derivation.cut(self.log.end)
             self._next_offsets = None
             self._flusher.restart(
                 self._checkpoint.current.flushed, checked=self._checkpoint.current.checked

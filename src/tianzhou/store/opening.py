@@ -5,6 +5,7 @@ from tianzhou.store import layout, preflight, recovery
 from tianzhou.store.checkpoint import CheckpointFile
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import StoreConfig
+from tianzhou.store.derivation import Derivation
 from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.files import File, Files, make_lasting_dirs
 from tianzhou.store.key_index import KeyIndex
@@ -54,4 +55,5 @@ def make_parts(
             files, paths.index, clock, slots=config.index_slots, entries=config.index_entries
         )
     dispatcher = Dispatcher(log, queues, index, config.delay_levels_ms)
+    dispatcher.derivation = Derivation(files, paths.tables, config.delay_levels_ms)
     return recovery.Parts(files, paths, log, queues, index, dispatcher, checkpoint)

@@ -1,12 +1,14 @@
 """The reading half of a store: queues, moments, keys, places of the log."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 from typing import Final
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import QueueKey, QueueOffset
 from tianzhou.store import read, search
 from tianzhou.store.commit_log import CommitLog
+from tianzhou.store.derivation import Derivation
 from tianzhou.store.descriptors import NotOpened, shortage_text
 from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import DiskFull
@@ -54,6 +56,17 @@ class StoreReader:
             return self._noted(read.read(self.log, queue, start, limit, tags_codes))
         except NotOpened as error:
             raise DiskFull(f"the queue can't be read now; {shortage_text(error)}") from error
+
+    @property
+    def derivation(self) -> Derivation:
+        """What queues are derived from besides the log."""
+        assert self.dispatcher.derivation is not None
+        return self.dispatcher.derivation
+
+    def _was_recovered(self, malformed: Iterable[int]) -> None:
+        """Recovery left out records at these places, and has settled where the log ends."""
+        self.damaged.update(islice(malformed, DAMAGED_MAX))
+        self.derivation.begin(self.log.min_offset, self.log.end)
 
     def _note_damage(self) -> None:
         """Report what dispatch had to step over."""

@@ -116,6 +116,7 @@ def recover(
         dispatcher.position = PhysicalOffset(parts.checkpoint.derived)
         dispatcher.anchor = PhysicalOffset(parts.checkpoint.anchor)
         dispatcher.last_timestamp = parts.checkpoint.queues_timestamp
+        _finish_deletions(parts)
     _scan(parts, report, progress, visible)
     parts.queues.log_min = log.min_offset
     for queue in parts.queues:
@@ -149,6 +150,15 @@ def _kept(incidents: Incidents) -> dict[QueueKey, int]:
 
 
 # What is derived
+
+
+def _finish_deletions(parts: Parts) -> None:
+    """A crash may come between the note that a topic is deleted and the removal of its queues. The
+    checkpoint that ends a deletion stands at its place or behind it."""
+    if parts.dispatcher.derivation is not None:
+        for topic, at in parts.dispatcher.derivation.deleted_topics.items():
+            if at > parts.checkpoint.derived:
+                parts.queues.remove_topic(topic, before=PhysicalOffset(at))
 
 
 def _load_derived(parts: Parts) -> str:

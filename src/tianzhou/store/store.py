@@ -32,7 +32,6 @@ from tianzhou.store.following import FollowingStore
 from tianzhou.store.incidents import Incidents
 from tianzhou.store.preflight import Shortfall
 from tianzhou.store.queue_work import QueueWork
-from tianzhou.store.reading import DAMAGED_MAX
 from tianzhou.store.retention import Pressure, Retention, pressure_of, usages
 from tianzhou.store.scan import NOWHERE
 from tianzhou.store.start_report import StartReport
@@ -135,7 +134,7 @@ class MessageStore(FollowingStore):
         )
         self.recovered.shortfall = shortfall
         recovery.keep_ends(self.queues, self.incidents)
-        self.damaged.update(place.start for place in self.recovered.malformed[:DAMAGED_MAX])
+        self._was_recovered(place.start for place in self.recovered.malformed)
         if found.exact:
             recovery.rewrite_unsynced(self.log, PhysicalOffset(found.flushed))
         self._flusher = Flusher(files, self.log, self._checkpoint)
@@ -428,6 +427,7 @@ class MessageStore(FollowingStore):
         self.flush()
         self.dispatch_all()
         with self._guard(f"removing topic {topic}", final=True):
+            self.derivation.delete_topic(topic, before or self.log.end)
             removed = self.queues.remove_topic(topic, before=before)
             self.incidents.forget_topic(topic)
         if self._next_offsets is not None:

@@ -9,6 +9,7 @@ from tianzhou.store import layout, segments
 from tianzhou.store.checkpoint import Checkpoint
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import UNIT, UNIT_BYTES
+from tianzhou.store.derivation import Derivation
 from tianzhou.store.derive import derive
 from tianzhou.store.dispatch import malformed_of
 from tianzhou.store.errors import StoreDamaged
@@ -155,16 +156,18 @@ class _DerivedCheck:
         self._found = found
         self._queues: dict[QueueKey, QueueCheck] = {}
         self._index_missing = 0
-        config = directory.config
         self._index = KeyIndexView(directory.index_files(Findings(clean=True)))
-        self._delays_ms = config.delay_levels_ms
+        self._derivation = _derivation(directory, found)
         self._topics = set(_topics(directory, found))
         self._trusted = _derived_below(directory.checkpoint)
 
     def slice(self, piece: Slice) -> None:
-        derived = derive(
-            piece.data, piece.starts, piece.end, base=piece.base, delays_ms=self._delays_ms,
-        )  # fmt: skip
+        for starts, end, delays_ms in self._derivation.parts(
+            piece.starts, piece.end, base=piece.base
+        ):
+            self._compare(derive(piece.data, starts, end, base=piece.base, delays_ms=delays_ms))
+
+    def _compare(self, derived: Derived) -> None:
         self._found.damage += [
             Damage(offset, offset + size, f"a malformed record: it {reason}")
             for offset, size, reason in derived.malformed
@@ -177,7 +180,12 @@ class _DerivedCheck:
                 self._index_missing += 1
 
     def _check_queues(self, derived: Derived) -> None:
-        for run in derived.runs:
+        for found in derived.runs:
+            run = self._derivation.live(found)
+            kept = len(run.units) if run is not None else 0
+            self._found.deleted_units += (len(found.units) - kept) // UNIT_BYTES
+            if run is None:
+                continue
             check = self._queues.get(run.queue)
             if check is None:
                 queue = self._directory.queues.get(run.queue)
@@ -224,6 +232,19 @@ class _DerivedCheck:
         if self._index_missing:
             problems.append(f"{self._index_missing} keys are missing in the index")
         self._index.close()
+
+
+def _derivation(directory: Directory, found: Findings) -> Derivation:
+    files, tables, levels = (
+        directory.files,
+        directory.paths.tables,
+        directory.config.delay_levels_ms,
+    )
+    try:
+        return Derivation(files, tables, levels)
+    except StoreDamaged as error:
+        found.problems.append(str(error))
+        return Derivation(files, f"{tables}/none", levels)
 
 
 def _topics(directory: Directory, found: Findings) -> Iterable[str]:

@@ -1,0 +1,127 @@
+"""What queues are derived from besides the log: delay levels as they were, and deleted topics.
+
+`config/derivation.json`. A delayed message has its time of delivery in its unit, which depends on
+the `messageDelayLevel` of its day; records of a deleted topic stay in the log until that expires.
+Whoever derives a log again, or compares it with its queues, needs both. A directory without the
+file, such as one of RocketMQ, has had the current levels all the time.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tianzhou.base.errors import UsageError
+from tianzhou.base.kinds import QueueOffset
+from tianzhou.store.consume_queue import UNIT, UNIT_BYTES
+from tianzhou.store.facts import Run
+from tianzhou.store.files import Files
+from tianzhou.store.tables import Table
+
+FILE: Final = "derivation.json"
+
+
+class DelayLevels(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    since: int
+    """Physical offset of the first record that was stored with these."""
+    delays_ms: tuple[int, ...]
+
+
+class _Stored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    delay_levels: tuple[DelayLevels, ...] = ()
+    deleted_topics: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    """Topic to the offset before which its records are deleted."""
+
+
+class Part(NamedTuple):
+    """Neighbouring records that were stored with the same delay levels."""
+
+    starts: Sequence[int]
+    end: int
+    delays_ms: Sequence[int]
+
+
+class Derivation:
+    """Owner: the store's writer, or a tool that has the lock of the directory."""
+
+    def __init__(self, files: Files, tables_path: str, delays_ms: Sequence[int]) -> None:
+        """`delays_ms` count where the directory does not say which levels it had."""
+        self._table = Table(files, f"{tables_path}/{FILE}", _decode, _Stored())
+        self._stored = self._table.load()
+        self._delays_ms = tuple(delays_ms)
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        """The levels of the newest records."""
+        levels = self._stored.delay_levels
+        return levels[-1].delays_ms if levels else self._delays_ms
+
+    @property
+    def deleted_topics(self) -> Mapping[str, int]:
+        return self._stored.deleted_topics
+
+    def begin(self, log_min: int, log_end: int) -> None:
+        """The store is open with these levels: keep them, and since when."""
+        levels, deleted = self._stored.delay_levels, self._stored.deleted_topics
+        if not levels or levels[-1].delays_ms != self._delays_ms:
+            since = log_end if levels else 0
+            levels = (*levels, DelayLevels(since=since, delays_ms=self._delays_ms))
+        # What speaks only of expired records is not needed any more.
+        while len(levels) > 1 and levels[1].since <= log_min:
+            levels = levels[1:]
+        self._save(levels, {topic: at for topic, at in deleted.items() if at > log_min})
+
+    def delete_topic(self, topic: str, at: int) -> None:
+        """Records of the topic before this offset are deleted."""
+        deleted = self._stored.deleted_topics
+        if at > deleted.get(topic, 0):
+            self._save(self._stored.delay_levels, deleted | {topic: at})
+
+    def cut(self, log_end: int) -> None:
+        """The log was cut here: what is stored next is not what was known of these offsets."""
+        levels = tuple(
+            msgspec.structs.replace(one, since=min(one.since, log_end))
+            for one in self._stored.delay_levels
+        )
+        deleted = self._stored.deleted_topics
+        self._save(levels, {topic: min(at, log_end) for topic, at in deleted.items()})
+
+    def _save(self, levels: tuple[DelayLevels, ...], deleted: dict[str, int]) -> None:
+        stored = _Stored(delay_levels=levels, deleted_topics=deleted)
+        if stored != self._stored:
+            self._table.save(stored)
+            self._stored = stored
+
+    def parts(self, starts: Sequence[int], end: int, *, base: int) -> Iterator[Part]:
+        """Neighbouring records, divided where the delay levels changed."""
+        levels = self._stored.delay_levels
+        for rank, one in enumerate(levels):
+            following = levels[rank + 1].since - base if rank + 1 < len(levels) else end
+            count = bisect_left(starts, following)
+            if count == len(starts):
+                yield Part(starts, end, one.delays_ms)
+                return
+            if count:
+                yield Part(starts[:count], starts[count], one.delays_ms)
+                starts = starts[count:]
+        yield Part(starts, end, self._delays_ms)
+
+    def live(self, run: Run) -> Run | None:
+        """The run without records of a topic that was deleted later on."""
+        bound = self._stored.deleted_topics.get(run.queue.topic)
+        if bound is None:
+            return run
+        offsets = [offset for offset, _, _ in UNIT.iter_unpack(run.units)]
+        count = bisect_left(offsets, bound)
+        if not count:
+            return run
+        units = run.units[count * UNIT_BYTES :]
+        return Run(run.queue, QueueOffset(run.first + count), units) if units else None
+
+
+def _decode(data: bytes) -> _Stored:
+    try:
+        return msgspec.json.decode(data, type=_Stored)
+    except msgspec.DecodeError as error:
+        raise UsageError(str(error)) from error
