@@ -117,13 +117,24 @@ def _short(contents: Contents) -> str:
 
 
 def _floors(store: MessageStore, sent: list[Sent], queue: QueueKey, promise: Promise) -> list[int]:
-    """Where the queue may begin. A deleted topic whose records are still in the log may come back
-    while nobody has written to it again: the log is the truth."""
+    """Where the queue may begin. The records of a deleted topic are still in the log, and a start
+    that derives the queues again brings them back, unless the queue has begun again at rank 0. If
+    the next message has a higher rank, the queue had come back before that message."""
     floors = [0]
     for deletion in promise.deletions:
         if deletion.topic == queue.topic:
-            again = any(deletion.at <= one.start and one.end <= store.log.end for one in sent)
-            floors = [deletion.at] if deletion.done and again else [*floors, deletion.at]
+            later = (
+                one.queue_offset
+                for one in sent
+                if deletion.at <= one.start and one.end <= store.log.end
+            )
+            match next(later, None):
+                case 0 if deletion.done:
+                    floors = [deletion.at]
+                case None | 0:
+                    floors = [*floors, deletion.at]
+                case _:
+                    pass
     return floors
 
 
