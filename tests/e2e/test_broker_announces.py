@@ -65,8 +65,9 @@ def test_a_topic_that_is_made_during_a_registration_is_told_at_once() -> None:
         standing = Standing(config.name, Role.MASTER, 0)
         permission = Permission(config.name, config.permission, standing)
         registration = Registration(
-            config, topics, permission, standing, address="127.0.0.1:1", is_explicit=False
-        )
+            config, topics, permission, standing, address="127.0.0.1:1", is_explicit=False,
+            clock=ManualClock(),
+        )  # fmt: skip
         await registration.start()
         names.before_answer.append(lambda: topics.ensure("topic-b", queues=4) and None)
         topics.ensure("topic-a", queues=4)

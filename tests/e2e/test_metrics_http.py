@@ -150,7 +150,8 @@ def test_a_consumer_that_hangs_is_an_event_in_log_and_metrics(tmp_path: Path) ->
 def started(directory: Path, nameserver: str, broker_id: int) -> ServerProcess:
     """A master, or a slave of it, with ports for clients and for replication."""
     role = "SLAVE" if broker_id else "ASYNC_MASTER"
-    settings = {"brokerId": broker_id, "brokerRole": role, "listenPort": spare_ports(2),
+    settings = {"brokerName": "pair", "brokerId": broker_id, "brokerRole": role,
+                "listenPort": spare_ports(2),
                 "vip_port": "false", "metadata_ms": 300, "ha_retry_ms": 500}  # fmt: skip
     directory.mkdir()
     conf = directory / "broker.conf"
@@ -166,8 +167,9 @@ def test_a_slave_that_stands_still_is_seen_by_its_master(tmp_path: Path) -> None
     with contextlib.ExitStack() as ends:
         names = run(["nameserver", "--port", "0"], tmp_path / "names")
         ends.callback(names.end)
-        master, slave = (started(tmp_path / str(n), names.nameserver, n) for n in (0, 1))
+        master = started(tmp_path / "0", names.nameserver, 0)
         ends.callback(master.end)
+        slave = started(tmp_path / "1", names.nameserver, 1)
         ends.callback(slave.end)
 
         def lag() -> float:

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tianzhou.broker.alarms import Alarm
 from tianzhou.broker.server import Broker
 from tianzhou.client.sync import Message, Producer
 from tianzhou.testing import RunningBroker
@@ -70,6 +71,8 @@ def text(mq: RunningBroker) -> str:
         parts.stats.got("orders", "billing", 1, 100)
         parts.stats.sent_back("orders", "billing")
         parts.stats.refused(17)
+        parts.alarms.add(lambda: [Alarm(kind="made_up", text="t", remedy="r", since_ms=1)])
+        parts.measured.missing_brokers = lambda: {"broker-b": 1}
         slave = SlaveLook(acked=0, address="", broker_id=1, lag_bytes=0, lag_ms=0, is_in_sync=True)
         look = parts.replication.look()
         parts.measured.replication = lambda: msgspec.structs.replace(look, slaves=(slave,))
