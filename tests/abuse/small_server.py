@@ -112,6 +112,21 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
+async def trickle(world: World, data: bytes) -> asyncio.StreamReader:
+    """Connect and send one byte every 20 ms until the server ends the connection.
+
+    If the server closes before it has read the last byte, the client gets a reset instead of an end
+    of file; asyncio keeps it as the exception of the reader.
+    """
+    reader, writer = await world.connect()
+    for byte in data:
+        if reader.at_eof() or reader.exception() is not None:
+            break
+        writer.write(bytes([byte]))
+        await asyncio.sleep(0.02)
+    return reader
+
+
 async def ended(reader: asyncio.StreamReader) -> bool:
     """Wait for the end of the connection, whatever comes before it."""
     with suppress(ConnectionError):

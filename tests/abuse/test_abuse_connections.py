@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 from live import Live, Witness, running, wait_for
 from raw_client import RawClient, pull_of, request, send_v2
-from small_server import ECHO, LARGE, PARKED, Echo, World, ended, run, until
+from small_server import ECHO, LARGE, PARKED, Echo, World, ended, run, trickle, until
 
 from tianzhou.net.limits import CLIENT_PORT, NetLimits
 
 FLOW_CONTROL = 215
 ONEWAY = 2
 SOON = NetLimits(idle_s=0.4, partial_s=0.2, blocked_s=0.2, close_s=0.2, sweep_s=0.02)
+TRICKLE_S = 20
+"""How long `trickle` takes for a frame of 1,000 bytes if the server does not end the connection."""
 
 
 def ask(code: int, body: bytes = b"") -> bytes:
@@ -34,15 +36,9 @@ def test_s05_half_a_frame_and_silence(kept: int) -> None:
 
 def test_s05_a_trickle_is_cut_however_steady() -> None:
     async def play(world: World) -> None:
-        reader, writer = await world.connect()
         start = asyncio.get_running_loop().time()
-        for byte in ask(ECHO, bytes(1_000)):
-            if reader.at_eof():
-                break
-            writer.write(bytes([byte]))
-            await asyncio.sleep(0.02)
-        assert await ended(reader)
-        assert asyncio.get_running_loop().time() - start < 5
+        assert await ended(await trickle(world, ask(ECHO, bytes(1_000))))
+        assert asyncio.get_running_loop().time() - start < TRICKLE_S / 2
 
     run(play, NetLimits(partial_s=0.2, sweep_s=0.02))
 
@@ -112,19 +108,14 @@ def test_s05_an_unproven_connection_ends_however_much_it_sends() -> None:
 
     async def play(world: World) -> None:
         spoke, _ = await proven(world)
-        reader, writer = await world.connect()
         start = asyncio.get_running_loop().time()
-        for byte in ask(ECHO, bytes(1_000)):
-            if reader.at_eof():
-                break
-            writer.write(bytes([byte]))
-            await asyncio.sleep(0.02)
-        assert await ended(reader)
-        assert asyncio.get_running_loop().time() - start < 2
+        assert await ended(await trickle(world, ask(ECHO, bytes(1_000))))
+        assert asyncio.get_running_loop().time() - start < TRICKLE_S / 2
         assert world.server.expired_count == 1
         assert not spoke.at_eof()
 
-    run(play, NetLimits(), port_limits=replace(CLIENT_PORT, prove_s=0.2))
+    # On a busy machine the first connection may need a while for its first frame.
+    run(play, NetLimits(), port_limits=replace(CLIENT_PORT, prove_s=1.0))
 
 
 def test_s06_connections_from_one_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,7 +233,7 @@ def test_who_lacks_the_extra_is_told() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
-    assert "pip install 'tianzhou[tracing]'" in done.stderr
+    assert 'pip install "tianzhou[tracing]"' in done.stderr
 
 
 @asynchronous

@@ -202,7 +202,7 @@ def test_all_problems_of_the_settings_are_listed(tmp_path: Path) -> None:
         "raft_election_ms": "1", "innerClientAuthenticationCredentials": "a:hush",
     }  # fmt: skip
     settings.write_text("".join(f"{name}={value}\n" for name, value in wrong.items()))
-    said = refused("broker", "-n", "nonsense", "-c", str(settings), cwd=tmp_path, code=2)
+    said = refused("broker", "-n", "nonsense:port", "-c", str(settings), cwd=tmp_path, code=2)
     for name in (*wrong, "nameservers"):
         assert f"{name} = " in said
     assert "hush" not in said

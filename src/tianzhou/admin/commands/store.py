@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from tianzhou.admin.commands.bars import progress_bar
 from tianzhou.admin.commands.session import Teller, telling
@@ -104,6 +103,8 @@ def acknowledge(teller: Teller, directory: Path) -> None:
 
     For a running broker: tianzhou broker acknowledge NAME.
     """
+    import msgspec
+
     from tianzhou.admin.commands import store_view
     from tianzhou.store import layout
     from tianzhou.store.files import RealFiles
