@@ -272,6 +272,32 @@ def test_a_tail_shows_what_comes_and_ends_quietly(run: Run, mq: RunningBroker) -
         assert process.stderr.read() == ""
 
 
+def test_consume_of_a_group_on_sigterm_commits_what_it_showed(run: Run, mq: RunningBroker) -> None:
+    run("topic", "create", "orders", "-q", "1")
+    run("produce", "orders", stdin="first\nsecond\n")
+    arguments = [TIANZHOU, "consume", "orders", "-n", mq.nameserver, "--from", "first",
+                 "--format", "body", "-g", "billing"]  # fmt: skip
+    with piped(arguments) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["first\n", "second\n"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(300) == 0
+        assert process.stderr.read() == ""
+    assert mq.committed("billing", "orders") == {0: 2}
+
+
+def test_consume_without_a_group_ends_on_sigterm_with_code_0(run: Run, mq: RunningBroker) -> None:
+    run("topic", "create", "orders", "-q", "1")
+    run("produce", "orders", stdin="first\n")
+    arguments = [TIANZHOU, "consume", "orders", "-n", mq.nameserver, "--from", "first"]
+    with piped(arguments) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().endswith("first\n")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(300) == 0
+
+
 def test_a_port_that_somebody_has(mq: RunningBroker) -> None:
     arguments = [TIANZHOU, "nameserver", "-p", mq.nameserver.rpartition(":")[2]]
     said = subprocess.run(arguments, capture_output=True, text=True, timeout=300)

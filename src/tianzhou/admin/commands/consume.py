@@ -72,6 +72,8 @@ def consume(
 
     Without --group nobody notices: no group is made, no offset moves.
     """
+    from tianzhou.client.termination import on_terminate
+
     if sql is not None and tag != "*":
         raise click.UsageError("--tag and --sql exclude each other")
     if group is not None and until_end:
@@ -83,18 +85,51 @@ def consume(
     place.check(group)
     wanted = _expression(tag, sql)
     shown: dict[MessageQueue, int] = {}
+    interruption = Interruption()
     if group is None:
         batches = _look(session, topic, place, wanted, until_end=until_end, idle_s=idle_s)
     else:
-        batches = _join(session, topic, start, wanted, group, shown, idle_s=idle_s)
+        batches = _join(session, topic, start, wanted, group, shown, interruption,
+                        idle_s=idle_s)  # fmt: skip
     show = _PRINTERS[form]
-    with closing(batches):
+    with on_terminate(interruption.request), closing(batches):
         try:
             for message in islice(chain.from_iterable(batches), count):
+                interruption.defer()
                 show(message)
                 shown[message.queue] = message.queue_offset + 1
+                interruption.allow()
         except KeyboardInterrupt:
             return  # how a tail ends
+        finally:
+            interruption.defer()
+
+
+class Interruption:
+    """Turns SIGTERM into what Ctrl-C does, but not between printing a message and recording that,
+    and not while offsets are committed."""
+
+    def __init__(self) -> None:
+        self._is_requested = False
+        self._is_deferred = False
+
+    def request(self) -> None:
+        """Interrupt now, or as soon as that is allowed again."""
+        self._is_requested = True
+        if not self._is_deferred:
+            self._interrupt()
+
+    def defer(self) -> None:
+        self._is_deferred = True
+
+    def allow(self) -> None:
+        self._is_deferred = False
+        if self._is_requested:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        self._is_deferred = True  # a second SIGTERM must not interrupt the commit that follows
+        raise KeyboardInterrupt
 
 
 def _expression(tag: str, sql: str | None) -> "str | Sql92":
@@ -230,9 +265,9 @@ def _is_over(heard_s: float, idle_s: float | None) -> bool:
 
 def _join(
     session: Session, topic: str, start: str | int, wanted: "str | Sql92", group: str,
-    shown: "Mapping[MessageQueue, int]", *, idle_s: float | None,
+    shown: "Mapping[MessageQueue, int]", interruption: "Interruption", *, idle_s: float | None,
 ) -> "Batches":  # fmt: skip
-    """What was shown is confirmed at the end, and nothing else."""
+    """Read as a member of the group. At the end commit what was shown, and nothing else."""
     from tianzhou.client.consumer_options import ConsumerOptions
     from tianzhou.client.core.offsets import Start
     from tianzhou.client.sync.lite_pull import LitePullConsumer
@@ -250,6 +285,7 @@ def _join(
                     yield found
                     heard_s = monotonic()
         finally:
+            interruption.defer()
             consumer.commit(shown)
 
 
