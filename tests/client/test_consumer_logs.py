@@ -1,6 +1,8 @@
 """What a consumer logs: on the error stream of a program that configures nothing, and its facts."""
 
+import ast
 import asyncio
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,8 @@ import pytest
 from consuming import Notes, asynchronous, consuming, numbers, send, until
 
 import tianzhou.client
-from tianzhou.client import ConsumerOptions, Message, PushConsumer, ReceivedMessage
+from tianzhou.client import ClientOptions, ConsumerOptions, Message, PushConsumer, ReceivedMessage
+from tianzhou.client import Producer as AsyncProducer
 from tianzhou.client.sync import Producer
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.testing import RunningBroker
@@ -150,12 +153,68 @@ def test_the_library_configures_no_logger() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_every_warning_of_the_client_is_a_sentence() -> None:
-    """Whoever configures nothing sees the text alone, so a bare event name would say nothing."""
+def test_every_log_call_of_the_client_has_its_facts_in_the_text() -> None:
+    """A program that configures nothing prints the text alone, without the fields of `extra`."""
+    levels = {"debug", "info", "warning", "error", "exception", "log"}
     logged = 0
     for path in CLIENT.rglob("*.py"):
-        text = path.read_text("utf-8")
-        for call in text.split("log.warning(")[1:] + text.split("log.error(")[1:]:
+        for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match call:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="log"), attr=level)):
+                    assert level in levels, f"{path}:{call.lineno}"
+                case _:
+                    continue
             logged += 1
-            assert " " in call.split('"')[1], f"{path}: {call[:60]}"
-    assert logged > 10
+            text = call.args[1 if level == "log" else 0]
+            is_fine = (
+                isinstance(text, ast.Constant) and isinstance(text.value, str)
+                and " " in text.value and "%" in text.value
+            )  # fmt: skip
+            assert is_fine, f"{path}:{call.lineno}"
+    assert logged > 20
+
+
+@asynchronous
+async def test_a_pull_that_fails_is_logged_once_with_queue_and_reason(
+    mq: RunningBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    mq.create_topic("orders", queues=1)
+    notes = Notes()
+    with mq.faults.refuse([RequestCode.PULL_MESSAGE]) as refused:
+        async with consuming(mq, "billing", {"orders": "*"}, notes.take):
+            await until(lambda: refused.hits >= 4)
+            refused.end()
+            await send(mq, "orders", numbers(1))
+            await until(lambda: notes.values == [0])
+    failed = [
+        line for line in caplog.messages if "pull from queue broker-a:0 of topic orders" in line
+    ]
+    assert len(failed) == 1
+    assert failed[0].startswith("group billing could not pull")
+    assert mq.broker in failed[0]
+
+
+@asynchronous
+async def test_a_route_that_cannot_be_refreshed_is_warned_of_once_per_outage(
+    mq: RunningBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    mq.create_topic("orders", queues=1)
+    caplog.set_level(logging.DEBUG, "tianzhou.client")
+    client = ClientOptions(route_interval_s=0.02)
+
+    def levels() -> list[int]:
+        """Of all refreshes that failed."""
+        text = "the route of topic orders could not be refreshed: topic 'orders' is not known"
+        return [one.levelno for one in caplog.records if one.getMessage().startswith(text)]
+
+    async with AsyncProducer("shop", nameserver=mq.nameserver, client=client) as producer:
+        await producer.send(Message("orders", b"x"))
+        for outage in (1, 2):
+            failed_before = len(levels())
+            with BlockingPeer(mq.nameserver) as peer:
+                forgotten = peer.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "orders"})
+                assert forgotten[0].code == 0
+            await until(lambda before=failed_before: len(levels()) >= before + 4)
+            await asyncio.to_thread(mq.create_topic, "orders", queues=1 + outage)
+            await until(lambda ends=outage: caplog.text.count("could be refreshed again") == ends)
+            assert levels().count(logging.WARNING) == outage

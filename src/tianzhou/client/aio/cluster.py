@@ -251,7 +251,7 @@ class Cluster:
             if not is_new:  # a new connection was greeted when it was made
                 await self.call_ok(address, RequestCode.HEART_BEAT, {}, self._members.heartbeat())
         except TianzhouError as error:
-            log.info("heartbeat.failed", extra={"peer": address, "reason": str(error)})
+            log.info("the heartbeat to broker %s failed: %s", address, error)
 
     def _greet(self, channel: Channel) -> None:
         """The first thing a broker hears on a connection is who we are."""
@@ -260,8 +260,8 @@ class Cluster:
 
         def on_answer(header: Header | None, _body: bytes) -> None:
             if header is None or header.code != ResponseCode.SUCCESS:
-                reason = "no answer" if header is None else f"{header.code} {header.remark}"
-                log.info("heartbeat.failed", extra={"peer": channel.address, "reason": reason})
+                reason = "no response" if header is None else f"{header.code} {header.remark}"
+                log.info("the heartbeat to broker %s failed: %s", channel.address, reason)
 
         channel.ask(
             RequestCode.HEART_BEAT, {}, self._members.heartbeat(), on_answer,
@@ -291,7 +291,11 @@ class Cluster:
         try:
             await self.call_ok(address, RequestCode.UNREGISTER_CLIENT, told, timeout_s=LEAVE_S)
         except ClientError as error:
-            log.info("unregister.failed", extra={"peer": address, "reason": str(error)})
+            log.info(
+                "client %s could not unregister at broker %s: %s; the broker removes it when the "
+                "connection is gone",
+                self.client_id, address, error,
+            )  # fmt: skip
 
     # Background
 

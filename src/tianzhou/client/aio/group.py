@@ -215,7 +215,10 @@ class Group:
                 self._warn_missing(topic)
                 wanted = None
             except ClientError as error:
-                log.info("rebalance.failed", extra={"topic": topic, "reason": str(error)})
+                log.info(
+                    "group %s could not rebalance the queues of topic %s: %s; it tries again soon",
+                    self.name, topic, error,
+                )  # fmt: skip
                 wanted = None
             if wanted is None:
                 is_settled = False
@@ -265,7 +268,10 @@ class Group:
                     timeout_s=self._cluster.options.call_timeout_s,
                 )  # fmt: skip
             except ClientError as error:
-                log.info("members.not_known", extra={"peer": address, "reason": str(error)})
+                log.info(
+                    "group %s could not get its list of members from broker %s: %s",
+                    self.name, address, error,
+                )  # fmt: skip
                 continue
             if header.code == ResponseCode.SUCCESS:
                 return decode_consumer_list(body).consumer_id_list
@@ -301,15 +307,21 @@ class Group:
                 self._keeper.gained(lane)
         self._share_limits()
         if wanted:
-            facts = {"group": self.name, "wanted": len(wanted), "held": len(self.lanes)}
-            log.info("queues.gained", extra=facts)
+            log.info(
+                "group %s was assigned %d more queues; this member now has %d",
+                self.name, len(wanted), len(self.lanes),
+            )  # fmt: skip
         return len(wanted) == sum(lane is not None for lane in begun)
 
     async def _begin(self, queue: MessageQueue) -> Lane | None:
         try:
             offset = await self.first_offset(queue)
         except ClientError as error:
-            log.info("offset.not_known", extra={"queue": str(queue), "reason": str(error)})
+            log.info(
+                "group %s could not get its offset of queue %s:%d of topic %s: %s; it tries again "
+                "soon",
+                self.name, queue.broker_name, queue.queue_id, queue.topic, error,
+            )  # fmt: skip
             return None
         return self.lane_at(queue, offset)
 

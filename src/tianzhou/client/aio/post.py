@@ -401,4 +401,4 @@ class Delivery:
 
 def _log_refresh_failed(error: BaseException) -> None:
     if not isinstance(error, ClientClosed):
-        log.error("a route could not be refreshed: %r", error, exc_info=error)
+        log.error("the producer could not refresh a route: %r", error, exc_info=error)

@@ -165,8 +165,13 @@ class Puller:
     async def _recover(self, lane: Lane, error: ClientError, failures: int, broker_id: int) -> int:
         """Wait before the next try; whom to ask then. Raises what no try will mend."""
         code = error.code if isinstance(error, RemoteError) else None
-        facts = {"queue": str(lane.queue), "reason": str(error), "failures": failures}
-        log.log(logging.WARNING if failures == 1 else logging.DEBUG, "pull.failed", extra=facts)
+        log.log(
+            logging.WARNING if failures == 1 else logging.DEBUG,
+            "group %s could not pull from queue %s:%d of topic %s (failure %d in a row): %s; it "
+            "tries again until it can",
+            self._group.name, lane.queue.broker_name, lane.queue.queue_id, lane.queue.topic,
+            failures, error,
+        )  # fmt: skip
         if code in _AFTER_HEARTBEAT:
             await self._cluster.heartbeat_now()
         elif error.retry is not Retry.SAME_BROKER:

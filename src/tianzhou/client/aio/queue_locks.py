@@ -72,7 +72,10 @@ class QueueLocks:
         try:
             await self._call(RequestCode.UNLOCK_BATCH_MQ, queue.broker_name, [queue])
         except ClientError as error:
-            log.info("queue.not_unlocked", extra={"queue": str(queue), "reason": str(error)})
+            log.info(
+                "group %s could not unlock queue %s:%d of topic %s: %s; the lock expires by itself",
+                self._group, queue.broker_name, queue.queue_id, queue.topic, error,
+            )  # fmt: skip
 
     async def _call(self, code: int, broker: str, queues: list[MessageQueue]) -> bytes:
         body = LockBatch(

@@ -30,6 +30,8 @@ class Routes:
         self._routes: dict[str, TopicRoute] = {}
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
         self._watchers: dict[str, list[OnChange]] = {}
+        self._stale: set[str] = set()
+        """Topics whose last refresh failed; each is reported once, until a refresh succeeds."""
 
     def known(self, topic: str) -> TopicRoute | None:
         return self._routes.get(topic)
@@ -83,6 +85,9 @@ class Routes:
     def _asked(self, topic: str, done: "asyncio.Task[TopicRoute]") -> None:
         del self._asking[topic]
         if not done.cancelled() and done.exception() is None:
+            if topic in self._stale:
+                self._stale.remove(topic)
+                log.info("the route of topic %s could be refreshed again", topic)
             self._learn(done.result())
 
     def _learn(self, route: TopicRoute) -> None:
@@ -118,17 +123,26 @@ class Routes:
             try:
                 await self.refresh(topic)
             except TianzhouError as error:
-                # A topic without a route of its own may be created later, by its first message or
-                # by hand; a consumer of it has warned already.
-                known = self._routes.get(topic)
-                if known is None or known.is_borrowed:
-                    log.info("route.not_found", extra={"topic": topic, "reason": str(error)})
-                else:
-                    log.warning(
-                        "the route of topic %s could not be refreshed: %s; the client keeps using "
-                        "the one it has",
-                        topic, error, extra={"topic": topic},
-                    )  # fmt: skip
+                self._refresh_failed(topic, error)
+
+    def _refresh_failed(self, topic: str, error: TianzhouError) -> None:
+        is_first = topic not in self._stale
+        self._stale.add(topic)
+        known = self._routes.get(topic)
+        if known is None or known.is_borrowed:
+            # The topic may be created later, by its first message or by an operator; a consumer of
+            # it has warned already.
+            log.log(
+                logging.INFO if is_first else logging.DEBUG,
+                "topic %s has no route yet: %s", topic, error, extra={"topic": topic},
+            )  # fmt: skip
+        else:
+            log.log(
+                logging.WARNING if is_first else logging.DEBUG,
+                "the route of topic %s could not be refreshed: %s; the client keeps using the "
+                "one it has",
+                topic, error, extra={"topic": topic},
+            )  # fmt: skip
 
     def cancel(self) -> None:
         for asking in tuple(self._asking.values()):

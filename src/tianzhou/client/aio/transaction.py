@@ -117,16 +117,19 @@ class Transaction:
         try:
             await self._tell(ext)
         except TianzhouError as error:
+            broker = self.half.queue.broker_name
             log.warning(
-                "%s of transaction %s did not reach the broker: %s",
-                state.name, self.half.message_id, error,
+                "%s of transaction %s (topic %s) was not confirmed by broker %s: %s; %s",
+                state.name, self.half.message_id, self.half.queue.topic, broker, error,
+                "the broker will ask the check callback" if self._has_check
+                else "the producer has no check callback, so the broker will not learn the outcome",
             )  # fmt: skip
             if self._has_check:
                 # What the check is for. The work is done; an error here would deny it.
                 return
             raise TransactionUndecided(
-                f"{state.name} of message {self.half.message_id} did not reach broker"
-                f" {self.half.queue.broker_name}, and the producer has no check callback"
+                f"{state.name} of message {self.half.message_id} was not confirmed by broker"
+                f" {broker}, and the producer has no check callback: {error}"
             ) from error
         finally:
             self._on_ended(self.message, self.half, state)
