@@ -91,6 +91,45 @@ def test_broker_survives_a_log_file_that_is_shortened(tmp_path: Path) -> None:
         assert live.process.poll() is None
 
 
+def keys_found(client: RawClient, key: str) -> int:
+    """How many messages a query by key returns."""
+    ask = {
+        "topic": TOPIC,
+        "key": key,
+        "maxNum": "32",
+        "beginTimestamp": "0",
+        "endTimestamp": str(1 << 60),
+    }
+    answer = client.ask(12, ask)
+    assert answer.code in (0, 22), answer.header
+    return answer.body.count(b"keyed")
+
+
+def send_keyed(client: RawClient, *, queue_id: int, count: int) -> None:
+    for _ in range(count):
+        keyed = send_v2(TOPIC, queue_id=queue_id, properties="KEYS\x01order\x02")
+        assert client.ask(310, keyed, b"keyed").code == 0
+
+
+@pytest.mark.slow
+def test_broker_survives_an_index_file_that_is_shortened(tmp_path: Path) -> None:
+    """Small files, so that one is full and closed and another is being written."""
+    small = ("--set", "index_slots=64", "--set", "index_entries=21")
+    with running(tmp_path, *OPTIONS, *small) as live, live.to_broker() as client:
+        send_keyed(client, queue_id=0, count=30)
+        wait_for(lambda: keys_found(client, "order") == 30)
+        full, newest = sorted(Path(live.data).rglob("index/*"))[:2]
+        os.truncate(full, 0)
+        assert keys_found(client, "order") == 10, "those of the newest file"
+        os.truncate(newest, 0)
+        assert keys_found(client, "order") == 0
+        send_keyed(client, queue_id=0, count=5)
+        wait_for(lambda: keys_found(client, "order") == 5)
+        table = json.loads(client.ask(28, {}).body)["table"]
+        assert table["damagedIndexFiles"] == "2"
+        assert live.process.poll() is None
+
+
 @pytest.mark.slow
 def test_broker_survives_pages_that_give_input_output_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -120,6 +120,7 @@ def test_index_header(tmp_path: Path) -> None:
     made = RealFiles().create(f"{tmp_path}/index", index_file.file_bytes(10, 20))
     index = index_file.IndexFile.begin(made, slots=10, entries=20, offset=3, timestamp=4)
     index.put([7, 8, 17], [100, 200, 300], [50_000, 60_000, 61_999])
+    index.write_out()
     data = made.pread(0, made.size())
     found = {name: int.from_bytes(data[at : at + size], "big") for at, size, name in rows}
     assert found == {

@@ -175,6 +175,8 @@ class Metrics(Collector):
                      int(bool(store.refusal)))  # fmt: skip
         yield gauge("store_broken", "1 after a write or sync failed", int(store.is_broken))
         yield gauge("damaged_records", "Records whose checksum fails", len(store.damaged))
+        yield gauge("damaged_index_files", "Index files that can't be read or were shortened",
+                     len(store.index.damaged) if store.index is not None else 0)  # fmt: skip
         yield self._last_start()
 
     def _last_start(self) -> Metric:

@@ -108,6 +108,7 @@ class Runtime:
             "earliestMessageTimeStamp": str(self._earliest_ms()),
             "writeRefusedBecause": self.store.refusal,
             "damagedRecords": str(len(self.store.damaged)),
+            "damagedIndexFiles": str(len(self.store.index.damaged) if self.store.index else 0),
             **self._disk(),
         }
 

@@ -131,6 +131,8 @@ class Broker:
         log_recovery(self._store)
         self._store.on_damage = self._found_damage
         self._store.on_malformed = self._found_malformed
+        if self._store.index is not None:
+            self._store.index.on_damage = self._found_index_damage
         self._store.start(self._on_flushed)
         if self.group is not None:
             await self._join_group(self.group)
@@ -256,6 +258,17 @@ class Broker:
             extra={
                 "offset": offset,
                 "remedy": "it is not what was written and is not delivered: tianzhou store verify",
+            },
+        )
+
+    def _found_index_damage(self, path: str, reason: str) -> None:
+        log.error(
+            "index.damaged",
+            extra={
+                "path": path,
+                "reason": reason,
+                "remedy": "queries by key miss the messages of this index file; to rebuild the "
+                "index from the log, stop the broker, delete its index directory and start it",
             },
         )
 

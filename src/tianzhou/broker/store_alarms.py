@@ -12,6 +12,7 @@ from tianzhou.wire.tables import PERM_READ, PERM_WRITE
 
 DISPATCH_BEHIND_MAX: Final = 64 * 1024 * 1024
 INCIDENTS_NAMED_MAX: Final = 3
+INDEX_FILES_NAMED_MAX: Final = 3
 
 
 @dataclass(slots=True)
@@ -50,6 +51,18 @@ class StoreAlarms:
                 kind="records_damaged",
                 text=f"{len(store.damaged)} records are damaged and not delivered",
                 remedy="stop the broker and find them: tianzhou store verify DIR",
+                since_ms=since_ms,
+            )
+
+        damaged = store.index.damaged if store.index is not None else {}
+        if since_ms := began_ms("index_damaged", holds=bool(damaged)):
+            named = [f"{name} {why}" for name, why in sorted(damaged.items())]
+            yield Alarm(
+                kind="index_damaged",
+                text=f"{len(damaged)} files of the key index are damaged, and queries by key miss "
+                f"messages: {'; '.join(named[:INDEX_FILES_NAMED_MAX])}",
+                remedy="stop the broker, delete its index directory and start it: it rebuilds the "
+                "index from the log",
                 since_ms=since_ms,
             )
 

@@ -5,8 +5,7 @@ calls, fail the n-th of them, and rebuild every state in which a crash may leave
 
 Records are written with `pwrite` and read with `pread`. A mapping is no faster (a first touch costs
 a page fault) and turns a full disk, a bad sector or a shortened file into a signal that kills the
-process, where these raise. Only the key index, whose
-writes are scattered, is written through a mapping; its blocks are reserved first.
+process, where these raise.
 """
 
 import contextlib

@@ -10,8 +10,10 @@ Slots are numbered from 0 and hold the number of the newest entry of their chain
 Entries are numbered from 1; `entry_count` is the number the next one gets, so it begins at 1 and
 the place of entry 0 stays unused. `seconds` is the store time relative to the file's begin.
 
-Slots are written all over the file, so this is the one place that writes through a mapping. Blocks
-are reserved first: an unreserved one on a full disk would be a signal and not an error.
+Entries are written as they come, one call for all entries of a chunk. Slots of the newest file and
+its header change in memory (see `slot_table`) and are written by a checkpoint, header first, so
+that no slot in the file leads beyond the header's count. Everything is read with `pread`: a bad
+sector or a shortened file is an error of this file, and never a signal.
 """
 
 import struct
@@ -24,6 +26,7 @@ import numpy.typing as npt
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import File
+from tianzhou.store.slot_table import SLOT_BYTES, SlotTable
 
 HEADER: Final = struct.Struct(">qqqqii")
 SLOT: Final = struct.Struct(">i")
@@ -35,12 +38,13 @@ ENTRY_FIELDS: Final = (
     ("previous", ">i4"),
 )
 _ENTRY_DTYPE: Final = np.dtype(list(ENTRY_FIELDS))
-_SLOT_DTYPE: Final = np.dtype(">i4")
 _NUMPY_FROM: Final = 20
 _RESERVE_BYTES: Final = 1 << 20
 _SECONDS_MAX: Final = 2**31 - 1
+_CUT_ENTRIES: Final = 1 << 16
+"""Entries that a cut reads at once."""
 
-assert (HEADER.size, ENTRY.size, _ENTRY_DTYPE.itemsize) == (40, 20, 20)
+assert (HEADER.size, SLOT.size, ENTRY.size, _ENTRY_DTYPE.itemsize) == (40, SLOT_BYTES, 20, 20)
 
 Ints = npt.NDArray[np.int64]
 
@@ -69,11 +73,16 @@ class IndexFile:
             )
         self._reserved = 0
         """Blocks are known to be taken up to here: a copy of a file may have holes."""
-        self._view = file.writable()
+        self._table: SlotTable | None = None
+        """The slots, once something was written; None: they are read from the file."""
+        self._is_written = True
+        """Whether the file holds the header as it is here."""
+        self.damage = ""
+        """Why nothing is added to this file any more."""
         (
             self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset,
             self.slot_count, self.count,
-        ) = HEADER.unpack_from(self._view)  # fmt: skip
+        ) = HEADER.unpack(self._read(0, HEADER.size))  # fmt: skip
 
     @classmethod
     def begin(
@@ -85,10 +94,11 @@ class IndexFile:
         file.pwrite(0, HEADER.pack(timestamp, timestamp, offset, offset, 0, 1))
         made = cls(file, slots=slots, entries=entries)
         made._reserved = slots_end
+        made._table = SlotTable.empty(file, HEADER.size, slots)
         return made
 
     def _check_length(self) -> None:
-        """A mapped page behind the end of a file that was shortened is a signal, which kills."""
+        """Entries added behind a hole would be found, and those in the hole silently missing."""
         size = file_bytes(self._slots_number, self._entries_max)
         found = self.file.size()
         if found < size:
@@ -109,44 +119,47 @@ class IndexFile:
         """Add entries in the order of the log. The caller looked at `room`. Raises StoreDamaged."""
         assert len(hashes) <= self.room
         self._check_length()
+        table = self._loaded()
         failpoint("index.before_put")
         self._reserve(self.count + len(hashes))
-        if len(hashes) < _NUMPY_FROM:
-            self._put_few(hashes, offsets, timestamps)
-        else:
-            self._put_many(np.asarray(hashes), np.asarray(offsets), np.asarray(timestamps))
-        self.end_offset, self.end_timestamp = int(offsets[-1]), int(timestamps[-1])
-        failpoint("index.after_entries")
-        self._put_header()
+        if self.is_empty:  # the first entry's time is relative to the begin that it then replaces
+            self._put_few(table, hashes[:1], offsets[:1], timestamps[:1])
+            self.begin_offset, self.begin_timestamp = self.end_offset, self.end_timestamp
+            hashes, offsets, timestamps = hashes[1:], offsets[1:], timestamps[1:]
+        if len(hashes) >= _NUMPY_FROM:
+            self._put_many(table, np.asarray(hashes), np.asarray(offsets), np.asarray(timestamps))
+        elif len(hashes):
+            self._put_few(table, hashes, offsets, timestamps)
         failpoint("index.after_put")
 
     def _put_few(
-        self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]
+        self,
+        table: SlotTable,
+        hashes: Sequence[int],
+        offsets: Sequence[int],
+        timestamps: Sequence[int],
     ) -> None:
-        view, count = self._view, self.count
+        heads: dict[int, int] = {}
+        entries: list[bytes] = []
+        slots, known, number, new = self._slots_number, table.heads, self.count, 0
         for key_hash, offset, timestamp in zip(hashes, offsets, timestamps, strict=True):
-            slot_at = HEADER.size + SLOT.size * (key_hash % self._slots_number)
-            (previous,) = SLOT.unpack_from(view, slot_at)
-            if not 0 < previous <= count:
+            slot = key_hash % slots
+            previous = heads.get(slot) or known[slot]
+            if not 0 < previous <= number:
                 previous = 0
-                self.slot_count += 1
-            seconds = self._seconds(timestamp)
-            at = self._entries_at + ENTRY.size * count
-            ENTRY.pack_into(view, at, key_hash, offset, seconds, previous)
-            SLOT.pack_into(view, slot_at, count)
-            if count <= 1:
-                self.begin_offset, self.begin_timestamp = offset, timestamp
-            count += 1
-        self.count = count
+                new += 1
+            entries.append(ENTRY.pack(key_hash, offset, self._seconds(timestamp), previous))
+            heads[slot] = number
+            number += 1
+        self._write_entries(b"".join(entries))
+        table.put(heads)
+        self.slot_count += new
+        self._was_put(len(entries), offsets, timestamps)
 
-    def _put_many(self, hashes: Ints, offsets: Ints, timestamps: Ints) -> None:
-        if self.is_empty:  # its time is relative to the begin that it then replaces
-            self._put_few(hashes[:1].tolist(), offsets[:1].tolist(), timestamps[:1].tolist())
-            hashes, offsets, timestamps = hashes[1:], offsets[1:], timestamps[1:]
+    def _put_many(self, table: SlotTable, hashes: Ints, offsets: Ints, timestamps: Ints) -> None:
         numbers = np.arange(self.count, self.count + len(hashes))
         slots = hashes % self._slots_number
-        table = self._slots()
-        previous = table[slots].astype(np.int64)
+        previous = table.values[slots].astype(np.int64)
         previous[(previous < 0) | (previous > self.count)] = 0
         # Entries of this call that share a slot follow each other in the chain.
         order = np.argsort(slots, kind="stable")
@@ -154,14 +167,27 @@ class IndexFile:
         repeats = in_order[1:] == in_order[:-1]
         previous[order[1:][repeats]] = numbers[order[:-1][repeats]]
         newest = np.append(~repeats, True)
-        entries = self._entries()[self.count : self.count + len(hashes)]
+        entries = np.empty(len(hashes), _ENTRY_DTYPE)
         entries["key_hash"] = hashes
         entries["physical_offset"] = offsets
         entries["seconds"] = self._all_seconds(timestamps)
         entries["previous"] = previous
-        table[in_order[newest]] = numbers[order[newest]]
+        self._write_entries(entries.tobytes())
+        table.put_many(in_order[newest], numbers[order[newest]])
         self.slot_count += int(np.count_nonzero(previous == 0))
-        self.count += len(hashes)
+        self._was_put(len(hashes), offsets, timestamps)
+
+    def _was_put(
+        self, count: int, offsets: Sequence[int] | Ints, timestamps: Sequence[int] | Ints
+    ) -> None:
+        self.count += count
+        self.end_offset, self.end_timestamp = int(offsets[-1]), int(timestamps[-1])
+        self._is_written = False
+
+    def _write_entries(self, data: bytes) -> None:
+        """Write entries from number `count` on; only then do slots lead to them."""
+        self.file.pwrite(self._entries_at + ENTRY.size * self.count, data)
+        failpoint("index.after_entries")
 
     def _seconds(self, timestamp: int) -> int:
         if self.begin_timestamp <= 0:
@@ -181,10 +207,49 @@ class IndexFile:
             self.file.reserve(self._reserved, max(wanted, end))
             self._reserved = wanted
 
+    def _loaded(self) -> SlotTable:
+        """Read the slots into memory if they are not there. Raises StoreDamaged."""
+        if self._table is None:
+            data = self._read(HEADER.size, SLOT.size * self._slots_number)
+            self._table = SlotTable.decode(self.file, HEADER.size, data)
+        return self._table
+
+    def begin_write(self) -> None:
+        """Let `write_some` bring what changed until now into the file."""
+        if self._table is not None:
+            self._table.begin_write()
+
+    def write_some(self) -> bool:
+        """Write a slice of what is due; whether that was all. Raises OSError."""
+        if self.damage:
+            return True
+        if not self._is_written:
+            self._write_header()
+            self._is_written = True
+        return self._table is None or self._table.write_some()
+
+    def write_out(self) -> None:
+        """Write everything that changed."""
+        self.begin_write()
+        while not self.write_some():
+            pass
+
+    def seal(self) -> None:
+        """Write everything, and free the memory of the slots: no more entries come."""
+        self.write_out()
+        self._table = None
+
     def count_below(self, offset: int) -> int:
-        """What `count` was before the first entry of a message at or beyond this offset."""
-        offsets = self._entries()[1 : self.count]["physical_offset"].astype(np.int64)
-        return 1 + int(np.searchsorted(offsets, offset))
+        """What `count` was before the first entry of a message at or beyond this offset. Raises
+        StoreDamaged."""
+        low, high = 1, min(self.count, self._entries_max)
+        while low < high:
+            middle = (low + high) // 2
+            if self._entry(middle)[1] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def cut(self, count: int) -> bool:
         """Go back to `count`, dropping newer entries and any half-done slot; False if impossible.
@@ -194,36 +259,46 @@ class IndexFile:
         """
         if not 1 <= count <= self._entries_max:
             return False
-        kept = self._entries()[1:count]
-        numbers = np.arange(1, count)
-        hashes = kept["key_hash"].astype(np.int64)
-        offsets = kept["physical_offset"].astype(np.int64)
-        if (hashes < 0).any() or (kept["previous"] >= numbers).any():
+        table = SlotTable.empty(self.file, HEADER.size, self._slots_number)
+        last = -1
+        for first in range(1, count, _CUT_ENTRIES):
+            kept = self._entries(first, min(first + _CUT_ENTRIES, count))
+            offsets = kept["physical_offset"].astype(np.int64)
+            if not self._is_chain(kept, first, offsets, last):
+                return False
+            numbers = np.arange(first, first + len(kept))
+            table.values[kept["key_hash"].astype(np.int64) % self._slots_number] = numbers
+            last = int(offsets[-1])
+        table.change_all()
+        self._reserve(count)
+        self._table = table
+        self._is_written = False
+        self.count = count
+        self.slot_count = int(np.count_nonzero(table.values))
+        self.end_offset = last if count > 1 else self.begin_offset
+        return True
+
+    def _is_chain(self, kept: npt.NDArray[Any], first: int, offsets: Ints, last: int) -> bool:
+        """Whether these entries, from number `first` on, can follow one of a message at `last`."""
+        numbers = np.arange(first, first + len(kept))
+        if (kept["key_hash"] < 0).any() or (kept["previous"] >= numbers).any():
             return False
         # A file that lost its bytes has chains too: all of them empty.
-        if count > 1 and (self.begin_timestamp <= 0 or offsets[0] != self.begin_offset):
+        if first == 1 and (self.begin_timestamp <= 0 or offsets[0] != self.begin_offset):
             return False
-        if (offsets[1:] < offsets[:-1]).any():
-            return False
-        self._reserve(count)
-        table = self._slots()
-        table.fill(0)
-        table[hashes % self._slots_number] = numbers
-        self.count = count
-        self.slot_count = int(np.count_nonzero(table))
-        self.end_offset = int(offsets[-1]) if count > 1 else self.begin_offset
-        return True
+        return bool(offsets[0] >= last and (offsets[1:] >= offsets[:-1]).all())
 
     def set_end(self, timestamp: int) -> None:
         """After a cut: the store time of the newest entry, which only the log knows exactly."""
         self.end_timestamp = timestamp
-        self._put_header()
+        self._is_written = False
 
-    def _put_header(self) -> None:
-        HEADER.pack_into(
-            self._view, 0, self.begin_timestamp, self.end_timestamp, self.begin_offset,
-            self.end_offset, self.slot_count, self.count,
+    def _write_header(self) -> None:
+        header = HEADER.pack(
+            self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset,
+            self.slot_count, self.count,
         )  # fmt: skip
+        self.file.pwrite(0, header)
 
     # Reading
 
@@ -235,14 +310,11 @@ class IndexFile:
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of entries with this hash in this time, newest first. Raises
         StoreDamaged."""
-        self._check_length()
-        slot_at = HEADER.size + SLOT.size * (key_hash % self._slots_number)
-        (number,) = SLOT.unpack_from(self._view, slot_at)
+        number = self._head(key_hash % self._slots_number)
         # Entries know the second, so a time may be up to 999 ms later than they say.
         earliest = begin_ms - 999
         while 0 < number < min(self.count, self._entries_max):
-            at = self._entries_at + ENTRY.size * number
-            hash_, offset, seconds, previous = ENTRY.unpack_from(self._view, at)
+            hash_, offset, seconds, previous = self._entry(number)
             # The first entry's time was taken against the begin of before; see `begin`.
             timestamp = self.begin_timestamp + (seconds * 1000 if number > 1 else 0)
             if seconds < 0 or timestamp < earliest:
@@ -254,11 +326,28 @@ class IndexFile:
             number = previous
 
     def close(self) -> None:
-        self._view.release()
+        """Close the file. What was not written out is left to recovery."""
         self.file.close()
 
-    def _slots(self) -> npt.NDArray[Any]:
-        return np.frombuffer(self._view, _SLOT_DTYPE, self._slots_number, HEADER.size)
+    def _head(self, slot: int) -> int:
+        """The number of the newest entry in this slot."""
+        if self._table is not None:
+            return self._table.heads[slot]
+        return SLOT.unpack(self._read(HEADER.size + SLOT.size * slot, SLOT.size))[0]
 
-    def _entries(self) -> npt.NDArray[Any]:
-        return np.frombuffer(self._view, _ENTRY_DTYPE, self._entries_max, self._entries_at)
+    def _entry(self, number: int) -> tuple[int, int, int, int]:
+        return ENTRY.unpack(self._read(self._entries_at + ENTRY.size * number, ENTRY.size))
+
+    def _entries(self, first: int, end: int) -> npt.NDArray[Any]:
+        size = ENTRY.size * (end - first)
+        return np.frombuffer(self._read(self._entries_at + ENTRY.size * first, size), _ENTRY_DTYPE)
+
+    def _read(self, at: int, size: int) -> bytes:
+        """Bytes of the file. Raises StoreDamaged if the disk can't read them or they are gone."""
+        try:
+            data = self.file.pread(at, size)
+        except OSError as error:
+            raise StoreDamaged(self.file.path, f"can't be read at byte {at}: {error}") from error
+        if len(data) != size:
+            raise StoreDamaged(self.file.path, f"was shortened to {self.file.size()} bytes")
+        return data

@@ -1,12 +1,13 @@
 """The key index: its files in the order of time, rolled when full, searched newest first."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.java import key_hash
 from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files, list_visible
 from tianzhou.store.index_file import IndexFile, file_bytes
@@ -20,6 +21,10 @@ class KeyIndexView:
 
     def __init__(self, files: list[IndexFile]) -> None:
         self.files = files
+        self.damaged: dict[str, str] = {}
+        """Why files, by name, could not be searched or written."""
+        self.on_damage: Callable[[str, str], None] = lambda _path, _reason: None
+        """Called with path and reason once for each of them."""
 
     def find(
         self, topic: str, key: str, *, begin_ms: int, end_ms: int, count_max: int
@@ -36,7 +41,7 @@ class KeyIndexView:
         last = -1
         for file in reversed(self.files):
             if file.overlaps(begin_ms, end_ms):
-                for offset in file.find(wanted, begin_ms, end_ms):
+                for offset in self._found(file, wanted, begin_ms, end_ms):
                     if offset != last:  # two keys of one message may have one hash
                         yield PhysicalOffset(offset)
                     last = offset
@@ -46,10 +51,22 @@ class KeyIndexView:
     def holds(self, hash_: int, offset: int, timestamp: int) -> bool:
         """Whether there is an entry for exactly this."""
         return any(
-            offset in file.find(hash_, timestamp, timestamp)
+            offset in self._found(file, hash_, timestamp, timestamp)
             for file in self.files
             if file.overlaps(timestamp, timestamp)
         )
+
+    def _found(self, file: IndexFile, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """What one file knows. A file that can't be read has no part in this search."""
+        try:
+            yield from file.find(hash_, begin_ms, end_ms)
+        except StoreDamaged as error:
+            self._note(file, error)
+
+    def _note(self, file: IndexFile, error: StoreDamaged) -> None:
+        if file.name not in self.damaged:
+            self.damaged[file.name] = error.reason
+            self.on_damage(error.path, error.reason)
 
     def close(self) -> None:
         for file in self.files:
@@ -86,7 +103,13 @@ class KeyIndex(KeyIndexView):
         while at < len(hashes):
             file = self._current()
             end = min(len(hashes), at + file.room)
-            file.put(hashes[at:end], offsets[at:end], timestamps[at:end])
+            try:
+                file.put(hashes[at:end], offsets[at:end], timestamps[at:end])
+            except StoreDamaged as error:
+                # The entries go into a new file; a search reports what is lost of this one.
+                file.damage = error.reason
+                self._note(file, error)
+                continue
             self.dirty.add(file.file.path)
             at = end
 
@@ -96,13 +119,20 @@ class KeyIndex(KeyIndexView):
         for file in reversed(self.files):
             if file.end_offset < offset:
                 break
-            count += file.count - file.count_below(offset)
+            try:
+                count += file.count - file.count_below(offset)
+            except StoreDamaged as error:
+                # Its entries are put again: a search returns each place once.
+                file.damage = error.reason
+                self._note(file, error)
         return count
 
     def _current(self) -> IndexFile:
         newest = self.files[-1] if self.files else None
-        if newest is not None and newest.room > 0:
-            return newest
+        if newest is not None:
+            if newest.room > 0 and not newest.damage:
+                return newest
+            newest.seal()
         failpoint("index.before_create")
         made = self._begin(newest)
         self.files.append(made)
@@ -149,14 +179,26 @@ class KeyIndex(KeyIndexView):
             self._files.sync_dir(self.directory)
         if not newest:
             return not self.files
-        return bool(self.files) and self.files[-1].name == newest and self.files[-1].cut(count)
+        if not self.files or self.files[-1].name != newest:
+            return False
+        try:
+            is_cut = self.files[-1].cut(count)
+        except StoreDamaged as error:
+            self._note(self.files[-1], error)
+            return False
+        self.dirty.add(self.files[-1].file.path)
+        return is_cut
 
     def cut_at(self, offset: PhysicalOffset, timestamp: int) -> bool:
         """Drop entries of messages from this offset on; `timestamp` is the store time of the
         last message before it. False if that can't be done."""
         newest, count = "", 1
         for file in reversed(self.files):
-            count = file.count_below(offset)
+            try:
+                count = file.count_below(offset)
+            except StoreDamaged as error:
+                self._note(file, error)
+                return False
             if count > 1:
                 newest = file.name
                 break
@@ -187,6 +229,22 @@ class KeyIndex(KeyIndexView):
             self._files.remove(f"{self.directory}/{name}")
         # Later syncs come only with new entries, and there may be none.
         self._files.sync_dir(self.directory)
+
+    # Checkpoints
+
+    def begin_write(self) -> None:
+        """Let `write_some` bring what changed until now into the files."""
+        if self.files:
+            self.files[-1].begin_write()
+
+    def write_some(self) -> bool:
+        """Write a slice of that; whether it was all. Only the newest file changes in memory."""
+        return not self.files or self.files[-1].write_some()
+
+    def write_out(self) -> None:
+        """Write everything that changed."""
+        if self.files:
+            self.files[-1].write_out()
 
     def take_dirty(self) -> set[str]:
         taken, self.dirty = self.dirty, set()

@@ -57,6 +57,8 @@ class QueueWork:
         index, dispatcher = self._index, self._dispatcher
         newest = index.files[-1] if index is not None and index.files else None
         self._tails = self._queues.unwritten()
+        if index is not None:
+            index.begin_write()
         self._begun = Derivations(
             set(), set(), dispatcher.position, dispatcher.anchor,
             len(self._queues), self._queues.units(),
@@ -69,12 +71,14 @@ class QueueWork:
         """Do one slice; what is to be synced and saved, when the checkpoint is ready for that."""
         try:
             self._slice()
+            if self._expiring or self._tails or self._begun is None:
+                return None
+            if self._index is not None and not self._index.write_some():
+                return None
         except (OSError, StoreDamaged):
             # Which units are in the files is unknown now; the next checkpoint begins with all.
             self._tails, self._begun = [], None
             raise
-        if self._expiring or self._tails or self._begun is None:
-            return None
         return self._finish(self._begun)
 
     def _slice(self) -> None:
@@ -92,6 +96,8 @@ class QueueWork:
         self.begin()
         assert self._begun is not None
         self._queues.write_out()
+        if self._index is not None:
+            self._index.write_out()
         return self._finish(self._begun)
 
     def _visit(self, count: int) -> None:

@@ -231,6 +231,7 @@ class _DerivedCheck:
             problems.append(f"{missing} units are missing in the queues")
         if self._index_missing:
             problems.append(f"{self._index_missing} keys are missing in the index")
+        problems += [f"index file {name} {why}" for name, why in self._index.damaged.items()]
         self._index.close()
 
 

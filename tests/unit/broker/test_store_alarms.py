@@ -73,6 +73,15 @@ def test_damaged_records_are_an_alarm() -> None:
     assert kinds(broker) == ["records_damaged"]
 
 
+def test_store_alarms_name_damaged_index_files() -> None:
+    broker = SmallBroker()
+    assert broker.store.index is not None
+    broker.store.index.damaged["20261116"] = "was shortened to 40 bytes"
+    (alarm,) = look_at_broker(broker).alarms
+    assert alarm.kind == "index_damaged"
+    assert "20261116 was shortened to 40 bytes" in alarm.text
+
+
 def test_incidents_of_a_start_are_alarms_until_they_are_acknowledged() -> None:
     broker = SmallBroker()
     broker.store.incidents.report(

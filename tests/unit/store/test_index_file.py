@@ -1,3 +1,5 @@
+import errno
+import os
 import random
 from pathlib import Path
 
@@ -7,6 +9,7 @@ from tianzhou.store import index_file
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.files import RealFiles
 from tianzhou.store.index_file import IndexFile, file_bytes
+from tianzhou.testing.sim.disk import SimDisk
 
 SLOTS, ENTRIES = 10, 200
 NOW = 1_700_000_000_000
@@ -34,8 +37,9 @@ def test_many_entries_are_put_as_few(tmp_path: Path, seed: int) -> None:
         for rank in range(count):
             few.put(hashes[rank : rank + 1], offsets[rank : rank + 1], times[rank : rank + 1])
     assert few.count == many.count == 192
-    few.close()
-    many.close()
+    for file in (few, many):
+        file.write_out()
+        file.close()
     assert (tmp_path / "few").read_bytes() == (tmp_path / "many").read_bytes()
 
 
@@ -44,6 +48,7 @@ def test_a_file_opened_again_is_the_same(tmp_path: Path) -> None:
     made.put(*rows(100, 1))
     wanted = [list(made.find(hash_, 0, 1 << 60)) for hash_ in range(20)]
     header = made.begin_timestamp, made.end_timestamp, made.begin_offset, made.end_offset
+    made.write_out()
     made.close()
     again = IndexFile(RealFiles().open(str(tmp_path / "index")), slots=SLOTS, entries=ENTRIES)
     assert [list(again.find(hash_, 0, 1 << 60)) for hash_ in range(20)] == wanted
@@ -89,7 +94,7 @@ def test_a_chain_that_leads_forward_ends(tmp_path: Path) -> None:
     made = begin(tmp_path / "index")
     made.put([3, 3, 3], [100, 200, 300], [NOW] * 3)
     at = index_file.HEADER.size + index_file.SLOT.size * SLOTS + index_file.ENTRY.size * 2
-    index_file.ENTRY.pack_into(made._view, at, 3, 200, 0, 2)  # entry 2 comes after itself
+    made.file.pwrite(at, index_file.ENTRY.pack(3, 200, 0, 2))  # entry 2 comes after itself
     assert list(made.find(3, 0, 1 << 60)) == [300, 200]
     assert not made.cut(4)
     made.close()
@@ -98,16 +103,16 @@ def test_a_chain_that_leads_forward_ends(tmp_path: Path) -> None:
 def test_a_slot_and_a_count_that_lead_out_of_the_file_lead_nowhere(tmp_path: Path) -> None:
     made = begin(tmp_path / "index")
     made.put([3], [100], [NOW])
+    made.seal()
     made.count = 1 << 30
-    index_file.SLOT.pack_into(
-        made._view, index_file.HEADER.size + index_file.SLOT.size * 3, 1 << 29
-    )
+    at = index_file.HEADER.size + index_file.SLOT.size * 3
+    made.file.pwrite(at, index_file.SLOT.pack(1 << 29))
     assert list(made.find(3, 0, 1 << 60)) == []
     made.close()
 
 
 def test_blocks_are_taken_anew_in_a_copy_that_may_have_holes(tmp_path: Path) -> None:
-    """Writing into a hole through a mapping, on a full disk, kills the process."""
+    """A write into a hole fails on a full disk; a put that reserved its blocks first does not."""
     slots, path = 40_000, tmp_path / "copy"
     with path.open("wb") as file:
         file.write(index_file.HEADER.pack(NOW, NOW, 5, 5, 0, 1))
@@ -124,3 +129,52 @@ def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreDamaged, match="has 100 bytes"):
         IndexFile(file, slots=SLOTS, entries=ENTRIES)
     file.close()
+
+
+def test_find_in_a_shortened_file_raises_store_damaged(tmp_path: Path) -> None:
+    made = begin(tmp_path / "index")
+    made.put(*rows(100, 1))
+    made.seal()
+    os.truncate(tmp_path / "index", index_file.HEADER.size)
+    with pytest.raises(StoreDamaged, match="was shortened to 40 bytes"):
+        list(made.find(3, 0, 1 << 60))
+    made.close()
+
+
+def test_put_into_a_shortened_file_raises_and_adds_nothing(tmp_path: Path) -> None:
+    made = begin(tmp_path / "index")
+    made.put([3], [100], [NOW])
+    os.truncate(tmp_path / "index", file_bytes(SLOTS, 2))
+    with pytest.raises(StoreDamaged, match="was shortened"):
+        made.put([3], [200], [NOW])
+    assert made.count == 2
+    assert (tmp_path / "index").stat().st_size == file_bytes(SLOTS, 2)
+    made.close()
+
+
+def test_put_after_a_failed_write_keeps_the_chain() -> None:
+    """The slot must not lead to an entry that was never written."""
+    disk = SimDisk()
+    file = disk.create("index", file_bytes(SLOTS, ENTRIES))
+    made = IndexFile.begin(file, slots=SLOTS, entries=ENTRIES, offset=5, timestamp=NOW)
+    made.put([3], [100], [NOW])
+    for hashes in ([3, 3], [3] * 30):
+        before, found = made.count, list(made.find(3, 0, 1 << 60))
+        offsets = [10_000 * before + rank for rank in range(len(hashes))]
+        disk.fail_at(1, errno.EIO)
+        with pytest.raises(OSError, match="Input/output"):
+            made.put(hashes, offsets, [NOW] * len(hashes))
+        assert (made.count, list(made.find(3, 0, 1 << 60))) == (before, found)
+        made.put(hashes, offsets, [NOW] * len(hashes))
+        assert list(made.find(3, 0, 1 << 60)) == offsets[::-1] + found
+
+
+@pytest.mark.parametrize("offset", [0, 1000, 1001, 5950, 20_900, 20_901])
+def test_count_below_finds_the_first_entry_at_or_beyond_an_offset(
+    tmp_path: Path, offset: int
+) -> None:
+    made = begin(tmp_path / "index")
+    hashes, offsets, times = rows(199, 2)
+    made.put(hashes, offsets, times)
+    assert made.count_below(offset) == 1 + sum(known < offset for known in offsets)
+    made.close()

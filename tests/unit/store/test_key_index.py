@@ -1,4 +1,5 @@
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,7 @@ def test_a_new_file_inherits_the_end_of_the_last_until_its_first_entry(tmp_path:
     assert (second.begin_offset, second.begin_timestamp) == (10_000, NOW + 10_000)
     assert first.end_offset == 9000
     # Its first entry was timed against the end of the last file, as in Java.
-    seconds = int(second._entries()["seconds"][1])
-    assert seconds == 1
+    assert second._entry(1)[2] == 1
     index.close()
 
 
@@ -66,6 +66,7 @@ def test_names_grow_even_when_the_clock_goes_back(tmp_path: Path) -> None:
     names = [file.name for file in index.files]
     assert names == sorted(set(names))
     assert all(len(name) == 17 and name.isdecimal() for name in names)
+    index.write_out()
     index.close()
     again = make(tmp_path / "index", clock)
     again.load()
@@ -112,7 +113,7 @@ def test_a_row_that_a_full_disk_cut_in_two_is_not_found_twice() -> None:
     offsets = [1000 * (rank // 2) for rank in range(24)]
     times = [NOW] * 24
     tries = 0
-    for fail in range(1, 8):  # of the calls that one try makes
+    for fail in range(1, 20):  # of the calls that one try makes
         disk.fail_at(fail, errno.ENOSPC)
         try:
             clock.advance(ms=5)
@@ -138,4 +139,38 @@ def test_a_file_that_finds_no_room_is_closed_and_removed() -> None:
         assert disk.list("index") == []
     put(index, 1)
     assert find(index, "k0") == [0]
+    index.close()
+
+
+def test_find_skips_a_shortened_file_and_reports_it_once(tmp_path: Path) -> None:
+    index = make(tmp_path / "index", ManualClock())
+    put(index, 35)
+    reported: list[tuple[str, str]] = []
+    index.on_damage = lambda path, reason: reported.append((path, reason))
+    bad = index.files[1]
+    os.truncate(bad.file.path, 40)
+    for _ in range(2):
+        assert find(index, "k1") == [33, 29, 25, 21, 9, 5, 1]
+    assert reported == [(bad.file.path, "was shortened to 40 bytes")]
+    assert list(index.damaged) == [bad.name]
+    index.close()
+
+
+def test_put_continues_in_a_new_file_after_the_newest_was_shortened(tmp_path: Path) -> None:
+    index = make(tmp_path / "index", ManualClock())
+    put(index, 13)
+    os.truncate(index.files[-1].file.path, 40)
+    put(index, 12, first=13)
+    assert find(index, "k1") == [21, 17, 13, 9, 5, 1]
+    assert [file.count - 1 for file in index.files] == [10, 3, 10, 2]
+    assert list(index.damaged) == [index.files[1].name]
+    index.write_out()
+    assert os.stat(index.files[1].file.path).st_size == 40, "a damaged file is not written"
+    index.close()
+
+
+def test_only_the_newest_file_holds_its_slots_in_memory(tmp_path: Path) -> None:
+    index = make(tmp_path / "index", ManualClock())
+    put(index, 35)
+    assert [file._table is not None for file in index.files] == [False, False, False, True]
     index.close()
