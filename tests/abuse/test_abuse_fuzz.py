@@ -5,7 +5,10 @@ Whatever comes, each connection gets an answer or is closed, nobody else notices
 
 import json
 import os
+import re
 import struct
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Final
@@ -13,7 +16,7 @@ from typing import Final
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from live import Live, wait_for
+from live import Live, running, wait_for
 from raw_client import HungUp, RawClient, frame, heartbeat_of, pull_of, request, send_v1, send_v2
 
 SAMPLES: Final = Path(__file__).parents[1] / "golden" / "samples"
@@ -23,6 +26,11 @@ SWALLOWED_S: Final = 0.2
 EXAMPLES: Final = 20_000 if os.environ.get("TIANZHOU_TORTURE") else 1_000
 # The broker must be asked for nothing that takes it down on purpose, or fills the disk.
 PROBE: Final = 31_999
+LIVES: Final = 3
+"""How often a broker is fuzzed and killed."""
+KEPT: Final = 20
+KEPT_TOPIC: Final = "Kept"
+KEPT_BODY: Final = re.compile(rb"kept \d+ of life \d+;")
 
 
 def captured() -> list[bytes]:
@@ -140,6 +148,61 @@ def test_streams_of_made_up_frames(live: Live, port: str) -> None:
     fuzz()
     assert live.rss_bytes() - memory < 32 * 2**20
     wait_for(lambda: live.fd_count() <= files + 4)
+
+
+@pytest.mark.slow
+def test_streams_of_made_up_frames_survive_a_kill(tmp_path: Path) -> None:
+    """A slice of fuzzing, kill -9, a restart that serves, and `store verify` of the directory."""
+    data = tmp_path / "data"
+    options = ("--data", str(data), "--no-http")
+    sent: list[bytes] = []
+    for life in range(LIVES):
+        place = tmp_path / f"life-{life}"
+        place.mkdir()
+        with running(place, *options, ephemeral=False) as live:
+            with live.to_broker() as client:
+                assert bodies_of(client, len(sent)) == sent, "what was acknowledged is there"
+            fuzz_a_slice(live.broker)
+            with live.to_broker() as client:
+                for number in range(KEPT):
+                    body = b"kept %d of life %d;" % (number, life)
+                    assert client.ask(310, send_v2(KEPT_TOPIC, queue_id=0), body).code == 0
+                    sent.append(body)
+            live.process.kill()
+            live.process.wait()
+        verify = [sys.executable, "-m", "tianzhou", "store", "verify", str(store_of(data))]
+        found = subprocess.run(verify, capture_output=True, text=True, check=False, timeout=60)
+        assert found.returncode == 0, found.stdout + found.stderr
+
+
+def fuzz_a_slice(address: str) -> None:
+    @settings(
+        max_examples=EXAMPLES // 5, deadline=None, database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )  # fmt: skip
+    @given(data=STREAMS, cuts=st.lists(st.integers(1, 60), max_size=4))
+    def fuzz(data: bytes, cuts: list[int]) -> None:
+        with RawClient(address) as client:
+            speak(client, data, cuts)
+            assert is_settled(client)
+
+    fuzz()
+
+
+def bodies_of(client: RawClient, count: int) -> list[bytes]:
+    """Bodies of the messages that were sent on purpose, in order."""
+    found: list[bytes] = []
+    while len(found) < count:
+        answer = client.ask(11, pull_of(KEPT_TOPIC, offset=len(found)))
+        assert answer.code == 0, answer.header
+        found += KEPT_BODY.findall(answer.body)
+    return found
+
+
+def store_of(data: Path) -> Path:
+    """The directory of the broker's store."""
+    (log,) = data.rglob("commitlog")
+    return log.parent
 
 
 @pytest.mark.slow
