@@ -89,6 +89,48 @@ def test_a_send_to_a_named_queue_of_a_drained_broker_fails_at_once(
     run(body)
 
 
+@pytest.mark.parametrize("gathering", [None, Gathering()], ids=["single", "gathered"])
+@pytest.mark.parametrize("is_named", [False, True], ids=["key", "named queue"])
+def test_a_keyed_send_to_a_broker_without_a_master_goes_on_within_its_deadline(
+    mq: RunningBroker, run: Run, gathering: Gathering | None, is_named: bool
+) -> None:
+    """SERVICE_NOT_AVAILABLE means that nothing was stored, so another try keeps the order."""
+
+    async def body() -> None:
+        mq.create_topic("steps", queues=4)
+        options = ProducerOptions(gathering=gathering)
+        async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
+            queue = (await producer.queues("steps"))[1] if is_named else None
+            key = None if is_named else "k"
+            await producer.send(Message("steps", b"0", sharding_key=key), queue=queue)
+            with mq.faults.refuse_sends(ResponseCode.SERVICE_NOT_AVAILABLE) as refused:
+                sending = asyncio.ensure_future(
+                    producer.send(Message("steps", b"1", sharding_key=key), queue=queue)
+                )
+                await mq.until(lambda: refused.hits == 2)
+            await sending
+            await producer.send(Message("steps", b"2", sharding_key=key), queue=queue)
+        assert [m.body for m in mq.stored("steps")] == [b"0", b"1", b"2"]
+
+    run(body)
+
+
+def test_a_keyed_send_that_nobody_takes_times_out_and_is_certainly_not_stored(
+    mq: RunningBroker, run: Run
+) -> None:
+    async def body() -> None:
+        mq.create_topic("steps", queues=1)
+        options = ProducerOptions(send_timeout_s=0.5)
+        async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
+            with mq.faults.refuse_sends(ResponseCode.SERVICE_NOT_AVAILABLE):
+                with pytest.raises(SendFailed) as caught:
+                    await producer.send(Message("steps", b"x", sharding_key="k"))
+                assert len(caught.value.tries) > 1
+                assert not caught.value.may_be_stored
+
+    run(body)
+
+
 def drain(broker: RunningBroker) -> None:
     """As `tianzhou broker drain` does."""
     with BlockingPeer(broker.broker) as peer:

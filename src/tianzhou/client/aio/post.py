@@ -36,6 +36,7 @@ from tianzhou.client.errors import (
     NoRoute,
     NotStoreOk,
     RemoteError,
+    ServiceNotAvailable,
     TopicNotFound,
     Try,
     Unreachable,
@@ -329,12 +330,16 @@ class Delivery:
 
         An ordered message is sent again only if it was certainly not stored: behind others that
         were sent meanwhile, a second one would be out of order. If its broker is being drained,
-        the route leads elsewhere soon, and it is tried until its time is up.
+        the route leads elsewhere soon, and it is tried until its time is up. The same if its broker
+        is not the master, or not yet: the queue stays the same, so that a named queue is tried
+        again too.
         """
         if self._post.is_closed:
             return False
         if self._pick is None or isinstance(error, Unreachable | NoRoute):
             return len(self._tries) < self._post.options.tries_max
+        if isinstance(error, ServiceNotAvailable):
+            return True
         return isinstance(error, MOVED) and not isinstance(self._pick, Fixed)
 
     def _has_another(self, *, besides: str = "") -> bool:
