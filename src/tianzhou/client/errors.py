@@ -16,6 +16,7 @@
         │   └── SendTimeout          the time was over before the tries were
         ├── NotStoreOk               stored less safely than was asked (other broker)
         ├── BadAnswer                an answer that lacks what it must say (never)
+        ├── BadPullAnswer            a pull was answered with bytes that are no messages (never)
         ├── TooManyInFlight          more sends wait for answers than may (same broker)
         ├── RequestTimeout           nobody replied to a request in time (same broker)
         ├── TransactionUndecided     the broker was not told how a transaction ended
@@ -31,10 +32,13 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 from tianzhou.base.errors import Retry, TianzhouError, UsageError
+from tianzhou.record.errors import RecordDamaged
 from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire.queues import MessageQueue
 
 __all__ = [
     "BadAnswer",
+    "BadPullAnswer",
     "BrokerNotFound",
     "BrokerSystemError",
     "CallTimeout",
@@ -221,6 +225,19 @@ class BadAnswer(ClientError):
         )
         self.address = address
         self.code = code
+
+
+class BadPullAnswer(ClientError, RecordDamaged):
+    """A broker answered a pull with a header or with records that cannot be read."""
+
+    def __init__(self, queue: MessageQueue, offset: int, reason: str) -> None:
+        super().__init__(
+            f"broker {queue.broker_name!r} answered a pull from offset {offset} of queue "
+            f"{queue.queue_id} of topic {queue.topic!r} with an invalid response: {reason}; check "
+            "the broker's store, or continue at a later offset"
+        )
+        self.queue = queue
+        self.offset = offset
 
 
 class TooManyInFlight(ClientError):

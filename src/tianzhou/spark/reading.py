@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 from pyspark.sql.datasource import InputPartition
 
+from tianzhou.client.core.pulling import untrusted
 from tianzhou.client.sync.queue_reader import (
     OffsetGone,
     QueueRange,
@@ -40,8 +41,9 @@ def read_ranges(
         )  # fmt: skip
         for this in partition.ranges:
             for run in reader.read(this):
-                chunk = _chunk_of(run, this)
-                batch = to_batch(chunk, schema, broker_name=this.queue.broker_name)
+                with untrusted(this.queue, this.start):
+                    chunk = _chunk_of(run, this)
+                    batch = to_batch(chunk, schema, broker_name=this.queue.broker_name)
                 if not wanted.is_all:
                     # The broker compared hash codes; others may have the same one.
                     allowed = pa.array(sorted(wanted.tags))

@@ -7,7 +7,7 @@ from typing import Final
 from tianzhou.base.errors import TianzhouError
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.core.admin_results import BrokerPlace
-from tianzhou.client.core.pulling import PullAnswer, read_answer, records_of
+from tianzhou.client.core.pulling import PullAnswer, read_answer, records_of, untrusted
 from tianzhou.client.core.routing import MASTER, TopicRoute
 from tianzhou.client.errors import (
     BrokerNotFound,
@@ -154,11 +154,13 @@ class AdminCalls:
         header, body = await self.cluster.call(
             address, RequestCode.PULL_MESSAGE, fields.to_ext(), timeout_s=timeout_s
         )
-        answer = read_answer(header, body)
+        with untrusted(queue, offset):
+            answer = read_answer(header, body)
         if answer is None:
             raise remote_error(address, header.code, header.remark)
-        records = records_of(answer.body, asked=offset)
-        return answer, [MessageView(records.buffer, start) for start in records.starts]
+        with untrusted(queue, offset):
+            records = records_of(answer.body, asked=offset)
+            return answer, [MessageView(records.buffer, start) for start in records.starts]
 
     async def read(
         self, address: str, queue: MessageQueue, *, start: int, end: int, count: int

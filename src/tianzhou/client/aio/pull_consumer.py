@@ -15,7 +15,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.queue_offsets import QueueOffsets
 from tianzhou.client.core.offsets import moment_ms
-from tianzhou.client.core.pulling import PullPlan, PullStatus, read_answer, records_of
+from tianzhou.client.core.pulling import PullPlan, PullStatus, read_answer, records_of, untrusted
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92, subscribe
 from tianzhou.client.errors import ClientClosed, NoRoute, remote_error
@@ -101,10 +101,12 @@ class PullConsumer:
         header, body = await cluster.call(
             address, RequestCode.PULL_MESSAGE, plan.ext(offset), timeout_s=wait_s + GRACE_S
         )
-        answer = read_answer(header, body)
+        with untrusted(queue, offset):
+            answer = read_answer(header, body)
         if answer is None:
             raise remote_error(address, header.code, header.remark)
-        records = records_of(answer.body, asked=offset, accepts_tag=wanted.accepts_tag)
+        with untrusted(queue, offset):
+            records = records_of(answer.body, asked=offset, accepts_tag=wanted.accepts_tag)
         messages = [ReceivedMessage(records.buffer, start, queue) for start in records.starts]
         return PullResult(
             answer.status, messages, answer.next_offset, answer.min_offset, answer.max_offset

@@ -16,7 +16,7 @@ from tianzhou.client.aio.group import Group
 from tianzhou.client.aio.lane import Lane, Run
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.core.pace import Pace
-from tianzhou.client.core.pulling import PullAnswer, PullStatus, read_answer, records_of
+from tianzhou.client.core.pulling import PullAnswer, PullStatus, read_answer, records_of, untrusted
 from tianzhou.client.core.routing import MASTER
 from tianzhou.client.core.window import Window
 from tianzhou.client.errors import ClientClosed, ClientError, NoRoute, RemoteError, remote_error
@@ -121,7 +121,8 @@ class Puller:
         header, body = await self._cluster.call(
             address, RequestCode.PULL_MESSAGE, ext, timeout_s=timeout_s
         )
-        answer = read_answer(header, body)
+        with untrusted(queue, offset):
+            answer = read_answer(header, body)
         if answer is None:
             raise remote_error(address, header.code, header.remark)
         lane.pulled_at = monotonic()
@@ -131,9 +132,9 @@ class Puller:
         """False when the queue goes on elsewhere."""
         window = lane.window
         if answer.status is PullStatus.FOUND:
-            records = records_of(
-                answer.body, asked=window.next_offset, accepts_tag=lane.accepts_tag
-            )
+            asked = window.next_offset
+            with untrusted(lane.queue, asked):
+                records = records_of(answer.body, asked=asked, accepts_tag=lane.accepts_tag)
             window.add(records.offsets, records.sizes, answer.next_offset)
             # Only of these: others have waited at the broker.
             took_s = lane.pulled_at - lane.asked_at

@@ -5,13 +5,17 @@ record begins, its queue offset and its size. Two kinds need work: a message who
 hash of a wanted one is left out, and a record that is a whole batch is taken apart.
 """
 
+import contextlib
 import enum
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tianzhou.base.errors import ProtocolError, UsageError
 from tianzhou.base.kinds import Bytes, queue_key
 from tianzhou.client.core.subscription import Subscription
+from tianzhou.client.errors import BadPullAnswer
 from tianzhou.record import flags, layout, names, properties
 from tianzhou.record.batch import decode_batch, join_properties
 from tianzhou.record.chunk import Entry, build, stamp
@@ -108,6 +112,23 @@ class PullPlan:
             expression_type=self.subscription.kind,
             max_msg_bytes=self.bytes_max,
         ).to_ext()
+
+
+_INVALID: Final = (
+    RecordDamaged, ProtocolError, UsageError, ValueError, IndexError, OverflowError, struct.error,
+)  # fmt: skip
+"""What reading an invalid response raises."""
+
+
+@contextlib.contextmanager
+def untrusted(queue: MessageQueue, offset: int) -> Generator[None]:
+    """Raise BadPullAnswer for whatever is wrong with the response to a pull from this offset."""
+    try:
+        yield
+    except BadPullAnswer:
+        raise
+    except _INVALID as error:
+        raise BadPullAnswer(queue, offset, str(error) or type(error).__name__) from error
 
 
 def read_answer(header: Header, body: bytes) -> PullAnswer | None:

@@ -11,14 +11,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from tianzhou.base.errors import Retry
-from tianzhou.client.core.pulling import PullAnswer, PullPlan, PullStatus, read_answer, unpacked
+from tianzhou.client.core.pulling import (
+    PullAnswer,
+    PullPlan,
+    PullStatus,
+    read_answer,
+    unpacked,
+    untrusted,
+)
 from tianzhou.client.core.subscription import Sql92, subscribe
-from tianzhou.client.errors import ClientError, remote_error
+from tianzhou.client.errors import BadPullAnswer, ClientError, remote_error
 from tianzhou.client.sync.brokers import Brokers
 from tianzhou.client.sync.line import Request
 from tianzhou.filter.tags import ALL
 from tianzhou.record import flags
-from tianzhou.record.errors import RecordDamaged
 from tianzhou.record.layout import AT_QUEUE_OFFSET, AT_SYS_FLAG, INT64
 from tianzhou.record.walk import Stop, walk
 from tianzhou.wire._generated_codes import RequestCode
@@ -183,12 +189,11 @@ class _Pulls:
         found = walk(run.data, run.end, end)
         asked, until, here = self._at, self._end, found.starts
         if found.stop is not Stop.END or found.end != end or answer.next_offset <= asked:
-            raise RecordDamaged(
-                f"{self._queue.broker_name} answered offset {asked} of queue "
-                f"{self._queue.queue_id} of {self._queue.topic} with {end - run.end} bytes, of "
-                f"which {found.end - run.end} are whole records, and says to go on at "
-                f"{answer.next_offset}"
-            )
+            raise BadPullAnswer(
+                self._queue, asked,
+                f"of {end - run.end} bytes {found.end - run.end} are whole records, and the next "
+                f"offset is {answer.next_offset}",
+            )  # fmt: skip
         self._short_since = None
         self._advance(answer.next_offset)
         while here and _offset_at(run.data, here[-1]) >= until:
@@ -224,7 +229,8 @@ class _Pulls:
 
         header = self._brokers.line(self._address).receive_into(number, room)
         self._sent = None
-        answer = read_answer(header, b"")
+        with untrusted(self._queue, self._at):
+            answer = read_answer(header, b"")
         if answer is None:
             raise remote_error(self._address, header.code, header.remark)
         return answer, run.end + sizes[0]
