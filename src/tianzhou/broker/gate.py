@@ -20,7 +20,7 @@ from tianzhou.broker.role import Standing
 from tianzhou.net.desk import encode_reply
 from tianzhou.net.exchange import Reply, Request
 from tianzhou.replication.durability import Outcome
-from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_effects import BROKER_EFFECTS, Effect
 
 MASTER_ONLY: Final = frozenset({Effect.MESSAGES, Effect.TABLES, Effect.LOCKS, Effect.MEMBERS})
@@ -55,7 +55,10 @@ class RoleGate:
         }
         self.commit: Callable[[OnCommitted], None] | None = None
         """Set by a Raft group: calls back once every change made so far is committed. Without it a
-        change is final when the handler returns."""
+        change is final when the handler returns, except for deleted topics."""
+        self.hold_deletion: Callable[[Callable[[str], None]], bool] = lambda _answer: False
+        """Whether a deletion of a topic is not durable yet. Then it calls back once all are, with
+        an empty string, or with the reason why they never will be."""
         self.check_commit: Callable[[], None] = lambda: None
         """Raises Refused if a change could not even be proposed now: then it is not made."""
 
@@ -72,16 +75,17 @@ class RoleGate:
             self.check_commit()
 
     def holds(self, request: Request, reply: Reply) -> bool:
-        commit = self.commit
-        if commit is None or self._effects.get(request.header.code) is not Effect.TABLES:
+        if self._effects.get(request.header.code) is not Effect.TABLES:
             return False
 
-        def answer(outcome: Outcome) -> None:
+        def send(told: Reply) -> None:
             if not request.header.is_oneway:
-                told = reply if outcome is Outcome.DURABLE else unknown(outcome)
                 request.peer.send(encode_reply(request.header, told))
 
-        commit(answer)
+        commit = self.commit
+        if commit is None:
+            return self.hold_deletion(lambda why: send(_undurable(why) if why else reply))
+        commit(lambda outcome: send(reply if outcome is Outcome.DURABLE else unknown(outcome)))
         return True
 
 
@@ -89,3 +93,11 @@ def unknown(outcome: Outcome) -> Reply:
     """The response to a change whose outcome is not known."""
     reason = _REASONS.get(outcome, "the log failed")
     return Reply(CODES[outcome], remark=_UNKNOWN.format(reason=reason))
+
+
+def _undurable(reason: str) -> Reply:
+    return Reply(
+        ResponseCode.SYSTEM_ERROR,
+        remark=f"the topic is deleted, but a restart may bring its messages back: {reason}; delete "
+        "the topic again after the restart",
+    )

@@ -159,6 +159,7 @@ def _core(
     alarms.add(PortAlarms(config.name, Since(clock)).current)
     removal = TopicRemoval(store, offsets, stats, writer.settle)
     topics.being_deleted = removal.pending
+    writer.written.append(removal.release)
     return _Core(
         topics, groups, offsets, sessions, locks, permission, filters, writer, admission, send,
         pull, stats, readers, alarms, removal,
@@ -225,7 +226,7 @@ def assemble(
         raft,
         replication,
     )
-    gate = RoleGate(standing, rejected=REFUSED.keys(), proof=administration.proof)
+    gate = _gate(standing, administration, core.removal)
     desk = Desk(handlers, gate, refused=stats.refused)
     measured = _measured(
         config, store, clock, core, watchdog=watchdog, raft=raft, replication=replication
@@ -242,6 +243,12 @@ def assemble(
         stats, core.readers, watchdog, measured, raft, replication, groups,
         core.alarms, AlarmLog(core.alarms), gate, core.removal, frozenset(handlers), settable,
     )  # fmt: skip
+
+
+def _gate(standing: Standing, administration: Administration, removal: TopicRemoval) -> RoleGate:
+    gate = RoleGate(standing, rejected=REFUSED.keys(), proof=administration.proof)
+    gate.hold_deletion = removal.holds
+    return gate
 
 
 def _transactions(

@@ -1,10 +1,12 @@
 """What a deleted topic leaves behind: its queues, the offsets of its groups, its statistics.
 
-A broker without a Raft group removes them at once. In a Raft group the record that deletes the
-topic stands in the log, and every member, the leader included, removes what is older than that
+A broker without a Raft group removes them at once, and responds when the flush thread has recorded
+the deletion: until then a crash could bring the topic back. In a Raft group the record that deletes
+the topic stands in the log, and every member, the leader included, removes what is older than that
 record when the record is committed: a leader that is deposed before that has removed nothing.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -12,6 +14,9 @@ from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.stats import Stats
 from tianzhou.store.store import MessageStore
+
+OnDurable = Callable[[str], None]
+"""Called with why the deletion may be undone by a restart; empty if it is durable."""
 
 
 @dataclass(slots=True)
@@ -28,6 +33,8 @@ class TopicRemoval:
     pending: set[str] = field(default_factory=set[str])
     """Topics whose deletion is not committed yet. They can't be created again before that."""
 
+    _waiting: deque[tuple[int, OnDurable]] = field(default_factory=deque[tuple[int, OnDurable]])
+
     def request(self, topic: str) -> None:
         """Remove what is left of a topic: now, or once its deletion is committed."""
         if self.is_replicated:
@@ -39,9 +46,24 @@ class TopicRemoval:
         """Remove queues whose messages all stand before this place of the log, or all of them."""
         self.pending.discard(topic)
         # Others wait for what was sent meanwhile; they must hear of it before the store forgets.
-        self.store.flush()
         self.settle()
         self.store.delete_topic(topic, before=before)
         self.offsets.remove_topic(topic)
         self.offsets.save()
         self.stats.topic_deleted(topic)
+
+    def holds(self, answer: OnDurable) -> bool:
+        """Whether `answer` is called later, once every deletion so far is durable."""
+        removals = self.store.removals
+        if removals.durable == removals.begun:
+            return False
+        self._waiting.append((removals.begun, answer))
+        return True
+
+    def release(self) -> None:
+        """Call those whose deletion is durable, or all if the store failed."""
+        removals, waiting = self.store.removals, self._waiting
+        while waiting and waiting[0][0] <= removals.durable:
+            waiting.popleft()[1]("")
+        while waiting and self.store.is_broken:
+            waiting.popleft()[1](self.store.broken_reason)

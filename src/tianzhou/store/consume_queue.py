@@ -11,7 +11,7 @@ damaged there, or the queue began later) has offset 0 and the largest size.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -391,6 +391,20 @@ class ConsumeQueue:
         self._remove_files()
         if self._cache.files.exists(self.directory):
             self._cache.files.remove_dir(self.directory)
+
+    def move_files(self, places: Iterator[str]) -> list[str]:
+        """Move the queue's files to these places and remove its directory; where they are now."""
+        files, moved = self._cache.files, list[str]()
+        for name in reversed(files.list(self.directory)):
+            path, place = f"{self.directory}/{name}", next(places)
+            self._cache.drop(path)
+            files.rename(path, place)
+            moved.append(place)
+        self._tail.clear()
+        if files.exists(self.directory):
+            files.remove_dir(self.directory)
+        self._cache.dirty_dirs.discard(self.directory)
+        return moved
 
     def _remove_files(self) -> None:
         """The oldest goes last: without the others the queue is visibly too short, but without

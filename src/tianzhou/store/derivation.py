@@ -6,6 +6,7 @@ Whoever derives a log again, or compares it with its queues, needs both. A direc
 file, such as one of RocketMQ, has had the current levels all the time.
 """
 
+import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -48,7 +49,8 @@ class Derivation:
     def __init__(self, files: Files, tables_path: str, delays_ms: Sequence[int]) -> None:
         """`delays_ms` count where the directory does not say which levels it had."""
         self._table = Table(files, f"{tables_path}/{FILE}", _decode, _Stored())
-        self._stored = self._table.load()
+        self._stored = self._saved = self._table.load()
+        self._saving = threading.Lock()
         self._delays_ms = tuple(delays_ms)
 
     @property
@@ -70,13 +72,17 @@ class Derivation:
         # What speaks only of expired records is not needed any more.
         while len(levels) > 1 and levels[1].since <= log_min:
             levels = levels[1:]
-        self._save(levels, {topic: at for topic, at in deleted.items() if at > log_min})
+        # A log that lost its end takes new records where deleted ones stood.
+        kept = {topic: min(at, log_end) for topic, at in deleted.items() if at > log_min}
+        self._save(levels, kept)
 
     def delete_topic(self, topic: str, at: int) -> None:
-        """Records of the topic before this offset are deleted."""
+        """Records of the topic before this offset are deleted; durable after `save`."""
         deleted = self._stored.deleted_topics
         if at > deleted.get(topic, 0):
-            self._save(self._stored.delay_levels, deleted | {topic: at})
+            self._stored = _Stored(
+                delay_levels=self._stored.delay_levels, deleted_topics=deleted | {topic: at}
+            )
 
     def cut(self, log_end: int) -> None:
         """The log was cut here: what is stored next is not what was known of these offsets."""
@@ -88,10 +94,16 @@ class Derivation:
         self._save(levels, {topic: min(at, log_end) for topic, at in deleted.items()})
 
     def _save(self, levels: tuple[DelayLevels, ...], deleted: dict[str, int]) -> None:
-        stored = _Stored(delay_levels=levels, deleted_topics=deleted)
-        if stored != self._stored:
-            self._table.save(stored)
-            self._stored = stored
+        self._stored = _Stored(delay_levels=levels, deleted_topics=deleted)
+        self.save()
+
+    def save(self) -> None:
+        """Bring every change made so far to the medium. May be called from any thread."""
+        with self._saving:
+            stored = self._stored
+            if stored != self._saved:
+                self._table.save(stored)
+                self._saved = stored
 
     def parts(self, starts: Sequence[int], end: int, *, base: int) -> Iterator[Part]:
         """Neighbouring records, divided where the delay levels changed."""

@@ -6,7 +6,9 @@ flusher keeps the reason, nothing is acknowledged any more, and only a restart f
 really on the medium.
 """
 
+import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -18,7 +20,7 @@ from tianzhou.store.checkpoint import Checkpoint, CheckpointFile
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import PAGE, StoreConfig
 from tianzhou.store.descriptors import is_shortage, is_unopened
-from tianzhou.store.errors import StoreFenced
+from tianzhou.store.errors import DiskFull, StoreFenced
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
 
@@ -55,6 +57,9 @@ class Flusher:
         self.flushed = log.min_offset
         self.error: StoreFenced | None = None
         self._owed: Derivations | None = None
+        self.errands: deque[Callable[[], None]] = deque()
+        """Work on files that the writer does not wait for, in order. The log is flushed before
+        each, and no checkpoint is written before all are done. The writer only appends."""
         self.times = Histogram()
         """How long syncs of the log took; only those of the flush thread are measured."""
 
@@ -101,6 +106,8 @@ class Flusher:
         if self.error is not None:
             return False
         made = self._with_owed(made)
+        if not self.run_errands(between):
+            return False
         try:
             if clean and len(made.files) >= MANY_FILES:
                 self._files.write_back()
@@ -109,10 +116,10 @@ class Flusher:
                 if not between():
                     return False
             for path in sorted(made.directories):
-                if self._files.exists(path):
+                with contextlib.suppress(FileNotFoundError):  # removed since
                     self._files.sync_dir(path)
-                    if not between():
-                        return False
+                if not between():
+                    return False
             failpoint("flush.before_checkpoint")
             self._checkpoint.write(self._with(made, clean=clean), sync=True)
             failpoint("flush.after_checkpoint")
@@ -121,6 +128,24 @@ class Flusher:
                 self._fence("queues, index and checkpoint", error)
             return False
         self._owed = None
+        return True
+
+    def run_errands(self, between: Callable[[], bool] = lambda: True) -> bool:
+        """Do what the writer handed over; whether all of it is done. What fails because the disk is
+        full, or no file can be opened, stays for another time."""
+        while self.errands:
+            self.flush()
+            if self.error is not None:
+                return False
+            try:
+                self.errands[0]()
+            except (OSError, DiskFull, StoreFenced) as error:
+                if not isinstance(error, DiskFull) and not _is_short(error):
+                    self._fence("deleted topics", error)
+                return False
+            self.errands.popleft()
+            if not between():
+                return not self.errands
         return True
 
     @property
@@ -165,7 +190,7 @@ class Flusher:
                 "nothing is acknowledged any more, because nothing is synced; restart"
             )
 
-    def _fence(self, what: str, error: OSError) -> None:
+    def _fence(self, what: str, error: Exception) -> None:
         self.error = StoreFenced(
             f"syncing {what} failed: {error}; nothing is acknowledged any more, "
             "because what the disk holds is unknown; check the disk and restart"
@@ -174,13 +199,19 @@ class Flusher:
 
 
 def _sync(files: Files, path: str) -> None:
-    """By a handle of its own: the writer may close its one at any moment."""
-    if files.exists(path):  # it may have been removed since it was written
+    """By a handle of its own: the writer may close its one at any moment, or remove the file."""
+    try:
         file = files.open(path)
-        try:
-            file.sync()
-        finally:
-            file.close()
+    except FileNotFoundError:
+        return
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
+def _is_short(error: Exception) -> bool:
+    return isinstance(error, OSError) and is_shortage(error)
 
 
 class Pace(NamedTuple):
@@ -222,6 +253,7 @@ class FlushThread:
         self._wake = threading.Condition()
         self._asked = False
         self._saving: Derivations | None = None
+        self._has_errands = False
         self._stopping = False
         self._last_flush_s = clock.monotonic_s()
         self._thread = threading.Thread(target=self._run, name="tianzhou-flush", daemon=True)
@@ -239,6 +271,12 @@ class FlushThread:
         with self._wake:
             assert self._saving is None, "a checkpoint is still being written"
             self._saving = made
+            self._wake.notify_all()
+
+    def run_errands(self) -> None:
+        """Do what was added to the errands of the flusher."""
+        with self._wake:
+            self._has_errands = True
             self._wake.notify_all()
 
     @property
@@ -282,13 +320,20 @@ class FlushThread:
         while not self._stopping:
             with self._wake:
                 self._wake.wait_for(self._has_work, self._pace.interval_s)
-                saving = self._saving
+                saving, self._has_errands = self._saving, False
             self._flush_if_due()
+            if self._flusher.errands:
+                self._flusher.run_errands(self._after_errand)
+                self._tell()
             if saving is not None:
                 if self._flusher.save(saving, between=self._between) or not self._stopping:
                     self._saving = None
                 self._tell()
             self._flusher.prepare_next()
+
+    def _after_errand(self) -> bool:
+        self._tell()
+        return self._between()
 
     def _between(self) -> bool:
         self._flush_if_due()
@@ -306,7 +351,7 @@ class FlushThread:
             self._tell()
 
     def _has_work(self) -> bool:
-        return self._stopping or self._asked or self._saving is not None
+        return self._stopping or self._asked or self._has_errands or self._saving is not None
 
     def _tell(self) -> None:
         with self._wake:

@@ -30,9 +30,16 @@ class FollowingStore(StoreReader, ABC):
     _next_offsets: dict[QueueKey, int] | None
     """Queue offsets that the next messages get; None while the log follows another."""
 
+    _refusal: str
+
     @property
-    @abstractmethod
-    def refusal(self) -> str: ...
+    def refusal(self) -> str:
+        """Why appends are refused now; empty when they are not."""
+        return self._refusal
+
+    def _refuse(self, reason: str) -> None:
+        self._refusal = reason
+
     @abstractmethod
     def start(self, on_progress: Callable[[], None] = lambda: None) -> None: ...
     @abstractmethod
@@ -133,6 +140,16 @@ class FollowingStore(StoreReader, ABC):
     def stop_writing(self) -> None:
         """No messages are appended any more, until `begin_writing`."""
         self._next_offsets = None
+
+    def _forget_offsets(self, topic: str) -> None:
+        """The queues of a deleted topic begin at 0 again, unless they are there."""
+        if self._next_offsets is not None:
+            kept = {queue.key for queue in self.queues.of_topic(topic)}
+            self._next_offsets = {
+                key: end
+                for key, end in self._next_offsets.items()
+                if key.topic != topic or key in kept
+            }
 
     @property
     def is_writing(self) -> bool:

@@ -49,6 +49,7 @@ def make_parts(
         file_bytes=config.commit_log_file_bytes, reserve_bytes=config.reserve_bytes,
     )  # fmt: skip
     queues = Queues(files, paths.consume_queue, config.consume_queue_file_units)
+    queues.remove_set_aside()
     index = None
     if config.index_enabled:
         index = KeyIndex(

@@ -3,7 +3,8 @@
 import contextlib
 import resource
 from collections.abc import Iterator
-from typing import Final
+from itertools import count
+from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import PhysicalOffset, QueueKey, queue_key
 from tianzhou.store.consume_queue import ConsumeQueue
@@ -14,6 +15,15 @@ from tianzhou.store.files import Files, list_visible
 
 OPEN_FILES_MAX: Final = 256
 _NOTHING: Final = PhysicalOffset(0)
+DELETED: Final = ".deleted"
+"""Directory of the files of deleted queues that are yet to be removed. Listings skip it."""
+
+
+class SetAside(NamedTuple):
+    """Queues that were taken out of service, and the files that they leave."""
+
+    queues: int
+    files: list[str]
 
 
 def open_files_max() -> int:
@@ -35,6 +45,8 @@ class Queues:
         self._files = files
         self._file_units = file_units
         self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self._deleted = f"{directory}/{DELETED}"
+        self._places = (f"{self._deleted}/{number:020d}" for number in count())
         self.log_min = PhysicalOffset(0)
         """Where the log begins: messages below it are gone."""
         if create:
@@ -116,9 +128,7 @@ class Queues:
 
     def remove_topic(self, topic: str, *, before: PhysicalOffset | None = None) -> int:
         """Remove every queue of a topic, or those that end before a place of the log; how many."""
-        queues = self.of_topic(topic)
-        if before is not None:
-            queues = [queue for queue in queues if queue.last_physical_offset() < before]
+        queues = self._ending(topic, before)
         for queue in queues:
             queue.remove_all()
             del self._queues[queue.key]
@@ -129,6 +139,35 @@ class Queues:
                 self.cache.dirty_dirs.discard(directory)
             self._files.sync_dir(self.directory)
         return len(queues)
+
+    def set_aside(self, topic: str, *, before: PhysicalOffset | None) -> SetAside:
+        """Like `remove_topic`, but only rename the files: neither removes a file nor syncs, either
+        of which may take long. The queues may be created again at once."""
+        queues, moved = self._ending(topic, before), list[str]()
+        if queues:
+            self._files.make_dirs(self._deleted)
+        for queue in queues:
+            moved += queue.move_files(self._places)
+            del self._queues[queue.key]
+        directory = f"{self.directory}/{topic}"
+        if queues and self._files.exists(directory) and not self._files.list(directory):
+            self._files.remove_dir(directory)
+            self.cache.dirty_dirs.discard(directory)
+        return SetAside(len(queues), moved)
+
+    def _ending(self, topic: str, before: PhysicalOffset | None) -> list[ConsumeQueue]:
+        """The queues of a topic, or those that end before a place of the log."""
+        queues = self.of_topic(topic)
+        if before is None:
+            return queues
+        return [queue for queue in queues if queue.last_physical_offset() < before]
+
+    def remove_set_aside(self) -> None:
+        """Remove what is left of the files of deleted queues, now."""
+        if self._files.exists(self._deleted):
+            for name in self._files.list(self._deleted):
+                self._files.remove(f"{self._deleted}/{name}")
+            self._files.remove_dir(self._deleted)
 
     def keep_expired(self, log_min: PhysicalOffset) -> None:
         """Forget, on disk too, every unit that can be derived from the log again. Those of

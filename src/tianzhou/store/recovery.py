@@ -153,11 +153,11 @@ def _kept(incidents: Incidents) -> dict[QueueKey, int]:
 
 
 def _finish_deletions(parts: Parts) -> None:
-    """A crash may come between the note that a topic is deleted and the removal of its queues. The
-    checkpoint that ends a deletion stands at its place or behind it."""
+    """Remove the queues of deleted topics that a crash left or brought back. A checkpoint behind
+    the place of a deletion was written without them."""
     if parts.dispatcher.derivation is not None:
         for topic, at in parts.dispatcher.derivation.deleted_topics.items():
-            if at > parts.checkpoint.derived:
+            if at >= parts.checkpoint.derived:
                 parts.queues.remove_topic(topic, before=PhysicalOffset(at))
 
 

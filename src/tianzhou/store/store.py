@@ -32,6 +32,7 @@ from tianzhou.store.following import FollowingStore
 from tianzhou.store.incidents import Incidents
 from tianzhou.store.preflight import Shortfall
 from tianzhou.store.queue_work import QueueWork
+from tianzhou.store.removal import Removals
 from tianzhou.store.retention import Pressure, Retention, pressure_of, usages
 from tianzhou.store.scan import NOWHERE
 from tianzhou.store.start_report import StartReport
@@ -140,6 +141,7 @@ class MessageStore(FollowingStore):
         self._flusher = Flusher(files, self.log, self._checkpoint)
         flushed = found.flushed if found.exact else self.log.min_offset
         self._flusher.restart(flushed, checked=self.config.record_crc)
+        self.removals = Removals(files, self.queues, self.derivation, self._flusher)
         self.retention = Retention(self.log, self.config)
         self.tables = Tables(files, paths.tables)
         self.tables.load_all()
@@ -400,9 +402,6 @@ class MessageStore(FollowingStore):
             self.on_expired()
         return removed
 
-    def _refuse(self, reason: str) -> None:
-        self._refusal = reason
-
     @property
     def is_broken(self) -> bool:
         """A write or sync failed; nothing will be acknowledged until a restart."""
@@ -413,30 +412,23 @@ class MessageStore(FollowingStore):
         """Why; empty if nothing failed."""
         return str(self._flusher.error or "")
 
-    @property
-    def refusal(self) -> str:
-        """Why appends are refused now; empty when they are not."""
-        return self._refusal
-
     def delete_topic(self, topic: str, *, before: PhysicalOffset | None = None) -> int:
         """Remove the queues of a topic. Its records stay in the log until that expires.
 
         With `before` a queue whose newest message stands at that place or behind it stays: the
-        topic was deleted there and created again since."""
-        # What was sent before must not come to light in the queues of a topic made again.
-        self.flush()
-        self.dispatch_all()
+        topic was deleted there and created again since. With a flush thread this does not wait for
+        the disk; `removals` says when the deletion is durable."""
+        self._raise_if_broken()
+        at = self.log.end if before is None else before
         with self._guard(f"removing topic {topic}", final=True):
-            self.derivation.delete_topic(topic, before or self.log.end)
-            removed = self.queues.remove_topic(topic, before=before)
+            removed = self.removals.delete(topic, at, before=before)
             self.incidents.forget_topic(topic)
-        if self._next_offsets is not None:
-            kept = {queue.key for queue in self.queues.of_topic(topic)}
-            self._next_offsets = {
-                key: end
-                for key, end in self._next_offsets.items()
-                if key.topic != topic or key in kept
-            }
+        self._forget_offsets(topic)
+        if self._thread is not None:
+            self._thread.run_errands()
+        elif not self._flusher.run_errands():
+            self._raise_if_broken()
+            raise DiskFull(f"deleting topic {topic} is not recorded in {self.root}: no room")
         self.checkpoint()
         return removed
 
@@ -460,6 +452,8 @@ class MessageStore(FollowingStore):
         self._flusher.flush()
         self.dispatch_all()
         is_saved = self._flusher.save(self._derivations(), clean=not self._refusal)
+        if is_saved:
+            self.queues.remove_set_aside()
         failpoint("close.before_abort")
         if is_saved and not self._refusal:
             layout.remove_abort(self.files, self.paths.abort)

@@ -117,9 +117,8 @@ def _short(contents: Contents) -> str:
 
 
 def _floors(store: MessageStore, sent: list[Sent], queue: QueueKey, promise: Promise) -> list[int]:
-    """Where the queue may begin. The records of a deleted topic are still in the log, and a start
-    that derives the queues again brings them back, unless the queue has begun again at rank 0. If
-    the next message has a higher rank, the queue had come back before that message."""
+    """Where the queue may begin. A topic whose deletion was confirmed never comes back. One whose
+    deletion a crash interrupted may; if its next message has a rank above 0, it did."""
     floors = [0]
     for deletion in promise.deletions:
         if deletion.topic == queue.topic:
@@ -128,13 +127,10 @@ def _floors(store: MessageStore, sent: list[Sent], queue: QueueKey, promise: Pro
                 for one in sent
                 if deletion.at <= one.start and one.end <= store.log.end
             )
-            match next(later, None):
-                case 0 if deletion.done:
-                    floors = [deletion.at]
-                case None | 0:
-                    floors = [*floors, deletion.at]
-                case _:
-                    pass
+            if deletion.done:
+                floors = [deletion.at]
+            elif next(later, 0) == 0:
+                floors = [*floors, deletion.at]
     return floors
 
 

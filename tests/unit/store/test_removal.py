@@ -1,0 +1,201 @@
+"""Deleting a topic waits for no disk, and is durable when the store says so."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from small_store import FILE_BYTES, KEY, OTHER, CalmFiles, chunk, open_store, put, read
+
+from tianzhou.base.kinds import PhysicalOffset, queue_key
+from tianzhou.store.errors import StoreFenced
+from tianzhou.store.files import RealFile
+from tianzhou.store.queues import DELETED
+from tianzhou.store.store import MessageStore
+from tianzhou.testing.sim.clock import ManualClock
+
+ELSEWHERE = queue_key("payments", 0)
+DEADLINE_S = 30
+
+
+class HangingFiles(CalmFiles):
+    """A disk that neither syncs nor removes anything between `hang` and `go_on`. The writer of the
+    store must not even try to in that time."""
+
+    def __init__(self) -> None:
+        self._writer = threading.current_thread()
+        self._may_go_on = threading.Event()
+        self.go_on()
+
+    def hang(self) -> None:
+        self._may_go_on.clear()
+
+    def go_on(self) -> None:
+        self._may_go_on.set()
+
+    def wait(self, what: str) -> None:
+        if not self._may_go_on.is_set():
+            assert threading.current_thread() is not self._writer, f"the writer waits: {what}"
+            assert self._may_go_on.wait(DEADLINE_S)
+
+    def create(self, path: str, size: int) -> RealFile:
+        return _HangingFile(super().create(path, size), self)
+
+    def open(self, path: str) -> RealFile:
+        return _HangingFile(super().open(path), self)
+
+    def remove(self, path: str) -> None:
+        self.wait(f"remove {path}")
+        super().remove(path)
+
+    def sync_dir(self, path: str) -> None:
+        self.wait(f"sync {path}")
+        super().sync_dir(path)
+
+
+class _HangingFile(RealFile):
+    __slots__ = ("_files",)
+
+    def __init__(self, file: RealFile, files: HangingFiles) -> None:
+        super().__init__(file.path, file._fd)
+        self._files = files
+
+    def sync(self) -> None:
+        self._files.wait(f"sync {self.path}")
+        super().sync()
+
+
+class Deleting:
+    """A store whose flush thread syncs, on a disk that may hang."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.files = HangingFiles()
+        self._progress = threading.Event()
+        self.store = open_store(root, files=self.files)
+        self.store.start(self._progress.set)
+
+    def wait_durable(self) -> None:
+        removals = self.store.removals
+        while removals.durable < removals.begun:
+            assert self._progress.wait(DEADLINE_S)
+            self._progress.clear()
+
+    def wait_removed(self) -> None:
+        while self.set_aside():
+            assert self._progress.wait(DEADLINE_S)
+            self._progress.clear()
+
+    def set_aside(self) -> list[str]:
+        return self.files.list(str(self.root / "consumequeue" / DELETED))
+
+    def crash(self) -> MessageStore:
+        """The store after a kill -9 and a start."""
+        self.store.abandon()
+        self.store = open_store(self.root)
+        return self.store
+
+
+@pytest.fixture
+def deleting(tmp_path: Path) -> Iterator[Deleting]:
+    made = Deleting(tmp_path)
+    yield made
+    made.files.go_on()
+    made.store.abandon()
+
+
+def test_delete_topic_on_a_disk_that_hangs_returns_and_the_store_serves(deleting: Deleting) -> None:
+    store = deleting.store
+    put(store, *[b"old %d" % number for number in range(25)])  # three files
+    put(store, b"old", key=OTHER)
+    deleting.files.hang()
+    store.append(chunk(b"not dispatched"))
+    assert store.delete_topic("orders") == 2
+    assert (store.max_offset(KEY), store.max_offset(OTHER)) == (0, 0)
+    put(store, b"other", key=ELSEWHERE)
+    put(store, b"new")
+    assert (read(store, key=ELSEWHERE), read(store)) == ([b"other"], [b"new"])
+    assert store.removals.durable == 0
+    deleting.files.go_on()
+    deleting.wait_durable()
+    deleting.wait_removed()
+    store.close()
+    assert not (deleting.root / "consumequeue" / DELETED).exists()
+    again = open_store(deleting.root)
+    assert (read(again), again.recovered.rebuilt) == ([b"new"], "")
+    again.close()
+
+
+def test_delete_topic_once_durable_outlives_a_crash(deleting: Deleting) -> None:
+    put(deleting.store, b"old")
+    deleting.store.checkpoint(whole=True)
+    deleting.store.delete_topic("orders")
+    deleting.wait_durable()
+    store = deleting.crash()
+    assert store.max_offset(KEY) == 0
+    put(store, b"new")
+    assert read(store) == [b"new"]
+
+
+def test_open_after_a_crash_removes_files_of_deleted_queues(tmp_path: Path) -> None:
+    left = tmp_path / "consumequeue" / DELETED
+    left.mkdir(parents=True)
+    (left / f"{0:020d}").write_bytes(bytes(200))
+    store = open_store(tmp_path)
+    assert not left.exists()
+    put(store, b"a")
+    assert store.delete_topic("orders") == 1
+    store.close()
+    assert not left.exists()
+
+
+def test_open_after_a_recorded_deletion_removes_queues_that_are_still_there(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put(store, b"old")
+    store.checkpoint()  # stands where the topic is deleted
+    store.derivation.delete_topic("orders", store.log.end)
+    store.derivation.save()
+    store.abandon()
+    store = open_store(tmp_path)
+    assert store.max_offset(KEY) == 0
+    store.close()
+
+
+def test_delete_topic_before_a_place_keeps_queues_that_go_on_behind_it(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put(store, b"old")
+    place = store.log.end
+    put(store, b"kept", key=OTHER)
+    assert store.delete_topic("orders", before=place) == 1
+    assert (read(store), read(store, key=OTHER)) == ([], [b"kept"])
+    store.close()
+
+
+def test_open_of_a_log_that_lost_its_end_serves_what_is_stored_there_next(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put(store, b"old")
+    store.derivation.delete_topic("orders", FILE_BYTES)  # far behind the end of the log
+    store.derivation.save()
+    store.close()
+    store = open_store(tmp_path)
+    put(store, b"new")
+    assert read(store) == [b"new"]
+    store.close()
+
+
+def test_delete_topic_that_cannot_be_recorded_fences_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path, clock=ManualClock())
+    put(store, b"old")
+
+    def fail(path: str) -> None:
+        raise OSError(5, "Input/output error", path)
+
+    monkeypatch.setattr(store.files, "sync_dir", fail)
+    with pytest.raises(StoreFenced, match="deleted topics failed"):
+        store.delete_topic("orders")
+    assert store.removals.durable == 0
+    with pytest.raises(StoreFenced):
+        store.delete_topic("orders", before=PhysicalOffset(1))
+    store.abandon()
