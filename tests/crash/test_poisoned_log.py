@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from damaged_store import CONFIG, QUEUES, chunk_of, fast_directory, open_store
-from poisoned_log import poisoned_record
 
 from tianzhou.base.kinds import PhysicalOffset, QueueOffset
 from tianzhou.record.message import MessageView, decode_all
@@ -14,6 +13,7 @@ from tianzhou.store.files import RealFiles
 from tianzhou.store.read import ReadLimit
 from tianzhou.store.store import MessageStore
 from tianzhou.store.verify import Directory, Findings
+from tianzhou.testing.poisoned_record import poisoned_record
 from tianzhou.testing.sim.clock import ManualClock
 
 FLAGS = (0x10, 0x20, 0x30)

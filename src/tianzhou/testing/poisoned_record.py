@@ -1,4 +1,4 @@
-"""A log with a record whose flag claims longer hosts than it has, as a former version wrote it.
+"""A record whose flag claims longer hosts than it has, as a former version wrote it.
 
 Everything is packed by hand: today's code refuses to write such a record.
 """
