@@ -82,4 +82,5 @@ def test_sending_the_same_messages_to_us_gives_javas_directory(root: Path, tmp_p
     assert list(tree(ours, "index").values()) == list(tree(root, "index").values())
     written = {path.name for path in ours.iterdir()}
     # What we leave out are the tables of the broker, and the marker of an unclean stop.
-    assert {path.name for path in root.iterdir()} - written == {"config", "abort"}
+    assert {path.name for path in root.iterdir()} - written == {"abort"}
+    assert {path.name for path in (ours / "config").iterdir()} == {"derivation.json"}

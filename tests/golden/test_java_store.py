@@ -181,6 +181,8 @@ def test_opening_keeps_javas_files_and_names(root: Path) -> None:
     after = tree(root, "commitlog", "config", "consumequeue")
     # Java makes the next log file early. Nothing is in it, so it may go.
     assert set(before) - set(after) <= {"commitlog/00000000000000065536"}
+    # Our own notes on what the queues were derived by stand beside Java's tables.
+    del after["config/derivation.json"]
     assert {path: before[path] for path in after} == after
     assert {path.name for path in root.iterdir()} == names - {"abort"}
 

@@ -60,7 +60,7 @@ def test_everything_can_be_said() -> None:
     ("change", "line", "words"),
     [
         (("topic: payments", "topik: payments"), 4, "'topik' is not known: did you mean topic"),
-        (("nameserver: 127.0.0.1:9876", "nameserver: nowhere"), 3, "nameserver"),
+        (("nameserver: 127.0.0.1:9876", "nameserver: nowhere:port"), 3, "nameserver"),
         (("path: lake", "pfad: lake"), 10, "allowed are path, date, partitionBy"),
         (("    path: lake\n", ""), 9, "missing required field `path`"),
         (("type: parquet", "type: parkett"), 9, "there are parquet, topic, jdbc, console"),

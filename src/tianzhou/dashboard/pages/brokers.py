@@ -1,5 +1,7 @@
 """One broker: how it is, who has copies of its log, its settings, and taking it out of service."""
 
+from dataclasses import replace
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,7 +18,8 @@ async def show(here: Here, request: Request) -> Response:
     name = request.path_params["name"]
     admin = await here.admin()
     look, place = await admin.looks.broker(name)
-    view = await admin.looks.cluster()
+    view = await admin.looks.cluster(skip=(place.nearest,))
+    view = replace(view, members={**view.members, place.nearest: look})
     found = [
         finding
         for finding in findings(view, here.clock.now_ms())

@@ -18,6 +18,7 @@ from tianzhou.record import properties
 from tianzhou.testing.chaos import looking
 from tianzhou.testing.chaos.cluster import PAUSE_S, Broker, Cluster
 from tianzhou.testing.chaos.history import FOREVER, Change, History, Outcome, Placed, View
+from tianzhou.testing.kit.patience import Patience
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageV2Request
@@ -33,6 +34,9 @@ ASK_S: Final = 4.0
 """Longer than a leader waits for its majority."""
 EQUAL_S: Final = 40.0
 """Slaves ask for their master's tables every ten seconds at most."""
+ENOUGH: Final = 5
+"""Messages that an administrator stores in its topics, at least."""
+ENOUGH_S: Final = 20.0
 NOT_DONE: Final = (
     ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION,
     ResponseCode.INVALID_PARAMETER, ResponseCode.TOPIC_NOT_EXIST,
@@ -169,6 +173,11 @@ class Administering:
     # Foreign
 
     def stop_producing(self) -> None:
+        """End the requests, once enough messages were stored to judge places by."""
+        placed = self._history.placed
+        patience = Patience(ENOUGH_S, progress=placed.__len__)
+        while len(placed) < ENOUGH and self._thread.is_alive() and not patience.is_over():
+            time.sleep(PAUSE_S)
         self._over.set()
         self._thread.join()
 
