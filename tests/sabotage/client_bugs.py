@@ -1,0 +1,23 @@
+"""Bugs planted where users meet the client first. Each names the check that must catch it."""
+
+from typing import Final
+
+from planting import Bug, Edit
+
+
+def _bug(name: str, check: str, *edits: tuple[str, str, str]) -> Bug:
+    return Bug(name, check, 0, tuple(Edit(*edit) for edit in edits))
+
+
+BUGS: Final = (
+    _bug("a listener that raises is not logged", "listener",
+         ("tianzhou.client.aio.listener:Listener._raised", "log.warning(", "log.debug(")),
+    _bug("a missing extra ends in a traceback", "extra",
+         ("tianzhou.base.extras:missing_extra", "if extra is None:", "if True:")),
+    _bug("a keyed send fails while its broker is drained", "keyed",
+         ("tianzhou.client.aio.post:Delivery._may_go_on",
+          "isinstance(error, MOVED) and not isinstance(self._pick, Fixed)", "False")),
+    _bug("a keyed send fails when a replica refuses it", "keyed",
+         ("tianzhou.client.aio.post:Delivery._may_go_on",
+          "isinstance(error, ServiceNotAvailable)", "False")),
+)  # fmt: skip

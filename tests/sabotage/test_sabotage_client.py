@@ -1,0 +1,61 @@
+"""Testing the tests of the client: each planted bug must be caught by the check it names."""
+
+import asyncio
+
+import pytest
+from client_bugs import BUGS
+from planting import Bug, planted
+
+from tianzhou.base import extras
+from tianzhou.client import Message, Producer, PushConsumer, ReceivedMessage
+from tianzhou.testing import RunningBroker
+from tianzhou.wire._generated_codes import ResponseCode
+
+SOUND_S = 120.0
+CAUGHT_S = 20.0
+"""How long a check waits for what a planted bug prevents."""
+
+
+async def listener(mq: RunningBroker, caplog: pytest.LogCaptureFixture) -> None:
+    raised = asyncio.Event()
+    consumer = PushConsumer("billing", nameserver=mq.nameserver, subscribe={"orders": "*"})
+
+    @consumer.listen
+    async def bill(message: ReceivedMessage) -> None:
+        raised.set()
+        raise ValueError("no such customer")
+
+    async with Producer("shop", nameserver=mq.nameserver) as producer, consumer:
+        await producer.send(Message("orders", b"two apples"))
+        await raised.wait()
+    assert "raised ValueError" in caplog.text
+
+
+async def extra(_mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
+    told = extras.missing_extra(ModuleNotFoundError("No module named 'pyspark'", name="pyspark"))
+    assert told is not None
+    assert "tianzhou[spark]" in told
+
+
+async def keyed(mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
+    async with Producer("shop", nameserver=mq.nameserver) as producer:
+        for code in (ResponseCode.NO_PERMISSION, ResponseCode.SERVICE_NOT_AVAILABLE):
+            with mq.faults.refuse_sends(code, count=2):
+                await producer.send(Message("orders", b"x", sharding_key="k"))
+
+
+CHECKS = {"listener": listener, "extra": extra, "keyed": keyed}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
+def test_planted_bug_of_the_client_is_caught(
+    bug: Bug, mq: RunningBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    mq.create_topic("orders", queues=1)
+    check = CHECKS[bug.suite]
+    asyncio.run(asyncio.wait_for(check(mq, caplog), SOUND_S))  # without the bug it passes
+    caplog.clear()
+    with planted(bug), pytest.raises(Exception) as caught:
+        asyncio.run(asyncio.wait_for(check(mq, caplog), CAUGHT_S))
+    assert not isinstance(caught.value, (NameError, TypeError, AttributeError, SyntaxError))
