@@ -318,6 +318,8 @@ class MasterSlave:
         if self.standing.is_master:
             raise Refused(ResponseCode.SYSTEM_ERROR, "this broker is the master already")
         epoch = next_epoch(self._epoch_known, above=above)
+        if self._sync is not None:
+            self._sync.delete_rest()
         self._stop_following()
         self._own_offsets()
         self._store.flush()

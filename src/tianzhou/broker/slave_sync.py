@@ -2,8 +2,10 @@
 
 Every so often everything is asked for, with RocketMQ's requests. Progress of delays, timers and
 transactions speaks of messages in the master's log: it is taken over when our log has come as far
-as the master's was, or a promotion would skip what only the master had done. Offsets that consumers
-left here while the master was away go back to it, if it does not know better.
+as the master's was, or a promotion would skip what only the master had done. For the same reason a
+topic that the master deleted loses its queues here only when our log has come as far as the
+master's was: messages that arrived later would bring the topic back. Offsets that consumers left
+here while the master was away go back to it, if it does not know better.
 """
 
 import asyncio
@@ -16,6 +18,7 @@ from typing import Final
 import msgspec
 
 from tianzhou.base.errors import RemoteProtocolError, TianzhouError
+from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.broker import names
 from tianzhou.broker.accepted_offsets import FORWARD_ONLY, AcceptedOffsets
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
@@ -40,14 +43,18 @@ from tianzhou.wire.tables import (
 
 log: Final = logging.getLogger("tianzhou.replication")
 
+NEVER: Final = 1 << 62
+"""An offset that no log reaches."""
 ANSWER_S: Final = 5.0
 SOON_S: Final = 0.5
 """Between two rounds at least, however many topics are new."""
 LAST_S: Final = 2.0
 """How long a promotion may wait for the last words of a master that is still there."""
 LOG_END: Final = "tzLogEnd"
+"""Where the master's log ended when it answered GET_ALL_TOPIC_CONFIG or GET_ALL_DELAY_OFFSET;
+RocketMQ's slaves ignore it."""
 TIMERS: Final = "tzTimerProgress"
-"""Fields of our masters' answer to GET_ALL_DELAY_OFFSET; RocketMQ's slaves ignore them."""
+"""The same, in the answer to GET_ALL_DELAY_OFFSET only."""
 
 
 class MasterSilent(TianzhouError):
@@ -87,6 +94,8 @@ class SlaveSync:
         self._link: Link | None = None
         self._address = ""
         self._waiting: Progress | None = None
+        self._deleted: dict[str, int] = {}
+        """Topics that the master deleted, and where its log ended then."""
         self._task: asyncio.Task[None] | None = None
         self._last: asyncio.Task[None] | None = None
         self._is_wanted = asyncio.Event()
@@ -142,6 +151,7 @@ class SlaveSync:
 
     def tick(self) -> None:
         """Take over what waited for the log."""
+        self._delete_topics(self._tables.store.log.end)
         waiting = self._waiting
         if waiting is not None and self._tables.store.log.end >= waiting.log_end:
             self._waiting = None
@@ -149,8 +159,8 @@ class SlaveSync:
 
     async def _round(self, address: str) -> None:
         tables = self._tables
-        _, body = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
-        self._take_topics(body)
+        ext, body = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        self._take_topics(body, _log_end_and_timers(ext)[0])
         _, body = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         tables.groups.follow(decode_group_table(body))
         _, body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
@@ -165,10 +175,23 @@ class SlaveSync:
         self.tick()
         await self._give_back(address, accepted)
 
-    def _take_topics(self, body: bytes) -> None:
-        tables = self._tables
-        for topic in tables.topics.follow(decode_topic_table(body)):
-            tables.store.delete_topic(topic)
+    def _take_topics(self, body: bytes, log_end: int) -> None:
+        """`log_end` is 0 for a master of RocketMQ's, which does not tell: delete at once then."""
+        deleted = self._tables.topics.follow(decode_topic_table(body))
+        self._deleted |= dict.fromkeys(deleted, log_end)
+        self._delete_topics(self._tables.store.log.end)
+
+    def delete_rest(self) -> None:
+        """Before a promotion: what our log holds of these topics is all that will ever come."""
+        self._delete_topics(NEVER)
+
+    def _delete_topics(self, reached: int) -> None:
+        for topic, log_end in tuple(self._deleted.items()):
+            if log_end <= reached:
+                del self._deleted[topic]
+                end = min(log_end or NEVER, self._tables.store.log.end)
+                # What was written behind that belongs to a topic of the same name created since.
+                self._tables.store.delete_topic(topic, before=PhysicalOffset(end))
 
     def _take(self, progress: Progress) -> None:
         store = self._tables.store

@@ -3,7 +3,20 @@
 import pytest
 
 from tianzhou.base.errors import RemoteProtocolError
-from tianzhou.broker.slave_sync import LOG_END, TIMERS, _log_end_and_timers
+from tianzhou.base.kinds import queue_key
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.groups import Groups
+from tianzhou.broker.slave_sync import LOG_END, TIMERS, SlaveSync, Tables, _log_end_and_timers
+from tianzhou.broker.topics import Topics
+from tianzhou.record.chunk import Entry, build
+from tianzhou.record.ids import Host, encode_host
+from tianzhou.store.config import StoreConfig
+from tianzhou.store.store import MessageStore
+from tianzhou.testing.sim.clock import ManualClock
+from tianzhou.testing.sim.disk import SimDisk
+from tianzhou.wire import fastjson
+from tianzhou.wire.tables import DataVersion, TopicConfigTable
 
 
 def test_progress_without_our_fields_is_that_of_rocketmq() -> None:
@@ -26,3 +39,59 @@ def test_progress_that_can_not_be_read_is_a_protocol_error(ext: dict[str, str]) 
     """Anything else would end the task that follows the master's tables."""
     with pytest.raises(RemoteProtocolError, match="progress of the master"):
         _log_end_and_timers(ext)
+
+
+def slave() -> tuple[SlaveSync, MessageStore]:
+    config = StoreConfig(
+        commit_log_file_bytes=1 << 16, consume_queue_file_bytes=2000, reserve_bytes=4096,
+        index_slots=8, index_entries=40,
+    )  # fmt: skip
+    clock = ManualClock()
+    store = MessageStore(SimDisk(), "data", config, clock)
+    broker, tables = BrokerConfig(broker_id=1), store.tables
+    topics = Topics(tables.topics, broker, clock, delay_levels=18)
+    topics.ensure("orders", queues=1)
+    groups, offsets = (
+        Groups(tables.groups, broker, clock),
+        ConsumerOffsets(tables.consumer_offsets, clock),
+    )
+    return SlaveSync(Tables(store, topics, groups, offsets), every_s=1), store
+
+
+def send(store: MessageStore, count: int) -> None:
+    entries = [Entry(queue_key("orders", 0), b"two apples", b"") for _ in range(count)]
+    store.append(build(entries, store_host=encode_host(Host("127.0.0.1", 1)), record_crc=True))
+    store.dispatch_all()
+
+
+def without_topics() -> bytes:
+    return fastjson.encode(TopicConfigTable(data_version=DataVersion(counter=9)))
+
+
+def test_deleted_topic_loses_messages_that_arrive_after_the_news() -> None:
+    sync, store = slave()
+    send(store, 2)
+    behind = store.log.end
+    sync._take_topics(without_topics(), behind * 2)
+    assert store.max_offset(queue_key("orders", 0)) == 2, "the log has not come so far"
+    send(store, 2)  # the master had them before it deleted the topic
+    assert store.log.end == behind * 2
+    sync.tick()
+    assert store.max_offset(queue_key("orders", 0)) == 0
+    send(store, 1)  # the topic was created again
+    assert store.max_offset(queue_key("orders", 0)) == 1
+
+
+def test_deleted_topic_is_deleted_at_the_latest_by_a_promotion() -> None:
+    sync, store = slave()
+    send(store, 2)
+    sync._take_topics(without_topics(), store.log.end + 1)
+    sync.delete_rest()
+    assert store.max_offset(queue_key("orders", 0)) == 0
+
+
+def test_deleted_topic_of_a_master_that_does_not_tell_its_log_is_deleted_at_once() -> None:
+    sync, store = slave()
+    send(store, 2)
+    sync._take_topics(without_topics(), 0)
+    assert store.max_offset(queue_key("orders", 0)) == 0

@@ -14,6 +14,7 @@ from tianzhou.broker import attributes, names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.sessions import Sessions
+from tianzhou.broker.slave_sync import LOG_END
 from tianzhou.broker.stats import MINUTE, Stats
 from tianzhou.broker.store_times import last_store_time
 from tianzhou.broker.topic_removal import TopicRemoval
@@ -153,8 +154,9 @@ class AdminTopics:
         """The whole table, or a page of it when the request has numbers."""
         asked = GetAllTopicConfigRequest.from_ext(request.header.ext)
         table = self.topics.table()
+        told = {LOG_END: str(self.store.log.end)}
         if asked.max_topic_num is None:
-            return Reply(body=fastjson.encode(table))
+            return Reply(ext=told, body=fastjson.encode(table))
         start = max(asked.topic_seq or 0, 0)
         if asked.data_version and (
             decode_data_version(asked.data_version.encode()) != table.data_version
@@ -164,7 +166,7 @@ class AdminTopics:
         page = dict(islice(rows, start, start + max(asked.max_topic_num, 0)))
         body = TopicConfigTable(data_version=table.data_version, topic_config_table=page)
         gives = GetAllTopicConfigResponse(total_topic_num=len(rows))
-        return Reply(ext=gives.to_ext(), body=fastjson.encode(body))
+        return Reply(ext=gives.to_ext() | told, body=fastjson.encode(body))
 
     def offsets_of_queues(self, request: Request) -> Reply:
         """Every queue that can be read or written, also those that never had a message."""
