@@ -74,8 +74,8 @@ def test_a_broker_without_free_descriptors_refuses_and_recovers(tmp_path: Path) 
 
 @pytest.mark.xfail(
     strict=False,
-    reason="files are no longer mapped, so the limit hits ordinary allocations: MemoryError in the "
-    "loop leaves a send without an answer",
+    reason="dispatch allocates the slots of a new key index file (19 MiB) inside `Broker._settle`; "
+    "a MemoryError there leaves sends without a response",
 )
 @pytest.mark.slow
 def test_a_broker_without_memory_for_a_file_refuses_and_recovers(tmp_path: Path) -> None:
