@@ -177,6 +177,28 @@ def test_offset_committed_at_a_slave_reaches_the_master_that_returns(tmp_path: P
         assert offsets_at(at, "readers") == {0: 0}
 
 
+def test_reset_at_the_master_before_the_slave_hands_over_is_kept(tmp_path: Path) -> None:
+    """The slave is down while the master returns and is reset, and so hears of it too late."""
+    with Group(tmp_path, **QUICK_SAVES) as group:
+        slave = group.add(1)
+        group.master.start()
+        slave.start()
+        commits_at_the_slave(group, slave)
+        slave.server.kill()
+        group.master.start()
+        at = group.master.address
+        with Admin(nameserver=group.nameserver) as admin:
+            admin.offsets.reset_to_time("readers", TOPIC, time_ms=0)
+        commit(at, 60, tzForwardOnly="true", tzResetSeen="0")  # it was under way in that second
+        assert offsets_at(at, "readers") == {0: 0}
+        slave.start()
+        until(lambda: offsets_at(slave.address, "readers") == {0: 0}, "the slave follows")
+        assert offsets_at(at, "readers") == {0: 0}
+        commit(at, 30)
+        until(lambda: offsets_at(slave.address, "readers") == {0: 30}, "the slave follows on")
+        assert offsets_at(at, "readers") == {0: 30}
+
+
 def test_offset_committed_at_a_slave_is_kept_by_its_promotion(tmp_path: Path) -> None:
     with Group(tmp_path, **QUICK_SAVES) as group:
         slave = group.add(1)

@@ -13,7 +13,10 @@ on disk, so that it survives a restart of the slave, until one of these happens:
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from tianzhou.base.kinds import queue_key
+from tianzhou.broker.offset_resets import OffsetResets
 from tianzhou.store.store import MessageStore
 from tianzhou.store.tables import EndOf, Table
 from tianzhou.wire.tables import ConsumerOffsetTable, decode_consumer_offsets
@@ -21,6 +24,9 @@ from tianzhou.wire.tables import ConsumerOffsetTable, decode_consumer_offsets
 FORWARD_ONLY: Final = "tzForwardOnly"
 """Field of UPDATE_CONSUMER_OFFSET, ours alone: `true` if the offset may not take a group back.
 Other masters ignore it."""
+RESET_SEEN: Final = "tzResetSeen"
+"""Field beside it: the timestamp of the latest reset that the slave knows for this row. The master
+ignores the offset if it has executed a later reset."""
 
 Rows = dict[str, dict[int, int]]
 """By `topic@group` and queue."""
@@ -36,7 +42,10 @@ class AcceptedOffsets:
 
     def __init__(self, table: Table[ConsumerOffsetTable]) -> None:
         self._table = table
-        self._rows = _copy(table.load().offset_table)
+        stored = table.load()
+        self._rows = _copy(stored.offset_table)
+        self.resets = OffsetResets(stored.tz_resets or {})
+        """Resets that the master had executed when it last told its offsets."""
         self._is_dirty = False
         self._master: Rows = {}
         """What the master said last, on this connection."""
@@ -51,21 +60,27 @@ class AcceptedOffsets:
 
     def reconnected(self) -> None:
         """The master may have restarted: if it knows less than before, it lost what it had not
-        saved. Otherwise a group that goes back was reset."""
+        saved. On one connection a group that goes back was reset, also by RocketMQ's brokers, which
+        have no timestamps of resets."""
         self._master = {}
 
     def heard(self, master: ConsumerOffsetTable) -> list[str]:
         """Take note of what the master knows; rows that it had before and deleted."""
         told, before = master.offset_table, self._master
+        resets = OffsetResets(master.tz_resets or {})
         for key, row in list(self._rows.items()):
             for queue_id, offset in list(row.items()):
                 known = told.get(key, {}).get(queue_id, -1)
-                if known >= offset or known < before.get(key, {}).get(queue_id, -1):
+                went_back = known < before.get(key, {}).get(queue_id, -1)
+                was_reset = resets.latest(key, queue_id) > self.resets.latest(key, queue_id)
+                if known >= offset or went_back or was_reset:
                     del row[queue_id]
                     self._is_dirty = True
             if not row:
                 del self._rows[key]
         self._master = _copy(told)
+        self._is_dirty |= resets.rows() != self.resets.rows()
+        self.resets = resets
         return [key for key in before if key not in told]
 
     def ahead(self) -> list[tuple[str, int, int]]:
@@ -100,7 +115,8 @@ class AcceptedOffsets:
     def save(self) -> None:
         """Write the table if anything changed."""
         if self._is_dirty:
-            self._table.save(ConsumerOffsetTable(offset_table=self._rows))
+            resets = self.resets.rows() or msgspec.UNSET
+            self._table.save(ConsumerOffsetTable(offset_table=self._rows, tz_resets=resets))
             self._is_dirty = False
 
 

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import queue_key
 from tianzhou.broker.accepted_offsets import AcceptedOffsets
+from tianzhou.broker.offset_resets import OffsetResets
 from tianzhou.store.tables import EndOf, Table
 from tianzhou.wire.tables import ConsumerOffsetTable, DataVersion
 
@@ -18,6 +21,7 @@ class ConsumerOffsets:
         stored = table.load()
         self._offsets = {key: dict(row) for key, row in stored.offset_table.items()}
         self._version = stored.data_version
+        self.resets = OffsetResets(stored.tz_resets or {})
         self._moved_ms: dict[str, dict[int, int]] = {}
         self._is_dirty = False
         self.accepted: AcceptedOffsets | None = None
@@ -31,12 +35,20 @@ class ConsumerOffsets:
         """The last value counts, even a lower one: that is how offsets are reset."""
         key = f"{topic}@{group}"
         row = self._offsets.setdefault(key, {})
-        if row.get(queue_id) != offset:
+        known = row.get(queue_id, -1)
+        if known != offset:
             row[queue_id] = offset
+            if offset < known:
+                self._note_reset(key, queue_id)
             self._moved_ms.setdefault(key, {})[queue_id] = self._clock.now_ms()
         self._is_dirty = True
         if self.accepted is not None:
             self.accepted.note(key, queue_id, offset)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Move a group to this offset: offsets that slaves accepted before no longer count."""
+        self.put(group, topic, queue_id, offset)
+        self._note_reset(f"{topic}@{group}", queue_id)
 
     def advance(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """The same for a value that others heard of: it never takes a group back."""
@@ -46,6 +58,7 @@ class ConsumerOffsets:
     def begin_following(self, accepted: AcceptedOffsets) -> None:
         """A slave: take back what consumers committed here and a crash may have kept from us."""
         self.accepted = accepted
+        accepted.resets.merge(self.resets.rows())
         for key, queue_id, offset in accepted.ahead():
             self._offsets.setdefault(key, {})[queue_id] = offset
             self._is_dirty = True
@@ -57,6 +70,7 @@ class ConsumerOffsets:
             mine = self._offsets.setdefault(key, {})
             for queue_id, offset in row.items():
                 mine[queue_id] = max(offset, self.accepted.of(key, queue_id))
+        self.resets = OffsetResets(master.tz_resets or {})
         self._is_dirty = True
 
     def moved_ms(self, group: str, topic: str) -> dict[int, int]:
@@ -82,9 +96,13 @@ class ConsumerOffsets:
         return [key[len(prefix) :] for key in self._offsets if key.startswith(prefix)]
 
     def remove_topic(self, topic: str) -> None:
+        self.resets.note_deleted(topic=topic, now_ms=self._clock.now_ms())
+        self._is_dirty = True
         self._remove([key for key in self._offsets if key.startswith(topic + "@")])
 
     def remove_group(self, group: str) -> None:
+        self.resets.note_deleted(group=group, now_ms=self._clock.now_ms())
+        self._is_dirty = True
         self._remove([key for key in self._offsets if key.endswith("@" + group)])
 
     def remove_rows(self, keys: Iterable[str]) -> None:
@@ -93,7 +111,7 @@ class ConsumerOffsets:
 
     def clone(self, source: str, target: str, topic: str) -> None:
         for queue_id, offset in self.of(source, topic).items():
-            self.put(target, topic, queue_id, offset)
+            self.reset(target, topic, queue_id, offset)
 
     def clamp(self, end_of: EndOf) -> None:
         """Take back offsets beyond the end of their queue, as a start does: a slave may have heard
@@ -109,7 +127,11 @@ class ConsumerOffsets:
                     self._is_dirty = True
 
     def table(self) -> ConsumerOffsetTable:
-        return ConsumerOffsetTable(data_version=self._version, offset_table=self._offsets)
+        return ConsumerOffsetTable(
+            data_version=self._version,
+            offset_table=self._offsets,
+            tz_resets=self.resets.rows() or msgspec.UNSET,
+        )
 
     def save(self) -> None:
         """Write the table if anything changed."""
@@ -124,8 +146,13 @@ class ConsumerOffsets:
         # Not before: what could not be saved now is saved the next time.
         self._is_dirty = False
 
+    def _note_reset(self, key: str, queue_id: int) -> None:
+        if self.accepted is None:  # a slave has them from its master
+            self.resets.note(key, queue_id, self._clock.now_ms())
+
     def _remove(self, keys: list[str]) -> None:
         for key in keys:
             del self._offsets[key]
             self._moved_ms.pop(key, None)
+            self.resets.forget(key)
         self._is_dirty |= bool(keys)

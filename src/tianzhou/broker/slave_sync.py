@@ -20,7 +20,7 @@ import msgspec
 from tianzhou.base.errors import RemoteProtocolError, TianzhouError
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.broker import names
-from tianzhou.broker.accepted_offsets import FORWARD_ONLY, AcceptedOffsets
+from tianzhou.broker.accepted_offsets import FORWARD_ONLY, RESET_SEEN, AcceptedOffsets
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.role import Standing
@@ -209,7 +209,8 @@ class SlaveSync:
             fields = UpdateConsumerOffsetRequest(
                 consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
             )
-            ext = fields.to_ext() | {FORWARD_ONLY: "true"}
+            seen = accepted.resets.latest(key, queue_id)
+            ext = fields.to_ext() | {FORWARD_ONLY: "true", RESET_SEEN: str(seen)}
             if group == names.TRANSACTION_GROUP:
                 continue
             try:

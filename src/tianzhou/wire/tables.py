@@ -89,6 +89,8 @@ class ConsumerOffsetTable(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 
     data_version: DataVersion = DataVersion()
     offset_table: dict[str, dict[int, int]] = {}
+    tz_resets: dict[str, dict[int, int]] | msgspec.UnsetType = msgspec.UNSET
+    """When offsets were last reset or deleted, in milliseconds. RocketMQ ignores this field."""
 
 
 class DelayOffsetTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -7,7 +7,8 @@ from tianzhou.store.config import StoreConfig
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
-from tianzhou.wire.tables import ConsumerOffsetTable
+from tianzhou.wire import fastjson
+from tianzhou.wire.tables import ConsumerOffsetTable, decode_consumer_offsets
 
 KEY = "orders@readers"
 
@@ -122,3 +123,91 @@ def test_offset_of_a_slave_never_takes_a_group_back() -> None:
     offsets.advance("new", "orders", 0, 3)
     assert offsets.get("readers", "orders", 0) == 140
     assert offsets.get("new", "orders", 0) == 3
+
+
+def master_and_slave() -> tuple[ConsumerOffsets, ConsumerOffsets, AcceptedOffsets]:
+    """The master is at 40, as the slave knows, where a consumer then commits 120."""
+    master = ConsumerOffsets(small_store().tables.consumer_offsets, ManualClock())
+    master.put("readers", "orders", 0, 40)
+    slave, accepted = slave_of(small_store())
+    accepted.heard(master.table())
+    slave.follow(master.table())
+    slave.put("readers", "orders", 0, 120)
+    return master, slave, accepted
+
+
+def test_accepted_offset_gives_way_to_a_reset_that_a_returning_master_executed() -> None:
+    """Before the slave follows it again: nothing but the timestamp tells this from a loss."""
+    for offset in (10, 40, 60):
+        master, slave, accepted = master_and_slave()
+        master.reset("readers", "orders", 0, offset)
+        accepted.reconnected()
+        accepted.heard(master.table())
+        slave.follow(master.table())
+        assert (slave.get("readers", "orders", 0), accepted.ahead()) == (offset, [])
+
+
+def test_accepted_offset_gives_way_to_a_commit_at_the_master_that_goes_back() -> None:
+    """Which is how RocketMQ's tools reset a single queue."""
+    master, _, accepted = master_and_slave()
+    master.put("readers", "orders", 0, 10)
+    accepted.reconnected()
+    accepted.heard(master.table())
+    assert accepted.ahead() == []
+
+
+def test_accepted_offset_does_not_survive_the_deletion_of_its_group_or_topic() -> None:
+    for is_topic in (False, True):
+        master, _, accepted = master_and_slave()
+        if is_topic:
+            master.remove_topic("orders")
+        else:
+            master.remove_group("readers")
+        accepted.reconnected()
+        accepted.heard(master.table())
+        assert accepted.ahead() == []
+
+
+def test_accepted_offset_from_after_a_reset_is_handed_over() -> None:
+    master, slave, accepted = master_and_slave()
+    master.reset("readers", "orders", 0, 10)
+    accepted.heard(master.table())
+    slave.follow(master.table())
+    slave.put("readers", "orders", 0, 15)
+    accepted.reconnected()
+    accepted.heard(master.table())
+    assert accepted.ahead() == [(KEY, 0, 15)]
+
+
+def test_reset_is_known_to_the_slave_and_to_the_master_after_restarts() -> None:
+    store = small_store()
+    master = ConsumerOffsets(store.tables.consumer_offsets, ManualClock())
+    master.put("readers", "orders", 0, 40)
+    master.reset("readers", "orders", 0, 10)
+    master.save()
+    again = ConsumerOffsets(store.tables.consumer_offsets, ManualClock())
+    assert again.table() == master.table()
+    offsets, accepted = slave_of(store := small_store())
+    accepted.heard(again.table())
+    offsets.put("readers", "orders", 0, 15)
+    accepted.save()
+    _, accepted = slave_of(store)
+    accepted.heard(again.table())
+    assert accepted.ahead() == [(KEY, 0, 15)], "this reset was known when the consumer committed"
+
+
+def test_old_master_that_follows_keeps_commits_that_came_after_its_own_resets() -> None:
+    master, _, _ = master_and_slave()
+    master.reset("readers", "orders", 0, 10)
+    accepted = AcceptedOffsets(accepted_table(small_store()))
+    master.begin_following(accepted)
+    told = decode_consumer_offsets(fastjson.encode(master.table()))
+    master.put("readers", "orders", 0, 15)
+    accepted.heard(told)
+    assert accepted.ahead() == [(KEY, 0, 15)]
+
+
+def test_table_without_resets_has_the_fields_of_rocketmq_only() -> None:
+    master = ConsumerOffsets(small_store().tables.consumer_offsets, ManualClock())
+    master.put("readers", "orders", 0, 40)
+    assert b"tz" not in fastjson.encode(master.table())

@@ -52,7 +52,7 @@ class AdminReset:
         asked = ResetOffsetRequest.from_ext(request.header.ext)
         targets = {queue_id: self._target(asked, queue_id) for queue_id in self._queues_of(asked)}
         for queue_id, offset in targets.items():
-            self.offsets.put(asked.group, asked.topic, queue_id, offset)
+            self.offsets.reset(asked.group, asked.topic, queue_id, offset)
         self.offsets.save()
         table = {
             MessageQueue(broker_name=self.config.name, queue_id=queue_id, topic=asked.topic): offset

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tianzhou.base.kinds import QueueOffset, queue_key
-from tianzhou.broker.accepted_offsets import FORWARD_ONLY
+from tianzhou.broker.accepted_offsets import FORWARD_ONLY, RESET_SEEN
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.topics import QUEUES_MAX, Topics
@@ -70,9 +70,22 @@ class Offsets:
         row = asked.consumer_group, asked.topic, asked.queue_id
         if request.header.ext.get(FORWARD_ONLY) != "true":
             self.offsets.put(*row, asked.commit_offset)
-        elif asked.commit_offset <= self.store.max_offset(queue_key(asked.topic, asked.queue_id)):
+        elif self._takes_from_slave(asked, request.header.ext.get(RESET_SEEN)):
             self.offsets.advance(*row, asked.commit_offset)
         return Reply()
+
+    def _takes_from_slave(self, asked: UpdateConsumerOffsetRequest, seen: str | None) -> bool:
+        """Whether an offset that a slave hands over counts here. `seen` is the latest reset that
+        the slave knows; slaves of an earlier version do not send it."""
+        if seen is not None and not (seen.isascii() and seen.isdigit() and len(seen) < 20):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"invalid {RESET_SEEN} {seen[:32]!r}; it must be a timestamp in milliseconds",
+            )
+        latest = self.offsets.resets.latest(f"{asked.topic}@{asked.consumer_group}", asked.queue_id)
+        if seen is not None and latest > int(seen):
+            return False
+        return asked.commit_offset <= self.store.max_offset(queue_key(asked.topic, asked.queue_id))
 
     def search(self, request: Request) -> Reply:
         asked = SearchOffsetRequest.from_ext(request.header.ext)
