@@ -15,13 +15,25 @@ from pathlib import Path
 from typing import Final
 
 from raw_client import HungUp, RawClient, pull_of, send_v2
+from stalls import moment, stall_s
 
-from tianzhou.testing.kit.patience import Patience, crowding
+from tianzhou.testing.kit.patience import Patience
 
 START_S: Final = 20.0
 NOTICED_S: Final = 1.0
-"""An answer that takes longer is noticed."""
+"""A broker that needs longer for a response has stalled, as stalls.py counts."""
+ANSWER_S: Final = 300.0
+"""On the wall clock. A response that takes longer is lost, however busy the machine is."""
 PAUSE_S: Final = 0.01
+STALL_CODE: Final = """
+import signal, time
+def stall(*_):
+    start = time.thread_time()
+    while time.thread_time() - start < {busy_s}:
+        pass
+signal.signal(signal.SIGUSR1, stall)
+"""
+"""Makes the loop's thread spend CPU time when it gets SIGUSR1: to test the witness itself."""
 
 
 @dataclass(slots=True)
@@ -63,13 +75,18 @@ class Live:
 
 
 @contextmanager
-def running(place: Path, *options: str, ephemeral: bool = True, files: int = 0) -> Generator[Live]:
+def running(
+    place: Path, *options: str, ephemeral: bool = True, files: int = 0, stall_s: float = 0.0
+) -> Generator[Live]:
     """`tianzhou up` on free ports, with its log in a file; killed at the end.
 
-    With `files` the process may open only that many, as after `ulimit -n`.
+    With `files` the process may open only that many, as after `ulimit -n`. With `stall_s` its loop
+    stalls for that much CPU time on each SIGUSR1.
     """
     low = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, ({files}, {files})); "
     code = "from tianzhou.cmd.main import main; main()"
+    if stall_s:
+        code = STALL_CODE.format(busy_s=stall_s) + code
     ready, log = place / "ready.json", place / "up.log"
     stored = ("--ephemeral",) if ephemeral else ()
     with log.open("wb") as out:
@@ -139,32 +156,30 @@ class Witness:
             self._complaints.append(f"the witness was disturbed: {error!r}")
 
     def _round(self, sender: RawClient, puller: RawClient) -> None:
-        body, others = b"round %d" % self._rounds, crowding()
-        start = time.monotonic()
-        sent = sender.ask(310, send_v2("Witness", queue_id=0), body)
-        middle = time.monotonic()
+        body = b"round %d" % self._rounds
+        start = moment(self._live.pid)
+        sent = sender.ask(310, send_v2("Witness", queue_id=0), body, wait_s=ANSWER_S)
+        middle = moment(self._live.pid)
         if sent.code:
             self._complaints.append(f"a send got {sent.code}: {sent.remark}")
             return
         offset = int(sent.header.ext["queueOffset"])
         pull = pull_of("Witness", offset=offset, consumerGroup="witnesses", sysFlag="6")
-        found = puller.ask(11, pull)
-        end = time.monotonic()
+        found = puller.ask(11, pull, wait_s=ANSWER_S)
+        end = moment(self._live.pid)
         if found.code or body not in found.body:
             self._complaints.append(f"a pull got {found.code}: {found.remark}")
-        # Seconds of a machine that has nothing else to do.
-        others = max(others, crowding())
-        self.slowest_s = max(self.slowest_s, (middle - start) / others, (end - middle) / others)
+        self.slowest_s = max(self.slowest_s, stall_s(start, middle), stall_s(middle, end))
         self._rounds += 1
 
     def check(self) -> None:
         """It has sent and pulled since, and noticed nothing."""
         assert self._live.process.poll() is None, self._live.log.read_text()[-3000:]
         before = self._rounds
-        wait_for(lambda: self._rounds > before + 1 or bool(self._complaints))
+        wait_for(lambda: self._rounds > before + 1 or bool(self._complaints), START_S)
         assert not self._complaints, self._complaints[:3]
         slowest, self.slowest_s = self.slowest_s, 0.0
-        assert slowest < NOTICED_S, f"an answer took {slowest:.2f} s"
+        assert slowest < NOTICED_S, f"a response took {slowest:.2f} s"
 
     def stop(self) -> None:
         self._stop.set()

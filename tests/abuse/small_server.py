@@ -13,6 +13,7 @@ from tianzhou.wire.frame import FrameBatch
 from tianzhou.wire.header import Header, response_to
 
 WAIT_S = 120.0
+TRICKLE_PAUSE_S = 0.02
 ECHO = 1
 LARGE = 2
 PARKED = 3
@@ -112,19 +113,22 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def trickle(world: World, data: bytes) -> asyncio.StreamReader:
-    """Connect and send one byte every 20 ms until the server ends the connection.
+async def trickle(world: World, data: bytes) -> int:
+    """Connect and send one byte every `TRICKLE_PAUSE_S` until the server ends the connection.
 
-    If the server closes before it has read the last byte, the client gets a reset instead of an end
-    of file; asyncio keeps it as the exception of the reader.
+    Returns how many bytes that were. They measure the server's deadline on any machine: server and
+    client share a loop, which runs timers in the order in which they are due, so a slow machine
+    delays the next byte as much as the deadline.
     """
     reader, writer = await world.connect()
-    for byte in data:
+    for sent, byte in enumerate(data):
+        # If the server closes before it has read the last byte, the client gets a reset instead of
+        # an end of file; asyncio keeps it as the exception of the reader.
         if reader.at_eof() or reader.exception() is not None:
-            break
+            return sent
         writer.write(bytes([byte]))
-        await asyncio.sleep(0.02)
-    return reader
+        await asyncio.sleep(TRICKLE_PAUSE_S)
+    raise AssertionError(f"the server accepted a trickle of {len(data)} bytes")
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:

@@ -1,0 +1,62 @@
+"""How long a broker's event loop kept a client waiting, however busy the machine is.
+
+The wall clock blames the broker for a busy machine, and a bound that grows with the load hides
+stalls, because the attack of a test is load too. The kernel knows the difference: for every thread
+it counts the time on a core, and the time in which the thread was able to run and did not get a
+core (`/proc/PID/task/TID/schedstat`). Only the second is the machine's doing. A stall is
+
+    the wall clock
+    - what the thread of the event loop waited for a core
+    - what the client waited for a core
+    - what other threads of the broker waited for a core, as far as the loop slept meanwhile
+
+The last line is for Python's global lock: a thread that has the lock and no core stops the loop,
+which then sleeps. It never reduces the time that the loop computed, so a loop that computes for
+other clients counts in full, and so does one that blocks in a system call or on a disk. While a
+core is free nobody waits for one, and the stall is the wall clock; it also is where the system does
+not count (not Linux).
+"""
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Moment(NamedTuple):
+    """The wall clock, and what the kernel counted up to then. All in seconds."""
+
+    wall_s: float
+    loop_ran_s: float = 0.0
+    loop_waited_s: float = 0.0
+    others_waited_s: float = 0.0
+    client_waited_s: float = 0.0
+
+
+def moment(broker_pid: int) -> Moment:
+    """Call it in the client's thread."""
+    ran_s = waited_s = others_waited_s = 0.0
+    for thread in Path(f"/proc/{broker_pid}/task").glob("*/schedstat"):
+        # `tianzhou up` runs its event loop in the main thread, which has the id of the process.
+        if thread.parent.name == str(broker_pid):
+            ran_s, waited_s = _scheduled(thread)
+        else:
+            others_waited_s += _scheduled(thread)[1]
+    client = _scheduled(Path("/proc/thread-self/schedstat"))
+    return Moment(time.monotonic(), ran_s, waited_s, others_waited_s, client[1])
+
+
+def stall_s(start: Moment, end: Moment) -> float:
+    passed = Moment(*(after - before for before, after in zip(start, end, strict=True)))
+    slept_s = passed.wall_s - passed.loop_ran_s - passed.loop_waited_s
+    # A thread that ended takes its counts along, so the sum can fall.
+    locked_s = max(0.0, min(slept_s, passed.others_waited_s))
+    return passed.wall_s - passed.loop_waited_s - passed.client_waited_s - locked_s
+
+
+def _scheduled(schedstat: Path) -> tuple[float, float]:
+    """Seconds on a core, and seconds of waiting for one."""
+    try:
+        ran_ns, waited_ns, _slices = schedstat.read_text().split()
+    except (FileNotFoundError, ProcessLookupError):  # the thread ended, or this is not Linux
+        return 0.0, 0.0
+    return int(ran_ns) / 1e9, int(waited_ns) / 1e9
