@@ -1,15 +1,19 @@
-"""How hypothesis works here, which signals the processes of tests can be stopped with, and what is
-told at the end."""
+"""How hypothesis works here, which signals the processes of tests can be stopped with, how long a
+test may take, and what is told at the end."""
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import pytest_timeout
 from hypothesis import settings
 
 from tianzhou.store import append_check
 from tianzhou.testing import stored_form
+from tianzhou.testing.kit.time_limit import start_limit
 
 _EXAMPLES = 100
 _EXAMPLES_TORTURE = 5_000
@@ -46,6 +50,17 @@ def unchecked_appends() -> Iterator[None]:
     append_check.remove(stored_form.check_chunk)
     yield
     stored_form.install()
+
+
+def pytest_timeout_set_timer(item: Any, settings: Any) -> bool | None:
+    """Stretch the timeout of a test while the machine is busy; see kit/time_limit.py."""
+    if settings.method != "signal" or threading.current_thread() is not threading.main_thread():
+        return None  # pytest-timeout's own timer
+    plugin: Any = pytest_timeout
+    item.cancel_timeout = start_limit(
+        settings.timeout, lambda: plugin.timeout_sigalrm(item, settings)
+    )
+    return True
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

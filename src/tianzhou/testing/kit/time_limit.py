@@ -1,0 +1,40 @@
+"""A limit for a whole test, in seconds of a machine that has time for it.
+
+A limit in plain seconds is either too short for a busy machine or lets a test that hangs on an idle
+one waste minutes. This one is a `Patience`: on an idle machine it ends after its time, and lasts as
+much longer as processes compete for the cores.
+"""
+
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+from tianzhou.testing.kit.patience import Patience, crowding
+
+LOOKS: Final = 24
+"""How often the load is looked at within the limit. Tests that end before the first look, which are
+nearly all, are never interrupted by a signal."""
+
+
+def start_limit(
+    limit_s: float, expire: Callable[[], None], *, crowding: Callable[[], float] = crowding
+) -> Callable[[], None]:
+    """Call `expire` in the main thread when the time is up. Returns what cancels the limit.
+
+    Uses SIGALRM, which interrupts a main thread that is blocked; call it in the main thread.
+    """
+    patience = Patience(limit_s, crowding=crowding)
+
+    def look(_signal: int, _frame: FrameType | None) -> None:
+        if patience.is_over():
+            cancel()
+            expire()
+
+    def cancel() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, limit_s / LOOKS, limit_s / LOOKS)
+    return cancel
