@@ -195,6 +195,13 @@ SHORTAGES: Final = (
          (_FLUSH + "save", "if not is_unopened(error):", "if True:")),
     _bug("files of a checkpoint that was put off are forgotten", "shortages",
          (_FLUSH + "_with_owed", "if self._owed is not None:", "if False:")),
+    _bug("file left behind by each attempt to create it", "no memory",
+         ("tianzhou.store.files:creating", "files.remove(path)", "pass")),
+    _bug("lack of memory in dispatch not handled", "no memory",
+         (_STORE + "dispatch", "(OSError, MemoryError, StoreDamaged)", "(OSError, StoreDamaged)")),
+    _bug("lack of memory taken for a broken disk", "no memory",
+         ("tianzhou.store.descriptors:is_unopened", "MemoryError | NotOpened", "NotOpened"),
+         ("tianzhou.store.descriptors:is_shortage", "is_unopened(error) or (", "(")),
     _bug("file that can't be created taken for a broken disk", "shortages",
          (_LOG + "_refused", "if not is_shortage(error):", "if error.errno != 28:")),
 )  # fmt: skip

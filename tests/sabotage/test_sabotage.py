@@ -87,8 +87,24 @@ def shortages() -> None:
             run.check_restart()
 
 
+def no_memory() -> None:
+    """An allocation fails where a file is made: the store refuses, and leaves nothing behind."""
+    for mode in FlushMode:
+        undisturbed = Run(mode)
+        undisturbed.work()
+        for number, call in enumerate(undisturbed.disk.calls, 1):
+            if call.kind not in ("create", "reserve"):
+                continue
+            run = Run(mode, Fault(number, MemoryError, onward=False))
+            run.work()
+            assert {type(error) for error in run.errors} <= {DiskFull}, f"{call}: {run.errors}"
+            run.check_restart()
+
+
 def try_suite(bug: Bug) -> None:
     match bug.suite:
+        case "no memory":
+            no_memory()
         case "losses":
             losses(bug.seed)
         case "shortages":
@@ -125,6 +141,7 @@ def test_the_faults_find_nothing_where_nothing_is_planted() -> None:
     """The crash images have a control of their own: tests/crash."""
     faults(drops=True)
     shortages()
+    no_memory()
 
 
 def test_the_attacks_find_nothing_where_nothing_is_planted() -> None:

@@ -43,7 +43,8 @@ class StoreAlarms:
             yield Alarm(
                 kind="writes_refused",
                 text=f"it takes no messages: {store.refusal}",
-                remedy=f"free space on its disk; then: tianzhou broker status {self.name}",
+                remedy="free what it lacks: the broker then resumes by itself, within seconds; "
+                f"to check: tianzhou broker status {self.name}",
                 since_ms=since_ms,
             )
         if since_ms := began_ms("records_damaged", holds=bool(store.damaged)):

@@ -99,7 +99,7 @@ class Writer:
         gathered, self._gathered = self._gathered, []
         self._gathered_bytes = 0
         try:
-            appended = self._append(join([chunk for chunk, _ in gathered]))
+            appended = self._append(_joined(gathered))
         except Refused as refused:
             for _, on_stored in gathered:
                 on_stored(refused)
@@ -127,6 +127,11 @@ class Writer:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         except DiskFull as error:
             raise disk_full(error) from error
+        except MemoryError as error:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                "the broker ran out of memory; whether the message is stored is unknown",
+            ) from error
         except (StoreFenced, StoreClosed) as error:
             if was_broken or isinstance(error, StoreClosed):
                 raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
@@ -189,6 +194,21 @@ class Writer:
         """The role of the master is lost: what waits will not be confirmed by us."""
         self.write_gathered()
         self.acks.fail_all(Outcome.NOT_MASTER)
+
+
+def _joined(gathered: list[tuple[RecordChunk, OnStored]]) -> RecordChunk:
+    try:
+        return join([chunk for chunk, _ in gathered])
+    except MemoryError as error:
+        raise out_of_memory() from error
+
+
+def out_of_memory() -> Refused:
+    """The response to a request that the broker has no memory for. Nothing was stored."""
+    return Refused(
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "the broker is out of memory; retry at another broker now, or here in 10 s",
+    )
 
 
 def disk_full(error: DiskFull) -> Refused:

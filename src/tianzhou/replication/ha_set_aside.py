@@ -13,7 +13,7 @@ import msgspec
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.record.message import MessageView
 from tianzhou.record.walk import walk
-from tianzhou.store.files import File
+from tianzhou.store.files import File, creating
 from tianzhou.store.store import MessageStore
 
 DIRECTORY: Final = "set-aside"
@@ -26,8 +26,7 @@ def set_aside(store: MessageStore, start: PhysicalOffset) -> str:
     directory = f"{store.root}/{DIRECTORY}"
     files.make_dirs(directory)
     path = f"{directory}/{start:020d}-{log.end:020d}"
-    copy, listed = files.create(f"{path}.log", 0), files.create(f"{path}.jsonl", 0)
-    try:
+    with creating(files, f"{path}.log", 0) as copy, creating(files, f"{path}.jsonl", 0) as listed:
         at, list_size = int(start), 0
         while at < log.end:
             segment = log.segment_at(at)
@@ -42,7 +41,6 @@ def set_aside(store: MessageStore, start: PhysicalOffset) -> str:
             at = end
         copy.sync()
         listed.sync()
-    finally:
         copy.close()
         listed.close()
     files.sync_dir(directory)

@@ -28,7 +28,7 @@ from tianzhou.raft.messages import LogIndex, NodeId, Start, Term
 from tianzhou.raft.ready import HardState
 from tianzhou.record.crc import crc32
 from tianzhou.store.errors import StoreDamaged
-from tianzhou.store.files import File, Files, make_lasting_dirs
+from tianzhou.store.files import File, Files, creating, make_lasting_dirs
 
 DIRECTORY: Final = "raft"
 SLOT_BYTES: Final = 512
@@ -170,11 +170,9 @@ class RaftFiles:
             "damaged": group.damaged,
         }  # fmt: skip
         path = self._path("group")
-        file = self._files.create(f"{path}.tmp", 0)
-        try:
+        with creating(self._files, f"{path}.tmp", 0) as file:
             file.pwrite(0, json.dumps(value, indent=2).encode())
             file.sync()
-        finally:
             file.close()
         self._files.rename(f"{path}.tmp", path)
         self._files.sync_dir(self.directory)

@@ -5,6 +5,7 @@ writer stamps a chunk, writes it with one `pwrite` per file and moves `end`; it 
 the disk. Room is taken before anything is written, so that a full disk refuses the whole chunk.
 """
 
+import errno
 import threading
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -15,7 +16,7 @@ from tianzhou.record.chunk import RecordChunk, stamp
 from tianzhou.record.errors import RecordTooLarge
 from tianzhou.record.layout import BLANK, MAGIC_BLANK
 from tianzhou.store import append_check, segments
-from tianzhou.store.descriptors import is_shortage, shortage_text
+from tianzhou.store.descriptors import Failure, is_shortage, shortage_text
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
@@ -75,7 +76,8 @@ class CommitLog:
         self._opened_end = self.end
         self._hot_bytes = int(files.memory_bytes() * HOT_MEMORY_RATIO)
         self._is_removal_unsynced = False
-        self._prepared: Segment | None = None
+        self.prepared: Segment | None = None
+        """The next file, created before it is needed."""
         self._preparing = threading.Lock()
 
     @property
@@ -87,30 +89,43 @@ class CommitLog:
     def append(
         self, chunk: RecordChunk, *, queue_offsets: Sequence[int], now_ms: int
     ) -> list[Piece]:
-        """Write all records of a chunk; where they stand. Almost always that is one piece."""
+        """Write all records of a chunk; where they stand. Almost always that is one piece.
+
+        Raises DiskFull, and then nothing was written. After an OSError some may be."""
         failpoint("log.before_append")
-        pieces = self._plan(chunk)
-        for piece in pieces:
-            first, end, segment = piece.first, piece.end, piece.segment
-            if segment.start > self.end:
-                self._close_file(segment)
-            stamp(
-                chunk, first, end,
-                queue_offsets=queue_offsets[first:end],
-                physical_offset=piece.offset,
-                store_timestamp=now_ms,
-            )  # fmt: skip
-            start, stop = chunk.starts[first], chunk.ends[end - 1]
-            whole = start == 0 and stop == len(chunk.data)
-            data = chunk.data if whole else memoryview(chunk.data)[start:stop]
-            if append_check.installed:
-                append_check.check(data, piece.offset, chunk.queues[first:end])
-            segment.write(piece.offset - segment.start, data)
-            failpoint("log.after_write")
-            self.end = PhysicalOffset(piece.offset + stop - start)
-            self.mark = (self.end, now_ms)
-        failpoint("log.after_append")
+        try:
+            pieces = self._plan(chunk)
+            for piece in pieces:
+                stamp(
+                    chunk, piece.first, piece.end,
+                    queue_offsets=queue_offsets[piece.first : piece.end],
+                    physical_offset=piece.offset,
+                    store_timestamp=now_ms,
+                )  # fmt: skip
+        except MemoryError as error:
+            raise self._refused(error, len(chunk.data)) from error
+        try:
+            for piece in pieces:
+                self._write(chunk, piece, now_ms)
+            failpoint("log.after_append")
+        except MemoryError as error:
+            raise OSError(errno.ENOMEM, "out of memory between two writes") from error
         return pieces
+
+    def _write(self, chunk: RecordChunk, piece: Piece, now_ms: int) -> None:
+        segment = piece.segment
+        if segment.start > self.end:
+            self._close_file(segment)
+        start, stop = chunk.starts[piece.first], chunk.ends[piece.end - 1]
+        whole = start == 0 and stop == len(chunk.data)
+        data = chunk.data if whole else memoryview(chunk.data)[start:stop]
+        if append_check.installed:
+            append_check.check(data, piece.offset, chunk.queues[piece.first : piece.end])
+        end = PhysicalOffset(piece.offset + stop - start)
+        mark = (end, now_ms)
+        segment.write(piece.offset - segment.start, data)
+        failpoint("log.after_write")
+        self.end, self.mark = end, mark
 
     def append_raw(self, data: Bytes, *, timestamp: int) -> None:
         """Take bytes as they are, over the ends of files: whole records, and blanks with all the
@@ -122,16 +137,17 @@ class CommitLog:
                 segment = self._segment_for_write(self.end)
                 piece = view[at : at + segment.start + self.file_bytes - self.end]
                 self._reserve(segment, self.end - segment.start + len(piece))
-            except OSError as error:
+                end = PhysicalOffset(self.end + len(piece))
+                mark = (end, timestamp)
+            except (OSError, MemoryError) as error:
                 raise self._refused(error, len(view) - at) from error
             segment.write(self.end - segment.start, piece)
             failpoint("log.after_write")
-            self.end = PhysicalOffset(self.end + len(piece))
-            self.mark = (self.end, timestamp)
+            self.end, self.mark = end, mark
             at += len(piece)
         failpoint("log.after_append")
 
-    def _refused(self, error: OSError, size: int) -> Exception:
+    def _refused(self, error: Failure, size: int) -> Exception:
         if not is_shortage(error):
             return error
         return DiskFull(
@@ -167,7 +183,7 @@ class CommitLog:
                     self._reserve(segment, offset - segment.start + BLANK_BYTES_MIN)
                     offset = PhysicalOffset(segment.start + self.file_bytes)
                 first = end
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise self._refused(error, len(chunk.data)) from error
         return pieces
 
@@ -178,12 +194,12 @@ class CommitLog:
             return self.segments[(offset - self.segments[0].start) // self.file_bytes]
         failpoint("log.before_roll")
         with self._preparing:
-            segment, self._prepared = self._prepared, None
-            if segment is None:
-                segment = self._create(offset)
+            # It stays prepared until it is part of the log: memory may run out in between.
+            segment = self.prepared = self.prepared or self._create(offset)
             assert segment.start == offset
             segment.sums = PageSums(0)
             self.segments.append(segment)
+            self.prepared = None
         self._forget_sums()
         failpoint("log.after_roll")
         return segment
@@ -220,10 +236,10 @@ class CommitLog:
         """
         with self._preparing:
             tail = self.segments[-1] if self.segments else None
-            if tail is None or self._prepared is not None:
+            if tail is None or self.prepared is not None:
                 return
             if self.end - tail.start >= self.file_bytes // 2:
-                self._prepared = self._create(PhysicalOffset(tail.start + self.file_bytes))
+                self.prepared = self._create(PhysicalOffset(tail.start + self.file_bytes))
 
     def _create(self, start: PhysicalOffset) -> Segment:
         return segments.create(
@@ -268,7 +284,7 @@ class CommitLog:
         """Make sure, on disk, that nothing stands behind `end`; whether something did."""
         found = False
         with self._preparing:
-            prepared, self._prepared = self._prepared, None
+            prepared, self.prepared = self.prepared, None
         if prepared is not None:
             self._drop(prepared)
         # Newest first, and each for good before the next: a crash leaves a log without a gap.
@@ -315,16 +331,17 @@ class CommitLog:
         # Each for good before the next: a crash must not bring back an older file alone.
         if self._is_removal_unsynced:
             self._files.sync_dir(self.directory)
-        segment = self.segments.pop(0)
-        segment.close()
+        segment = self.segments[0]
         self._files.remove(segment.file.path)
         self._is_removal_unsynced = True
+        self.segments.pop(0)
+        segment.close()
         self._files.sync_dir(self.directory)
         self._is_removal_unsynced = False
 
     def close(self) -> None:
         with self._preparing:
-            prepared, self._prepared = self._prepared, None
+            prepared, self.prepared = self.prepared, None
         if prepared is not None:
             prepared.close()
         for segment in self.segments:

@@ -258,9 +258,11 @@ class ConsumeQueue:
             file = self._file_for_write(path, fresh=self.written == start)
             file.pwrite((self.written - start) * UNIT_BYTES, piece)
             self._cache.dirty.add(path)
-            self.written = QueueOffset(self.written + len(piece) // UNIT_BYTES)
-            self._last_written = bytes(piece[-UNIT_BYTES:])
+            # Computed first and then assigned, so that a lack of memory can't come between.
+            written = QueueOffset(self.written + len(piece) // UNIT_BYTES)
+            last = bytes(piece[-UNIT_BYTES:])
             del self._tail[:room]
+            self.written, self._last_written = written, last
             failpoint("queue.after_write")
 
     def _file_for_write(self, path: str, *, fresh: bool) -> File:

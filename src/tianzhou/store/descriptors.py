@@ -27,22 +27,38 @@ class NotOpened(OSError):
     happened to its bytes."""
 
 
-def is_unopened(error: OSError) -> bool:
+Failure = OSError | MemoryError
+"""What a step that uses files and memory may raise. The interpreter allocates a buffer before it
+calls the system, so a MemoryError never says anything about the disk."""
+
+
+def is_unopened(error: Failure) -> bool:
     """Whether this says that no file could be opened, and nothing about the disk."""
-    return isinstance(error, NotOpened) or error.errno in _SHORT
+    return isinstance(error, MemoryError | NotOpened) or error.errno in _SHORT
 
 
-def is_shortage(error: OSError) -> bool:
-    """Whether trying again makes sense later: the disk is full, or no file can be opened."""
-    return is_unopened(error) or error.errno in _FULL
+def is_shortage(error: Failure) -> bool:
+    """Whether trying again makes sense later: the disk is full, no file can be opened, or memory
+    is short."""
+    return is_unopened(error) or (isinstance(error, OSError) and error.errno in _FULL)
 
 
-def shortage_text(error: OSError) -> str:
+def not_opened(path: str) -> NotOpened:
+    """The error to raise when memory ran out while the file was created or opened."""
+    return NotOpened(errno.ENOMEM, os.strerror(errno.ENOMEM), path)
+
+
+def shortage_text(error: Failure) -> str:
     """What is short, and what to do about it."""
+    if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
+        return (
+            "the broker is out of memory: raise its memory limit (ulimit -v, or that of the "
+            "container), or let fewer clients connect"
+        )
     if is_unopened(error):
         return (
             f"no more files can be opened ({error.strerror}): raise the limit of open files "
-            "(ulimit -n) or of memory, or let fewer clients connect"
+            "(ulimit -n), or let fewer clients connect"
         )
     return f"the disk is full ({error.strerror}): free space or lower retention_hours"
 
@@ -94,6 +110,8 @@ class Spares:
                     raise
                 if error.errno == errno.ENOMEM or not self._give_up_one():
                     raise NotOpened(error.errno, error.strerror, path) from error
+            except MemoryError as error:
+                raise not_opened(path) from error
 
     def close(self, fd: int) -> None:
         """Close a file; what becomes free goes back to the reserve first."""

@@ -125,19 +125,20 @@ class Dispatcher:
     def _apply(self, buffer: Bytes, part: Part, base: PhysicalOffset) -> list[Run]:
         starts, end, delays_ms = part
         derived = derive(buffer, starts, end, base=base, delays_ms=delays_ms)
-        self.malformed += derived.malformed
+        malformed = [*derived.malformed]
         runs = derived.runs
         if self.derivation is not None:
             runs = [live for run in runs if (live := self.derivation.live(run)) is not None]
         failpoint("dispatch.before_queues")
         for run in runs:
             if not self._queues.obtain(run.queue).append(run.first, run.units):
-                self.malformed += malformed_of(run)
+                malformed += malformed_of(run)
         failpoint("dispatch.before_index")
         if self._index is not None and len(derived.key_hashes):
             self._index.put(derived.key_hashes, derived.key_offsets, derived.key_timestamps)
         if derived.last_timestamp is not None:
             self.last_timestamp = derived.last_timestamp
+        self.malformed += malformed  # now, because a slice that fails is applied again
         self.anchor = PhysicalOffset(base + starts[-1])
         self.position = PhysicalOffset(base + end)
         failpoint("dispatch.after")

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 
 from tianzhou.store.descriptors import is_unopened
-from tianzhou.store.files import File, Files
+from tianzhou.store.files import File, Files, creating
 
 
 class FileCache:
@@ -36,10 +36,12 @@ class FileCache:
 
     def create(self, path: str, size: int) -> File:
         self.drop(path)
-        file = self.files.create(path, size)
+        # First, because a file that exists is found by its name later and must have been synced;
+        # syncing one that could not be created does nothing.
         self.dirty.add(path)
         self.dirty_dirs.add(path.rpartition("/")[0])
-        return self._keep(path, file)
+        with creating(self.files, path, size) as file:
+            return self._keep(path, file)
 
     def drop(self, path: str) -> None:
         """Close the file, because it will be removed or its path means another one."""
@@ -64,7 +66,7 @@ class FileCache:
             self._open.popitem()[1].close()
 
     def _keep(self, path: str, file: File) -> File:
-        self._open[path] = file
-        if len(self._open) > self._count_max:
+        if len(self._open) >= self._count_max:
             self._open.popitem(last=False)[1].close()
+        self._open[path] = file
         return file

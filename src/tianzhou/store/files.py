@@ -14,10 +14,11 @@ import fcntl
 import mmap
 import os
 import shutil
+from collections.abc import Generator
 from typing import Final, NamedTuple, Protocol
 
 from tianzhou.base.kinds import Bytes
-from tianzhou.store.descriptors import PROCESS_SPARES, SPARES
+from tianzhou.store.descriptors import PROCESS_SPARES, SPARES, not_opened
 from tianzhou.store.errors import StoreLocked
 
 
@@ -70,7 +71,8 @@ class Files(Protocol):
     """A file system. Paths are plain strings with `/`."""
 
     def create(self, path: str, size: int) -> File:
-        """A new file of this length, sparse; an existing one is emptied."""
+        """A new file of this length, sparse; an existing one is emptied. If this fails there is no
+        such file. Call it through `creating`, which holds the same for the steps that follow."""
         ...
 
     def open(self, path: str) -> File: ...
@@ -104,6 +106,24 @@ class Files(Protocol):
     def lock_dir(self, path: str) -> File:
         """The same for a directory; no file is created in it."""
         ...
+
+
+@contextlib.contextmanager
+def creating(files: Files, path: str, size: int) -> Generator[File]:
+    """Create a file and complete it in the block; if the block fails, close and remove the file.
+
+    Work that fails for want of space, descriptors or memory is retried for as long as the shortage
+    lasts, so a file left behind by each attempt would fill the disk. Raises NotOpened if memory
+    ran out. When the block succeeds the file stays open."""
+    file = files.create(path, size)
+    try:
+        yield file
+    except BaseException as error:
+        file.close()
+        files.remove(path)
+        if isinstance(error, MemoryError):
+            raise not_opened(path) from error
+        raise
 
 
 def list_visible(files: Files, path: str) -> list[str]:
@@ -213,10 +233,13 @@ class RealFiles:
         fd = PROCESS_SPARES.open(path, _OPEN | os.O_CREAT | os.O_TRUNC)
         try:
             os.ftruncate(fd, size)
-        except OSError:
+            return RealFile(path, fd)
+        except BaseException as error:
             PROCESS_SPARES.close(fd)
+            os.unlink(path)
+            if isinstance(error, MemoryError):
+                raise not_opened(path) from error
             raise
-        return RealFile(path, fd)
 
     def open(self, path: str) -> RealFile:
         return RealFile(path, PROCESS_SPARES.open(path, _OPEN))

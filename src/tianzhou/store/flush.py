@@ -8,6 +8,7 @@ really on the medium.
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -134,12 +135,12 @@ class Flusher:
         """Do what the writer handed over; whether all of it is done. What fails because the disk is
         full, or no file can be opened, stays for another time."""
         while self.errands:
-            self.flush()
-            if self.error is not None:
-                return False
             try:
+                self.flush()
+                if self.error is not None:
+                    return False
                 self.errands[0]()
-            except (OSError, DiskFull, StoreFenced) as error:
+            except (OSError, MemoryError, DiskFull, StoreFenced) as error:
                 if not isinstance(error, DiskFull) and not _is_short(error):
                     self._fence("deleted topics", error)
                 return False
@@ -211,7 +212,7 @@ def _sync(files: Files, path: str) -> None:
 
 
 def _is_short(error: Exception) -> bool:
-    return isinstance(error, OSError) and is_shortage(error)
+    return isinstance(error, OSError | MemoryError) and is_shortage(error)
 
 
 class Pace(NamedTuple):
@@ -228,6 +229,8 @@ class Pace(NamedTuple):
 
 
 _STOP_S: Final = 30.0
+_NO_MEMORY_S: Final = 0.1
+"""How long the flush thread waits before it tries again what it had no memory for."""
 
 
 class FlushThread:
@@ -318,18 +321,27 @@ class FlushThread:
 
     def _loop(self) -> None:
         while not self._stopping:
-            with self._wake:
-                self._wake.wait_for(self._has_work, self._pace.interval_s)
-                saving, self._has_errands = self._saving, False
-            self._flush_if_due()
-            if self._flusher.errands:
-                self._flusher.run_errands(self._after_errand)
-                self._tell()
-            if saving is not None:
-                if self._flusher.save(saving, between=self._between) or not self._stopping:
-                    self._saving = None
-                self._tell()
-            self._flusher.prepare_next()
+            try:
+                self._round()
+            except MemoryError:
+                # A failed allocation says nothing about the disk. What was asked for, the files of
+                # a checkpoint included, is still here and is done in a later round.
+                self._asked = True
+                time.sleep(_NO_MEMORY_S)
+
+    def _round(self) -> None:
+        with self._wake:
+            self._wake.wait_for(self._has_work, self._pace.interval_s)
+            saving, self._has_errands = self._saving, False
+        self._flush_if_due()
+        if self._flusher.errands:
+            self._flusher.run_errands(self._after_errand)
+            self._tell()
+        if saving is not None:
+            if self._flusher.save(saving, between=self._between) or not self._stopping:
+                self._saving = None
+            self._tell()
+        self._flusher.prepare_next()
 
     def _after_errand(self) -> bool:
         self._tell()

@@ -77,6 +77,8 @@ class IndexFile:
         """The slots, once something was written; None: they are read from the file."""
         self._is_written = True
         """Whether the file holds the header as it is here."""
+        self._are_slots_doubtful = False
+        """Memory ran out during a put: slots may lead to entries that do not count."""
         self.damage = ""
         """Why nothing is added to this file any more."""
         (
@@ -86,15 +88,23 @@ class IndexFile:
 
     @classmethod
     def begin(
-        cls, file: File, *, slots: int, entries: int, offset: int, timestamp: int
+        cls,
+        file: File,
+        slots: npt.NDArray[np.int32],
+        *,
+        entries: int,
+        offset: int,
+        timestamp: int,
     ) -> "IndexFile":
-        """A new file. It inherits the last one's end as its begin until the first entry comes."""
-        slots_end = HEADER.size + SLOT.size * slots
+        """A new file. It inherits the last one's end as its begin until the first entry comes.
+
+        `slots` are `empty_slots`, which the caller allocates before it creates the file."""
+        slots_end = HEADER.size + SLOT.size * len(slots)
         file.reserve(0, slots_end)
         file.pwrite(0, HEADER.pack(timestamp, timestamp, offset, offset, 0, 1))
-        made = cls(file, slots=slots, entries=entries)
+        made = cls(file, slots=len(slots), entries=entries)
         made._reserved = slots_end
-        made._table = SlotTable.empty(file, HEADER.size, slots)
+        made._table = SlotTable(file, HEADER.size, slots)
         return made
 
     def _check_length(self) -> None:
@@ -119,18 +129,37 @@ class IndexFile:
         """Add entries in the order of the log. The caller looked at `room`. Raises StoreDamaged."""
         assert len(hashes) <= self.room
         self._check_length()
+        if self._are_slots_doubtful:
+            self._rebuild_slots()
         table = self._loaded()
         failpoint("index.before_put")
         self._reserve(self.count + len(hashes))
+        try:
+            self._put(table, hashes, offsets, timestamps)
+        except MemoryError:
+            self._are_slots_doubtful = True
+            raise
+        failpoint("index.after_put")
+
+    def _rebuild_slots(self) -> None:
+        if not self.cut(self.count):
+            raise StoreDamaged(self.file.path, "has entries that are not in the order of the log")
+        self._are_slots_doubtful = False
+
+    def _put(
+        self,
+        table: SlotTable,
+        hashes: Sequence[int],
+        offsets: Sequence[int],
+        timestamps: Sequence[int],
+    ) -> None:
         if self.is_empty:  # the first entry's time is relative to the begin that it then replaces
             self._put_few(table, hashes[:1], offsets[:1], timestamps[:1])
-            self.begin_offset, self.begin_timestamp = self.end_offset, self.end_timestamp
             hashes, offsets, timestamps = hashes[1:], offsets[1:], timestamps[1:]
         if len(hashes) >= _NUMPY_FROM:
             self._put_many(table, np.asarray(hashes), np.asarray(offsets), np.asarray(timestamps))
         elif len(hashes):
             self._put_few(table, hashes, offsets, timestamps)
-        failpoint("index.after_put")
 
     def _put_few(
         self,
@@ -180,8 +209,12 @@ class IndexFile:
     def _was_put(
         self, count: int, offsets: Sequence[int] | Ints, timestamps: Sequence[int] | Ints
     ) -> None:
-        self.count += count
-        self.end_offset, self.end_timestamp = int(offsets[-1]), int(timestamps[-1])
+        # Computed first and then assigned, so that a lack of memory can't come between.
+        count += self.count
+        end_offset, end_timestamp = int(offsets[-1]), int(timestamps[-1])
+        if self.is_empty:
+            self.begin_offset, self.begin_timestamp = end_offset, end_timestamp
+        self.count, self.end_offset, self.end_timestamp = count, end_offset, end_timestamp
         self._is_written = False
 
     def _write_entries(self, data: bytes) -> None:

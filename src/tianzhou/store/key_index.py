@@ -7,10 +7,12 @@ from typing import Final
 from tianzhou.base.clock import Clock
 from tianzhou.base.java import key_hash
 from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.store.descriptors import is_unopened
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.failpoint import failpoint
-from tianzhou.store.files import Files, list_visible
+from tianzhou.store.files import Files, creating, list_visible
 from tianzhou.store.index_file import IndexFile, file_bytes
+from tianzhou.store.slot_table import empty_slots
 
 QUERY_COUNT_MAX: Final = 64
 """RocketMQ's limit for one query."""
@@ -87,6 +89,9 @@ class KeyIndex(KeyIndexView):
         self._entries = entries
         self.dirty: set[str] = set()
         """Names of files written to since they were last handed out for syncing."""
+        self._next_name = ""
+        """The name of the file that is to be created next. An attempt that fails is repeated with
+        the same name, so that attempts can't leave more than one file behind."""
         files.make_dirs(directory)
 
     def load(self) -> None:
@@ -135,26 +140,25 @@ class KeyIndex(KeyIndexView):
             newest.seal()
         failpoint("index.before_create")
         made = self._begin(newest)
-        self.files.append(made)
         failpoint("index.after_create")
         return made
 
     def _begin(self, newest: IndexFile | None) -> IndexFile:
-        path = f"{self.directory}/{self._fresh_name()}"
-        file = self._files.create(path, file_bytes(self._slots, self._entries))
-        try:
-            return IndexFile.begin(
+        # The slots take 20 MB by default; without that much memory no file is created.
+        slots = empty_slots(self._slots)
+        self._next_name = self._next_name or self._fresh_name()
+        path = f"{self.directory}/{self._next_name}"
+        with creating(self._files, path, file_bytes(self._slots, self._entries)) as file:
+            made = IndexFile.begin(
                 file,
-                slots=self._slots,
+                slots,
                 entries=self._entries,
                 offset=newest.end_offset if newest else 0,
                 timestamp=newest.end_timestamp if newest else 0,
             )
-        except OSError:
-            # It is tried again and again while the disk is full, each time by another name.
-            file.close()
-            self._files.remove(path)
-            raise
+            self.files.append(made)
+        self._next_name = ""
+        return made
 
     def _fresh_name(self) -> str:
         """The local time to the millisecond; later than every name there is."""
@@ -174,7 +178,8 @@ class KeyIndex(KeyIndexView):
         """Go back to where file `newest` had `count` entries; False if that can't be done."""
         count_before = len(self.files)
         while self.files and self.files[-1].name > newest:
-            self._remove(self.files.pop())
+            self._remove(self.files[-1])
+            self.files.pop()
         if len(self.files) < count_before:
             self._files.sync_dir(self.directory)
         if not newest:
@@ -210,13 +215,19 @@ class KeyIndex(KeyIndexView):
         return True
 
     def remove_expired(self, log_min: PhysicalOffset) -> int:
-        """Remove files that speak only of messages the log no longer has; never the newest."""
+        """Remove files that speak only of messages the log no longer has; never the newest. What
+        there is no memory for is removed the next time."""
         removed = 0
-        while len(self.files) > 1 and self.files[0].end_offset < log_min:
-            self._remove(self.files.pop(0))
-            removed += 1
-        if removed:
-            self._files.sync_dir(self.directory)
+        try:
+            while len(self.files) > 1 and self.files[0].end_offset < log_min:
+                self._remove(self.files[0])
+                self.files.pop(0)
+                removed += 1
+            if removed:
+                self._files.sync_dir(self.directory)
+        except (OSError, MemoryError) as error:
+            if not is_unopened(error):
+                raise
         return removed
 
     def remove_all(self) -> None:
@@ -251,9 +262,10 @@ class KeyIndex(KeyIndexView):
         return taken
 
     def _remove(self, file: IndexFile) -> None:
-        file.close()
-        self.dirty.discard(file.file.path)
+        # First: a file that could not be removed is still one of the index.
         self._files.remove(file.file.path)
+        self.dirty.discard(file.file.path)
+        file.close()
 
 
 def _name_of(now_ms: int) -> str:

@@ -14,7 +14,14 @@ import msgspec
 from tianzhou.base.errors import UsageError
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.errors import StoreDamaged
-from tianzhou.store.files import File, Files, LookingFiles, make_lasting_dirs, parent_of
+from tianzhou.store.files import (
+    File,
+    Files,
+    LookingFiles,
+    creating,
+    make_lasting_dirs,
+    parent_of,
+)
 
 COMMIT_LOG: Final = "commitlog"
 CONSUME_QUEUE: Final = "consumequeue"
@@ -113,11 +120,9 @@ def record_paths(files: Files, paths: Paths) -> None:
     if wanted == recorded_paths(files, paths.root):
         return
     data = msgspec.json.format(msgspec.json.encode(wanted), indent=2)
-    file = files.create(f"{path}.tmp", 0)
-    try:
+    with creating(files, f"{path}.tmp", 0) as file:
         file.pwrite(0, data)
         file.sync()
-    finally:
         file.close()
     files.rename(f"{path}.tmp", path)
     files.sync_dir(paths.root)
@@ -168,10 +173,12 @@ def sign_lock(lock: File) -> None:
 def write_abort(files: Files, path: str) -> None:
     """Present while a store is open: found at start, it means that the last stop was none."""
     text = str(os.getpid()).encode()
-    abort = files.create(path, 0)
-    abort.pwrite(0, text)
-    abort.sync()
-    abort.close()
+    abort = files.create(path, 0)  # never removed on an error: its absence means a clean stop
+    try:
+        abort.pwrite(0, text)
+        abort.sync()
+    finally:
+        abort.close()
     files.sync_dir(parent_of(path))
 
 

@@ -26,7 +26,7 @@ from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.facts import facts_of, last_store_time
 from tianzhou.store.failpoint import failpoint
-from tianzhou.store.files import Files
+from tianzhou.store.files import Files, creating
 from tianzhou.store.incidents import Incidents
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.layout import Paths
@@ -369,8 +369,7 @@ def _quarantine(parts: Parts, start: PhysicalOffset) -> str:
         path = f"{name}-{number}"
     log = parts.log
     ends = log.segments[-1].start + log.file_bytes
-    copy = parts.files.create(path, 0)
-    try:
+    with creating(parts.files, path, 0) as copy:
         for segment in log.segments:
             at = max(start - segment.start, 0)
             while at < log.file_bytes:
@@ -380,10 +379,9 @@ def _quarantine(parts: Parts, start: PhysicalOffset) -> str:
                 at += _COPY_BYTES
         copy.truncate(ends - start)
         copy.sync()
-    finally:
         copy.close()
-    parts.files.sync_dir(directory)
-    parts.files.sync_dir(parts.paths.root)
+        parts.files.sync_dir(directory)
+        parts.files.sync_dir(parts.paths.root)
     return path
 
 

@@ -107,15 +107,15 @@ class Retention:
             oldest = self._log.segments[0]
             if oldest.start + self._log.file_bytes > flushed:
                 break
-            failpoint("retention.before_remove")
             before = len(self._log.segments)
             try:
+                failpoint("retention.before_remove")
                 self._log.remove_first()
-            except OSError as error:
+                failpoint("retention.after_remove")
+            except (OSError, MemoryError) as error:
                 if not is_unopened(error):
                     raise
                 count = 0  # no more for now; what is not synced yet is synced first the next time
-            failpoint("retention.after_remove")
             removed += before - len(self._log.segments)
         return removed
 

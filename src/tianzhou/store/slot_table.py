@@ -22,6 +22,11 @@ SLICE_PAGES: Final = 256
 _DISK: Final = np.dtype(">i4")
 
 
+def empty_slots(count: int) -> npt.NDArray[np.int32]:
+    """The values of a table whose chains are all empty. Raises MemoryError."""
+    return np.zeros(count, np.int32)
+
+
 class SlotTable:
     """Slots are numbered from 0; each holds the number of the newest entry of its chain.
 
@@ -40,7 +45,7 @@ class SlotTable:
 
     @classmethod
     def empty(cls, file: File, at: int, slots: int) -> "SlotTable":
-        return cls(file, at, np.zeros(slots, np.int32))
+        return cls(file, at, empty_slots(slots))
 
     @classmethod
     def decode(cls, file: File, at: int, data: bytes) -> "SlotTable":

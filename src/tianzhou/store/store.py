@@ -17,13 +17,7 @@ from tianzhou.store.checkpoint import CheckpointFile
 from tianzhou.store.commit_log import Appended
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.descriptors import is_shortage, shortage_text
-from tianzhou.store.errors import (
-    DiskFull,
-    FlushTimeout,
-    StoreClosed,
-    StoreDamaged,
-    StoreFenced,
-)
+from tianzhou.store.errors import DiskFull, FlushTimeout, StoreClosed, StoreDamaged, StoreFenced
 from tianzhou.store.facts import Run
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import File, Files, Usage, list_visible
@@ -88,9 +82,10 @@ class MessageStore(FollowingStore):
         except BaseException as error:
             for lock in self._locks:
                 lock.close()
-            if isinstance(error, OSError):
+            if isinstance(error, OSError | MemoryError):
                 kind = DiskFull if is_shortage(error) else StoreFenced
-                raise kind(f"opening {root} failed: {error}; check the disk and restart") from error
+                why = str(error) or shortage_text(error)
+                raise kind(f"opening {root} failed: {why}; check the disk and restart") from error
             raise
         self._thread = None
         self._closed = False
@@ -195,16 +190,18 @@ class MessageStore(FollowingStore):
 
     def append(self, chunk: RecordChunk) -> Appended:
         """Write records to the log. Raises DiskFull, StoreFenced or StoreClosed, and then
-        nothing of the chunk counts as stored."""
+        nothing of the chunk counts as stored. After a MemoryError it may be stored or not."""
         self._raise_if_broken()
         if self._refusal:
             raise DiskFull(self._refusal)
         assert chunk.has_crc or not self.config.record_crc, "recovery would take these for torn"
-        offsets, ends = self._assign(chunk.queues)
         try:
+            offsets, ends = self._assign(chunk.queues)
             pieces = self.log.append(chunk, queue_offsets=offsets, now_ms=self._clock.now_ms())
         except OSError as error:
             raise self._fence("writing the commit log", error) from error
+        except MemoryError as error:
+            raise DiskFull(f"nothing was stored: {shortage_text(error)}") from error
         assert self._next_offsets is not None
         self._next_offsets.update(ends)
         if len(pieces) == 1:
@@ -220,7 +217,9 @@ class MessageStore(FollowingStore):
         get = self._next_offsets.get
         first = queues[0] if queues else None
         if first is not None and queues.count(first) == len(queues):
-            offset = get(first, 0)
+            offset = get(first)
+            if offset is None:  # a place in the table now, while a lack of memory does no harm
+                offset = self._next_offsets[first] = 0
             return range(offset, offset + len(queues)), {first: offset + len(queues)}
         ends: dict[QueueKey, int] = {}
         offsets: list[int] = []
@@ -229,8 +228,8 @@ class MessageStore(FollowingStore):
                 offsets.append(0)
                 continue
             offset = ends.get(queue)
-            if offset is None:
-                offset = get(queue, 0)
+            if offset is None and (offset := get(queue)) is None:
+                offset = self._next_offsets[queue] = 0
             ends[queue] = offset + 1
             offsets.append(offset)
         return offsets, ends
@@ -250,7 +249,7 @@ class MessageStore(FollowingStore):
                 # A slice of nothing but halves of transactions makes nothing visible; go on.
                 if runs or self.dispatcher.position == before:
                     return runs
-        except (OSError, StoreDamaged) as error:
+        except (OSError, MemoryError, StoreDamaged) as error:
             if isinstance(error, StoreDamaged) or not is_shortage(error):
                 raise self._fence("deriving queues and index", error) from error
             self._refuse(f"no room for queues and index in {self.root}: {shortage_text(error)}")
@@ -290,7 +289,8 @@ class MessageStore(FollowingStore):
     def wait_flushed(self, offset: PhysicalOffset, timeout_s: float) -> bool:
         """Block until the log is on the medium up to here; False when the time is up."""
         if self._thread is None:
-            self._flusher.flush()
+            with self._guard("syncing the commit log"):
+                self._flusher.flush()
         else:
             self._thread.wait(offset, timeout_s)
         self._raise_if_broken()
@@ -321,12 +321,12 @@ class MessageStore(FollowingStore):
     def _advance(self, *, whole: bool) -> None:
         with self._guard("writing queues"):
             made = self._work.whole() if whole else self._work.step()
-        if made is None:
-            return
-        if self._thread is None:
-            self._flusher.save(made)
-        else:
-            self._thread.save(made)
+            if made is None:
+                return
+            if self._thread is None:
+                self._flusher.save(made)
+            else:
+                self._thread.save(made)
         self._is_checkpoint_owed = False
         self._last_save_s = self._clock.monotonic_s()
         self._raise_if_broken()
@@ -397,9 +397,9 @@ class MessageStore(FollowingStore):
         if removed:
             self.queues.log_min = self.log.min_offset
             self._work.expire()
-            if self.index is not None:
-                self.index.remove_expired(self.log.min_offset)
             self.on_expired()
+        if self.index is not None:
+            self.index.remove_expired(self.log.min_offset)
         return removed
 
     @property
@@ -440,9 +440,9 @@ class MessageStore(FollowingStore):
             return
         self._stop_thread()
         try:
-            failpoint("close.before_flush")
             if self._flusher.error is None:
                 with self._guard("closing"):
+                    failpoint("close.before_flush")
                     self._close_cleanly()
                 self._raise_if_broken()
         finally:
@@ -477,10 +477,10 @@ class MessageStore(FollowingStore):
 
     @contextlib.contextmanager
     def _guard(self, what: str, *, final: bool = False) -> Generator[None]:
-        """Translate errors of the disk. A full one only refuses writes, unless that is final."""
+        """Translate errors. A lack of room or memory only refuses writes, unless that is final."""
         try:
             yield
-        except (OSError, StoreDamaged) as error:
+        except (OSError, MemoryError, StoreDamaged) as error:
             if final or isinstance(error, StoreDamaged) or not is_shortage(error):
                 raise self._fence(what, error) from error
             self._refuse(f"{what} failed in {self.root}: {shortage_text(error)}")
@@ -488,7 +488,8 @@ class MessageStore(FollowingStore):
 
     def _fence(self, what: str, error: Exception) -> StoreFenced:
         fenced = StoreFenced(
-            f"{what} failed: {error}; nothing is stored any more; check the disk and restart"
+            f"{what} failed: {str(error) or 'out of memory'}; nothing is stored any more; "
+            "check the disk and restart"
         )
         self._flusher.error = fenced
         return fenced

@@ -17,7 +17,7 @@ from tianzhou.store.descriptors import is_shortage
 from tianzhou.store.errors import DiskFull, StoreDamaged, StoreFenced
 from tianzhou.store.facts import SCHEDULE_TOPIC
 from tianzhou.store.failpoint import failpoint
-from tianzhou.store.files import Files, make_lasting_dirs
+from tianzhou.store.files import Files, creating, make_lasting_dirs
 from tianzhou.wire import tables as wire
 
 T = TypeVar("T")
@@ -63,20 +63,19 @@ class Table(Generic[T]):
         DiskFull or StoreFenced; then the old one is there, or the new one."""
         try:
             self._replace(value)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             kind = DiskFull if is_shortage(error) else StoreFenced
-            raise kind(f"saving {self.path} failed: {error}; check the disk") from error
+            what = "out of memory" if isinstance(error, MemoryError) else f"{error}; check the disk"
+            raise kind(f"saving {self.path} failed: {what}") from error
 
     def _replace(self, value: T) -> None:
         data = msgspec.json.format(msgspec.json.encode(value), indent=2)
         directory = self.path.rpartition("/")[0]
         temporary = f"{self.path}.tmp"
         make_lasting_dirs(self._files, directory)
-        file = self._files.create(temporary, 0)
-        try:
+        with creating(self._files, temporary, 0) as file:
             file.pwrite(0, data)
             file.sync()
-        finally:
             file.close()
         failpoint("table.after_temporary")
         if self._files.exists(self.path):

@@ -74,6 +74,10 @@ def test_errors_of_a_disk_are_no_shortage() -> None:
     assert not is_unopened(OSError(errno.ENOSPC, "x"))
     assert is_unopened(OSError(errno.ENFILE, "x"))
     assert "ulimit -n" in shortage_text(NotOpened(errno.EMFILE, "Too many open files"))
+    assert is_shortage(MemoryError())
+    assert is_unopened(MemoryError())
+    assert "out of memory" in shortage_text(MemoryError())
+    assert "out of memory" in shortage_text(NotOpened(errno.ENOMEM, "Cannot allocate memory"))
     assert "free space" in shortage_text(OSError(errno.ENOSPC, "No space left on device"))
 
 
@@ -105,8 +109,13 @@ CONFIG = StoreConfig(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_a_store_that_cannot_open_files_refuses_and_goes_on_by_itself(error: int) -> None:
+@pytest.mark.parametrize(("error", "reason"), [
+    (errno.EMFILE, "no more files can be opened"), (errno.ENFILE, "no more files can be opened"),
+    (errno.ENOMEM, "the broker is out of memory"),
+])  # fmt: skip
+def test_a_store_that_cannot_open_files_refuses_and_goes_on_by_itself(
+    error: int, reason: str
+) -> None:
     disk, clock = ShortDisk(), ManualClock()
     store = MessageStore(disk, "store", CONFIG, clock)
     stored = 0
@@ -124,7 +133,7 @@ def test_a_store_that_cannot_open_files_refuses_and_goes_on_by_itself(error: int
 
     put()
     disk.error = error
-    with pytest.raises(DiskFull, match="no more files can be opened"):
+    with pytest.raises(DiskFull, match=reason):
         put_many()
     for _ in range(3):
         clock.advance(seconds=61)

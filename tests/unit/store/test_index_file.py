@@ -9,6 +9,7 @@ from tianzhou.store import index_file
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.files import RealFiles
 from tianzhou.store.index_file import IndexFile, file_bytes
+from tianzhou.store.slot_table import empty_slots
 from tianzhou.testing.sim.disk import SimDisk
 
 SLOTS, ENTRIES = 10, 200
@@ -18,7 +19,9 @@ Rows = tuple[list[int], list[int], list[int]]
 
 def begin(path: Path) -> IndexFile:
     file = RealFiles().create(str(path), file_bytes(SLOTS, ENTRIES))
-    return IndexFile.begin(file, slots=SLOTS, entries=ENTRIES, offset=5, timestamp=NOW - 9000)
+    return IndexFile.begin(
+        file, empty_slots(SLOTS), entries=ENTRIES, offset=5, timestamp=NOW - 9000
+    )
 
 
 def rows(count: int, seed: int) -> Rows:
@@ -156,7 +159,7 @@ def test_put_after_a_failed_write_keeps_the_chain() -> None:
     """The slot must not lead to an entry that was never written."""
     disk = SimDisk()
     file = disk.create("index", file_bytes(SLOTS, ENTRIES))
-    made = IndexFile.begin(file, slots=SLOTS, entries=ENTRIES, offset=5, timestamp=NOW)
+    made = IndexFile.begin(file, empty_slots(SLOTS), entries=ENTRIES, offset=5, timestamp=NOW)
     made.put([3], [100], [NOW])
     for hashes in ([3, 3], [3] * 30):
         before, found = made.count, list(made.find(3, 0, 1 << 60))

@@ -28,10 +28,19 @@ class Call(NamedTuple):
     size: int
 
 
+Cause = int | type[MemoryError]
+"""Why a call fails: a number of `errno`, or the interpreter had no memory to make the call."""
+
+
 class _Fault(NamedTuple):
     first: int
-    error: int
+    cause: Cause
     onward: bool
+
+    def error(self, path: str) -> Exception:
+        if isinstance(self.cause, int):
+            return OSError(self.cause, os.strerror(self.cause), path)
+        return self.cause(path)
 
 
 class SimFile:
@@ -158,7 +167,7 @@ class SimDisk:
 
     # Faults
 
-    def fail_at(self, number: int, error: int, *, onward: bool = False) -> None:
+    def fail_at(self, number: int, error: Cause, *, onward: bool = False) -> None:
         """Let the `number`-th call from now (1 is the next) fail, and later ones too if asked."""
         self._fault = _Fault(len(self.calls) + number, error, onward)
         self._failures = 0
@@ -194,7 +203,7 @@ class SimDisk:
         number, fault = len(self.calls), self._fault
         if fault is not None and (number == fault.first or (fault.onward and number > fault.first)):
             self._failures += 1
-            raise OSError(fault.error, os.strerror(fault.error), path)
+            raise fault.error(path)
         return number
 
     def leave(self) -> None:

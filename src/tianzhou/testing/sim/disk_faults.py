@@ -9,7 +9,7 @@ from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.errors import DiskFull, StoreError, StoreFenced
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
-from tianzhou.testing.sim.disk import SimDisk
+from tianzhou.testing.sim.disk import Cause, SimDisk
 from tianzhou.testing.sim.disk_checks import Contents, all_contents, contents_of, demand
 from tianzhou.testing.sim.disk_images import Fate
 from tianzhou.testing.sim.disk_images import build as build_image
@@ -25,7 +25,7 @@ class Fault(NamedTuple):
     """The n-th call that changes the disk fails, or every one from it on."""
 
     number: int
-    error: int
+    error: Cause
     onward: bool
 
 
@@ -50,6 +50,8 @@ class Run:
         self.errors: list[StoreError] = []
         if fault is not None:
             self.disk.fail_at(fault.number, fault.error, onward=fault.onward)
+        self._orphans_max = 1 if fault is not None and fault.onward else 0
+        """On a disk that fails from then on, a file that was created can't be removed either."""
 
     @property
     def fenced(self) -> StoreFenced | None:
@@ -88,13 +90,33 @@ class Run:
         if step == 11:
             self._try(lambda: store.delete_topic("none"))
         demand(not was_broken or self.acked == acked, "acknowledged by a store that is fenced")
+        orphans = self._orphans(store)
+        demand(len(orphans) <= self._orphans_max, f"files are left behind: {orphans}")
+
+    def _orphans(self, store: MessageStore) -> set[str]:
+        """Files of log and index that the store does not know: each failed attempt to create one
+        could leave another."""
+        log, index = store.log, store.index
+        assert index is not None
+        segments = [*log.segments, *([log.prepared] if log.prepared else [])]
+        known = {segment.file.path for segment in segments} | {
+            file.file.path for file in index.files
+        }
+        return {
+            path
+            for directory in (log.directory, index.directory)
+            for name in self.disk.list(directory)
+            if (path := f"{directory}/{name}") not in known
+        }
 
     def _try(self, step: Callable[[], T]) -> T | None:
         try:
             return step()
         except StoreError as error:  # anything else ends the test
             self.errors.append(error)
-            demand("failed: [Errno" in f"{error} {error.__cause__}" or isinstance(error, DiskFull),
+            text = f"{error} {error.__cause__}"
+            is_clear = "failed: [Errno" in text or "out of memory" in text
+            demand(is_clear or isinstance(error, DiskFull),
                    f"it does not say why: {error!r}")  # fmt: skip
             return None
 
