@@ -1,16 +1,22 @@
 """Members that differ: clocks that are wrong, and the version before the greeting was required."""
 
+import json
 import os
 import subprocess
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from ha_cluster import TOPIC, Group, in_sync, promote, read_all, until, until_equal
 from sent import Load, Sent
 
+from tianzhou.client import TransactionState
 from tianzhou.client.sync import Producer, PullConsumer
+from tianzhou.net.blocking import BlockingPeer
 from tianzhou.record.message import Message
+from tianzhou.testing.chaos.processes import TIANZHOU
+from tianzhou.wire._generated_codes import RequestCode
 
 ROOT = Path(__file__).parents[2]
 SAFE = {"flushDiskType": "SYNC_FLUSH", "slaveTimeout": "1000"}
@@ -60,6 +66,47 @@ def test_members_with_different_clocks_lose_and_repeat_nothing(skew_s: int, tmp_
         with Producer("producers", nameserver=group.nameserver) as producer:
             producer.send(Message(TOPIC, delayed.encode(), delay_level=1))
         until(lambda: delayed in read_all(group), "the master delivers by its own clock")
+
+
+def test_slave_whose_log_expires_keeps_what_waits_for_its_promotion(tmp_path: Path) -> None:
+    """The slave's clock is three hours ahead and its retention two: all of the log is expired
+    there, and the timed message is due when it is promoted."""
+    with Group(tmp_path, fileReservedTime="2") as group:
+        slave = group.add(1, within=with_clock(3 * HOUR_S))
+        group.master.start()
+        slave.start()
+        group.create_topic(queues=1)
+        with Producer(
+            "producers", nameserver=group.nameserver, check=lambda _: TransactionState.UNKNOWN
+        ) as producer:
+            group.send(200, size=2000)
+            producer.send(Message(TOPIC, b"timed", delay=timedelta(minutes=70)))
+            with producer.transaction(Message(TOPIC, b"undecided")) as left:
+                left.leave_undecided()
+            group.send(400, size=2000, first=200)
+        until_equal(group.master, slave)
+        progress = slave.data / "config" / "timerProgress.json"
+        until(
+            lambda: progress.exists() and json.loads(progress.read_text())["scanned"] == 1,
+            "the slave knows how far the timer came",
+        )
+        before = slave.log_bytes().keys()
+        with BlockingPeer(slave.address) as peer:
+
+            def has_expired() -> bool:
+                answer, _ = peer.call(RequestCode.DELETE_EXPIRED_COMMITLOG)
+                assert answer.code == 0, answer.remark
+                return slave.log_bytes().keys() < before
+
+            until(has_expired, "files in front of the timed message expired")
+        group.master.server.kill()
+        promote(group)
+        until(lambda: "timed" in read_all(group), "the promoted slave delivers it", wait_s=60)
+        shown = subprocess.run(
+            [TIANZHOU, "transaction", "list", "-n", group.nameserver, "--json"],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        assert len(json.loads(shown.stdout)) == 1
 
 
 # The version before

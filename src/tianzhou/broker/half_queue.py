@@ -163,7 +163,7 @@ class HalfQueue:
 
     def progress(self) -> tuple[int, int]:
         """From where the half queue and the OP queue must be read after a start."""
-        low = self._oldest
+        low = self.low
         marks = self._op_marks
         while len(marks) > 1 and marks[1][0] <= low:
             marks.popleft()
@@ -179,10 +179,11 @@ class HalfQueue:
     @property
     def spread(self) -> int:
         """How much of the half queue lies between the oldest undecided and the end."""
-        return self.scanned - self._oldest
+        return self.scanned - self.low
 
     @property
-    def _oldest(self) -> int:
+    def low(self) -> int:
+        """No half below this offset is undecided."""
         oldest = self.pending.oldest
         return self.scanned if oldest is None else oldest
 

@@ -374,6 +374,7 @@ class MasterSlave:
         parts.offsets.clamp(self._store.max_offset)
         tables = Tables(self._store, parts.topics, parts.groups, parts.offsets)
         self._sync = SlaveSync(tables, every_s=settings.metadata_ms / 1000)
+        parts.floor.followed = self._sync.progress
         self._sync.start(self.standing)
 
     def _remember(self, **changes: Any) -> None:

@@ -14,10 +14,11 @@ from tianzhou.broker.alarms import AlarmLog, Alarms, Since
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.delay import Delays
+from tianzhou.broker.expiry_floor import ExpiryFloor
 from tianzhou.broker.gate import RoleGate
 from tianzhou.broker.group_rows import GroupRows
 from tianzhou.broker.groups import Groups
-from tianzhou.broker.half_queue import HALF_QUEUE, HalfQueue
+from tianzhou.broker.half_queue import HalfQueue
 from tianzhou.broker.handlers.admin_looks import AdminLooks, Told, Waiting
 from tianzhou.broker.handlers.admin_raft import AdminRaft
 from tianzhou.broker.handlers.admin_replication import AdminReplication
@@ -45,9 +46,8 @@ from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.settable import Settable
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.store_alarms import StoreAlarms
-from tianzhou.broker.stored import at_offset
 from tianzhou.broker.subscriptions import Filters
-from tianzhou.broker.timer import TIMER_QUEUE, Timers
+from tianzhou.broker.timer import Timers
 from tianzhou.broker.topic_removal import TopicRemoval
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.transaction_checks import TransactionChecks
@@ -97,6 +97,7 @@ class Parts:
     codes: frozenset[int]
     """Requests that have a handler besides sends and pulls, refused ones included."""
     settable: Settable
+    floor: ExpiryFloor
 
 
 @dataclass(slots=True)
@@ -205,7 +206,7 @@ def assemble(
     watchdog = _watchdog(config, store, clock, core, clients)
     settable = administration.settable
     _let_change(settable, store, core, checks.adopt, watchdog.adopt)
-    store.retention.floor = lambda: oldest_waiting(store, timers, halves)
+    floor = ExpiryFloor(store, standing, offsets, delays=delays, timers=timers, halves=halves)
     waiting = Waiting(
         halves=halves.pending.__len__, held_pulls=pull.holds.__len__, timers=timers.__len__
     )
@@ -240,8 +241,8 @@ def assemble(
     return Parts(
         Requests(core.send, pull, desk, writer.catch_up), clients, pull, writer, topics, offsets,
         permission, MasterServices(delays, timers, checks), (StatsTicks(stats, clock), watchdog),
-        stats, core.readers, watchdog, measured, raft, replication, groups,
-        core.alarms, AlarmLog(core.alarms), gate, core.removal, frozenset(handlers), settable,
+        stats, core.readers, watchdog, measured, raft, replication, groups, core.alarms,
+        AlarmLog(core.alarms), gate, core.removal, frozenset(handlers), settable, floor,
     )  # fmt: skip
 
 
@@ -272,18 +273,6 @@ def _let_change(
     admission = core.admission
     settable.adopt += [admission.adopt, core.pull.adopt, core.filters.adopt, *more]
     settable.adopt_store += [store.adopt, admission.adopt_store]
-
-
-def oldest_waiting(store: MessageStore, timers: Timers, halves: HalfQueue) -> int | None:
-    """Where in the log the oldest message is that waits for its delivery time or for a decision:
-    retention may have become shorter than was expected when it was stored."""
-    places: list[int] = []
-    for queue, offset in ((TIMER_QUEUE, timers.oldest), (HALF_QUEUE, halves.pending.oldest)):
-        if offset is not None:
-            found, stored = at_offset(store, queue, offset)
-            with found:
-                places += [int(stored.view.physical_offset)] if stored is not None else []
-    return min(places, default=None)
 
 
 def _watchdog(

@@ -68,6 +68,7 @@ class RaftMember:
         parts.writer.arrived.append(self._arrived)
         parts.removal.is_replicated = True
         parts.gate.commit = self.metadata.commit
+        parts.floor.followed = self.metadata.progress
         parts.gate.check_commit = self.group.check_append
         broker.on_flushed.append(self.group.flushed)
         if settings.raft_relaxed:

@@ -24,6 +24,7 @@ from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset, queue_key
 from tianzhou.broker import names
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.delay import Delays
+from tianzhou.broker.expiry_floor import Progress
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.stored import records
 from tianzhou.broker.timer import Timers
@@ -221,6 +222,17 @@ class RaftMetadata:
             known.update(rows)
             for key in gone:
                 known.pop(key, None)
+
+    def progress(self) -> Progress:
+        """Where a member that begins to lead goes on: the log from there on must stay."""
+        committed = self._committed
+        timers = cast("Rows", committed.get("timers", {}).get("progress") or {})
+        halves = f"{names.HALF_TOPIC}@{names.TRANSACTION_GROUP}"
+        return Progress(
+            timers=msgspec.convert(timers, TimerProgress).low,
+            halves=committed.get("offsets", {}).get(halves, {}).get("0", 0),
+            delays={int(level): low for level, low in committed.get("delays", {}).items()},
+        )
 
     # Telling others
 

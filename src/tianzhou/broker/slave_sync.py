@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -22,6 +22,8 @@ from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.broker import names
 from tianzhou.broker.accepted_offsets import FORWARD_ONLY, RESET_SEEN, AcceptedOffsets
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.expiry_floor import Progress as KeptProgress
+from tianzhou.broker.expiry_floor import saved_progress
 from tianzhou.broker.groups import Groups
 from tianzhou.broker.role import Standing
 from tianzhou.broker.timer_progress import TimerProgress, progress_table
@@ -99,6 +101,9 @@ class SlaveSync:
         self._task: asyncio.Task[None] | None = None
         self._last: asyncio.Task[None] | None = None
         self._is_wanted = asyncio.Event()
+        self._tells_timers = True
+        """Until a master shows that it does not: then no timed message keeps the log from
+        expiring, or none ever would."""
         self.rounds = 0
         """Times that everything was asked for and answered."""
 
@@ -171,9 +176,16 @@ class SlaveSync:
         # Last, because the end of the log that it tells covers all that came before.
         ext, body = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
         log_end, timers = _log_end_and_timers(ext)
+        self._tells_timers = timers is not None
         self._waiting = Progress(log_end, offsets, decode_delay_offsets(body), timers)
         self.tick()
         await self._give_back(address, accepted)
+
+    def progress(self) -> KeptProgress:
+        """Where timers and delays would go on after a promotion: the log from there on must
+        stay."""
+        saved = saved_progress(self._tables.store, self._tables.offsets)
+        return saved if self._tells_timers else replace(saved, timers=None)
 
     def _take_topics(self, body: bytes, log_end: int) -> None:
         """`log_end` is 0 for a master of RocketMQ's, which does not tell: delete at once then."""

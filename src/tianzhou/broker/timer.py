@@ -198,11 +198,6 @@ class Timers:
         """As it would be saved now."""
         return self._progress() if self._scanned >= self._scanned_before else self._before
 
-    @property
-    def oldest(self) -> int | None:
-        """The lowest queue offset of a message that waits; None if none does."""
-        return self._schedule.lowest_offset()
-
     def _progress(self) -> TimerProgress:
         first, low = self._schedule.first(), self._schedule.lowest_offset()
         if first is None or low is None:

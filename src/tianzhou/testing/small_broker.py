@@ -115,17 +115,22 @@ class SmallBroker:
         self._opaque = count(1)
         self._open()
 
-    def _open(self) -> None:
+    def _open(self, role: Role = Role.MASTER) -> None:
         self.store = MessageStore(self.disk, ROOT, self._store_config, self.clock)
         store = self.store
-        self.standing = Standing(self.config.name, Role.MASTER, MASTER_ID)
+        self.standing = Standing(self.config.name, role, MASTER_ID if role is Role.MASTER else 1)
         self.durability = durability_of(store)
         self.parts: Parts = assemble(
             self.config, store, self.clock,
             store_host=HOST, monotonic_s=self.clock.monotonic_s,
             standing=self.standing, durability=self.durability,
         )  # fmt: skip
-        begin_as_master(self.parts, store)
+        if role is Role.MASTER:
+            begin_as_master(self.parts, store)
+
+    def open_as_slave(self) -> None:
+        """Start again after `stop`, with the same log, as a replica that no service runs on."""
+        self._open(Role.SLAVE)
 
     # What the server does
 

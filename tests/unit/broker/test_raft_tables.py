@@ -8,8 +8,9 @@ from tianzhou.base.kinds import queue_key
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.delay import Delays
+from tianzhou.broker.expiry_floor import Progress
 from tianzhou.broker.groups import Groups
-from tianzhou.broker.names import TRANSACTION_GROUP
+from tianzhou.broker.names import HALF_TOPIC, TRANSACTION_GROUP
 from tianzhou.broker.raft_metadata import (
     CHANGES_MAX,
     OFFSETS_S,
@@ -326,6 +327,20 @@ def put_delayed(leader: Member) -> None:
         + [Entry(TIMER_QUEUE, b"moment", words) for words in timed]
     )
     leader.store.dispatch_all()
+
+
+def test_follower_keeps_the_log_from_what_waits_at_the_leader(
+    leader: Member, tmp_path: Path
+) -> None:
+    assert leader.metadata.progress() == Progress(timers=0, halves=0, delays={})
+    put_delayed(leader)
+    leader.deliver(seconds=2)
+    leader.offsets.put(TRANSACTION_GROUP, HALF_TOPIC, 0, 9)
+    leader.pass_time()
+    follower = follower_of(leader, tmp_path / "follower")
+    # What it saved as a leader may never have been committed.
+    follower.offsets.put(TRANSACTION_GROUP, HALF_TOPIC, 0, 77)
+    assert follower.metadata.progress() == Progress(timers=1, halves=9, delays={1: 2})
 
 
 def test_who_begins_to_lead_goes_on_where_the_last_one_was(leader: Member, tmp_path: Path) -> None:
