@@ -13,6 +13,7 @@ from chaos.sound_history import (
     SEVERED,
     Case,
     add_copy,
+    an_old_master_shows_a_message_and_gives_it_up,
     both_forget,
     both_hold,
     change_send,
@@ -57,9 +58,44 @@ def another_message_took_its_place(case: Case) -> None:
 
 def an_acknowledged_place_was_used_again(case: Case) -> None:
     """Readers may have been misled, but two senders must not be told the same place."""
-    case.promise = replace(case.promise, keeps_places=False)
+    an_old_master_shows_a_message_and_gives_it_up(case)
     first, second = case.history.sends[3], case.history.sends[4]
     case.history.sends[4] = replace(second, place=first.place)
+
+
+def an_old_master_gives_up_what_was_acknowledged(case: Case) -> None:
+    an_old_master_shows_a_message_and_gives_it_up(case)
+    case.history.sends[-1] = replace(
+        case.history.sends[-1], ended=105.6, outcome=Outcome.OK, place=place_of(5)
+    )
+
+
+def an_old_master_shows_a_message_long_after(case: Case) -> None:
+    an_old_master_shows_a_message_and_gives_it_up(case)
+    rows = case.history.deliveries
+    rows[-1] = replace(rows[-1], at=130.0)
+
+
+def an_old_master_shows_two_messages_at_a_place(case: Case) -> None:
+    an_old_master_shows_a_message_and_gives_it_up(case)
+    sends, rows = case.history.sends, case.history.deliveries
+    sends.append(replace(sends[-1], value="other"))
+    rows.append(replace(rows[-1], value="other"))
+
+
+def a_place_is_used_again_where_no_master_hung(case: Case) -> None:
+    an_old_master_shows_a_message_and_gives_it_up(case)
+    case.promise = replace(case.promise, old_master_resumes=False)
+
+
+def a_reader_passed_a_place_that_no_old_master_gave_up(case: Case) -> None:
+    an_old_master_shows_a_message_and_gives_it_up(case)
+    del case.history.deliveries[7]
+
+
+def a_reader_is_sent_back_from_what_no_old_master_gave_up(case: Case) -> None:
+    an_old_master_shows_a_message_and_gives_it_up(case)
+    case.history.turns.append(Turn("reader-0", QUEUES[0], 7, 5, 105.9))
 
 
 def it_is_stored_but_never_came(case: Case) -> None:
@@ -373,6 +409,7 @@ WRONG: Final[dict[Rule, tuple[Callable[[Case], None], ...]]] = {
         it_never_came_where_places_may_be_used_again,
         only_another_group_got_it,
         one_group_of_two_got_nothing,
+        a_reader_passed_a_place_that_no_old_master_gave_up,
     ),
     checkers.nothing_is_invented: (
         a_value_from_nowhere_is_delivered,
@@ -393,6 +430,10 @@ WRONG: Final[dict[Rule, tuple[Callable[[Case], None], ...]]] = {
         replicas_differ_in_one_message,
         another_message_took_its_place,
         an_acknowledged_place_was_used_again,
+        an_old_master_gives_up_what_was_acknowledged,
+        an_old_master_shows_a_message_long_after,
+        an_old_master_shows_two_messages_at_a_place,
+        a_place_is_used_again_where_no_master_hung,
     ),
     checkers.replicas_hold_the_same: (
         the_slave_lacks_the_end,
@@ -411,7 +452,10 @@ WRONG: Final[dict[Rule, tuple[Callable[[Case], None], ...]]] = {
         a_later_send_stands_before_and_the_client_does_not_know,
         an_offset_is_given_twice,
     ),
-    checkers.readers_do_not_go_back: (a_reader_is_sent_back,),
+    checkers.readers_do_not_go_back: (
+        a_reader_is_sent_back,
+        a_reader_is_sent_back_from_what_no_old_master_gave_up,
+    ),
     checkers.readers_miss_nothing: (a_reader_skips_one, only_another_group_got_it),
     checkers.offsets_do_not_go_back: (
         a_group_forgets_how_far_it_was,

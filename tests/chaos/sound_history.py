@@ -15,6 +15,7 @@ from tianzhou.testing.chaos.history import (
     Queue,
     Send,
     Trouble,
+    Turn,
 )
 from tianzhou.testing.chaos.promise import Promise
 
@@ -150,6 +151,27 @@ def a_reader_passed_a_place_before_it_was_used_again(case: Case) -> None:
     rows[19] = replace(rows[19], value="lost")
 
 
+def an_old_master_shows_a_message_and_gives_it_up(case: Case) -> None:
+    """It hung while its slave was promoted. No sender was promised what stood there first."""
+    case.promise = replace(case.promise, old_master_resumes=True)
+    case.history.troubles.append(FAULT)
+    case.history.sends.append(
+        Send("producer-1", "aside", 105.1, 105.2, Outcome.UNKNOWN, place_of(5))
+    )
+    case.history.deliveries.append(Delivery("reader-0", GROUP, "aside", place_of(5), 105.3))
+
+
+def a_reader_passed_what_an_old_master_gave_up(case: Case) -> None:
+    an_old_master_shows_a_message_and_gives_it_up(case)
+    del case.history.deliveries[5]
+
+
+def a_reader_is_sent_back_from_what_an_old_master_gave_up(case: Case) -> None:
+    an_old_master_shows_a_message_and_gives_it_up(case)
+    place = place_of(5)
+    case.history.turns.append(Turn("reader-0", place.queue, place.offset + 1, place.offset, 105.5))
+
+
 def a_new_life_knows_less(case: Case) -> None:
     case.history.commits.append(Commit(GROUP, QUEUES[0], 2, "master:2", 140.0))
 
@@ -192,6 +214,9 @@ ODD_BUT_RIGHT: Final = (
     what_was_rolled_back_is_not_there,
     a_reader_passed_a_place_before_it_was_used_again,
     a_new_life_knows_less,
+    an_old_master_shows_a_message_and_gives_it_up,
+    a_reader_passed_what_an_old_master_gave_up,
+    a_reader_is_sent_back_from_what_an_old_master_gave_up,
     a_fault_makes_a_group_forget_a_little,
     two_at_once_in_any_order,
     an_acknowledged_send_around_a_cut,

@@ -1,8 +1,13 @@
 """Moving to a slave by hand, and what becomes of the old master."""
 
+import contextlib
 import json
+import socket
 import subprocess
+import threading
+import time
 from pathlib import Path
+from typing import Self
 
 import pytest
 from ha_cluster import (
@@ -18,12 +23,16 @@ from ha_cluster import (
 )
 
 from tianzhou.admin.commands.replication import look_at
+from tianzhou.broker.registration import HEAR_S
 from tianzhou.client.errors import ClientError
 from tianzhou.client.sync import Producer
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.record.message import Message
-from tianzhou.testing.chaos.processes import TIANZHOU
+from tianzhou.testing.chaos.processes import HOST, TIANZHOU
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.codec import decode_header, encode_command
+from tianzhou.wire.frame import PREFIX
+from tianzhou.wire.header import response_to
 
 
 def master_of(group: Group) -> str | None:
@@ -168,3 +177,84 @@ def not_in_route(group: Group, node: Node) -> bool:
     with Admin(nameserver=group.nameserver) as admin:
         places = admin.brokers.all()
     return node.address not in {a for place in places for a in place.addresses.values()}
+
+
+class SlowNameServer:
+    """Accepts registrations, and answers those of a later epoch than 1 when a test says so."""
+
+    def __init__(self) -> None:
+        self.heard = threading.Event()
+        self.may_answer = threading.Event()
+        self._listening = socket.create_server((HOST, 0))
+        self.address = f"{HOST}:{self._listening.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # the test is over
+            while True:
+                connection, _ = self._listening.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as stream, contextlib.suppress(OSError):
+            while prefix := stream.read(PREFIX.size):
+                size, word = PREFIX.unpack(prefix)
+                frame = stream.read(size + 4 - PREFIX.size)
+                header = decode_header(frame[: word & 0xFFFFFF], word >> 24)
+                if int(header.ext.get("tzEpoch", 0)) > 1:
+                    self.heard.set()
+                    self.may_answer.wait()
+                connection.sendall(encode_command(response_to(header, 0)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.may_answer.set()
+        self._listening.close()
+
+
+def test_promotion_answers_when_nameservers_know_the_new_epoch(tmp_path: Path) -> None:
+    """Else a master that dies right after it leaves nobody who could tell the old one."""
+    with SlowNameServer() as names:
+        slave = Node(tmp_path / "node", names.address, 1, {})
+        try:
+            slave.start()
+            with BlockingPeer(slave.address) as peer:
+                answers: list[int] = []
+                ext = {"aboveEpoch": "1"}
+                asking = threading.Thread(
+                    target=lambda: answers.append(
+                        peer.call(RequestCode.PROMOTE_BROKER, ext)[0].code
+                    )
+                )
+                asking.start()
+                assert names.heard.wait(60)
+                heard_s = time.monotonic()
+                asking.join(HEAR_S / 5)
+                # On a very slow machine the broker may have waited long enough by now.
+                assert not answers or time.monotonic() - heard_s > HEAR_S / 2, "answered too early"
+                names.may_answer.set()
+                asking.join(60)
+                assert answers == [0]
+        finally:
+            slave.server.end()
+
+
+def test_old_master_that_hung_steps_down_before_its_next_registration(tmp_path: Path) -> None:
+    with Group(tmp_path, registerNameServerPeriod="60000") as group:
+        master, slave = group.master, group.add(1)
+        master.start()
+        slave.start()
+        group.create_topic()
+        group.send(20)
+        until_equal(master, slave)
+        master.server.pause()
+        promote(group)
+        master.server.resume()
+        until(lambda: role_of(master) == "SLAVE", "the old master has heard of it", wait_s=10)
+
+
+def role_of(node: Node) -> str | None:
+    look = look_at(node.address)
+    return None if look is None else look.role

@@ -119,6 +119,7 @@ class MasterSlave:
         self._settle_soon = Soon(settle)
         self.master.on_confirmed = self._confirmed
         self.master.on_superseded = self._superseded
+        self.master.on_left = self._slave_left
         host.parts.writer.written.append(self._written)
         host.parts.writer.arrived.append(self._arrived)
         host.parts.pull.group = self
@@ -282,6 +283,11 @@ class MasterSlave:
 
     def _superseded(self, epoch: int) -> None:
         log.warning("master.superseded", extra={"epoch": epoch, "ours": self.standing.epoch})
+        self.ask_nameservers()
+
+    def _slave_left(self) -> None:
+        """It may have been promoted while this master hung. The next registration would tell, but
+        may be 30 s away, and until then this master would go on beside the new one."""
         self.ask_nameservers()
 
     # Changing

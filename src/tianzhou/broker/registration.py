@@ -43,7 +43,8 @@ LEAVE_S: Final = 1.0
 _DIGITS_MAX: Final = 20
 NO_ANSWER: Final = "no answer"
 HEAR_S: Final = 2.0
-"""How long a promotion waits for name servers: they know which epochs were used."""
+"""How long a promotion waits for NameServers before it, because they know which epochs were used,
+and again after it, so that they know of the new one."""
 RETRY_S: Final = 1.0
 """How often a name server that is not there is looked for. Clients find no broker meanwhile."""
 

@@ -74,6 +74,8 @@ class HaMaster:
         """Told when `replicated` may have moved."""
         self.on_superseded: Callable[[int], None] = lambda _epoch: None
         """Told when a slave knows of a later master."""
+        self.on_left: Callable[[], None] = lambda: None
+        """Called when a slave stops following."""
         self.hurries = False
         """Answers wait for slaves."""
         self.refused_count = 0
@@ -151,6 +153,7 @@ class HaMaster:
         self._left[slave.broker_id] = self._monotonic_s(), slave
         if len(self._left) > _MISSED_MAX:
             del self._left[next(iter(self._left))]
+        self.on_left()
 
     def lost(self) -> list[LostSlave]:
         """A slave that dies is forgotten by everybody else at once: somebody must miss it."""

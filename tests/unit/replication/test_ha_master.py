@@ -170,6 +170,22 @@ def test_a_listed_plain_slave_gets_the_log_and_is_no_copy_unless_that_is_set() -
     play(scene)
 
 
+def test_master_reports_a_slave_that_leaves_and_no_stranger() -> None:
+    async def scene(master: Master) -> None:
+        left: list[int] = []
+        master.side.on_left = lambda: left.append(len(master.side.rows()))
+        stranger = master.stranger(b"?")
+        await until(lambda: len(master.side.connections) == 1)
+        stranger.close()
+        await until(lambda: not master.side.connections)
+        await master.slave(1, "a:1")
+        assert left == []
+        master.slaves[-1].close()
+        await until(lambda: left == [0])
+
+    play(scene)
+
+
 IMPATIENT = replace(HA_PORT, prove_s=0.3)
 
 

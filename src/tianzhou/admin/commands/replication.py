@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tianzhou.wire.replication_bodies import ReplicationLook
 
 ASK_S: Final = 2.0
+ANSWER_S: Final = 15.0
+"""A broker that is promoted asks its old master and, twice, NameServers that may hang."""
 CATCH_UP_S: Final = 60.0
 _PAUSE_S: Final = 0.05
 UNKNOWN: Final[dict[str, Any]] = {
@@ -169,7 +171,7 @@ def _ask(address: str, code: str, ext: dict[str, str]) -> dict[str, str]:
     from tianzhou.wire.signing import Credentials
 
     pair = Credentials.read(from_environment())
-    with BlockingPeer(address) as peer:
+    with BlockingPeer(address, ANSWER_S) as peer:
         answer, _ = peer.call(RequestCode[code], ext if pair is None else pair.sign(ext))
     if answer.code != 0:
         raise PromotionFailed(f"{address} refuses: {answer.remark}")

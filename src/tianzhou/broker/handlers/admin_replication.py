@@ -28,6 +28,11 @@ class Group(settable.Group, Protocol):
         """Call it when this slave knows all that its master, if it is there, can tell."""
         ...
 
+    @property
+    def hear_nameservers(self) -> Callable[[Callable[[], None]], None]:
+        """Register, and call this when all NameServers have answered or took too long."""
+        ...
+
     def promote(self, *, above: int = 0) -> int: ...
     def step_down(self, broker_id: int, *, reason: str) -> int: ...
 
@@ -64,14 +69,20 @@ class AdminReplication:
     def promote(self, request: Request) -> None:
         asked, group = PromoteBrokerRequest.from_ext(request.header.ext), self._group()
 
-        def answer() -> None:
-            try:
-                reply = Reply(ext={"epoch": str(group.promote(above=asked.above_epoch))})
-            except Refused as refused:
-                reply = Reply(refused.code, remark=refused.remark)
+        def respond(reply: Reply) -> None:
             request.peer.send(encode_reply(request.header, reply))
 
-        group.when_told(answer)
+        def begin() -> None:
+            try:
+                done = Reply(ext={"epoch": str(group.promote(above=asked.above_epoch))})
+            except Refused as refused:
+                respond(Reply(refused.code, remark=refused.remark))
+            else:
+                # If this master dies right after its response, the old one must hear from a
+                # NameServer that it was replaced, and no other slave may get the same epoch.
+                group.hear_nameservers(lambda: respond(done))
+
+        group.when_told(begin)
 
     def step_down(self, request: Request) -> Reply:
         asked = StepDownBrokerRequest.from_ext(request.header.ext)

@@ -14,6 +14,7 @@ from tianzhou.testing.chaos.change_rules import (
     refused_deletions_delete_nothing,
 )
 from tianzhou.testing.chaos.evidence import Evidence
+from tianzhou.testing.chaos.given_up import given_up
 from tianzhou.testing.chaos.history import (
     Commit,
     History,
@@ -56,9 +57,10 @@ def nothing_acknowledged_is_lost(history: History, found: Evidence, promise: Pro
 def everything_is_delivered(history: History, found: Evidence, promise: Promise) -> Iterator[str]:
     """1. What is stored at the end was delivered to each group. Where a place may be used again, a
     reader that got what stood there before it was lost has passed it."""
+    lost = given_up(history, found, promise)
     for group in promise.groups:
         seen = {(row.place, row.value) for row in history.deliveries if row.group == group}
-        passed = set[Place]() if promise.keeps_places else {place for place, _ in seen}
+        passed = {place for place, _ in (seen & lost if promise.keeps_places else seen)}
         for place, value in found.stored().items():
             if (place, value) not in seen and place not in passed:
                 yield f"{value} at {place} was never delivered to {group}"
@@ -102,23 +104,23 @@ def transactions_end_as_decided(history: History, found: Evidence, _: Promise) -
 
 def a_place_names_one_message(history: History, found: Evidence, promise: Promise
                               ) -> Iterator[str]:  # fmt: skip
-    """3. Answers, deliveries and all replicas agree on what stands where. Where a reader may have
-    seen what was never acknowledged and then given up, answers and replicas still agree."""
-    if not promise.keeps_acknowledged:
+    """3. Answers, deliveries and all replicas agree on what stands where. What an old master showed
+    and gave up may differ from that, but not from what it showed to another reader."""
+    if not promise.keeps_places:
         return
-    said: dict[Place, tuple[str, str]] = {}
-    for place, value, who in _placements(history, found, promise):
-        before, speaker = said.setdefault(place, (value, who))
+    lost = given_up(history, found, promise)
+    said: dict[tuple[Place, bool], tuple[str, str]] = {}
+    for place, value, who in _placements(history, found):
+        before, speaker = said.setdefault((place, (place, value) in lost), (value, who))
         if before != value:
             yield f"{place} is {before} to {speaker} and {value} to {who}"
 
 
-def _placements(history: History, found: Evidence, promise: Promise
-                ) -> Iterator[tuple[Place, str, str]]:  # fmt: skip
+def _placements(history: History, found: Evidence) -> Iterator[tuple[Place, str, str]]:
     for send in history.sends:
         if send.place is not None and send.outcome is Outcome.OK:
             yield send.place, send.value, f"the answer to {send.client}"
-    for row in history.deliveries if promise.keeps_places else ():
+    for row in history.deliveries:
         yield row.place, row.value, row.client
     for replica in found.replicas:
         for place, value in replica.stored.items():
@@ -198,10 +200,14 @@ def _overtakings(queue: Queue, sends: list[tuple[float, float, int, str]]) -> It
             yield f"{value} at {offset} of {queue} began after {holder} at {highest} was answered"
 
 
-def readers_do_not_go_back(history: History, _: Evidence, promise: Promise) -> Iterator[str]:
-    """5. Nobody who reads on is told to read again what it has read."""
+def readers_do_not_go_back(history: History, found: Evidence, promise: Promise) -> Iterator[str]:
+    """5. Nobody who reads on is told to read again what it has read, unless an old master gave up
+    the last of it."""
+    lost = {place for place, _ in given_up(history, found, promise)}
     for turn in history.turns if promise.keeps_places else ():
-        yield f"{turn.client} asked {turn.queue} for {turn.asked} and was sent back to {turn.told}"
+        if Place(turn.queue, turn.asked - 1) not in lost:
+            asked = f"{turn.client} asked {turn.queue} for {turn.asked}"
+            yield f"{asked} and was sent back to {turn.told}"
 
 
 def readers_miss_nothing(history: History, _: Evidence, __: Promise) -> Iterator[str]:

@@ -17,6 +17,9 @@ class Promise:
     keeps_acknowledged: bool = True
     keeps_places: bool = True
     """What a reader got at a place stays there, whether or not it was acknowledged."""
+    old_master_resumes: bool = False
+    """A master that was replaced while it hung may show messages until it has heard of that, and
+    gives them up then. See `given_up`."""
     waits_for_slave: bool = False
     """SEND_OK means that a slave has it."""
     keeps_changes: bool = True

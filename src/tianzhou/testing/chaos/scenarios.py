@@ -80,12 +80,9 @@ class Scenario:
         waits = self.mode.sync_replication and self.shape is shapes.pair
         faults = self.fault.split("+")
         keeps = waits or PROMOTIONS.isdisjoint(faults)
-        # If the promoted slave dies before the old master has heard of it, the old one goes on
-        # alone: senders are told that no slave has their messages, but readers see them.
-        alone = not PROMOTIONS.isdisjoint(faults) and any("slave" in name for name in faults)
         return Promise(
-            groups, keeps_acknowledged=keeps, keeps_places=keeps and not alone,
-            waits_for_slave=waits,
+            groups, keeps_acknowledged=keeps, keeps_places=keeps, waits_for_slave=waits,
+            old_master_resumes="depose" in faults,
             # A slave asks for tables now and then: a promotion may go back to those of a while ago.
             keeps_changes=self.is_raft or PROMOTIONS.isdisjoint(faults),
         )  # fmt: skip
@@ -146,13 +143,19 @@ class Play:
             stage.wait_settled(max(send.due for send in self.history.sends))
             self.report.level_s = stage.wait_level()
             within_s = self.delivered_within_s
-            if not self.scenario.promise(()).keeps_places:
+            if self._may_pass_places:
                 within_s = min(within_s, PASSED_S)
             self._said = load.missing(set(stage.stored().values()), within_s)
             load.finish()
         finally:
             load.close()
         self._judge(stage, load.groups)
+
+    @property
+    def _may_pass_places(self) -> bool:
+        """Whether readers may have passed a place before it was used again."""
+        promise = self.scenario.promise(())
+        return promise.old_master_resumes or not promise.keeps_places
 
     def _suffer(self, stage: Stage, load: Load) -> None:
         fault, history = self.scenario.what, self.history
@@ -215,7 +218,7 @@ class Play:
         }
         promise = self.scenario.promise(groups)
         # Who lacks what is for the rules to say where places may be used again.
-        said = self._said if promise.keeps_places else []
+        said = [] if self._may_pass_places else self._said
         said = said + complaints(history, found, promise)
         if said:
             raise ScenarioFailed("\n".join(said))
