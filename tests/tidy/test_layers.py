@@ -44,6 +44,7 @@ ASYNC_SHELLS = (
     "replication/raft_peers.py",
     "replication/raft_group.py",
     "broker/raft_member.py",
+    "nameserver/memory.py",
     "nameserver/server.py",
     "broker/server.py",
     "broker/registration.py",  # asks name servers, and waits for their answers

@@ -14,12 +14,17 @@ from tianzhou.cmd.ready_file import option as ready_file_option
 @click.command()
 @click.option("-p", "--port", type=PORT_RANGE, help="Port to listen on; 0 takes a free one.")
 @click.option("--host", help="Address to listen on.")
+@click.option(
+    "--data", "data_dir", type=click.Path(file_okay=False, path_type=Path),
+    help="Directory in which missing brokers and epochs are remembered. Default: in memory only.",
+)  # fmt: skip
 @server_settings.options("TOML, or a RocketMQ namesrv.properties")
 @ready_file_option
 @logs.options
 def nameserver(
     port: int | None,
     host: str | None,
+    data_dir: Path | None,
     sources: server_settings.Sources,
     ready_file: Path | None,
     log_json: bool,
@@ -40,7 +45,10 @@ def nameserver(
     serve.prepare(as_json=log_json, log_file=log_file)
     given = server_settings.Given([NameServerConfig])
     given.take_all(sources, os.environ, elsewhere=spellings(BrokerConfig, StoreConfig))
-    said = {"listen_port": (port, "--port"), "bind_address": (host, "--host")}
+    said = {
+        "listen_port": (port, "--port"), "bind_address": (host, "--host"),
+        "data_dir": (data_dir and str(data_dir), "--data"),
+    }  # fmt: skip
     for name, (value, option) in said.items():
         if value is not None:
             given.put(name, value, option)

@@ -8,7 +8,7 @@ from tianzhou.broker.own_address import own_host, with_port
 from tianzhou.broker.server import Broker
 from tianzhou.cmd import http as http_server
 from tianzhou.cmd import serve
-from tianzhou.cmd.up_settings import UpOptions, UpSettings
+from tianzhou.cmd.up_settings import UpOptions, UpSettings, with_memory
 from tianzhou.nameserver.server import NameServer
 from tianzhou.store.files import RealFiles
 from tianzhou.store.store import MessageStore
@@ -17,7 +17,7 @@ from tianzhou.store.store import MessageStore
 async def start(settings: UpSettings, options: UpOptions, clock: Clock) -> list[serve.Running]:
     """Start everything, and tell that it serves."""
     directory, config = options.directory, settings.broker
-    names = NameServer(settings.nameserver, clock)
+    names = NameServer(with_memory(settings.nameserver, directory), clock)
     port = await names.start()
     nameserver = with_port(settings.nameserver.bind_address, port)
     config = replace(config, nameservers=nameserver)

@@ -20,7 +20,7 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.cmd import serve
 from tianzhou.cmd.http import PASSWORD_FILE, password_hash
-from tianzhou.cmd.up_settings import UpOptions, UpSettings
+from tianzhou.cmd.up_settings import UpOptions, UpSettings, with_memory
 from tianzhou.nameserver.server import NameServer
 from tianzhou.raft.messages import NodeId
 
@@ -76,7 +76,7 @@ class Group:
 
 
 async def start(settings: UpSettings, wanted: UpOptions, clock: Clock) -> list[serve.Running]:
-    names = NameServer(settings.nameserver, clock)
+    names = NameServer(with_memory(settings.nameserver, wanted.directory), clock)
     nameserver = f"{settings.nameserver.bind_address}:{await names.start()}"
     host = settings.broker.host
     ports = _ports(settings.broker, wanted.replicas)

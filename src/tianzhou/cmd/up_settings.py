@@ -57,6 +57,11 @@ class UpOptions(NamedTuple):
     http: HttpOptions
 
 
+def with_memory(config: NameServerConfig, directory: Path) -> NameServerConfig:
+    """The NameServer of `up` remembers beside the messages, unless the settings name a place."""
+    return config if config.data_dir else replace(config, data_dir=str(directory / "nameserver"))
+
+
 def read(sources: Sources, options: Mapping[str, Any], replicas: int) -> UpSettings:
     """`options` are settings that were given as options. Raises UsageError."""
     given = Given((NameServerConfig, *BROKER_KINDS))  # the last one has the names of both

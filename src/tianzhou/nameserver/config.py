@@ -23,6 +23,10 @@ class NameServerConfig:
         help="Connections at a time; more are refused.",
     )  # fmt: skip
 
+    data_dir: str = setting(
+        "", alias="dataDir",
+        help="Directory in which missing brokers and epochs are remembered. Empty: in memory only.",
+    )  # fmt: skip
     cluster_credentials: str = setting(
         "", alias="innerClientAuthenticationCredentials", read=checked_credentials,
         help="Who does not sign with this pair changes nothing here. Empty: everybody may.",

@@ -6,6 +6,7 @@ who trusted the latest would lose what it confirmed. And an epoch that was used 
 given to a second master: two logs could not be told apart by it.
 """
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from tianzhou.nameserver.brokers import MASTER_ID, Registration
@@ -29,6 +30,8 @@ class Epochs:
     def __init__(self, *, groups_max: int = GROUPS_MAX) -> None:
         self._latest: dict[str, Latest] = {}
         self._groups_max = groups_max
+        self.changes = 0
+        """Counts up when an epoch that is remembered changes."""
 
     def admits(self, wanted: Registration) -> bool:
         """Whether this may be the master of its group: no later one is known, nor another one of
@@ -46,10 +49,20 @@ class Epochs:
         if not _counts(wanted):
             return
         latest = Latest(wanted.data_version.state_version, wanted.epoch_token)
-        self._latest.pop(wanted.broker_name, None)
+        if self._latest.pop(wanted.broker_name, None) != latest:
+            self.changes += 1
         self._latest[wanted.broker_name] = latest
         if len(self._latest) > self._groups_max:
             del self._latest[next(iter(self._latest))]
+
+    def all(self) -> dict[str, Latest]:
+        return dict(self._latest)
+
+    def restore(self, latest: Mapping[str, Latest]) -> None:
+        """Take over what an earlier process remembered, as far as it is valid and fits."""
+        for name, one in list(latest.items())[-self._groups_max :]:
+            if FIRST <= one.epoch <= EPOCH_MAX:
+                self._latest[name] = one
 
     def of(self, broker_name: str) -> int:
         """The latest epoch of this group; 0 if none is known."""

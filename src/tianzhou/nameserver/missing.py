@@ -4,11 +4,13 @@ The route table forgets a broker as soon as its connection closes, as RocketMQ d
 must not be sent to it. An operator must not forget it: half of a topic may be there. So what was
 known of it stays here until it registers again, or until an operator says that it will not.
 
-In memory only, like everything that a NameServer knows, and bounded in number and bytes.
+Bounded in number and bytes. `memory.py` keeps it across restarts where there is a directory.
 """
 
 from collections.abc import Iterable
 from typing import Final
+
+import msgspec
 
 from tianzhou.nameserver.brokers import Lost
 from tianzhou.wire.nameserver_bodies import MissingBroker, MissingTopic
@@ -35,10 +37,13 @@ class MissingBrokers:
         """By broker name and address, the longest missing first."""
         self._brokers_max = brokers_max
         self._names_max = names_max
+        self.changes = 0
+        """Counts up with every change."""
 
     def lost(self, lost: Lost, reason: str, now_ms: int) -> None:
         """Remember a broker whose connection closed, or that was silent for too long."""
         key = (lost.name, lost.member.address)
+        self.changes += 1
         self._rows.pop(key, None)
         if len(self._rows) >= self._brokers_max:
             del self._rows[next(iter(self._rows))]
@@ -68,7 +73,8 @@ class MissingBrokers:
         promoted, replaces nothing: the old master is still missing. That one may come back with
         another address as a slave of the new master (`has_master`): then whoever joins the group
         fills the place of the one that is missing for longest."""
-        self._rows.pop((name, address), None)
+        if self._rows.pop((name, address), None) is not None:
+            self.changes += 1
         if was_known:
             return
         replaced = [
@@ -78,13 +84,23 @@ class MissingBrokers:
             replaced = [key for key in self._rows if key[0] == name][:1]
         for key in replaced:
             del self._rows[key]
+            self.changes += 1
 
     def forget(self, name: str) -> int:
         """An operator says that it will not come back; how many processes were forgotten."""
         keys = [key for key in self._rows if key[0] == name]
         for key in keys:
             del self._rows[key]
+            self.changes += 1
         return len(keys)
+
+    def restore(self, rows: Iterable[MissingBroker]) -> None:
+        """Take over what an earlier process remembered, the newest as far as the bounds allow."""
+        for row in sorted(rows, key=lambda row: row.since_ms)[-self._brokers_max :]:
+            kept = msgspec.structs.replace(
+                row, topics=row.topics[: self._names_max], groups=row.groups[: self._names_max]
+            )
+            self._rows[row.name, row.address] = kept
 
     def all(self) -> Iterable[MissingBroker]:
         return self._rows.values()

@@ -5,7 +5,7 @@
     ...
     await server.close()
 
-The only file here that knows the event loop and the log.
+Besides `memory.py` the only file here that knows the event loop and the log.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from tianzhou.base.clock import Clock
 from tianzhou.nameserver.brokers import Lost
 from tianzhou.nameserver.config import NameServerConfig
 from tianzhou.nameserver.handlers import handlers_of
+from tianzhou.nameserver.memory import Memory
 from tianzhou.nameserver.missing import MissingBrokers
 from tianzhou.nameserver.routes import RouteTable
 from tianzhou.nameserver.state import State
@@ -24,6 +25,7 @@ from tianzhou.net.desk import Desk
 from tianzhou.net.limits import NAMESERVER_PORT
 from tianzhou.net.link import Link
 from tianzhou.net.server import Server, bind
+from tianzhou.store.files import RealFiles
 from tianzhou.wire.frame import FrameBatch
 
 log: Final = logging.getLogger("tianzhou.nameserver")
@@ -37,6 +39,11 @@ class NameServer:
         self._desk = Desk(handlers_of(self._state))
         self._server: Server | None = None
         self._scanner: asyncio.TimerHandle | None = None
+        self._memory: Memory | None = None
+        if config.data_dir:
+            self._memory = Memory(
+                RealFiles(), config.data_dir, missing=self.missing, epochs=self.routes.epochs
+            )
 
     @property
     def config(self) -> NameServerConfig:
@@ -61,6 +68,8 @@ class NameServer:
             host if host is not None else config.bind_address,
             port if port is not None else config.listen_port,
         )
+        if self._memory is not None:
+            self._memory.load()
         self._server.listen(bound)
         self._scan_later()
         return bound.getsockname()[1]
@@ -71,6 +80,8 @@ class NameServer:
             self._scanner.cancel()
         if self._server is not None:
             await self._server.close()
+        if self._memory is not None:
+            await self._memory.close()
 
     def scan(self) -> None:
         """Forget brokers that were silent too long."""
@@ -87,6 +98,7 @@ class NameServer:
 
     def _scan_again(self) -> None:
         self.scan()
+        self._remember()
         self._scan_later()
 
     # Service, seen by the server
@@ -98,12 +110,18 @@ class NameServer:
         for index in range(batch.count):
             if link.has_enough:
                 link.leave(batch, index)
-                return
+                break
             self._desk.frame(link, batch, index)
+        self._remember()
 
     def closed(self, link: Link) -> None:
         for lost in self.routes.closed(link):
             log.warning("broker.disconnected", extra=self._lost(lost, "disconnected"))
+        self._remember()
+
+    def _remember(self) -> None:
+        if self._memory is not None:
+            self._memory.save_soon()
 
     def _lost(self, lost: Lost, reason: str) -> dict[str, object]:
         """Remember that it is missing; what the log is to say of it."""
