@@ -10,8 +10,12 @@ line once it has been sent.
 import json
 import sys
 import threading
+import time
 
 from rocketmq.client import Message, Producer
+
+CONNECT_S = 3.0
+"""How long the library waits for a connection to its NameServer, and then for its answer 5 s."""
 
 
 def say(**facts):
@@ -70,6 +74,22 @@ def carry_out(producer, wish):
     return {"status": "SENT"}
 
 
+def send_routed(producer, wish):
+    """Send again if the library lost patience before it knew a route, and so sent nothing.
+
+    On a busy machine its own threads may need more than `CONNECT_S` to notice that it is connected,
+    which it reports as "No route info". If it says so sooner, a NameServer answered that there is
+    no route: that is an error.
+    """
+    while True:
+        start_s = time.monotonic()
+        try:
+            return carry_out(producer, wish)
+        except Exception as error:
+            if "No route info" not in str(error) or time.monotonic() - start_s < CONNECT_S:
+                raise
+
+
 def main(nameserver, group):
     # What it would send at most by itself is 128 KiB.
     producer = Producer(group, max_message_size=4 * 1024 * 1024)
@@ -78,7 +98,7 @@ def main(nameserver, group):
     say(event="ready")
     for line in sys.stdin:
         try:
-            say(event="done", **carry_out(producer, json.loads(line)))
+            say(event="done", **send_routed(producer, json.loads(line)))
         except Exception as error:
             say(event="done", error=repr(error))
     producer.shutdown()
