@@ -1,6 +1,6 @@
 """How far each group has come in each queue. In memory; saved every few seconds and at the end."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -134,7 +134,14 @@ class ConsumerOffsets:
         )
 
     def save(self) -> None:
-        """Write the table if anything changed."""
+        """Write the table if anything changed, and wait for the disk."""
+        self._save(self._table.save)
+
+    def save_later(self) -> None:
+        """The same without waiting: the flush thread writes the table."""
+        self._save(self._table.save_later)
+
+    def _save(self, save: Callable[[ConsumerOffsetTable], None]) -> None:
         if self.accepted is not None:
             self.accepted.save()
         if not self._is_dirty:
@@ -142,7 +149,7 @@ class ConsumerOffsets:
         self._version = DataVersion(
             counter=self._version.counter + 1, timestamp=self._clock.now_ms()
         )
-        self._table.save(self.table())
+        save(self.table())
         # Not before: what could not be saved now is saved the next time.
         self._is_dirty = False
 

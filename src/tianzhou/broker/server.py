@@ -378,7 +378,8 @@ class Broker:
             self.group.tick()
         if now_s - self._saved_s >= self._config.offsets_save_ms / 1000:
             self._saved_s = now_s
-            self._kept_going(parts.offsets.save)
+            is_raft, offsets = parts.removal.is_replicated, parts.offsets
+            self._kept_going(offsets.save if is_raft else offsets.save_later)
         if not self._store.is_broken:
             self._kept_going(self._store.maintain)
         parts.alarm_log.check()

@@ -47,9 +47,12 @@ class TopicRemoval:
         self.pending.discard(topic)
         # Others wait for what was sent meanwhile; they must hear of it before the store forgets.
         self.settle()
-        self.store.delete_topic(topic, before=before)
         self.offsets.remove_topic(topic)
-        self.offsets.save()
+        if self.is_replicated:
+            self.offsets.save()
+        else:
+            self.offsets.save_later()  # before the deletion, which is then recorded behind it
+        self.store.delete_topic(topic, before=before)
         self.stats.topic_deleted(topic)
 
     def holds(self, answer: OnDurable) -> bool:

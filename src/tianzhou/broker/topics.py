@@ -127,10 +127,12 @@ class Topics:
         """What others see of the topics changed, though no topic did."""
         self._save()
 
-    def remove(self, name: str) -> bool:
+    def remove(self, name: str, *, wait: bool = True) -> bool:
+        """Remove a topic from the table; whether it was there. Without `wait` the flush thread
+        writes the table, before anything that it is given to do later."""
         if self._topics.pop(name, None) is None:
             return False
-        self._save()
+        self._save(wait=wait)
         return True
 
     def for_send(self, name: str, template: str, queues_asked: int) -> TopicConfig | None:
@@ -169,16 +171,17 @@ class Topics:
             )
         )
 
-    def _save(self) -> None:
+    def _save(self, *, wait: bool = True) -> None:
         self.version = DataVersion(
             counter=self.version.counter + 1,
             state_version=self.version.state_version,
             timestamp=self._clock.now_ms(),
         )
-        self._tell()
+        self._tell(wait=wait)
 
-    def _tell(self) -> None:
-        self._table.save(self.table())
+    def _tell(self, *, wait: bool = True) -> None:
+        save = self._table.save if wait else self._table.save_later
+        save(self.table())
         for tell in self.changed:
             tell()
 

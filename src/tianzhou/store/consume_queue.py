@@ -31,7 +31,10 @@ MISSING: Final = UNIT.pack(0, MISSING_SIZE, 0)
 
 TAIL_BYTES_MAX: Final = 4096
 """A page of units in memory: few enough that thousands of queues stay small."""
+_BLANK: Final = bytes(UNIT_BYTES)
 _PAGE_UNITS: Final = TAIL_BYTES_MAX // UNIT_BYTES
+_BLOCK_BYTES: Final = 4096
+"""Where files have holes, the holes begin at multiples of this, or of a larger number."""
 
 assert UNIT_BYTES == 20
 
@@ -109,7 +112,7 @@ class ConsumeQueue:
         self.written = QueueOffset(starts[-1] + self._file_units)
         self._check_sizes(starts, heal=not clean, mend=mend)
         end, last = self._search_written(below)
-        if clean:
+        if clean or self._is_blank_from(end):
             self.written = end
         else:
             self.truncate(end)
@@ -148,7 +151,25 @@ class ConsumeQueue:
         def is_written(offset: int, size: int) -> bool:
             return size == MISSING_SIZE or (size > 0 and 0 <= offset < below)
 
+        # A start comes here once per queue, and most queues hold less than a page. A written unit
+        # is never all zeros, so the first zeros of the page show where the units end.
+        page = self.read(self.first, min(_PAGE_UNITS, self.written - self.first))
+        count = -(-page.find(_BLANK) // UNIT_BYTES)
+        last = page[max(0, count - 1) * UNIT_BYTES : count * UNIT_BYTES]
+        if count > 0 and is_written(*UNIT.unpack(last)[:2]):
+            return QueueOffset(self.first + count), last
         return self._first_not(is_written, self.first, self.written)
+
+    def _is_blank_from(self, end: QueueOffset) -> bool:
+        """Whether the files hold nothing from this rank on, so that nothing has to be cut off: to
+        cut 50,000 files is slow, and each of them has to be synced afterwards."""
+        start = (self.written - 1) // self._file_units * self._file_units
+        if end < start:
+            return False  # in the last file but one, or before
+        file, at = self._cache.get(self._path(start)), (end - start) * UNIT_BYTES
+        size = self._file_units * UNIT_BYTES
+        page_end = min(-(-at // _BLOCK_BYTES) * _BLOCK_BYTES, size)
+        return file.next_data(page_end) >= size and not file.pread(at, page_end - at).strip(b"\0")
 
     def _first_not(
         self, is_before: Callable[[int, int], bool], low: QueueOffset, high: QueueOffset

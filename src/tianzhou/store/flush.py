@@ -27,7 +27,8 @@ from tianzhou.store.files import Files
 
 MANY_FILES: Final = 1000
 """From this many on a stop writes all of them back at once first: each sync by itself would make
-the file system commit its journal. Not while clients wait for the log, which would wait as well."""
+the file system commit its journal. Not while clients wait for the log, which would wait as well.
+A start after a crash does not wait for so many either."""
 
 
 class Derivations(NamedTuple):
@@ -61,6 +62,8 @@ class Flusher:
         self.errands: deque[Callable[[], None]] = deque()
         """Work on files that the writer does not wait for, in order. The log is flushed before
         each, and no checkpoint is written before all are done. The writer only appends."""
+        self.wake: Callable[[], None] | None = None
+        """Tells the flush thread, while there is one, of errands."""
         self.times = Histogram()
         """How long syncs of the log took; only those of the flush thread are measured."""
 
@@ -130,6 +133,30 @@ class Flusher:
             return False
         self._owed = None
         return True
+
+    def save_found(self) -> None:
+        """Sync the log, and keep the checkpoint that a start found, which is not clean any more."""
+        self.flush()
+        if self.error is None:
+            try:
+                self._checkpoint.write(self._checkpoint.current, sync=True)
+            except OSError as error:
+                self._fence("the checkpoint", error)
+
+    def run_later(self, errand: Callable[[], None]) -> None:
+        """Have the flush thread do this; without one it is done now, see `begin_errands`."""
+        self.errands.append(errand)
+        self.begin_errands()
+
+    def begin_errands(self) -> None:
+        """Let the flush thread do what was added to the errands. Without one they are done now;
+        raises StoreFenced or DiskFull if they can't be."""
+        if self.wake is not None:
+            self.wake()
+        elif not self.run_errands():
+            raise self.error or DiskFull(
+                f"{len(self.errands)} changes of files wait for room on the disk; free some space"
+            )
 
     def run_errands(self, between: Callable[[], bool] = lambda: True) -> bool:
         """Do what the writer handed over; whether all of it is done. What fails because the disk is
@@ -259,6 +286,7 @@ class FlushThread:
         self._has_errands = False
         self._stopping = False
         self._last_flush_s = clock.monotonic_s()
+        flusher.wake = self._wake_for_errands
         self._thread = threading.Thread(target=self._run, name="tianzhou-flush", daemon=True)
         self._thread.start()
 
@@ -276,8 +304,7 @@ class FlushThread:
             self._saving = made
             self._wake.notify_all()
 
-    def run_errands(self) -> None:
-        """Do what was added to the errands of the flusher."""
+    def _wake_for_errands(self) -> None:
         with self._wake:
             self._has_errands = True
             self._wake.notify_all()
@@ -308,6 +335,7 @@ class FlushThread:
             self._wake.notify_all()
         self._thread.join(_STOP_S)
         assert not self._thread.is_alive(), "the disk did not answer; the flush thread hangs"
+        self._flusher.wake = None
         return self._saving
 
     def _run(self) -> None:

@@ -61,7 +61,7 @@ class QueueWork:
             index.begin_write()
         self._begun = Derivations(
             set(), set(), dispatcher.position, dispatcher.anchor,
-            len(self._queues), self._queues.units(),
+            self._queues.used(), self._queues.units(),
             len(index.files) if index is not None else 0,
             newest.name if newest else "", newest.count if newest else 1,
             dispatcher.last_timestamp,

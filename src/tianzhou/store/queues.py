@@ -114,6 +114,11 @@ class Queues:
                 found[key] = queue.end
         return found
 
+    def used(self) -> int:
+        """Queues that ever had a unit. A crash may leave the file of a queue that the checkpoint
+        does not know of; it counts for nothing, because its units were cut off."""
+        return sum(queue.end > 0 for queue in self._queues.values())
+
     def units(self) -> int:
         """Units of all queues: a number that shows when a queue, or either end of one, is lost."""
         return sum(queue.count for queue in self._queues.values())

@@ -198,7 +198,7 @@ def _log_fits(log: CommitLog, checkpoint: Checkpoint) -> str:
 
 
 def _queues_fit(queues: Queues, log: CommitLog, checkpoint: Checkpoint) -> str:
-    found = (len(queues), queues.units())
+    found = (queues.used(), queues.units())
     if found != (checkpoint.queues, checkpoint.units):
         return (
             f"{found[0]} queues with {found[1]} units were found; "
@@ -220,7 +220,7 @@ def _points_at_record(queue: ConsumeQueue, log: CommitLog) -> bool:
     if record is None or len(record) != unit.size:
         return False
     try:
-        facts = facts_of(record, 0, len(record), ())
+        facts = facts_of(record, 0, len(record), (), with_keys=False)
     except RecordDamaged:
         return False
     return (facts.queue, facts.queue_offset) == (queue.key, queue.end - 1)

@@ -21,7 +21,7 @@ from tianzhou.store.errors import DiskFull, FlushTimeout, StoreClosed, StoreDama
 from tianzhou.store.facts import Run
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import File, Files, Usage, list_visible
-from tianzhou.store.flush import Derivations, Flusher, FlushThread
+from tianzhou.store.flush import MANY_FILES, Derivations, Flusher, FlushThread
 from tianzhou.store.following import FollowingStore
 from tianzhou.store.incidents import Incidents
 from tianzhou.store.preflight import Shortfall
@@ -90,7 +90,6 @@ class MessageStore(FollowingStore):
         self._thread = None
         self._closed = False
         self._refusal = ""
-        self._is_checkpoint_owed = False
         self._last_save_s = self._last_clean_s = clock.monotonic_s()
 
     def _open(
@@ -140,6 +139,7 @@ class MessageStore(FollowingStore):
         self.retention = Retention(self.log, self.config)
         self.tables = Tables(files, paths.tables)
         self.tables.load_all()
+        self.tables.run_later(self._flusher.run_later)
         beyond = self.tables.beyond(self.max_offset)
         self.recovered.clamped = len(beyond)
         set_aside = list_visible(files, paths.quarantine)
@@ -150,7 +150,14 @@ class MessageStore(FollowingStore):
             self.begin_writing()
         failpoint("recovery.before_abort")
         layout.write_abort(files, paths.abort)
-        self._flusher.save(self._derivations(), clean=False)
+        fits = found.exact and not self.recovered.rebuilt
+        # The checkpoint that was found is as good for another start. A new one that needs thousands
+        # of files to be synced is written while the store serves.
+        self._is_checkpoint_owed = fits and len(self.queues.unwritten()) >= MANY_FILES
+        if self._is_checkpoint_owed:
+            self._flusher.save_found()
+        else:
+            self._flusher.save(self._derivations(), clean=False)
         self._raise_if_broken()
 
     # Watermarks
@@ -424,11 +431,7 @@ class MessageStore(FollowingStore):
             removed = self.removals.delete(topic, at, before=before)
             self.incidents.forget_topic(topic)
         self._forget_offsets(topic)
-        if self._thread is not None:
-            self._thread.run_errands()
-        elif not self._flusher.run_errands():
-            self._raise_if_broken()
-            raise DiskFull(f"deleting topic {topic} is not recorded in {self.root}: no room")
+        self._flusher.begin_errands()
         self.checkpoint()
         return removed
 

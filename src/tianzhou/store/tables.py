@@ -4,9 +4,13 @@ JSON, in RocketMQ's shapes. A table is replaced as a whole: written beside the o
 renamed; the version before stays as `.bak`. A crash leaves the old table or the new one. A table
 that can't be read is an error that names the file: starting with an empty one would forget topics,
 or deliver everything again.
+
+`save` waits for the disk, `save_later` leaves that to the flush thread.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -34,6 +38,11 @@ class Table(Generic[T]):
         self.path = path
         self._decode = decode
         self._empty = empty
+        self._writing = threading.Lock()
+        self._staged: bytes | None = None
+        """The value of the last `save_later`, until it is written."""
+        self.run_later: Callable[[Callable[[], None]], None] = lambda write: write()
+        """Has something done that waits for the disk. The store sets it, to its flush thread."""
 
     def load(self) -> T:
         """The stored value; the empty one if there never was any."""
@@ -61,15 +70,41 @@ class Table(Generic[T]):
     def save(self, value: T) -> None:
         """Replace the stored value; when this returns, the new one survives a crash. Raises
         DiskFull or StoreFenced; then the old one is there, or the new one."""
+        with self._guard():
+            data = msgspec.json.encode(value)
+        with self._writing, self._guard():
+            self._staged = None  # it is older
+            self._replace(data)
+
+    def save_later(self, value: T) -> None:
+        """Replace the stored value without waiting for the disk. A value that was not written yet
+        when the next one comes is never written. The owner of the table calls this."""
+        with self._guard():
+            self._staged = msgspec.json.encode(value)
+        self.run_later(self._write_staged)
+
+    def _write_staged(self) -> None:
+        """May be called from any thread."""
+        with self._writing, self._guard():
+            data = self._staged
+            if data is None:
+                return  # written together with an earlier value, or replaced by `save`
+            self._replace(data)
+            if self._staged is data:
+                self._staged = None
+
+    @contextmanager
+    def _guard(self) -> Generator[None]:
+        """Translate errors of the disk, and of memory that is short."""
         try:
-            self._replace(value)
+            yield
         except (OSError, MemoryError) as error:
             kind = DiskFull if is_shortage(error) else StoreFenced
             what = "out of memory" if isinstance(error, MemoryError) else f"{error}; check the disk"
             raise kind(f"saving {self.path} failed: {what}") from error
 
-    def _replace(self, value: T) -> None:
-        data = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    def _replace(self, data: bytes) -> None:
+        data = msgspec.json.format(data, indent=2)
         directory = self.path.rpartition("/")[0]
         temporary = f"{self.path}.tmp"
         make_lasting_dirs(self._files, directory)
@@ -108,6 +143,11 @@ class Tables:
         """Read every table once, so that a damaged one stops the start."""
         for table in (self.topics, self.groups, self.consumer_offsets, self.delay_offsets):
             table.load()
+
+    def run_later(self, runner: Callable[[Callable[[], None]], None]) -> None:
+        """Let `runner` do what waits for the disk in a `save_later`."""
+        for table in (self.topics, self.groups, self.consumer_offsets, self.delay_offsets):
+            table.run_later = runner
 
     def beyond(self, end_of: EndOf) -> list["SetBack"]:
         """Stored offsets that lie beyond the end of their queue."""

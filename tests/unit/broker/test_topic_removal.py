@@ -1,9 +1,13 @@
 """What a deleted topic leaves behind is removed now, or when a Raft group has committed that."""
 
+import threading
+
+from tianzhou.testing.sim.disk import SimDisk
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
 TOPIC = "orders"
+DEADLINE_S = 30
 
 
 def test_removal_without_a_raft_group_is_immediate() -> None:
@@ -68,3 +72,42 @@ def test_delete_topic_request_at_a_store_that_fails_is_answered_with_an_error() 
     (answer,) = peer.answers()
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "delete the topic again after the restart" in (answer.remark or "")
+
+
+class HangingDisk(SimDisk):
+    """Syncs nothing between `hang` and `go_on`; the thread that made it must not try meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop = threading.current_thread()
+        self._may_go_on = threading.Event()
+        self.hang, self.go_on = self._may_go_on.clear, self._may_go_on.set
+        self.go_on()
+
+    def enter(self, kind: str, path: str, at: int = 0, size: int = 0) -> int:
+        if kind.startswith("sync") and not self._may_go_on.is_set():
+            assert threading.current_thread() is not self._loop, f"the loop waits: {kind} {path}"
+            assert self._may_go_on.wait(DEADLINE_S)
+        return super().enter(kind, path, at, size)
+
+
+def test_delete_topic_request_and_saved_offsets_sync_nothing_in_the_loop() -> None:
+    disk, progress = HangingDisk(), threading.Event()
+    broker, peer = SmallBroker(disk), RecordingPeer()
+    broker.store.start(progress.set)
+    broker.send(TOPIC)
+    broker.parts.offsets.put("readers", TOPIC, 0, 1)
+    disk.hang()
+    broker.parts.offsets.save_later()
+    assert broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC}, peer=peer) is None
+    disk.go_on()
+    while not (answers := peer.answers()):
+        assert progress.wait(DEADLINE_S)
+        progress.clear()
+        broker.parts.removal.release()
+    assert [answer.code for answer in answers] == [ResponseCode.SUCCESS]
+    broker.store.abandon()
+    broker.kill()
+    assert broker.parts.topics.get(TOPIC) is None
+    assert broker.parts.offsets.get("readers", TOPIC, 0) is None
+    assert broker.bodies(TOPIC) == []

@@ -53,3 +53,14 @@ def test_long_hosts_and_long_topics_are_read_past() -> None:
     assert found.queue == ("t" * 200, 3)
     assert (found.queue_offset, found.tags_code) == (7, string_hash("x"))
     assert found.store_timestamp == NOW
+
+
+def test_facts_without_keys_differ_in_the_key_hashes_alone() -> None:
+    made = build(
+        [Entry(queue_key("orders", 0), b"body", b"TAGS\x01red\x02KEYS\x01order-1\x02")],
+        store_host=bytes(8), record_crc=True,
+    )  # fmt: skip
+    whole = facts_of(made.data, 0, len(made.data), ())
+    assert whole.key_hashes
+    found = facts_of(made.data, 0, len(made.data), (), with_keys=False)
+    assert found == whole._replace(key_hashes=[])

@@ -9,6 +9,7 @@ from small_store import CalmFiles, chunk, open_store, put, read
 
 from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.store import flush
+from tianzhou.store import store as store_module
 from tianzhou.store.config import FlushMode
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.files import RealFile
@@ -250,7 +251,7 @@ class CountingFiles(CalmFiles):
     """Counts what is done to queue files."""
 
     def __init__(self) -> None:
-        self.lists = self.opens = self.reads = 0
+        self.lists = self.opens = self.reads = self.cuts = self.syncs = 0
 
     def list(self, path: str) -> list[str]:
         self.lists += "consumequeue/" in path
@@ -274,6 +275,14 @@ class CountingFile(RealFile):
         self._files.reads += 1
         return super().pread(at, size)
 
+    def truncate(self, size: int) -> None:
+        self._files.cuts += 1
+        super().truncate(size)
+
+    def sync(self) -> None:
+        self._files.syncs += 1
+        super().sync()
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("expired", [False, True])
@@ -296,4 +305,80 @@ def test_start_after_a_clean_stop_opens_each_queue_once(tmp_path: Path, expired:
     assert files.opens == len(keys)
     assert files.lists == len(keys) + topics
     assert files.reads <= (4 if expired else 2) * len(keys)
+    again.close()
+
+
+def crashed(root: Path, *later: bytes) -> None:
+    """Leave a store as a killed process does: these messages came after its last checkpoint."""
+    store = open_store(root)
+    fill(store, b"a")
+    store.checkpoint()
+    fill(store, *later)
+    store.flush()
+    store.abandon()
+
+
+def test_start_after_a_crash_cuts_only_queues_with_units_behind_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path)
+    fill(store, b"a")
+    store.checkpoint()
+    fill(store, b"b", keys=KEYS[:1])
+    store.queues.write_out()
+    store.flush()
+    store.abandon()
+    files = CountingFiles()
+    again = open_store(tmp_path, files=files)
+    assert (again.was_clean, again.recovered.rebuilt) == (False, "")
+    assert files.cuts == 2, "one queue: its file is cut and made as long as before"
+    assert files.syncs == 1
+    assert [read(again, key=key) for key in KEYS] == [[b"a", b"b"], *[[b"a"]] * 9]
+    again.close()
+
+
+def test_start_after_a_crash_with_many_queues_leaves_their_syncs_to_a_later_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "MANY_FILES", len(KEYS))
+    crashed(tmp_path, b"b")
+    files = CountingFiles()
+    again = open_store(tmp_path, files=files)
+    assert again.recovered.rebuilt == ""
+    assert files.syncs == 0, "nobody waits for thousands of files at a start"
+    assert again.flushed == again.log.end, "but for the log"
+    assert [read(again, key=key) for key in KEYS] == [[b"a", b"b"]] * 10
+    again.maintain()
+    assert files.syncs == len(KEYS)
+    assert saved(again) == again.log.end
+    again.close()
+
+
+def test_start_after_two_crashes_with_many_queues_finds_every_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "MANY_FILES", len(KEYS))
+    crashed(tmp_path, b"b")
+    again = open_store(tmp_path)
+    fill(again, b"c")
+    again.queues.write_out()
+    again.flush()
+    again.abandon()
+    third = open_store(tmp_path)
+    assert third.recovered.rebuilt == ""
+    assert [read(third, key=key) for key in KEYS] == [[b"a", b"b", b"c"]] * 10
+    third.close()
+
+
+def test_start_after_a_crash_with_a_new_queue_does_not_rebuild_the_others(tmp_path: Path) -> None:
+    store, fresh = open_store(tmp_path), queue_key("fresh", 0)
+    fill(store, b"a")
+    store.checkpoint()
+    put(store, b"b", key=fresh)
+    store.queues.write_out()
+    store.flush()
+    store.abandon()
+    again = open_store(tmp_path)
+    assert again.recovered.rebuilt == "", "the checkpoint does not count the new queue"
+    assert read(again, key=fresh) == [b"b"]
     again.close()

@@ -1,4 +1,5 @@
 import errno
+from collections.abc import Callable
 
 import pytest
 
@@ -178,3 +179,46 @@ def test_a_topic_is_what_stands_before_the_group() -> None:
 
     assert made.beyond(end_of) == []
     assert asked == [queue_key("%RETRY%g", 0)]
+
+
+def test_save_later_leaves_the_disk_to_the_runner_and_writes_the_newest_value_once() -> None:
+    disk, waiting = SimDisk(), list[Callable[[], None]]()
+    made = table(disk)
+    made.run_later = waiting.append
+    made.save_later(ONE)
+    made.save_later(TWO)
+    assert disk.calls == []
+    waiting[0]()
+    assert table(disk).load() == TWO
+    done = len(disk.calls)
+    waiting[1]()
+    assert len(disk.calls) == done, "it was written with the first"
+
+
+def test_save_after_save_later_is_not_undone_by_what_waits() -> None:
+    disk, waiting = SimDisk(), list[Callable[[], None]]()
+    made = table(disk)
+    made.run_later = waiting.append
+    made.save_later(ONE)
+    made.save(TWO)
+    waiting[0]()
+    assert table(disk).load() == TWO
+
+
+def test_save_later_that_finds_no_room_is_written_when_there_is_some() -> None:
+    disk, waiting = SimDisk(), list[Callable[[], None]]()
+    made = table(disk)
+    made.run_later = waiting.append
+    made.save_later(ONE)
+    disk.fail_at(1, errno.ENOSPC)
+    with pytest.raises(DiskFull):
+        waiting[0]()
+    assert table(disk).load() == EMPTY
+    waiting[0]()
+    assert table(disk).load() == ONE
+
+
+def test_save_later_without_a_runner_is_a_save() -> None:
+    disk = SimDisk()
+    table(disk).save_later(ONE)
+    assert table(disk).load() == ONE
