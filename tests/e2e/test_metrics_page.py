@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tianzhou.broker.alarms import Alarm
+from tianzhou.broker.metrics import Metrics
 from tianzhou.broker.server import Broker
 from tianzhou.client.sync import Message, Producer
 from tianzhou.testing import RunningBroker
@@ -84,7 +85,7 @@ def text(mq: RunningBroker) -> str:
             is_leading=True, last=1, leader="a", leader_broker="", member="a", peers=(peer,),
             role="leader", term=1,
         )  # fmt: skip
-        return broker.metrics().decode()
+        return Metrics(parts.measured).page().decode()
 
     return mq._look(touch)
 
@@ -209,7 +210,7 @@ def test_a_loop_that_stands_is_measured_and_logged(
     """Everybody waits while somebody holds up the loop: here for longer than a second."""
 
     def stalls() -> float:
-        text = mq._look(lambda broker, _: broker.metrics().decode())
+        text = mq._look(lambda broker, _: Metrics(broker.parts.measured).page().decode())
         (up_to_one,) = re.findall(r'loop_delay_seconds_bucket\{le="1.0"\} (\S+)', text)
         (all_of_them,) = re.findall(r"loop_delay_seconds_count (\S+)", text)
         return float(all_of_them) - float(up_to_one)

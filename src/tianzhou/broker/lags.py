@@ -41,9 +41,10 @@ class Lags:
 
     def all(self) -> Iterator[Lag]:
         """Every queue of every topic that a group has confirmed anything of. Groups of the
-        broker's own, dead letters, and topics that a living group has given up, are left out."""
+        broker's own, dead letters, and topics that a living group has given up, are left out. The
+        caller may pause between two of them, in which groups come and go."""
         bounds: dict[str, list[tuple[QueueKey, int, int]]] = {}
-        for group, topic, committed in self.offsets.rows():
+        for group, topic, committed in list(self.offsets.rows()):
             if names.is_system_group(group) or topic.startswith(names.DEAD_PREFIX):
                 continue
             if not self.reads(group, topic):

@@ -211,13 +211,15 @@ class Broker:
 
     # What supervisors and monitoring ask, from within the loop
 
-    def metrics(self) -> bytes:
+    async def metrics(self) -> bytes:
         """Everything that is measured, as text for Prometheus."""
         if self._metrics is None:
             from tianzhou.broker.metrics import Metrics
 
             self._metrics = Metrics(self.parts.measured)
-        return self._metrics.page()
+        for _ in self._metrics.steps():
+            await asyncio.sleep(0)  # clients first
+        return self._metrics.text
 
     def health(self) -> tuple[int, bytes]:
         """A status of HTTP and JSON: whether a restart is needed."""

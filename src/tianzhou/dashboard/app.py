@@ -184,7 +184,7 @@ async def _metrics(here: Here, request: Request) -> Response:
         )
     if here.metrics is None:
         raise HTTPException(404)
-    return Response(here.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(await here.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _has_password(here: Here, request: Request) -> bool:

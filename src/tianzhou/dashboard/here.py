@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ class Here:
     clock: Clock
     access: Access
     version: str
-    metrics: Callable[[], bytes] | None = None
+    metrics: Callable[[], Awaitable[bytes]] | None = None
     health: Callable[[], tuple[int, bytes]] | None = None
     readiness: Callable[[], tuple[int, bytes]] | None = None
     client: ClientOptions = ClientOptions()

@@ -225,3 +225,21 @@ def test_the_leader_of_a_raft_group_knows_its_members() -> None:
     assert value(series, "replicas_in_sync") == 1
     assert value(series, "replica_lag_entries", replica="c") == 40
     assert value(series, "replica_lag_entries", replica="b") == 0
+
+
+def test_page_with_many_queues_is_made_in_steps_while_groups_come_and_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "STEP_ROWS", 10)
+    broker = SmallBroker()
+    scraped(broker)
+    for topic in range(10):
+        broker.parts.topics.ensure(f"topic-{topic}", queues=8)
+        broker.parts.offsets.put(GROUP, f"topic-{topic}", 0, 0)
+    metrics, steps = Metrics(broker.parts.measured), 0
+    for _ in metrics.steps():
+        steps += 1
+        broker.parts.offsets.put(f"late-{steps}", "topic-0", 0, 0)
+    assert steps == 8, "ten queues in each"
+    last = f'tianzhou_queue_lag_messages{{group="{GROUP}",queue="7",topic="topic-9"}} 0.0'
+    assert last in metrics.text.decode()
