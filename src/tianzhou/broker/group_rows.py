@@ -6,11 +6,12 @@ from typing import Final
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import QueueKey, queue_key
+from tianzhou.base.steps import Steps, finish
 from tianzhou.broker import names
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.findings import WHOLE_GROUP, Finding
 from tianzhou.broker.groups import Groups
-from tianzhou.broker.lags import Lag, Lags
+from tianzhou.broker.lags import LOOKUPS_PER_STEP, ROWS_PER_STEP, Lag, Lags
 from tianzhou.broker.readers import Pulled, Readers
 from tianzhou.broker.sessions import ConsumerGroup, Sessions
 from tianzhou.broker.stats import MINUTE, Stats
@@ -81,11 +82,12 @@ class GroupRows:
 
     # All of them
 
-    def all(self, now_ms: int) -> list[GroupRow]:
+    def all(self, now_ms: int) -> Steps[list[GroupRow]]:
         tallies: dict[str, _Tally] = {name: _Tally() for name in self.groups.all()}
         waiting: list[Lag] = []
         bounds: dict[str, list[tuple[int, int]]] = {}
-        for group, topic, committed in self.offsets.rows():
+        count = 0
+        for group, topic, committed in list(self.offsets.rows()):
             tally = tallies.get(group)
             # A group that was deleted may have left its offsets behind; and how far a replay of
             # dead letters is, is no lag.
@@ -100,10 +102,18 @@ class GroupRows:
             if not topic.startswith(names.RETRY_PREFIX):
                 tally.held += sum(end - first for first, end in bounds[topic])
             waiting += waits
-        self._add_ages(tallies, waiting, now_ms)
+            count += len(bounds[topic])
+            if count >= ROWS_PER_STEP:
+                count = 0
+                yield
+        yield from self._add_ages(tallies, waiting, now_ms)
         self._add_findings(tallies)
-        rates = self._rates(now_ms)
-        return [self._row(name, tallies[name], rates.get(name, 0.0)) for name in sorted(tallies)]
+        rates, rows = self._rates(now_ms), list[GroupRow]()
+        for name in sorted(tallies):
+            rows.append(self._row(name, tallies[name], rates.get(name, 0.0)))
+            if len(rows) % LOOKUPS_PER_STEP == 0:
+                yield
+        return rows
 
     def _bounds(self, topic: str) -> list[tuple[int, int]]:
         """The first offset and the end of every queue that can be read."""
@@ -121,12 +131,13 @@ class GroupRows:
         moved = self.offsets.moved_ms(group, topic)
         tally.moved_ms = max(tally.moved_ms, *moved.values()) if moved else tally.moved_ms
 
-    def _add_ages(self, tallies: dict[str, _Tally], waiting: list[Lag], now_ms: int) -> None:
+    def _add_ages(self, tallies: dict[str, _Tally], waiting: list[Lag], now_ms: int) -> Steps[None]:
         looked_at = self.lags.largest(waiting, AGES_MAX)
         if len(looked_at) < len(waiting):
             for lag in set(waiting).difference(looked_at):
                 tallies[lag.group].is_unknown = True
-        for lag, age_ms in zip(looked_at, self.lags.ages_ms(looked_at, now_ms), strict=True):
+        ages_ms = yield from self.lags.ages_ms(looked_at, now_ms)
+        for lag, age_ms in zip(looked_at, ages_ms, strict=True):
             tally, stored_ms = tallies[lag.group], now_ms - age_ms
             tally.oldest_ms = min(tally.oldest_ms or stored_ms, stored_ms)
 
@@ -201,7 +212,7 @@ class GroupRows:
             bounds = []  # how far a replay of dead letters is, is not lag
         for group in sorted(groups):
             waiting = _waiting(group, topic, self.offsets.of(group, topic), bounds)
-            ages = self._ages_ms(waiting, now_ms)
+            ages = finish(self._ages_ms(waiting, now_ms))
             flow = self.stats.group_gets.get((topic, group))
             members = self.sessions.consumers.get(group)
             yield ReaderLook(
@@ -216,13 +227,15 @@ class GroupRows:
 
     def one(
         self, name: str, rows: list[GroupRow], now_ms: int, moves: tuple[PlannedMove, ...] = ()
-    ) -> GroupLook | None:
-        """With what `all` said of it."""
+    ) -> Steps[GroupLook | None]:
+        """With what `all` said of it, which a group that was created since is not part of."""
         config = self.groups.get(name)
         if config is None:
             return None
-        row = next(row for row in rows if row.name == name)
+        found = [row for row in rows if row.name == name]
+        row = found[0] if found else self._row(name, _Tally(), 0.0)
         members = self.sessions.consumers.get(name)
+        queues = yield from self._queues(name, members, now_ms)
         described = members.described if members else None
         return GroupLook(
             config=config,
@@ -233,7 +246,7 @@ class GroupRows:
             message_model=described.message_model.value if described else "",
             moves=moves,
             now_ms=now_ms,
-            queues=tuple(self._queues(name, members, now_ms)),
+            queues=tuple(queues),
             row=row,
             started_ms=self.stats.started_ms,
         )
@@ -256,27 +269,38 @@ class GroupRows:
 
     def _queues(
         self, group: str, members: ConsumerGroup | None, now_ms: int
-    ) -> Iterator[HeldQueue]:
+    ) -> Steps[list[HeldQueue]]:
         named = set(self.offsets.topics_of(group))
         named |= set(members.subscriptions if members else ())
-        seen = self.readers_seen.of(group)
+        seen, rows = self.readers_seen.of(group), list[HeldQueue]()
         for topic in sorted(named):
             if topic.startswith(names.DEAD_PREFIX) or not self.lags.reads(group, topic):
                 continue
-            bounds = self._bounds(topic)
+            bounds, before = self._bounds(topic), len(rows)
             waiting = _waiting(group, topic, self.offsets.of(group, topic), bounds)
-            ages = self._ages_ms(waiting, now_ms)
+            ages = yield from self._ages_ms(waiting, now_ms)
             stored = {lag.queue: now_ms - age for lag, age in zip(waiting, ages, strict=True)}
             for queue_id in range(len(bounds)):
                 key = queue_key(topic, queue_id)
-                yield self._queue(
-                    group, key, members, seen.get(key), oldest_ms=stored.get(key, 0), now_ms=now_ms
-                )
+                rows.append(
+                    self._queue(
+                        group, key, members, seen.get(key),
+                        oldest_ms=stored.get(key, 0), now_ms=now_ms,
+                    )
+                )  # fmt: skip
+            if len(rows) // LOOKUPS_PER_STEP > before // LOOKUPS_PER_STEP:
+                yield
+        return rows
 
-    def _ages_ms(self, waiting: list[Lag], now_ms: int) -> list[int]:
-        """Of few; what `lags` remembers of many stays as it is."""
-        times = (store_time(self.store, lag.queue, lag.offset) for lag in waiting)
-        return [now_ms - (now_ms if time_ms is None else time_ms) for time_ms in times]
+    def _ages_ms(self, waiting: list[Lag], now_ms: int) -> Steps[list[int]]:
+        """Without what `lags` remembers, which is of those that wait in most queues."""
+        ages: list[int] = []
+        for number, lag in enumerate(waiting, 1):
+            time_ms = store_time(self.store, lag.queue, lag.offset)
+            ages.append(now_ms - (now_ms if time_ms is None else time_ms))
+            if number % LOOKUPS_PER_STEP == 0:
+                yield
+        return ages
 
     def _queue(
         self,

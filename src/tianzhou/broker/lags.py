@@ -7,15 +7,21 @@ what was found is kept until the group moves on, and only rows that are shown ar
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import QueueKey, queue_key
+from tianzhou.base.steps import Steps
 from tianzhou.broker import names
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.store_times import store_time
 from tianzhou.broker.topics import Topics
 from tianzhou.store.store import MessageStore
+
+ROWS_PER_STEP: Final = 2_000
+"""Queues whose bounds are looked at in one step: about 5 ms."""
+LOOKUPS_PER_STEP: Final = 100
+"""Messages that are read in one step, for their store time: about 5 ms."""
 
 
 class Lag(NamedTuple):
@@ -73,17 +79,22 @@ class Lags:
         """So many of them, those with most messages first."""
         return lags if len(lags) <= count else heapq.nlargest(count, lags)
 
-    def ages_ms(self, lags: list[Lag], now_ms: int) -> list[int]:
+    def ages_ms(self, lags: list[Lag], now_ms: int) -> Steps[list[int]]:
         """How long the oldest message has waited; 0 where nothing waits."""
-        times, self._times = self._times, {}
-        return [self._age_ms(lag, times, now_ms) for lag in lags]
+        ages, times = list[int](), dict[tuple[QueueKey, int], int]()
+        for number, lag in enumerate(lags, 1):
+            ages.append(self._age_ms(lag, times, now_ms))
+            if number % LOOKUPS_PER_STEP == 0:
+                yield
+        self._times = times
+        return ages
 
     def _age_ms(self, lag: Lag, times: dict[tuple[QueueKey, int], int], now_ms: int) -> int:
         if not lag.messages:
             return 0
         place = (lag.queue, lag.offset)
-        time = times.get(place) or store_time(self.store, lag.queue, lag.offset)
+        time = self._times.get(place) or store_time(self.store, lag.queue, lag.offset)
         if time is None:  # damaged, or it expired a moment ago
             return 0
-        self._times[place] = time
+        times[place] = time
         return max(0, now_ms - time)

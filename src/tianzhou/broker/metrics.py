@@ -26,8 +26,9 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 import tianzhou
+from tianzhou.base.steps import Steps
 from tianzhou.broker.findings import Kind
-from tianzhou.broker.lags import Lag
+from tianzhou.broker.lags import ROWS_PER_STEP, Lag
 from tianzhou.broker.measured import Measured
 from tianzhou.broker.metric_families import PREFIX, counter, counters, gauge, gauges, histogram
 from tianzhou.broker.replication_metrics import ReplicationMetrics
@@ -35,8 +36,6 @@ from tianzhou.wire._generated_codes import ResponseCode
 
 ROWS_MAX: Final = 500
 """Rows of one family. A page is made in the loop that serves clients, and costs it 7 µs a row."""
-STEP_ROWS: Final = 2_000
-"""Queues of groups in one step: about 5 ms."""
 SHARE_MAX: Final = 0.05
 """Of the loop's time that pages may take: who asks more often gets the last one again."""
 
@@ -65,6 +64,8 @@ class _Lagging(NamedTuple):
     totals: dict[tuple[str, str], int]
     """Messages, by group and topic."""
     shown: list[Lag]
+    ages_ms: list[int]
+    """Of those that are shown."""
     left_out: int
 
 
@@ -74,7 +75,7 @@ class Metrics(Collector):
     def __init__(self, measured: Measured) -> None:
         self.measured = measured
         self._left_out: dict[str, int] = {}
-        self._lagging = _Lagging({}, [], 0)
+        self._lagging = _Lagging({}, [], [], 0)
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._registry.register(self)
@@ -104,19 +105,20 @@ class Metrics(Collector):
         ended_s = monotonic_s()
         self._page_until_s = ended_s + (taken_s + ended_s - begun_s) / SHARE_MAX
 
-    def _find_lags(self) -> Iterator[None]:
+    def _find_lags(self) -> Steps[None]:
         lags, totals = self.measured.lags, dict[tuple[str, str], int]()
         shown, count = list[Lag](), 0
         every = lags.all()
-        while rows := list(islice(every, STEP_ROWS)):
+        while rows := list(islice(every, ROWS_PER_STEP)):
             for lag in rows:
                 place = (lag.group, lag.queue.topic)
                 totals[place] = totals.get(place, 0) + lag.messages
             shown = lags.largest([*shown, *rows], ROWS_MAX)
             count += len(rows)
-            if len(rows) == STEP_ROWS:
+            if len(rows) == ROWS_PER_STEP:
                 yield
-        self._lagging = _Lagging(totals, shown, count - len(shown))
+        ages_ms = yield from lags.ages_ms(shown, self.measured.clock.now_ms())
+        self._lagging = _Lagging(totals, shown, ages_ms, count - len(shown))
 
     def collect(self) -> Iterator[Metric]:
         self._left_out = {}
@@ -168,14 +170,13 @@ class Metrics(Collector):
             yield family
 
     def _lag(self) -> Iterator[Metric]:
-        totals, shown, left_out = self._lagging
+        totals, shown, ages_ms, left_out = self._lagging
         family = gauges("group_lag_messages", "Messages that wait for a group", "group", "topic")
         self._fill(family, [(messages, place) for place, messages in totals.items()])
         yield family
         labels = ("group", "topic", "queue")
         count = gauges("queue_lag_messages", "Messages that wait in a queue for a group", *labels)
         age = gauges("queue_lag_age_seconds", "How long the oldest of them has waited", *labels)
-        ages_ms = self.measured.lags.ages_ms(shown, self.measured.clock.now_ms())
         for lag, age_ms in zip(shown, ages_ms, strict=True):
             values = [lag.group, lag.queue.topic, str(lag.queue.queue_id)]
             count.add_metric(values, lag.messages)

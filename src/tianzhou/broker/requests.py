@@ -35,7 +35,7 @@ class Requests:
     def __init__(self, send: Send, pull: Pull, desk: Desk, catch_up: Callable[[], bool]) -> None:
         self._send = send
         self._pull = pull
-        self._desk = desk
+        self.desk = desk
         self._catch_up = catch_up
 
     def received(self, link: Link, batch: FrameBatch) -> None:
@@ -89,4 +89,4 @@ class Requests:
             self._pull.one(link, batch, index)
         else:
             self._catch_up()
-            self._desk.request(Request(header, bytes(batch.body(index)), link))
+            self.desk.request(Request(header, bytes(batch.body(index)), link))

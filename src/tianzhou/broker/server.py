@@ -83,6 +83,7 @@ class Broker:
             begin_as_master(self.parts, store)
         else:
             store.stop_writing()
+        self.parts.requests.desk.run_later = self._loop.call_soon
         self._server = Server(around(self))
         self.parts.settable.adopt.append(self._adopt)
         self._registration = Registration(

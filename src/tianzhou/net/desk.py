@@ -2,13 +2,18 @@
 
 The one place where an exception that nobody expected is caught: the peer is told, the log gets the
 trace, other connections go on. Requests of the hot path do not come here.
+
+A handler that has to look at very much returns steps; the desk does one of them in each round of
+the loop, so that other connections are served in between.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from typing import Final, Protocol, TypeVar
 
 from tianzhou.base.errors import TianzhouError
+from tianzhou.base.steps import Steps, finish
 from tianzhou.net.exchange import Handler, Refused, Reply, Request
 from tianzhou.net.link import Link
 from tianzhou.wire._generated_codes import ResponseCode
@@ -18,6 +23,10 @@ from tianzhou.wire.header import Header, response_to
 
 log: Final = logging.getLogger("tianzhou.net")
 
+T = TypeVar("T")
+
+UNFINISHED_MAX: Final = 64
+"""Requests that are being worked out in steps at a time. Each holds what it has found so far."""
 REMARK_CHARS_MAX: Final = 4096
 """An exception's text goes into a header; it must not fill it."""
 
@@ -56,6 +65,10 @@ class Desk:
         self._handlers = handlers
         self._gate = gate or _OpenGate()
         self._refused = refused
+        self.run_later: Callable[[Callable[[], None]], object] | None = None
+        """Does something in a later round of the loop. The server sets it; without it all steps of
+        a request are done at once."""
+        self._unfinished: deque[tuple[Request, Steps[Reply]]] = deque()
         self.failed_count = 0
         """Requests that ended in an exception nobody expected."""
 
@@ -69,9 +82,13 @@ class Desk:
             self.request(Request(header, body, link))
 
     def request(self, request: Request) -> None:
-        reply = self._reply(request)
-        if reply is None:
-            return
+        made = self._guarded(request, lambda: self._begin(request))
+        if isinstance(made, Generator):
+            self._begin_steps(request, made)
+        elif made is not None:
+            self._respond(request, made)
+
+    def _respond(self, request: Request, reply: Reply) -> None:
         if reply.code != ResponseCode.SUCCESS:
             self._refused(reply.code)
         elif self._gate.holds(request, reply):
@@ -79,7 +96,7 @@ class Desk:
         if not request.header.is_oneway:
             request.peer.send(encode_reply(request.header, reply))
 
-    def _reply(self, request: Request) -> Reply | None:
+    def _begin(self, request: Request) -> Reply | Steps[Reply] | None:
         code = request.header.code
         handler = self._handlers.get(code)
         if handler is None:
@@ -87,18 +104,64 @@ class Desk:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 remark=f" request type {code} not supported",
             )
+        self._gate.check(request)
+        return handler(request)
+
+    def _guarded(self, request: Request, step: Callable[[], T]) -> T | Reply:
+        """What the step returns, or the response that says why it failed."""
         try:
-            self._gate.check(request)
-            return handler(request)
+            return step()
         except Refused as refused:
             return Reply(refused.code, refused.ext, remark=refused.remark)
         except TianzhouError as error:
             return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error)[:REMARK_CHARS_MAX])
         except Exception as error:
             self.failed_count += 1
+            code = request.header.code
             log.exception("request.failed", extra={"code": code, "peer": request.peer.remote})
             text = f"{type(error).__name__}: {error}"
             return Reply(ResponseCode.SYSTEM_ERROR, remark=text[:REMARK_CHARS_MAX])
+
+    # Responses that take long to work out
+
+    def _begin_steps(self, request: Request, steps: Steps[Reply]) -> None:
+        work = finish if self.run_later is None else _advanced
+        reply = self._guarded(request, lambda: work(steps))
+        if reply is None and len(self._unfinished) >= UNFINISHED_MAX:
+            reply = Reply(
+                ResponseCode.SYSTEM_BUSY,
+                remark=f"{UNFINISHED_MAX} long requests are being worked out; try again later",
+            )
+        if reply is not None:
+            self._respond(request, reply)
+            return
+        self._unfinished.append((request, steps))
+        if len(self._unfinished) == 1:
+            self._step_later()
+
+    def _step_later(self) -> None:
+        assert self.run_later is not None
+        self.run_later(self._step)
+
+    def _step(self) -> None:
+        """One step of one request: however many there are, others wait for one step only."""
+        request, steps = self._unfinished.popleft()
+        reply = self._guarded(request, lambda: _advanced(steps))
+        if reply is None:
+            self._unfinished.append((request, steps))
+        else:
+            self._respond(request, reply)
+        if self._unfinished:
+            self._step_later()
+
+
+def _advanced(steps: Steps[Reply]) -> Reply | None:
+    """Do one step; the response if it was the last."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        return end.value
+    return None
 
 
 def encode_reply(request: Header, reply: Reply) -> bytes:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import Bytes
+from tianzhou.base.steps import Steps
 from tianzhou.wire.header import Header, SerialiseType
 
 OnAnswer = Callable[[Header | None, bytes], None]
@@ -85,4 +86,5 @@ class Refused(TianzhouError):
         self.ext = ext or {}
 
 
-Handler = Callable[[Request], Reply | None]
+Handler = Callable[[Request], Reply | Steps[Reply] | None]
+"""Returns the response, or the steps that work it out, or None if it is sent later or never."""

@@ -1,7 +1,13 @@
 """Pages of a dashboard: what each answer says of a broker whose state is known."""
 
+from collections.abc import Callable
+
+import pytest
 from administrator import Administrator, join, make_topic
 
+from tianzhou.broker import group_rows as group_rows_module
+from tianzhou.broker import lags
+from tianzhou.broker.handlers import admin_looks, admin_offsets
 from tianzhou.broker.handlers.admin_looks import TROUBLED_MAX
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -266,3 +272,36 @@ def test_troubled_groups_are_counted_and_the_worst_come_first() -> None:
     assert (len(look.troubled), look.troubled_count) == (TROUBLED_MAX, TROUBLED_MAX + 22)
     assert look.troubled[0].name == "off", "switched off, although it has read everything"
     assert look.troubled[1].name == "billing", "the largest lag"
+
+
+@pytest.mark.parametrize(
+    ("code", "ext"),
+    [
+        (RequestCode.LOOK_AT_BROKER, {}),
+        (RequestCode.LOOK_AT_TOPICS, {}),
+        (RequestCode.LOOK_AT_GROUPS, {}),
+        (RequestCode.LOOK_AT_GROUP, {"group": "billing"}),
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "billing"}),
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}),
+    ],
+)
+def test_request_about_many_queues_takes_many_rounds_of_the_loop(
+    code: RequestCode, ext: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (lags, group_rows_module, admin_looks, admin_offsets):
+        for name, count in (("ROWS_PER_STEP", 10), ("LOOKUPS_PER_STEP", 5)):
+            monkeypatch.setattr(module, name, count, raising=hasattr(module, name))
+    broker, rounds, peer = SmallBroker(), list[Callable[[], None]](), RecordingPeer()
+    join(broker, "billing")
+    for number in range(60):
+        make_topic(broker, f"topic-{number}", 4)
+        commit(broker, "billing", f"topic-{number}", 0)
+    broker.parts.requests.desk.run_later = rounds.append
+    assert broker.ask(code, ext, peer=peer) is None
+    count = 0
+    while rounds:
+        rounds.pop()()
+        count += 1
+        broker.parts.offsets.put(f"late-{count}", "topic-1", 0, 0)  # others go on meanwhile
+    assert [answer.code for answer in peer.answers()] == [0]
+    assert count >= 15, "of 240 queues, a dozen in each"

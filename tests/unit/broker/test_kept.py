@@ -1,5 +1,6 @@
 """Answers that are kept for as long as they deserve."""
 
+from tianzhou.base.steps import Steps, finish
 from tianzhou.broker.kept import SHARE, Kept
 from tianzhou.testing.sim.clock import ManualClock
 
@@ -7,7 +8,9 @@ from tianzhou.testing.sim.clock import ManualClock
 def made(clock: ManualClock, took_ms: int) -> Kept[int]:
     numbers = iter(range(100))
 
-    def make() -> int:
+    def make() -> Steps[int]:
+        clock.advance(ms=took_ms)
+        yield
         clock.advance(ms=took_ms)
         return next(numbers)
 
@@ -16,14 +19,23 @@ def made(clock: ManualClock, took_ms: int) -> Kept[int]:
 
 def test_what_took_long_is_kept_long() -> None:
     clock = ManualClock()
-    kept = made(clock, took_ms=10)
-    assert [kept.get(), kept.get()] == [0, 0]
+    kept = made(clock, took_ms=5)
+    assert [finish(kept.get()), finish(kept.get())] == [0, 0]
     clock.advance(ms=10 * SHARE - 1)
-    assert kept.get() == 0
+    assert finish(kept.get()) == 0
     clock.advance(ms=1)
-    assert kept.get() == 1
+    assert finish(kept.get()) == 1
 
 
 def test_what_took_no_time_is_made_anew() -> None:
     kept = made(ManualClock(), took_ms=0)
-    assert [kept.get(), kept.get()] == [0, 1]
+    assert [finish(kept.get()), finish(kept.get())] == [0, 1]
+
+
+def test_kept_answer_whose_maker_paused_is_not_kept_longer_for_the_pause() -> None:
+    clock = ManualClock()
+    kept = made(clock, took_ms=5)
+    for _ in kept.get():
+        clock.advance(seconds=60)
+    clock.advance(ms=10 * SHARE + 1)
+    assert finish(kept.get()) == 1

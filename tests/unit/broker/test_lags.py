@@ -3,6 +3,7 @@
 from administrator import join, make_topic
 
 from tianzhou.base.kinds import QueueOffset
+from tianzhou.base.steps import finish
 from tianzhou.broker.lags import Lag, Lags
 from tianzhou.testing.small_broker import SmallBroker
 
@@ -42,12 +43,12 @@ def test_the_age_is_that_of_the_oldest_message_that_waits() -> None:
     lags = lags_of(broker)
     every = sorted(lags.all(), key=lambda lag: lag.queue)
     # The second message of queue 0 is two seconds old, the only one of queue 1 came just now.
-    assert lags.ages_ms(every, broker.clock.now_ms()) == [2_000, 0]
+    assert finish(lags.ages_ms(every, broker.clock.now_ms())) == [2_000, 0]
     broker.clock.advance(seconds=10)
-    assert lags.ages_ms(every, broker.clock.now_ms()) == [12_000, 10_000]
+    assert finish(lags.ages_ms(every, broker.clock.now_ms())) == [12_000, 10_000]
     broker.parts.offsets.put(GROUP, TOPIC, 0, 3)
     every = sorted(lags.all(), key=lambda lag: lag.queue)
-    assert lags.ages_ms(every, broker.clock.now_ms()) == [0, 10_000]
+    assert finish(lags.ages_ms(every, broker.clock.now_ms())) == [0, 10_000]
 
 
 def test_what_has_expired_waits_no_longer() -> None:

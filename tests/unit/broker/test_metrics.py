@@ -230,7 +230,7 @@ def test_the_leader_of_a_raft_group_knows_its_members() -> None:
 def test_page_with_many_queues_is_made_in_steps_while_groups_come_and_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "STEP_ROWS", 10)
+    monkeypatch.setattr(module, "ROWS_PER_STEP", 10)
     broker = SmallBroker()
     scraped(broker)
     for topic in range(10):

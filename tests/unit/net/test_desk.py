@@ -1,15 +1,18 @@
 """The desk: finds the handler, answers whatever it does, and says what went wrong."""
 
 import logging
+from collections.abc import Callable
 from typing import cast
 
 import pytest
 from fake_transport import Wired
 
 from tianzhou.base.errors import UsageError
-from tianzhou.net.desk import REMARK_CHARS_MAX, Desk
+from tianzhou.base.steps import Steps
+from tianzhou.net.desk import REMARK_CHARS_MAX, UNFINISHED_MAX, Desk
 from tianzhou.net.exchange import Refused, Reply, Request
 from tianzhou.net.link import Link
+from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.codec import decode_headers, encode_command
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
 from tianzhou.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header
@@ -106,3 +109,85 @@ def test_one_way_requests_get_no_answer(code: int) -> None:
 def test_later_answers_and_answers_to_us() -> None:
     assert answer(Front(), 5) is None
     assert answer(Front(), 0, flag=RESPONSE_FLAG) is None
+
+
+# Steps
+
+
+class Rounds(list[Callable[[], None]]):
+    """A loop that does one thing in each round."""
+
+    def run(self) -> int:
+        """Until nothing is left to do; how many rounds that took."""
+        count = 0
+        while self:
+            self.pop(0)()
+            count += 1
+        return count
+
+
+def _in_steps(request: Request) -> Steps[Reply]:
+    for left in range(int(request.body), 0, -1):
+        if left == 13:
+            raise Refused(16, "not so far")
+        yield
+    return Reply(0, {"got": request.body.decode()})
+
+
+def stepping() -> tuple[Front, Rounds, Wired]:
+    front, rounds = Front(), Rounds()
+    front.desk = Desk({1: _in_steps})
+    front.desk.run_later = rounds.append
+    return front, rounds, Wired(front)
+
+
+def asked(wired: Wired, *bodies: bytes) -> None:
+    for opaque, body in enumerate(bodies):
+        wired.arrives(encode_command(Header(code=1, opaque=opaque), body))
+
+
+def responses(wired: Wired) -> list[tuple[int, int]]:
+    """Which request, and the code of its response, in the order in which they left."""
+    buffer = FrameBuffer(1 << 16)
+    data = wired.transport.take()
+    buffer.writable()[: len(data)] = data
+    buffer.wrote(len(data))
+    return [(header.opaque, header.code) for header in decode_headers(buffer.take())]
+
+
+def test_request_in_steps_takes_one_step_in_each_round() -> None:
+    _, rounds, wired = stepping()
+    asked(wired, b"5")
+    assert responses(wired) == []
+    assert rounds.run() == 5
+    assert responses(wired) == [(0, 0)]
+
+
+def test_requests_in_steps_share_rounds_and_the_short_one_is_first() -> None:
+    _, rounds, wired = stepping()
+    asked(wired, b"9", b"1", b"0")
+    assert responses(wired) == [(2, 0)], "it had nothing to wait for"
+    assert rounds.run() == 10, "one step in a round, whosever it is"
+    assert responses(wired) == [(1, 0), (0, 0)]
+
+
+def test_request_whose_later_step_fails_is_answered_with_the_reason() -> None:
+    _, rounds, wired = stepping()
+    asked(wired, b"15")
+    rounds.run()
+    assert responses(wired) == [(0, 16)]
+
+
+def test_request_in_steps_beyond_the_limit_is_refused() -> None:
+    _, rounds, wired = stepping()
+    asked(wired, *[b"2"] * (UNFINISHED_MAX + 1))
+    assert responses(wired) == [(UNFINISHED_MAX, ResponseCode.SYSTEM_BUSY)]
+    rounds.run()
+    assert len(responses(wired)) == UNFINISHED_MAX
+
+
+def test_request_in_steps_without_a_loop_is_answered_at_once() -> None:
+    front = Front()
+    front.desk = Desk({1: _in_steps})
+    found = answer(front, 1, body=b"2000")
+    assert found is not None

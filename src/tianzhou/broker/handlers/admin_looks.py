@@ -13,12 +13,14 @@ import tianzhou
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.base.probe import Histogram
+from tianzhou.base.steps import Steps
 from tianzhou.broker import names
 from tianzhou.broker.alarms import Alarm
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.group_rows import GroupRows, event_of, is_troubled, trouble
 from tianzhou.broker.handlers.admin_reset import at_moment
 from tianzhou.broker.kept import Kept
+from tianzhou.broker.lags import ROWS_PER_STEP
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.sessions import Client, Sessions
 from tianzhou.broker.stats import DAY, HOUR, MINUTE, Flow, Stats
@@ -117,12 +119,13 @@ class AdminLooks:
 
     # The broker
 
-    def broker(self, request: Request) -> Reply:
+    def broker(self, request: Request) -> Steps[Reply]:
+        groups = yield from self._groups.get()
+        topics = yield from self._topics.get()
         is_whole = LookAtBrokerRequest.from_ext(request.header.ext).is_whole
         stats, store, now_ms = self.stats, self.store, self.clock.now_ms()
         stats.tick(now_ms)
         marks = store.watermarks
-        groups, topics = self._groups.get(), self._topics.get()
         busy = [
             row
             for row in topics
@@ -197,20 +200,25 @@ class AdminLooks:
 
     # Topics
 
-    def all_topics(self, _request: Request) -> Reply:
-        now_ms = self.clock.now_ms()
-        look = TopicsLook(now_ms=now_ms, topics=tuple(self._topics.get()))
+    def all_topics(self, _request: Request) -> Steps[Reply]:
+        topics = yield from self._topics.get()
+        look = TopicsLook(now_ms=self.clock.now_ms(), topics=tuple(topics))
         return Reply(body=fastjson.encode(look))
 
-    def _topic_rows(self) -> list[TopicRow]:
+    def _topic_rows(self) -> Steps[list[TopicRow]]:
         now_ms, readers = self.clock.now_ms(), self.rows.readers()
         gets: dict[str, float] = defaultdict(float)
         for (topic, _group), flow in self.stats.group_gets.items():
             gets[topic] += _rate(flow, now_ms)
-        return [
-            self._topic_row(topic, now_ms, gets=gets[name], groups=len(readers.get(name, ())))
-            for name, topic in sorted(self.topics.all().items())
-        ]
+        rows, count = list[TopicRow](), 0
+        for name, topic in sorted(self.topics.all().items()):
+            groups = len(readers.get(name, ()))
+            rows.append(self._topic_row(topic, now_ms, gets=gets[name], groups=groups))
+            count += max(topic.read_queue_nums, topic.write_queue_nums)
+            if count >= ROWS_PER_STEP:
+                count = 0
+                yield
+        return rows
 
     def _topic_row(self, topic: TopicConfig, now_ms: int, *, gets: float, groups: int) -> TopicRow:
         name, store = topic.topic_name, self.store
@@ -299,15 +307,16 @@ class AdminLooks:
 
     # Groups
 
-    def all_groups(self, _request: Request) -> Reply:
-        now_ms = self.clock.now_ms()
-        look = GroupsLook(groups=tuple(self._groups.get()), now_ms=now_ms)
+    def all_groups(self, _request: Request) -> Steps[Reply]:
+        groups = yield from self._groups.get()
+        look = GroupsLook(groups=tuple(groups), now_ms=self.clock.now_ms())
         return Reply(body=fastjson.encode(look))
 
-    def group(self, request: Request) -> Reply:
+    def group(self, request: Request) -> Steps[Reply]:
         asked = LookAtGroupRequest.from_ext(request.header.ext)
         name, moves = asked.group, tuple(self._moves(asked))
-        look = self.rows.one(name, self._groups.get(), self.clock.now_ms(), moves)
+        groups = yield from self._groups.get()
+        look = yield from self.rows.one(name, groups, self.clock.now_ms(), moves)
         if look is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {name[:128]} does not exist"

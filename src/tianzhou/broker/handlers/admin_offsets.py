@@ -6,9 +6,11 @@ from typing import Final
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import queue_key
+from tianzhou.base.steps import Steps
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups import Groups
+from tianzhou.broker.lags import LOOKUPS_PER_STEP
 from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.stats import MINUTE, Stats
 from tianzhou.broker.store_times import last_store_time, store_time
@@ -61,21 +63,24 @@ class AdminOffsets:
 
     # Behind by how much
 
-    def consume_stats(self, request: Request) -> Reply:
+    def consume_stats(self, request: Request) -> Steps[Reply]:
         asked = GetConsumeStatsRequest.from_ext(request.header.ext)
         named = [asked.topic or "", *(asked.topic_list or "").split(";")]
         names = [name for name in named if name] or self.offsets.topics_of(asked.consumer_group)
         rows: dict[MessageQueue, OffsetWrapper] = {}
         rate = 0.0
         for topic in self._consumed(asked.consumer_group, names):
+            before = len(rows)
             rows |= self._rows(asked.consumer_group, topic)
+            if len(rows) // LOOKUPS_PER_STEP > before // LOOKUPS_PER_STEP:
+                yield
             rate += self._rate(asked.consumer_group, topic.topic_name)
         return Reply(body=encode_consume_stats(ConsumeStats(consume_tps=rate, offset_table=rows)))
 
-    def broker_consume_stats(self, request: Request) -> Reply:
+    def broker_consume_stats(self, request: Request) -> Steps[Reply]:
         asked = GetBrokerConsumeStatsRequest.from_ext(request.header.ext)
         found: list[tuple[str, list[ConsumeStats]]] = []
-        behind = 0
+        behind = count = 0
         for group in sorted(self.groups.all()):
             stats: list[ConsumeStats] = []
             for topic in self._consumed(group, self.offsets.topics_of(group)):
@@ -85,6 +90,10 @@ class AdminOffsets:
                 behind += sum(row.broker_offset - row.consumer_offset for row in rows.values())
                 rate = self._rate(group, topic.topic_name)
                 stats.append(ConsumeStats(consume_tps=rate, offset_table=rows))
+                count += len(rows)
+                if count >= LOOKUPS_PER_STEP:
+                    count = 0
+                    yield
             found.append((group, stats))
         return Reply(body=encode_broker_consume_stats(self.address, found, total_diff=behind))
 
