@@ -9,6 +9,7 @@ _RECOVERY: Final = "tianzhou.store.recovery:"
 _QUEUE: Final = "tianzhou.store.consume_queue:ConsumeQueue."
 _FLUSH: Final = "tianzhou.store.flush:Flusher."
 _LOG: Final = "tianzhou.store.commit_log:CommitLog."
+_INDEX: Final = "tianzhou.store.index_file:IndexFile."
 _WORK: Final = "tianzhou.store.queue_work:QueueWork."
 
 _SYNC_LOG: Final = "self._log.sync(self.flushed, end)"
@@ -78,7 +79,9 @@ RECOVERY: Final = (
     _bug("index not cut", "images",
          (_RECOVERY + "_load_derived", "_cut_index(parts)", "pass")),
     _bug("slots of the index not written", "images",
-         ("tianzhou.store.key_index:KeyIndex.write_out", "self.files[-1].write_out()", "pass")),
+         (_INDEX + "write_some", "self._table is None or self._table.write_some()", "True")),
+    _bug("entries of the index not written", "images",
+         (_INDEX + "write_some", "self._write_tail()", "pass")),
     _bug("queue cut only in memory", "images",
          (_QUEUE + "truncate", "file.truncate((end - last) * UNIT_BYTES)", "pass")),
     _bug("offsets not clamped", "images",

@@ -60,6 +60,13 @@ class Derivation:
         return levels[-1].delays_ms if levels else self._delays_ms
 
     @property
+    def is_uniform(self) -> bool:
+        """Whether all records of the log have the same delay levels, and no topic was deleted:
+        then `parts` divides nothing and `live` leaves nothing out."""
+        stored = self._stored
+        return len(stored.delay_levels) == 1 and not stored.deleted_topics
+
+    @property
     def deleted_topics(self) -> Mapping[str, int]:
         return self._stored.deleted_topics
 

@@ -12,9 +12,9 @@ from tianzhou.base.kinds import Bytes, PhysicalOffset
 from tianzhou.record.walk import Stop
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import UNIT
-from tianzhou.store.derivation import Derivation, Part
+from tianzhou.store.derivation import Derivation
 from tianzhou.store.derive import derive
-from tianzhou.store.facts import Malformed, Run
+from tianzhou.store.facts import Derived, Malformed, Run
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.queues import Queues
@@ -115,20 +115,20 @@ class Dispatcher:
         self, buffer: Bytes, starts: Sequence[int], end: int, *, base: PhysicalOffset
     ) -> list[Run]:
         """Add neighbouring records to queues and index, and move the position behind them."""
-        if self.derivation is None:
-            return self._apply(buffer, Part(starts, end, self._delays_ms), base)
+        derivation = self.derivation
+        if derivation is None or derivation.is_uniform:
+            delays_ms = self._delays_ms if derivation is None else derivation.delays_ms
+            derived = derive(buffer, starts, end, base=base, delays_ms=delays_ms)
+            return self._add(derived, derived.runs, base + starts[-1], base + end)
         runs: list[Run] = []
-        for part in self.derivation.parts(starts, end, base=base):
-            runs += self._apply(buffer, part, base)
+        for part in derivation.parts(starts, end, base=base):
+            derived = derive(buffer, part.starts, part.end, base=base, delays_ms=part.delays_ms)
+            lives = [live for run in derived.runs if (live := derivation.live(run)) is not None]
+            runs += self._add(derived, lives, base + part.starts[-1], base + part.end)
         return runs
 
-    def _apply(self, buffer: Bytes, part: Part, base: PhysicalOffset) -> list[Run]:
-        starts, end, delays_ms = part
-        derived = derive(buffer, starts, end, base=base, delays_ms=delays_ms)
+    def _add(self, derived: Derived, runs: list[Run], anchor: int, end: int) -> list[Run]:
         malformed = [*derived.malformed]
-        runs = derived.runs
-        if self.derivation is not None:
-            runs = [live for run in runs if (live := self.derivation.live(run)) is not None]
         failpoint("dispatch.before_queues")
         for run in runs:
             if not self._queues.obtain(run.queue).append(run.first, run.units):
@@ -138,9 +138,9 @@ class Dispatcher:
             self._index.put(derived.key_hashes, derived.key_offsets, derived.key_timestamps)
         if derived.last_timestamp is not None:
             self.last_timestamp = derived.last_timestamp
-        self.malformed += malformed  # now, because a slice that fails is applied again
-        self.anchor = PhysicalOffset(base + starts[-1])
-        self.position = PhysicalOffset(base + end)
+        if malformed:
+            self.malformed += malformed  # now, because a slice that fails is applied again
+        self.anchor, self.position = PhysicalOffset(anchor), PhysicalOffset(end)
         failpoint("dispatch.after")
         return runs
 

@@ -82,15 +82,15 @@ def facts_of(
         raise RecordDamaged(f"claims a body of {body_size} bytes")
     if magic == MAGIC_V1:
         name_at = topic_at + 1
-        name_end = name_at + buffer[topic_at]
+        name_size, name_max = buffer[topic_at], TOPIC_BYTES_MAX
     elif magic == MAGIC_V2:
         name_at = topic_at + 2
-        name_end = name_at + INT16.unpack_from(buffer, topic_at)[0]
+        name_size, name_max = INT16.unpack_from(buffer, topic_at)[0], end
     else:
         raise RecordDamaged(f"has the unknown magic number {magic & 0xFFFFFFFF:#x}")
-    name_bytes_max = TOPIC_BYTES_MAX if magic == MAGIC_V1 else end
-    if not 0 <= name_end - name_at <= name_bytes_max or name_end + 2 > end:
-        raise RecordDamaged(f"claims a topic of {name_end - name_at} bytes")
+    name_end = name_at + name_size
+    if not 0 <= name_size <= name_max or name_end + 2 > end:
+        raise RecordDamaged(f"claims a topic of {name_size} bytes")
     if name_end + 2 + INT16.unpack_from(buffer, name_end)[0] != end:
         raise RecordDamaged("has properties that do not end where the record ends")
     if queue_id < 0 or not 0 <= queue_offset < QUEUE_OFFSET_MAX:

@@ -10,9 +10,11 @@ Slots are numbered from 0 and hold the number of the newest entry of their chain
 Entries are numbered from 1; `entry_count` is the number the next one gets, so it begins at 1 and
 the place of entry 0 stays unused. `seconds` is the store time relative to the file's begin.
 
-Entries are written as they come, one call for all entries of a chunk. Slots of the newest file and
-its header change in memory (see `slot_table`) and are written by a checkpoint, header first, so
-that no slot in the file leads beyond the header's count. Everything is read with `pread`: a bad
+Entries gather in memory and are written a page at a time, in blocks that were reserved before: a
+write for each key would cost as much as the rest of the index. Slots of the newest file and its
+header change in memory too (see `slot_table`). A checkpoint writes all of it: entries, then the
+header, then slots, so that no slot in the file leads beyond the header's count. A crash takes what
+was not written, and recovery derives it from the log again. Everything is read with `pread`: a bad
 sector or a shortened file is an error of this file, and never a signal.
 """
 
@@ -41,6 +43,8 @@ _ENTRY_DTYPE: Final = np.dtype(list(ENTRY_FIELDS))
 _NUMPY_FROM: Final = 20
 _RESERVE_BYTES: Final = 1 << 20
 _SECONDS_MAX: Final = 2**31 - 1
+_TAIL_BYTES: Final = 4096
+"""Entries that gather in memory before they are written."""
 _CUT_ENTRIES: Final = 1 << 16
 """Entries that a cut reads at once."""
 
@@ -65,6 +69,7 @@ class IndexFile:
         self._slots_number = slots
         self._entries_max = entries
         self._entries_at = HEADER.size + SLOT.size * slots
+        self._bytes = file_bytes(slots, entries)
         if file.size() != file_bytes(slots, entries):
             raise StoreDamaged(
                 file.path,
@@ -85,6 +90,10 @@ class IndexFile:
             self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset,
             self.slot_count, self.count,
         ) = HEADER.unpack(self._read(0, HEADER.size))  # fmt: skip
+        self._tail = bytearray()
+        """The newest entries, which are not in the file yet."""
+        self._tail_from = self.count
+        """The number of the first of them, or of the next entry."""
 
     @classmethod
     def begin(
@@ -109,10 +118,9 @@ class IndexFile:
 
     def _check_length(self) -> None:
         """Entries added behind a hole would be found, and those in the hole silently missing."""
-        size = file_bytes(self._slots_number, self._entries_max)
         found = self.file.size()
-        if found < size:
-            raise StoreDamaged(self.file.path, f"was shortened to {found} of {size} bytes")
+        if found < self._bytes:
+            raise StoreDamaged(self.file.path, f"was shortened to {found} of {self._bytes} bytes")
 
     @property
     def room(self) -> int:
@@ -126,17 +134,21 @@ class IndexFile:
     # Writing
 
     def put(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
-        """Add entries in the order of the log. The caller looked at `room`. Raises StoreDamaged."""
+        """Add entries in the order of the log. The caller looked at `room`. Raises StoreDamaged or
+        OSError, and then nothing was added."""
         assert len(hashes) <= self.room
         self._check_length()
         if self._are_slots_doubtful:
             self._rebuild_slots()
-        table = self._loaded()
+        if len(self._tail) + ENTRY.size * len(hashes) > _TAIL_BYTES:
+            self._write_tail()
+        table = self._table or self._loaded()
         failpoint("index.before_put")
         self._reserve(self.count + len(hashes))
         try:
             self._put(table, hashes, offsets, timestamps)
         except MemoryError:
+            del self._tail[ENTRY.size * (self.count - self._tail_from) :]
             self._are_slots_doubtful = True
             raise
         failpoint("index.after_put")
@@ -153,7 +165,7 @@ class IndexFile:
         offsets: Sequence[int],
         timestamps: Sequence[int],
     ) -> None:
-        if self.is_empty:  # the first entry's time is relative to the begin that it then replaces
+        if self.count <= 1:  # the first entry's time is relative to the begin that it then replaces
             self._put_few(table, hashes[:1], offsets[:1], timestamps[:1])
             hashes, offsets, timestamps = hashes[1:], offsets[1:], timestamps[1:]
         if len(hashes) >= _NUMPY_FROM:
@@ -168,22 +180,17 @@ class IndexFile:
         offsets: Sequence[int],
         timestamps: Sequence[int],
     ) -> None:
-        heads: dict[int, int] = {}
-        entries: list[bytes] = []
-        slots, known, number, new = self._slots_number, table.heads, self.count, 0
+        slots, heads, number, tail = self._slots_number, table.heads, self.count, self._tail
         for key_hash, offset, timestamp in zip(hashes, offsets, timestamps, strict=True):
             slot = key_hash % slots
-            previous = heads.get(slot) or known[slot]
+            previous = heads[slot]
             if not 0 < previous <= number:
                 previous = 0
-                new += 1
-            entries.append(ENTRY.pack(key_hash, offset, self._seconds(timestamp), previous))
-            heads[slot] = number
+                self.slot_count += 1
+            tail += ENTRY.pack(key_hash, offset, self._seconds(timestamp), previous)
+            table.put(slot, number)
             number += 1
-        self._write_entries(b"".join(entries))
-        table.put(heads)
-        self.slot_count += new
-        self._was_put(len(entries), offsets, timestamps)
+        self._was_put(len(hashes), offsets, timestamps)
 
     def _put_many(self, table: SlotTable, hashes: Ints, offsets: Ints, timestamps: Ints) -> None:
         numbers = np.arange(self.count, self.count + len(hashes))
@@ -201,7 +208,7 @@ class IndexFile:
         entries["physical_offset"] = offsets
         entries["seconds"] = self._all_seconds(timestamps)
         entries["previous"] = previous
-        self._write_entries(entries.tobytes())
+        self._tail += entries.tobytes()
         table.put_many(in_order[newest], numbers[order[newest]])
         self.slot_count += int(np.count_nonzero(previous == 0))
         self._was_put(len(hashes), offsets, timestamps)
@@ -217,10 +224,16 @@ class IndexFile:
         self.count, self.end_offset, self.end_timestamp = count, end_offset, end_timestamp
         self._is_written = False
 
-    def _write_entries(self, data: bytes) -> None:
-        """Write entries from number `count` on; only then do slots lead to them."""
-        self.file.pwrite(self._entries_at + ENTRY.size * self.count, data)
-        failpoint("index.after_entries")
+    def _write_tail(self) -> None:
+        """Bring all entries into the file. Raises StoreDamaged or OSError; the entries stay in
+        memory then."""
+        if self._tail:
+            self._check_length()
+            behind = self._tail_from + len(self._tail) // ENTRY.size
+            self.file.pwrite(self._entries_at + ENTRY.size * self._tail_from, self._tail)
+            self._tail_from = behind
+            self._tail.clear()
+            failpoint("index.after_entries")
 
     def _seconds(self, timestamp: int) -> int:
         if self.begin_timestamp <= 0:
@@ -253,9 +266,10 @@ class IndexFile:
             self._table.begin_write()
 
     def write_some(self) -> bool:
-        """Write a slice of what is due; whether that was all. Raises OSError."""
+        """Write a slice of what is due; whether that was all. Raises StoreDamaged or OSError."""
         if self.damage:
             return True
+        self._write_tail()
         if not self._is_written:
             self._write_header()
             self._is_written = True
@@ -292,6 +306,7 @@ class IndexFile:
         """
         if not 1 <= count <= self._entries_max:
             return False
+        self._write_tail()
         table = SlotTable.empty(self.file, HEADER.size, self._slots_number)
         last = -1
         for first in range(1, count, _CUT_ENTRIES):
@@ -306,7 +321,7 @@ class IndexFile:
         self._reserve(count)
         self._table = table
         self._is_written = False
-        self.count = count
+        self.count = self._tail_from = count
         self.slot_count = int(np.count_nonzero(table.values))
         self.end_offset = last if count > 1 else self.begin_offset
         return True
@@ -369,6 +384,8 @@ class IndexFile:
         return SLOT.unpack(self._read(HEADER.size + SLOT.size * slot, SLOT.size))[0]
 
     def _entry(self, number: int) -> tuple[int, int, int, int]:
+        if number >= self._tail_from:
+            return ENTRY.unpack_from(self._tail, ENTRY.size * (number - self._tail_from))
         return ENTRY.unpack(self._read(self._entries_at + ENTRY.size * number, ENTRY.size))
 
     def _entries(self, first: int, end: int) -> npt.NDArray[Any]:

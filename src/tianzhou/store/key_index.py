@@ -112,8 +112,7 @@ class KeyIndex(KeyIndexView):
                 file.put(hashes[at:end], offsets[at:end], timestamps[at:end])
             except StoreDamaged as error:
                 # The entries go into a new file; a search reports what is lost of this one.
-                file.damage = error.reason
-                self._note(file, error)
+                self._abandon(file, error)
                 continue
             self.dirty.add(file.file.path)
             at = end
@@ -128,16 +127,23 @@ class KeyIndex(KeyIndexView):
                 count += file.count - file.count_below(offset)
             except StoreDamaged as error:
                 # Its entries are put again: a search returns each place once.
-                file.damage = error.reason
-                self._note(file, error)
+                self._abandon(file, error)
         return count
+
+    def _abandon(self, file: IndexFile, error: StoreDamaged) -> None:
+        """Write nothing more to a damaged file."""
+        file.damage = error.reason
+        self._note(file, error)
 
     def _current(self) -> IndexFile:
         newest = self.files[-1] if self.files else None
         if newest is not None:
             if newest.room > 0 and not newest.damage:
                 return newest
-            newest.seal()
+            try:
+                newest.seal()
+            except StoreDamaged as error:
+                self._abandon(newest, error)
         failpoint("index.before_create")
         made = self._begin(newest)
         failpoint("index.after_create")
@@ -250,12 +256,20 @@ class KeyIndex(KeyIndexView):
 
     def write_some(self) -> bool:
         """Write a slice of that; whether it was all. Only the newest file changes in memory."""
-        return not self.files or self.files[-1].write_some()
+        if not self.files:
+            return True
+        try:
+            return self.files[-1].write_some()
+        except StoreDamaged as error:
+            # The next start finds the damage too, and derives the index from the log again.
+            self._abandon(self.files[-1], error)
+            return True
 
     def write_out(self) -> None:
         """Write everything that changed."""
-        if self.files:
-            self.files[-1].write_out()
+        self.begin_write()
+        while not self.write_some():
+            pass
 
     def take_dirty(self) -> set[str]:
         taken, self.dirty = self.dirty, set()

@@ -70,11 +70,10 @@ class StoreReader:
 
     def _note_damage(self) -> None:
         """Report what dispatch had to step over."""
-        if self.dispatcher.damage or self.dispatcher.malformed:
-            for damage in self.dispatcher.take_damage():
-                self._report(damage.start, self.on_damage)
-            for record in self.dispatcher.take_malformed():
-                self._report(record.offset, lambda _, record=record: self.on_malformed(record))
+        for damage in self.dispatcher.take_damage():
+            self._report(damage.start, self.on_damage)
+        for record in self.dispatcher.take_malformed():
+            self._report(record.offset, lambda _, record=record: self.on_malformed(record))
 
     def _noted(self, result: ReadResult) -> ReadResult:
         for offset in result.damaged:

@@ -13,7 +13,7 @@ from tianzhou.base.limits import QUEUE_OFFSET_MAX, TOPIC_BYTES_MAX
 from tianzhou.record import flags
 from tianzhou.record.columns import HEAD_DTYPE, gather
 from tianzhou.record.errors import RecordDamaged
-from tianzhou.record.layout import HEAD, INT16, MAGIC_V1, RECORD_BYTES_MIN
+from tianzhou.record.layout import HEAD, INT16, MAGIC_V1, RECORD_BYTES_MIN, position_of
 from tianzhou.store.facts import (
     SCHEDULE_TOPIC,
     Derived,
@@ -28,8 +28,10 @@ Words = npt.NDArray[np.uint64]
 Raw = npt.NDArray[np.uint8]
 
 _UNIT_DTYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-_UINT32: Final = np.dtype(">u4")
-_UINT64: Final = np.dtype(">u8")
+_QUEUE_ID_TOP: Final = position_of("queue_id")
+_QUEUE_OFFSET_TOP: Final = position_of("queue_offset")
+_TOO_LARGE: Final = 0x100 - (QUEUE_OFFSET_MAX >> 56)
+"""Bits of the first byte that a queue offset below the limit, a power of two, does not have."""
 _int16: Final = INT16.unpack_from
 _GROUP_MIN: Final = 8
 """Fewer records of one shape than this are not worth a round of matrix work."""
@@ -143,10 +145,12 @@ def _by_groups(columns: _Columns) -> list[int]:
     heads, raw = columns.heads, columns.raw
     waiting = (heads["magic"] == MAGIC_V1) & (heads["sys_flag"] & _NOT_PLAIN == 0)
     # Read without a sign, a negative number is a huge one, and one comparison finds both.
-    waiting &= heads["body_size"].view(_UINT32) <= columns.ends - columns.at - RECORD_BYTES_MIN
-    waiting &= heads["queue_offset"].view(_UINT64) < QUEUE_OFFSET_MAX
-    waiting &= heads["queue_id"] >= 0
-    topic_at = columns.at + HEAD.size + np.where(waiting, heads["body_size"], 0)
+    body_sizes = heads["body_size"].astype(np.int64)
+    rooms = columns.ends - columns.at - RECORD_BYTES_MIN
+    waiting &= body_sizes.view(np.uint64) <= rooms.view(np.uint64)
+    tops = heads.view(np.uint8).reshape(-1, HEAD.size)
+    waiting &= (tops[:, _QUEUE_ID_TOP] & 0x80 | tops[:, _QUEUE_OFFSET_TOP] & _TOO_LARGE) == 0
+    topic_at = columns.at + HEAD.size + np.where(waiting, body_sizes, 0)
     widths = columns.ends - topic_at - 1
     topic_sizes = raw[topic_at]
     left = np.flatnonzero(~waiting).tolist()

@@ -40,7 +40,9 @@ class SlotTable:
         self.heads = values.data.cast("B").cast("i")
         """The same slots: reading and writing one of them is faster here than in numpy."""
         pages = (len(values) + PAGE_SLOTS - 1) >> _PAGE_SHIFT
-        self._changed = np.zeros(pages, np.bool_)
+        self._changed_page = bytearray(pages)
+        """1 for each page that changed; as with `heads`, setting one is faster here."""
+        self._changed = np.frombuffer(self._changed_page, np.bool_)
         self._due = np.zeros(pages, np.bool_)
 
     @classmethod
@@ -52,12 +54,10 @@ class SlotTable:
         """The table whose bytes were read from position `at` of the file."""
         return cls(file, at, np.frombuffer(data, _DISK).astype(np.int32))
 
-    def put(self, heads: dict[int, int]) -> None:
-        """Set a few slots."""
-        values, changed = self.heads, self._changed
-        for slot, number in heads.items():
-            values[slot] = number
-            changed[slot >> _PAGE_SHIFT] = True
+    def put(self, slot: int, number: int) -> None:
+        """Set one slot."""
+        self.heads[slot] = number
+        self._changed_page[slot >> _PAGE_SHIFT] = 1
 
     def put_many(self, slots: npt.NDArray[Any], numbers: npt.NDArray[Any]) -> None:
         """Set many slots, each at most once."""

@@ -248,13 +248,15 @@ class MessageStore(FollowingStore):
         the flusher, until it returns nothing."""
         if self._closed:
             return []
+        dispatcher = self.dispatcher
         try:
             while True:
-                before = self.dispatcher.position
-                runs = self.dispatcher.run(self._visible_limit())
-                self._note_damage()
+                before = dispatcher.position
+                runs = dispatcher.run(self._visible_limit())
+                if dispatcher.damage or dispatcher.malformed:
+                    self._note_damage()
                 # A slice of nothing but halves of transactions makes nothing visible; go on.
-                if runs or self.dispatcher.position == before:
+                if runs or dispatcher.position == before:
                     return runs
         except (OSError, MemoryError, StoreDamaged) as error:
             if isinstance(error, StoreDamaged) or not is_shortage(error):

@@ -96,6 +96,7 @@ def test_a_cut_takes_newer_entries_back(tmp_path: Path) -> None:
 def test_a_chain_that_leads_forward_ends(tmp_path: Path) -> None:
     made = begin(tmp_path / "index")
     made.put([3, 3, 3], [100, 200, 300], [NOW] * 3)
+    made.write_out()
     at = index_file.HEADER.size + index_file.SLOT.size * SLOTS + index_file.ENTRY.size * 2
     made.file.pwrite(at, index_file.ENTRY.pack(3, 200, 0, 2))  # entry 2 comes after itself
     assert list(made.find(3, 0, 1 << 60)) == [300, 200]
@@ -155,13 +156,18 @@ def test_put_into_a_shortened_file_raises_and_adds_nothing(tmp_path: Path) -> No
     made.close()
 
 
+def entries_on(disk: SimDisk, entries: int) -> IndexFile:
+    file = disk.create("index", file_bytes(SLOTS, entries))
+    return IndexFile.begin(file, empty_slots(SLOTS), entries=entries, offset=5, timestamp=NOW)
+
+
 def test_put_after_a_failed_write_keeps_the_chain() -> None:
     """The slot must not lead to an entry that was never written."""
     disk = SimDisk()
-    file = disk.create("index", file_bytes(SLOTS, ENTRIES))
-    made = IndexFile.begin(file, empty_slots(SLOTS), entries=ENTRIES, offset=5, timestamp=NOW)
-    made.put([3], [100], [NOW])
-    for hashes in ([3, 3], [3] * 30):
+    made = entries_on(disk, 1000)
+    for hashes in ([3], [3, 3], [3] * 30):
+        fill = 300  # more than gathers in memory: the next put writes it
+        made.put([3] * fill, [10_000 * made.count] * fill, [NOW] * fill)
         before, found = made.count, list(made.find(3, 0, 1 << 60))
         offsets = [10_000 * before + rank for rank in range(len(hashes))]
         disk.fail_at(1, errno.EIO)
@@ -170,6 +176,39 @@ def test_put_after_a_failed_write_keeps_the_chain() -> None:
         assert (made.count, list(made.find(3, 0, 1 << 60))) == (before, found)
         made.put(hashes, offsets, [NOW] * len(hashes))
         assert list(made.find(3, 0, 1 << 60)) == offsets[::-1] + found
+
+
+def test_write_out_after_a_failed_write_writes_all_entries() -> None:
+    disk = SimDisk()
+    made = entries_on(disk, ENTRIES)
+    made.put([3] * 50, list(range(1000, 1050)), [NOW] * 50)
+    disk.fail_at(1, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        made.write_out()
+    made.write_out()
+    again = IndexFile(disk.open("index"), slots=SLOTS, entries=ENTRIES)
+    assert list(again.find(3, 0, 1 << 60)) == list(range(1049, 999, -1))
+
+
+def test_put_of_single_entries_writes_a_page_at_a_time() -> None:
+    disk = SimDisk()
+    made = entries_on(disk, 1000)
+    before = len(disk.calls)
+    for rank in range(500):
+        made.put([3], [1000 + rank], [NOW])
+    written = [call.size for call in disk.calls[before:] if call.kind == "pwrite"]
+    assert written == [4080, 4080], "204 entries of 20 bytes each; the rest is in memory"
+    assert list(made.find(3, 0, 1 << 60)) == list(range(1499, 999, -1))
+
+
+def test_write_out_of_a_shortened_file_raises_and_keeps_it_short(tmp_path: Path) -> None:
+    made = begin(tmp_path / "index")
+    made.put([3], [100], [NOW])
+    os.truncate(tmp_path / "index", file_bytes(SLOTS, 2))
+    with pytest.raises(StoreDamaged, match="was shortened"):
+        made.write_out()
+    assert (tmp_path / "index").stat().st_size == file_bytes(SLOTS, 2)
+    made.close()
 
 
 @pytest.mark.parametrize("offset", [0, 1000, 1001, 5950, 20_900, 20_901])

@@ -169,6 +169,19 @@ def test_put_continues_in_a_new_file_after_the_newest_was_shortened(tmp_path: Pa
     index.close()
 
 
+def test_write_out_of_a_shortened_file_abandons_it_and_put_continues(tmp_path: Path) -> None:
+    """A checkpoint must not fail because of a file that the log can replace."""
+    index = make(tmp_path / "index", ManualClock())
+    put(index, 13)
+    os.truncate(index.files[-1].file.path, 40)
+    index.write_out()
+    assert list(index.damaged) == [index.files[1].name]
+    assert os.stat(index.files[1].file.path).st_size == 40, "a damaged file is not written"
+    put(index, 4, first=13)
+    assert find(index, "k1") == [13, 9, 5, 1]
+    index.close()
+
+
 def test_only_the_newest_file_holds_its_slots_in_memory(tmp_path: Path) -> None:
     index = make(tmp_path / "index", ManualClock())
     put(index, 35)

@@ -17,6 +17,11 @@ def make(slots: int = SLOTS) -> tuple[SimDisk, SimFile, SlotTable]:
     return disk, file, SlotTable.empty(file, AT, slots)
 
 
+def put(table: SlotTable, heads: dict[int, int]) -> None:
+    for slot, number in heads.items():
+        table.put(slot, number)
+
+
 def write_all(table: SlotTable) -> None:
     table.begin_write()
     while not table.write_some():
@@ -25,7 +30,7 @@ def write_all(table: SlotTable) -> None:
 
 def test_written_table_is_read_back_the_same() -> None:
     _, file, table = make()
-    table.put({0: 1, 5: 2, SLOTS - 1: 3})
+    put(table, {0: 1, 5: 2, SLOTS - 1: 3})
     table.put_many(np.array([1, 2 * PAGE_SLOTS]), np.array([4, 1 << 30]))
     write_all(table)
     again = SlotTable.decode(file, AT, file.pread(AT, SLOT_BYTES * SLOTS))
@@ -37,7 +42,7 @@ def test_written_table_is_read_back_the_same() -> None:
 
 def test_only_changed_pages_are_written_neighbours_at_once() -> None:
     disk, _, table = make()
-    table.put({0: 1, PAGE_SLOTS: 2, 3 * PAGE_SLOTS: 3})
+    put(table, {0: 1, PAGE_SLOTS: 2, 3 * PAGE_SLOTS: 3})
     before = len(disk.calls)
     write_all(table)
     pages = [(call.at, call.size) for call in disk.calls[before:]]
@@ -52,7 +57,7 @@ def test_changes_during_a_write_wait_for_the_next_one() -> None:
     table.change_all()
     table.begin_write()
     assert not table.write_some()
-    table.put({3: 9})
+    table.put(3, 9)
     assert table.write_some()
     assert file.pread(AT + SLOT_BYTES * 3, SLOT_BYTES) == bytes(4)
     before = len(disk.calls)
@@ -63,7 +68,7 @@ def test_changes_during_a_write_wait_for_the_next_one() -> None:
 
 def test_pages_whose_write_failed_are_written_again() -> None:
     disk, file, table = make()
-    table.put({3: 9})
+    table.put(3, 9)
     table.begin_write()
     disk.fail_at(1, errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
