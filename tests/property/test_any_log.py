@@ -92,7 +92,8 @@ def test_walks_and_checks_of_any_bytes_return_values(data: bytes, base: int) -> 
     found = walk(data, 0, len(data))
     first_unsound(data, found.starts, found.end, base=base)
     ends = [*found.starts[1:], found.end]
-    are_vouched_for(data, found.starts, ends if found.starts else [], base=base)
+    places = [base + start for start in found.starts]
+    are_vouched_for(data, found.starts, ends if found.starts else [], places=places)
     for start, end in zip(found.starts, ends, strict=bool(found.starts)):
         is_sound(data, start, end, base=base)
         show(data, start)

@@ -108,9 +108,10 @@ def test_the_fast_check_finds_what_the_plain_one_finds(
     ]
     found = first_unsound(buffer, chunk.starts, len(buffer), base=0)
     assert found == (plain[0] if plain else None)
-    is_vouched = are_vouched_for(buffer, chunk.starts, ends, base=0)
+    is_vouched = are_vouched_for(buffer, chunk.starts, ends, places=chunk.starts)
     assert is_vouched == (chunk.has_crc and not plain)
-    assert not are_vouched_for(buffer, chunk.starts, ends, base=1)
+    elsewhere = [start + 1 for start in chunk.starts]
+    assert not are_vouched_for(buffer, chunk.starts, ends, places=elsewhere)
 
 
 @settings(deadline=None)

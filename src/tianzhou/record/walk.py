@@ -8,7 +8,8 @@ the cost. Nothing here raises; what was found is a value.
 
 import enum
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from operator import eq, sub
 from typing import Final, NamedTuple
 
@@ -127,10 +128,11 @@ def is_well_formed(buffer: Bytes, start: int, end: int) -> bool:
 
 
 def are_vouched_for(
-    buffer: Bytes, starts: Sequence[int], ends: Sequence[int], *, base: int
+    buffer: Bytes, starts: Sequence[int], ends: Sequence[int], *, places: Iterable[int]
 ) -> bool:
-    """Whether each of these records has a checksum of the whole that agrees, and stands where it
-    says. False says nothing: Java writes records without one, and `is_sound` knows them too.
+    """Whether each of these records has a checksum of the whole that agrees, and was written for
+    its place, a physical offset. False says nothing: Java writes records without a checksum, and
+    `is_sound` knows them too.
 
     Every pulled record is checked with this. About 0.4 µs for 1 KiB, because the row is formatted
     and compared as one.
@@ -146,10 +148,8 @@ def are_vouched_for(
         crcs.reverse()
         if tails != (_TAIL_REVERSED * len(crcs) % tuple(crcs))[::-1]:
             return False
-        unpack = _STAND.unpack_from
-        return [unpack(view, start) for start in starts] == [
-            (end - start, base + start) for start, end in zip(starts, ends, strict=True)
-        ]
+        found = list(map(_STAND.unpack_from, repeat(view), starts))
+        return found == list(zip(map(sub, ends, starts), places, strict=True))
 
 
 def is_sound(buffer: Bytes, start: int, end: int, *, base: int) -> bool:

@@ -4,17 +4,20 @@ What is returned are bytes of the log as they are stored, neighbours joined into
 is checked first; what is not as it was written, or cannot be read, is left out and reported.
 """
 
+import contextlib
 import enum
 import struct
-from collections.abc import Collection, Iterator
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, starmap
+from itertools import accumulate, repeat
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import numpy as np
 
 from tianzhou.base.kinds import Bytes, QueueOffset
+from tianzhou.base.limits import RECORD_BYTES_MAX
 from tianzhou.record.layout import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from tianzhou.record.walk import are_vouched_for, is_sound
 from tianzhou.store.commit_log import CommitLog
@@ -25,9 +28,6 @@ SCAN_UNITS_MAX: Final = 800
 
 _CHECK: Final = struct.Struct(">ii4xi4xq")
 """Size, magic, queue and queue offset of a record."""
-_GAP_BYTES_MAX: Final = 16 * 1024
-"""To read this much between two records costs less than another read."""
-_ROW_BYTES_MAX: Final = 1024 * 1024
 _UNITS: Final = tuple(struct.Struct(">" + "qiq" * count) for count in range(65))
 _UNIT_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
@@ -161,9 +161,10 @@ def _read_all(
             result.add(found, units)
             result.next_offset = QueueOffset(start + units)
             return
-    wanted = list(zip(range(start, start + units), offsets, sizes, strict=True))
-    _take(log, queue_id, wanted, result)
+    _take(log, _Units(queue_id, range(start, start + units), offsets, sizes), result)
     result.next_offset = QueueOffset(start + units)
+    if not result.count:
+        result.status = ReadStatus.MESSAGE_WAS_REMOVING
 
 
 def _unpack_many(raw: bytes) -> tuple[int, ...]:
@@ -200,8 +201,8 @@ def _read_matching(
     count = _within(sizes, limit.size) if sizes else 0
     chosen = ranks[:count]
     offsets = units["offset"][chosen].tolist()
-    wanted = list(zip((chosen + start).tolist(), offsets, sizes[:count], strict=True))
-    _take(log, queue.key.queue_id, wanted, result)
+    found = _Units(queue.key.queue_id, (chosen + start).tolist(), offsets, sizes[:count])
+    _take(log, found, result)
     # When a limit stopped us the next read goes on behind the last message, else behind the scan.
     stopped = count == limit.count or count < len(ranks)
     scanned = int(chosen[-1]) + 1 if stopped and count else len(units)
@@ -234,90 +235,115 @@ def _read_neighbours(
     except OSError:
         return None
     starts = list(accumulate(sizes, initial=0))
-    return data if are_vouched_for(data, starts[:-1], starts[1:], base=first) else None
+    places = accumulate(sizes[:-1], initial=first)
+    return data if are_vouched_for(data, starts[:-1], starts[1:], places=places) else None
 
 
-class _Wanted(NamedTuple):
-    """A unit: which message of its queue, and where that stands in the log."""
+class _Units(NamedTuple):
+    """Messages of one queue, and where they stand in the log; not all of it need be true."""
 
-    rank: int
-    offset: int
-    size: int
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.size
+    queue_id: int
+    ranks: Sequence[int]
+    offsets: Sequence[int]
+    sizes: Sequence[int]
 
 
-def _take(
-    log: CommitLog, queue_id: int, wanted: list[tuple[int, int, int]], result: ReadResult
-) -> None:
-    """Read the records of these units, those that stand near each other at once."""
-    row: list[_Wanted] = []
-    for one in starmap(_Wanted, wanted):
-        if one.size == MISSING_SIZE or one.size <= 0:
-            continue
-        segment = log.segment_at(one.offset)
-        if segment is None:  # it expired a moment ago
-            continue
-        if one.size < RECORD_BYTES_MIN or one.end > segment.start + log.file_bytes:
-            result.damaged.append(one.offset)
-            continue
-        if row and not (
-            segment.start <= row[0].offset
-            and 0 <= one.offset - row[-1].end <= _GAP_BYTES_MAX
-            and one.end - row[0].offset <= _ROW_BYTES_MAX
-        ):
-            _take_row(log, queue_id, row, result)
-            row = []
-        row.append(one)
-    if row:
-        _take_row(log, queue_id, row, result)
-    if not result.count:
-        result.status = ReadStatus.MESSAGE_WAS_REMOVING
+def _take(log: CommitLog, units: _Units, result: ReadResult) -> None:
+    """Read the records of these units, which need not be neighbours."""
+    for part in _by_file(log, units):
+        _take_of_file(log, part, result)
 
 
-def _take_row(log: CommitLog, queue_id: int, row: list[_Wanted], result: ReadResult) -> None:
-    """Records of one file. A unit that leads to no record of its queue and rank is passed over: a
-    wrong message is worse than none."""
-    base = row[0].offset
-    segment = log.segment_at(base)
-    assert segment is not None
-    try:
-        data = memoryview(segment.read(base - segment.start, row[-1].end - segment.start))
-    except OSError:
-        if len(row) == 1:
-            result.damaged.append(base)
-        else:
-            for one in row:
-                _take_row(log, queue_id, [one], result)
+def _by_file(log: CommitLog, units: _Units) -> Iterator[_Units]:
+    """The units, divided where a file of the log ends."""
+    while units.offsets:
+        first = units.offsets[0]
+        count = bisect_left(units.offsets, first - first % log.file_bytes + log.file_bytes)
+        if not 0 < count < len(units.offsets):
+            yield units
+            return
+        queue_id, *columns = units
+        yield _Units(queue_id, *(column[:count] for column in columns))
+        units = _Units(queue_id, *(column[count:] for column in columns))
+
+
+def _take_of_file(log: CommitLog, units: _Units, result: ReadResult) -> None:
+    data = _read_scattered(log, units.offsets, units.sizes)
+    if data is not None and _are_sound(data, units):
+        result.add(data, len(units.ranks))
         return
-    placed = [
-        one for one in row if _is_record(data, one.offset - base, one.size, queue_id, one.rank)
-    ]
-    sound = _sound(data, base, placed)
-    result.damaged += sorted({one.offset for one in row} - {one.offset for one in sound})
-    for run in _neighbours(sound):
-        result.add(data[run[0].offset - base : run[-1].end - base], len(run))
+    at = 0
+    for rank, offset, size in zip(units.ranks, units.offsets, units.sizes, strict=True):
+        if data is None:
+            record = _read_one(log, offset, size, result)
+        else:
+            record = data[at : at + size]
+            at += size
+        if record is not None:
+            _judge(record, (units.queue_id, rank), offset, result)
 
 
-def _neighbours(row: list[_Wanted]) -> Iterator[list[_Wanted]]:
-    run: list[_Wanted] = []
-    for one in row:
-        if run and one.offset != run[-1].end:
-            yield run
-            run = []
-        run.append(one)
-    if run:
-        yield run
+def _read_scattered(
+    log: CommitLog, offsets: Sequence[int], sizes: Sequence[int]
+) -> memoryview | None:
+    """The bytes of these records, one behind the other. None if a unit leads to no record, the disk
+    cannot read one of them, or they stand in several files: then each has to be looked at."""
+    if not sizes or min(sizes) < RECORD_BYTES_MIN or max(sizes) > RECORD_BYTES_MAX:
+        return None
+    segment = log.segment_at(offsets[0])
+    if segment is None or segment is not log.segment_at(offsets[-1]):
+        return None
+    read, base, pieces = segment.file.pread, segment.start, list[bytes]()
+    start = end = offsets[0]
+    try:
+        for offset, size in zip(offsets, sizes, strict=True):
+            if offset != end:
+                pieces.append(read(start - base, end - start))
+                start = offset
+            end = offset + size
+        pieces.append(read(start - base, end - start))
+    except OSError:
+        return None
+    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return memoryview(data) if len(data) == sum(sizes) else None
 
 
-def _sound(data: memoryview, base: int, row: list[_Wanted]) -> list[_Wanted]:
-    """Those that are as they were written."""
-    starts, ends = [one.offset - base for one in row], [one.end - base for one in row]
-    if are_vouched_for(data, starts, ends, base=base):
-        return row
-    return [one for one in row if is_sound(data, one.offset - base, one.end - base, base=base)]
+def _are_sound(data: memoryview, units: _Units) -> bool:
+    """Whether these bytes are the records of these units, as they were written. False says nothing:
+    `_judge` knows records without a checksum too."""
+    queue_id, ranks, offsets, sizes = units
+    starts = list(accumulate(sizes, initial=0))
+    heads = list(map(_CHECK.unpack_from, repeat(data), starts[:-1]))
+    magic = heads[0][1]
+    wanted = zip(sizes, repeat(magic), repeat(queue_id), ranks, strict=False)
+    return (
+        magic in (MAGIC_V1, MAGIC_V2)
+        and heads == list(wanted)
+        and are_vouched_for(data, starts[:-1], starts[1:], places=offsets)
+    )
+
+
+def _read_one(log: CommitLog, offset: int, size: int, result: ReadResult) -> memoryview | None:
+    """The bytes that one unit leads to, whatever is in the unit."""
+    segment = log.segment_at(offset)
+    if size == MISSING_SIZE or size <= 0 or segment is None:  # None: it expired a moment ago
+        return None
+    at = offset - segment.start
+    if size >= RECORD_BYTES_MIN and at + size <= log.file_bytes:
+        with contextlib.suppress(OSError):
+            return memoryview(segment.read(at, at + size))
+    result.damaged.append(offset)
+    return None
+
+
+def _judge(record: memoryview, place: tuple[int, int], offset: int, result: ReadResult) -> None:
+    """Add a record if it is as it was written. A unit that leads to no record of its queue and rank
+    is passed over: a wrong message is worse than none."""
+    size, (queue_id, rank) = len(record), place
+    if _is_record(record, 0, size, queue_id, rank) and is_sound(record, 0, size, base=offset):
+        result.add(record, 1)
+    else:
+        result.damaged.append(offset)
 
 
 def _is_record(data: memoryview, at: int, size: int, queue_id: int, rank: int) -> bool:
