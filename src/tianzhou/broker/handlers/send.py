@@ -113,8 +113,8 @@ class Send:
                 or fields.reconsume_times
                 or ends[index] - start > body_max
                 or (text := fields.properties) is None
-                or is_special(text)
                 or not (unique := unique_id(text)).isalnum()
+                or is_special(text)
             ):
                 self._gather(link, entries, asked)
                 entries, asked = [], []
@@ -320,20 +320,20 @@ class Send:
 def unique_id(text: str) -> bytes:
     """The unique id in the properties of a plain message, as every client writes it: letters and
     digits. Anything else is for the slow way, which escapes it."""
-    before, _, rest = text.partition("UNIQ_KEY\x01")
-    if before and before[-1] != "\x02":
-        return b""  # the name of another property ends like this one
-    return rest.partition("\x02")[0].encode()
+    at = text.find("UNIQ_KEY\x01")
+    if at < 0 or (at and text[at - 1] != "\x02"):
+        return b""  # there is none, or the name of another property ends like this one
+    end = text.find("\x02", at + 9)
+    return (text[at + 9 : end] if end >= 0 else text[at + 9 :]).encode()
 
 
 def is_special(text: str) -> bool:
-    """Whether properties make a message anything but plain, or lack the unique id.
+    """Whether properties, which have a unique id, make a message anything but plain.
 
     Words of text are found five times faster than words of bytes.
     """
     return (
-        "UNIQ_KEY\x01" not in text
-        or len(text) > _SHORT_PROPERTIES
+        len(text) > _SHORT_PROPERTIES
         or "DELAY\x01" in text
         or "TIMER_DEL" in text
         or ("MSG" in text and ("TRAN_MSG\x01" in text or "MSG_REGION\x01" in text))
