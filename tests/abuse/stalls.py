@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from tianzhou.testing.kit.stopwatch import scheduled_s
+
 
 class Moment(NamedTuple):
     """The wall clock, and what the kernel counted up to then. All in seconds."""
@@ -38,10 +40,10 @@ def moment(broker_pid: int) -> Moment:
     for thread in Path(f"/proc/{broker_pid}/task").glob("*/schedstat"):
         # `tianzhou up` runs its event loop in the main thread, which has the id of the process.
         if thread.parent.name == str(broker_pid):
-            ran_s, waited_s = _scheduled(thread)
+            ran_s, waited_s = scheduled_s(thread)
         else:
-            others_waited_s += _scheduled(thread)[1]
-    client = _scheduled(Path("/proc/thread-self/schedstat"))
+            others_waited_s += scheduled_s(thread)[1]
+    client = scheduled_s(Path("/proc/thread-self/schedstat"))
     return Moment(time.monotonic(), ran_s, waited_s, others_waited_s, client[1])
 
 
@@ -51,12 +53,3 @@ def stall_s(start: Moment, end: Moment) -> float:
     # A thread that ended takes its counts along, so the sum can fall.
     locked_s = max(0.0, min(slept_s, passed.others_waited_s))
     return passed.wall_s - passed.loop_waited_s - passed.client_waited_s - locked_s
-
-
-def _scheduled(schedstat: Path) -> tuple[float, float]:
-    """Seconds on a core, and seconds of waiting for one."""
-    try:
-        ran_ns, waited_ns, _slices = schedstat.read_text().split()
-    except (FileNotFoundError, ProcessLookupError):  # the thread ended, or this is not Linux
-        return 0.0, 0.0
-    return int(ran_ns) / 1e9, int(waited_ns) / 1e9

@@ -14,6 +14,7 @@ import pytest
 from live import Live, running, wait_for
 from raw_client import Answer, RawClient, send_v2
 
+from tianzhou.testing.kit.patience import Patience
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
 BODY: Final = b"x" * 8_000
@@ -41,8 +42,8 @@ def limit(live: Live, kind: int, soft: int) -> None:
 
 def send_until(client: RawClient, *, refused: bool, within_s: float, key: str = "") -> int:
     """Send until the outcome changes; how many were stored."""
-    deadline, stored = time.monotonic() + within_s, 0
-    while time.monotonic() < deadline:
+    patience, stored = Patience(within_s), 0
+    while not patience.is_over():
         code = ask(client, key).code
         stored += code == ResponseCode.SUCCESS
         if (code != ResponseCode.SUCCESS) == refused:

@@ -1,7 +1,6 @@
 """Names that are no names, at every entrance; and numbers that are out of range."""
 
 import json
-import time
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.files import RealFiles
 from tianzhou.store.queues import Queues
+from tianzhou.testing.kit.stopwatch import Stopwatch
 from tianzhou.wire.registration import encode_registration
 from tianzhou.wire.tables import RegisterBrokerBody, TopicConfig, TopicConfigTable
 
@@ -270,9 +270,9 @@ def test_s17_a_storm_of_new_topics(live: Live) -> None:
         assert {a.code for a in answers} == {0}
         assert client.ask(17, create("StormWide") | {"readQueueNums": "1024"}).code == 0
         body = heartbeat_of(consumers=tuple(f"storm{n}" for n in range(1_000)))
-        began = time.monotonic()
+        watch = Stopwatch(live.pid)
         assert client.ask(34, {}, body).code == 0
-        assert time.monotonic() - began < 2
+        assert watch.seconds() < 2
         too_many = heartbeat_of(consumers=tuple(f"flood{n}" for n in range(1_025)))
         assert client.ask(34, {}, too_many).code == INVALID
         assert client.ask(34, {}, heartbeat_of(client="x" * 2**20)).code == INVALID

@@ -238,7 +238,7 @@ async def test_threads_run_at_once_but_not_too_many(mq: RunningBroker) -> None:
         with lock:
             at_once += 1
             most = max(most, at_once)
-        full.wait(10)  # five at a time, or it ends in an error
+        full.wait(60)  # five at a time, or it ends in an error
         with lock:
             at_once -= 1
             done += 1

@@ -109,9 +109,9 @@ def test_a_changed_route_is_told_to_those_who_watch(mq: RunningBroker, run: Run)
         cluster = Cluster.join(mq.nameserver, ClientOptions(route_interval_s=0.05))
         seen: asyncio.Queue[TopicRoute] = asyncio.Queue()
         stop = cluster.watch_route("TBW102", seen.put_nowait)
-        first = await asyncio.wait_for(seen.get(), 5)
+        first = await asyncio.wait_for(seen.get(), 120)
         async with RunningBroker(nameserver=mq, config=BrokerConfig(name="broker-b")):
-            second = await asyncio.wait_for(seen.get(), 5)
+            second = await asyncio.wait_for(seen.get(), 120)
         assert set(first.brokers) == {"broker-a"}
         assert set(second.brokers) == {"broker-a", "broker-b"}
         assert len(second.write_queues) == 16

@@ -251,6 +251,6 @@ async def test_the_examples_of_the_page_work(mq: RunningBroker, ended: Ended) ->
     ]
     names: dict[str, Any] = {"Message": Message}
     exec("\n".join(lines), names)
-    await asyncio.wait_for(names["play"](), 20)
+    await asyncio.wait_for(names["play"](), 120)
     sent, done = ended.one("send orders"), ended.one("process orders")
     assert trace_of(sent) == trace_of(done)

@@ -62,14 +62,19 @@ class ServerProcess:
     def log(self) -> str:
         return self.log_path.read_text()
 
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to stop; its exit code."""
+    def stop(
+        self, number: signal.Signals = signal.SIGTERM, *, within_s: float = STOP_S * STOP_SLACK
+    ) -> int:
+        """Ask it to stop; its exit code. Raises AssertionError if that takes longer."""
         self.process.send_signal(number)
         try:
-            return self.process.wait(STOP_S * STOP_SLACK)
-        except subprocess.TimeoutExpired:
+            wait_until(
+                lambda: self.process.poll() is not None, within_s=within_s, what="it has stopped"
+            )
+        except AssertionError:
             self.kill()
             raise
+        return self.process.returncode
 
     def kill(self) -> None:
         self.process.kill()

@@ -53,7 +53,7 @@ class Site:
     ) -> None:
         assert self.server is not None
         try:
-            self.mq._running_thread().run(asyncio.wait_for(self.server.close(), 10))
+            self.mq._running_thread().run(asyncio.wait_for(self.server.close(), 60))
         finally:
             self.mq.close()
 

@@ -53,7 +53,7 @@ def send_async(producer, message):
         lambda result: keep(**facts_of(result)),
         lambda error: keep(error=str(error)),
     )
-    if not answered.wait(10):
+    if not answered.wait(60):
         facts["error"] = "no callback came"
     return facts
 

@@ -121,7 +121,7 @@ def test_frame_that_is_nested_without_end_is_turned_away(text: bytes, *, is_gree
             size = int.from_bytes(await reader.readexactly(4), "big")
             assert json.loads(await reader.readexactly(size))["member"] == "n0"
         writer.write(len(text).to_bytes(4, "big") + text)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             size = int.from_bytes(await reader.readexactly(4), "big")
             assert json.loads(await reader.readexactly(size))["error"]
             assert not await reader.read(1)

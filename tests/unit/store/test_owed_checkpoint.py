@@ -52,7 +52,7 @@ def test_what_waits_to_be_synced_is_not_forgotten(tmp_path: Path) -> None:
         thread = store._thread
         assert thread is not None
         with saved:
-            assert saved.wait_for(lambda: not thread.is_saving, 30)
+            assert saved.wait_for(lambda: not thread.is_saving, 120)
 
     store.start(progress)
     files.gate.clear()
