@@ -26,8 +26,8 @@ SHIM: Final = r"""
 #include <string.h>
 #include <sys/types.h>
 #include <unistd.h>
-/* Reads of the first commit log file fail from byte 4096 to 8191 while the file named by
-   EIO_WHILE exists. */
+/* Reads of the file that EIO_IN is a part of the path of fail from byte EIO_FROM to byte EIO_TO
+   while the file named by EIO_WHILE exists. */
 static int is_bad(int fd, size_t count, off_t at) {
     char link[64], path[4096];
     const char *gate = getenv("EIO_WHILE");
@@ -36,7 +36,8 @@ static int is_bad(int fd, size_t count, off_t at) {
     ssize_t size = readlink(link, path, sizeof path - 1);
     if (size < 0) return 0;
     path[size] = 0;
-    return strstr(path, "/commitlog/00000000000000000000") && at < 8192 && at + (off_t)count > 4096;
+    off_t from = atol(getenv("EIO_FROM")), to = atol(getenv("EIO_TO"));
+    return strstr(path, getenv("EIO_IN")) && at <= to && at + (off_t)count > from;
 }
 ssize_t pread64(int fd, void *data, size_t count, off_t at) {
     ssize_t (*real)(int, void *, size_t, off_t) = dlsym(RTLD_NEXT, "pread64");
@@ -130,18 +131,57 @@ def test_broker_survives_an_index_file_that_is_shortened(tmp_path: Path) -> None
         assert live.process.poll() is None
 
 
-@pytest.mark.slow
-def test_broker_survives_pages_that_give_input_output_errors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def failing_reads(
+    place: Path, monkeypatch: pytest.MonkeyPatch, *, within: str, first: int, last: int
+) -> Path:
+    """The file whose existence makes reads of these bytes fail in processes started from now on."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler: reads of a real process cannot be made to fail")
-    source, shim, gate = tmp_path / "eio.c", tmp_path / "eio.so", tmp_path / "eio"
+    source, shim, gate = place / "eio.c", place / "eio.so", place / "eio"
     source.write_text(SHIM, encoding="utf-8")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True)
     monkeypatch.setenv("LD_PRELOAD", str(shim))
     monkeypatch.setenv("EIO_WHILE", str(gate))
+    monkeypatch.setenv("EIO_IN", within)
+    monkeypatch.setenv("EIO_FROM", str(first))
+    monkeypatch.setenv("EIO_TO", str(last))
+    return gate
+
+
+@pytest.mark.slow
+def test_queries_skip_an_index_file_that_gives_input_output_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last entries of the full file can't be read; the newest file has no such entries."""
+    slots, entries = 64, 21
+    first = 40 + 4 * slots + 20 * 15
+    gate = failing_reads(tmp_path, monkeypatch, within="/index/2", first=first, last=first + 200)
+    small = ("--set", f"index_slots={slots}", "--set", f"index_entries={entries}")
+    with running(tmp_path, *OPTIONS, *small) as live, live.to_broker() as client:
+        send_keyed(client, queue_id=0, count=30)
+        wait_for(lambda: keys_found(client, "order") == 30)
+        gate.touch()
+        for _ in range(3):
+            assert keys_found(client, "order") == 10, "those of the newest file"
+        table = json.loads(client.ask(28, {}).body)["table"]
+        assert table["damagedIndexFiles"] == "1"
+        log = live.log.read_text()
+        assert log.count("index.damaged") == 1, "reported once"
+        assert "Input/output error" in log
+        send_keyed(client, queue_id=0, count=2)
+        wait_for(lambda: keys_found(client, "order") == 12)
+        gate.unlink()
+        assert keys_found(client, "order") == 32, "the disk recovered, and nothing was cut"
+        assert live.process.poll() is None
+
+
+@pytest.mark.slow
+def test_broker_survives_pages_that_give_input_output_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = "/commitlog/00000000000000000000"
+    gate = failing_reads(tmp_path, monkeypatch, within=log, first=4096, last=8191)
     with running(tmp_path, *OPTIONS) as live, live.to_broker() as client:
         fill(client)
         gate.touch()

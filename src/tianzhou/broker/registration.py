@@ -182,10 +182,14 @@ class Registration:
 
     async def _loop(self) -> None:
         while True:
-            await self._pause()
-            # Before the topics are encoded: one that is made later must wake us again.
-            self._wake.clear()
-            await self.register()
+            try:
+                await self._pause()
+                # Before the topics are encoded: one that is made later must wake us again.
+                self._wake.clear()
+                await self.register()
+            except MemoryError:
+                # The next round does it. A broker that stopped registering would be forgotten.
+                await asyncio.sleep(RETRY_S)
 
     async def _pause(self) -> None:
         """Until it is time, or a topic changed, or a name server does not know us."""

@@ -1,6 +1,7 @@
 """The broker as a server: the only async file here. It listens, ticks, and stops in order."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ from tianzhou.broker.services import Watch
 from tianzhou.broker.start_log import log_recovery
 from tianzhou.broker.taking_over import begin_as_master, end_as_master
 from tianzhou.net.link import Link, Service
+from tianzhou.net.rearm import rearm
 from tianzhou.net.server import Server, bind
 from tianzhou.record.ids import Host, encode_host
 from tianzhou.replication.config import ReplicationConfig
@@ -245,8 +247,8 @@ class Broker:
         finally:
             # Once for all connections that are read in this round: dispatch likes large slices.
             if not self._is_settling:
-                self._is_settling = True
                 self._loop.call_soon(self._settle)
+                self._is_settling = True  # only now: there may be no memory to plan it
 
     def closed(self, link: Link) -> None:
         self.parts.clients.gone(link)
@@ -299,7 +301,7 @@ class Broker:
 
     def _wait_for_tick(self) -> None:
         self._tick_due_s = self._clock.monotonic_s() + TICK_S
-        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        self._ticker = rearm(self._loop, TICK_S, self._tick)
 
     def _note_delay(self) -> None:
         """The tick is the heartbeat of the loop: what made it late made everybody wait."""
@@ -309,8 +311,10 @@ class Broker:
             log.warning("loop.stalled", extra={"seconds": round(delay_s, 3)})
 
     def _tick(self) -> None:
-        self._note_delay()
-        self._wait_for_tick()
+        try:
+            self._note_delay()
+        finally:
+            self._wait_for_tick()
         if self._store.is_broken and not self._is_fenced:
             self._is_fenced = True
             self.parts.alarm_log.check()
@@ -335,13 +339,13 @@ class Broker:
     def _slice(self) -> bool:
         """What is due, as much as one tick may take; whether that was not all."""
         parts, is_more = self.parts, False
-        parts.pull.tick()
+        self._kept_going(parts.pull.tick)
         if not self._store.is_broken:
             self._kept_going(self._store.advance)
             for service in self._running():
                 is_more |= self._kept_going(service.tick)
-        parts.writer.tick()
-        parts.writer.settle()
+        self._kept_going(parts.writer.tick)
+        self._kept_going(parts.writer.settle)
         return is_more
 
     def _running(self) -> tuple[Watch, ...]:
@@ -366,26 +370,30 @@ class Broker:
             self._kept_going(self.parts.offsets.save)
 
     def _kept_going(self, step: Callable[[], bool | None]) -> bool:
-        """What can't be saved now, on a full disk, is saved the next time; everything else that
-        waits for a tick must not wait for that."""
+        """Do a part of a tick. What fails because the disk is full or memory is short is done the
+        next time, and does not keep the other parts from being done now."""
         try:
             return bool(step())
         except DiskFull as error:
             log.warning("progress.not_saved", extra={"reason": str(error)})
-            return False
+        except MemoryError:
+            with contextlib.suppress(MemoryError):
+                name = getattr(step, "__qualname__", "")
+                log.exception("tick.out_of_memory", extra={"step": name})
+        return False
 
     def _second(self) -> None:
         parts, now_s = self.parts, self._clock.monotonic_s()
-        parts.clients.expire()
+        self._kept_going(parts.clients.expire)
         if self.group is not None:
-            self.group.tick()
+            self._kept_going(self.group.tick)
         if now_s - self._saved_s >= self._config.offsets_save_ms / 1000:
             self._saved_s = now_s
             is_raft, offsets = parts.removal.is_replicated, parts.offsets
             self._kept_going(offsets.save if is_raft else offsets.save_later)
         if not self._store.is_broken:
             self._kept_going(self._store.maintain)
-        parts.alarm_log.check()
+        self._kept_going(parts.alarm_log.check)
 
 
 def _numeric(host: str) -> str:

@@ -129,7 +129,7 @@ class SlaveSync:
                     await self._round(master)
                     self.rounds += 1
                     last = ""
-                except (TianzhouError, OSError, TimeoutError) as error:
+                except (TianzhouError, OSError, TimeoutError, MemoryError) as error:
                     if str(error) != last:
                         log.warning(
                             "metadata.not_taken", extra={"master": master, "reason": str(error)}

@@ -35,6 +35,14 @@ class Stored(NamedTuple):
 
 
 OnStored = Callable[[Stored | Refused], None]
+"""Called for each row that was gathered, in turn: it must not raise."""
+
+_UNKNOWN: Final = Refused(
+    ResponseCode.SYSTEM_ERROR,
+    "the broker ran out of memory; whether the message is stored is unknown",
+)
+"""Made beforehand, because it is needed when there is no memory. Never raised itself: an exception
+that is raised again and again keeps the frames of every time."""
 
 
 class Writer:
@@ -83,6 +91,8 @@ class Writer:
             )  # fmt: skip
         except RecordTooLarge as error:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        except MemoryError as error:
+            raise out_of_memory() from error
 
     def gather(self, chunk: RecordChunk, on_stored: OnStored) -> None:
         """Append records with others, in this round of the loop, and then say so: when they are
@@ -100,17 +110,22 @@ class Writer:
         self._gathered_bytes = 0
         try:
             appended = self._append(_joined(gathered))
-        except Refused as refused:
+            places, offsets = appended.physical_offsets(), appended.queue_offsets
+        except (Refused, MemoryError) as error:
+            refused = error if isinstance(error, Refused) else _UNKNOWN
             for _, on_stored in gathered:
                 on_stored(refused)
             return
-        places, offsets = appended.physical_offsets(), appended.queue_offsets
 
         def tell(outcome: Outcome) -> None:
             first = 0
             for chunk, on_stored in gathered:
                 end = first + len(chunk)
-                on_stored(Stored(places[first:end], offsets[first:end], outcome))
+                try:
+                    stored = Stored(places[first:end], offsets[first:end], outcome)
+                except MemoryError:
+                    stored = _UNKNOWN
+                on_stored(stored)
                 first = end
 
         self.when_durable(appended.end, tell)
@@ -128,10 +143,7 @@ class Writer:
         except DiskFull as error:
             raise disk_full(error) from error
         except MemoryError as error:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR,
-                "the broker ran out of memory; whether the message is stored is unknown",
-            ) from error
+            raise Refused(_UNKNOWN.code, _UNKNOWN.remark) from error
         except (StoreFenced, StoreClosed) as error:
             if was_broken or isinstance(error, StoreClosed):
                 raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
@@ -156,15 +168,18 @@ class Writer:
         """Write what was gathered, make visible what may be seen, tell who waits for it, release
         answers."""
         self.write_gathered()
-        for tell in self.written:
-            tell()
-        while runs := self._store.dispatch():
-            for run in runs:
-                for tell in self.arrived:
-                    tell(run)
-        if self._unseen:
-            self._note_seen(self._store.watermarks.dispatched)
-        self.release()
+        try:
+            for tell in self.written:
+                tell()
+            while runs := self._store.dispatch():
+                for run in runs:
+                    for tell in self.arrived:
+                        tell(run)
+            if self._unseen:
+                self._note_seen(self._store.watermarks.dispatched)
+        finally:
+            # Responses don't wait for work that failed, for want of memory for example.
+            self.release()
 
     def release(self) -> None:
         """Send the answers that need wait no more. Who then asks for these messages finds them:

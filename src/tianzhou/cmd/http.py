@@ -9,6 +9,7 @@ import errno
 import functools
 import importlib
 import ipaddress
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -32,11 +33,15 @@ if TYPE_CHECKING:
 
     from tianzhou.dashboard.here import Here
 
+log: Final = logging.getLogger("tianzhou.http")
+
 PORT: Final = 8080
 PORT_RANGE: Final = click.IntRange(0, 65_535)
 """Of every port on a command line: larger ones would quietly become others."""
 PASSWORD_FILE: Final = "dashboard-password"
 BACKLOG: Final = 64
+RETRY_S: Final = 5.0
+"""After this, a dashboard for which there was no memory is loaded again."""
 PORTS_TRIED: Final = 20
 """The usual port and those behind it, before any free one is taken."""
 
@@ -123,6 +128,16 @@ class HttpServer:
         self._loading = asyncio.get_running_loop().create_task(self._start())
 
     async def _start(self) -> None:
+        while self._acceptor is None:
+            try:
+                await self._load_and_listen()
+            except (MemoryError, ImportError) as error:
+                # An import that has no memory to map a shared library raises ImportError.
+                reason = str(error) or "out of memory"
+                log.exception("http.not_loaded", extra={"reason": reason, "retry_s": RETRY_S})
+                await asyncio.sleep(RETRY_S)
+
+    async def _load_and_listen(self) -> None:
         app, self._here = await asyncio.to_thread(self._load)
         from tianzhou.cmd.http_protocol import PatientProtocol, server_of
 

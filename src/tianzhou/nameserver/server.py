@@ -24,6 +24,7 @@ from tianzhou.nameserver.state import State
 from tianzhou.net.desk import Desk
 from tianzhou.net.limits import NAMESERVER_PORT
 from tianzhou.net.link import Link
+from tianzhou.net.rearm import rearm
 from tianzhou.net.server import Server, bind
 from tianzhou.store.files import RealFiles
 from tianzhou.wire.frame import FrameBatch
@@ -94,12 +95,14 @@ class NameServer:
 
     def _scan_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._scanner = loop.call_later(self.config.scan_interval_ms / 1000, self._scan_again)
+        self._scanner = rearm(loop, self.config.scan_interval_ms / 1000, self._scan_again)
 
     def _scan_again(self) -> None:
-        self.scan()
-        self._remember()
-        self._scan_later()
+        try:
+            self.scan()
+            self._remember()
+        finally:
+            self._scan_later()
 
     # Service, seen by the server
 

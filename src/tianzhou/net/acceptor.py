@@ -18,9 +18,11 @@ import logging
 import socket
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from tianzhou.net.limits import PortLimits, connection_budget
+from tianzhou.net.rearm import rearm
 
 log: Final = logging.getLogger("tianzhou.net")
 
@@ -186,7 +188,7 @@ class Acceptor:
                 continue
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 self._rest(bound, error)
                 return
             slot = self._admit(source_of(str(address[0])))
@@ -204,23 +206,24 @@ class Acceptor:
             transport, _ = await self._loop.connect_accepted_socket(
                 lambda: self._factory(slot), accepted
             )
-        except (OSError, asyncio.CancelledError):
+        except (OSError, MemoryError, asyncio.CancelledError):
             slot.release()
             accepted.close()
         else:
             slot.attach(transport)
 
-    def _rest(self, bound: socket.socket, error: OSError) -> None:
+    def _rest(self, bound: socket.socket, error: OSError | MemoryError) -> None:
         """The system cannot give us a connection now; asking again at once would only spin."""
+        rearm(self._loop, RETRY_S, partial(self._resume, bound))
+        self._loop.remove_reader(bound.fileno())
         log.error(
             "accept.failed",
             extra={
-                "port": self.limits.name, "reason": str(error),
-                "remedy": "raise the limit of open files (ulimit -n) or close other connections",
+                "port": self.limits.name, "reason": str(error) or "out of memory",
+                "remedy": "raise the limit of open files (ulimit -n) or of memory, or close other "
+                "connections",
             },
         )  # fmt: skip
-        self._loop.remove_reader(bound.fileno())
-        self._loop.call_later(RETRY_S, self._resume, bound)
 
     def _resume(self, bound: socket.socket) -> None:
         if bound in self._listeners:

@@ -29,6 +29,7 @@ UNFINISHED_MAX: Final = 64
 """Requests that are being worked out in steps at a time. Each holds what it has found so far."""
 REMARK_CHARS_MAX: Final = 4096
 """An exception's text goes into a header; it must not fill it."""
+OUT_OF_MEMORY: Final = "the server has no memory for this request; ask for less, or retry later"
 
 
 class Gate(Protocol):
@@ -115,6 +116,12 @@ class Desk:
             return Reply(refused.code, refused.ext, remark=refused.remark)
         except TianzhouError as error:
             return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error)[:REMARK_CHARS_MAX])
+        except MemoryError:
+            self.failed_count += 1
+            log.exception(
+                "request.out_of_memory", extra={"code": code, "peer": request.peer.remote}
+            )
+            return Reply(ResponseCode.SYSTEM_ERROR, remark=OUT_OF_MEMORY)
         except Exception as error:
             self.failed_count += 1
             code = request.header.code

@@ -9,6 +9,8 @@ a while, leaves the rest of the frames; they come again later, before anything n
 """
 
 import asyncio
+import contextlib
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -27,10 +29,24 @@ from tianzhou.wire.errors import TooManyPending
 from tianzhou.wire.frame import PREFIX, FrameBatch, FrameBuffer
 from tianzhou.wire.header import Header
 
+log: Final = logging.getLogger("tianzhou.net")
+
 SHARED_CAPACITY: Final = 256 * 1024
 """What one read takes. All connections of a server read into the same buffer: whole frames are
 handled before the next read, and only the beginning of one is kept by its connection."""
 _JOINED_BYTES_MAX: Final = 128 * 1024
+
+
+def log_shed(link: "Link") -> None:
+    """Say that a connection is closed for want of memory; that takes memory itself."""
+    with contextlib.suppress(MemoryError):
+        log.error(
+            "connection.out_of_memory",
+            extra={
+                "peer": link.remote,
+                "remedy": "the connection was closed; raise the memory limit of the process",
+            },
+        )
 
 
 class Service(Protocol):
@@ -186,6 +202,10 @@ class Link(asyncio.BufferedProtocol):
             is_sound = True
         except ProtocolError:
             self._shared.broken_count += 1
+        except MemoryError:
+            # What was asked for is too large for the memory that is left; a closed connection
+            # tells the peer so, and the requests of others may need less.
+            log_shed(self)
         finally:
             self._writing = False
             self._flush()
@@ -274,18 +294,25 @@ class Link(asyncio.BufferedProtocol):
         self._shared.waiting_bytes -= size
         if self._is_paused and not self.is_full:
             # Not now: whoever calls may be in the middle of handling this very connection.
-            self._loop.call_soon(self._go_on)
+            self._go_on_soon()
 
     def _pause_if_full(self) -> None:
         if self.is_full:
             self._pause()
         elif self._is_paused and self.blocked_since is None:
-            self._loop.call_soon(self._go_on)
+            self._go_on_soon()
 
     def _pause(self) -> None:
         if not self._is_paused and self.is_open and self._transport is not None:
             self._is_paused = True
             self._transport.pause_reading()
+
+    def _go_on_soon(self) -> None:
+        try:
+            self._loop.call_soon(self._go_on)
+        except MemoryError:  # it would never be listened to again
+            log_shed(self)
+            self.abort()
 
     def _go_on(self) -> None:
         """Handle what was left, then listen again."""
@@ -309,7 +336,7 @@ class Link(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.blocked_since = None
-        self._loop.call_soon(self._go_on)
+        self._go_on_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

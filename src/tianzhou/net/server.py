@@ -8,6 +8,7 @@ from collections.abc import Collection
 from tianzhou.net.acceptor import Acceptor, Slot
 from tianzhou.net.limits import CLIENT_PORT, NetLimits, PortLimits
 from tianzhou.net.link import SHARED_CAPACITY, Link, Service, Shared
+from tianzhou.net.rearm import rearm
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
 
 
@@ -107,7 +108,7 @@ class Server:
     # Time and memory
 
     def _sweep(self) -> None:
-        self._sweeper = self._loop.call_later(self._limits.sweep_s, self._sweep)
+        self._sweeper = rearm(self._loop, self._limits.sweep_s, self._sweep)
         now, limits = self._loop.time(), self._limits
         for link in tuple(self._links):
             link.expire(now)

@@ -153,8 +153,8 @@ class HaSlave:
                 _, following = await loop.create_connection(
                     lambda: _Following(self, greets=greets), host.strip("[]"), int(port)
                 )
-        except (OSError, TimeoutError, ValueError) as error:
-            self._ended(target, f"can't connect: {error or 'no answer'}")
+        except (OSError, TimeoutError, ValueError, MemoryError) as error:
+            self._ended(target, f"can't connect: {str(error) or type(error).__name__}")
             return
         self.following = following
         try:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.net.rearm import rearm
 from tianzhou.raft.messages import Message, NodeId
 from tianzhou.raft.node import Node
 from tianzhou.raft.ready import HardState, Ready, Save
@@ -104,13 +105,13 @@ class RaftDriver:
     def wake(self) -> None:
         """Carry out what the node asks for, once for all that happens in this round of the loop."""
         if not self._is_awake:
-            self._is_awake = True
             self._loop.call_soon(self._run)
+            self._is_awake = True  # only now: there may be no memory to plan it
 
     def _tick(self) -> None:
         if self.is_stopped:
             return
-        self._ticker = self._loop.call_later(self._tick_s, self._tick)
+        self._ticker = rearm(self._loop, self._tick_s, self._tick)
         if self._store.is_broken:
             self._fence("the store is broken")
             return

@@ -19,7 +19,7 @@ from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.subscriptions import EVERYTHING, TAG, Filter, Filters
 from tianzhou.broker.topics import Topics
-from tianzhou.broker.writer import disk_full
+from tianzhou.broker.writer import disk_full, out_of_memory
 from tianzhou.filter.sql92 import Expression
 from tianzhou.net.desk import REMARK_CHARS_MAX, encode_reply
 from tianzhou.net.exchange import Peer, Refused, Reply
@@ -183,6 +183,11 @@ class Pull:
         except TianzhouError as error:
             refused = Refused(ResponseCode.SYSTEM_ERROR, str(error)[:REMARK_CHARS_MAX])
             self._refuse(hold.peer, hold.opaque, hold.serialise_type, refused)
+        except MemoryError:
+            try:
+                self._refuse(hold.peer, hold.opaque, hold.serialise_type, out_of_memory())
+            except MemoryError:  # not even for that; a closed connection is an answer too
+                hold.peer.close()
 
     def _refuse(
         self, peer: Peer, opaque: int, serialise_type: SerialiseType, refused: Refused

@@ -30,7 +30,7 @@ from tianzhou.broker.topics import Topics
 from tianzhou.broker.writer import Stored, Writer, disk_full
 from tianzhou.net.desk import REMARK_CHARS_MAX
 from tianzhou.net.exchange import Refused
-from tianzhou.net.link import Link
+from tianzhou.net.link import Link, log_shed
 from tianzhou.record import flags, properties
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import CRC_PLACEHOLDER, Entry
@@ -161,10 +161,14 @@ class Send:
         link.wait(count, size)
 
         def on_stored(stored: Stored | Refused) -> None:
-            if isinstance(stored, Refused):
-                self._refuse(link, asked, stored)
-            else:
-                answer(stored)
+            try:
+                if isinstance(stored, Refused):
+                    self._refuse(link, asked, stored)
+                else:
+                    answer(stored)
+            except MemoryError:  # others wait for their responses behind this one
+                log_shed(link)
+                link.abort()
             link.waited(count, size)
 
         self._writer.gather(chunk, on_stored)
@@ -296,12 +300,16 @@ class Send:
         link.wait(1, size)
 
         def answer(outcome: Outcome) -> None:
-            places, offset = appended.physical_offsets(), appended.queue_offsets[0]
-            told = self._answers.full(
-                header, first, places, offset, CODES[outcome], is_batch=is_batch,
-                remark=REMARKS.get(outcome),
-            )  # fmt: skip
-            link.send(told)
+            try:
+                places, offset = appended.physical_offsets(), appended.queue_offsets[0]
+                told = self._answers.full(
+                    header, first, places, offset, CODES[outcome], is_batch=is_batch,
+                    remark=REMARKS.get(outcome),
+                )  # fmt: skip
+                link.send(told)
+            except MemoryError:  # others wait for their responses behind this one
+                log_shed(link)
+                link.abort()
             link.waited(1, size)
 
         self._writer.when_durable(appended.end, answer, wait=wait)
