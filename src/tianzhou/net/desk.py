@@ -116,17 +116,12 @@ class Desk:
             return Reply(refused.code, refused.ext, remark=refused.remark)
         except TianzhouError as error:
             return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error)[:REMARK_CHARS_MAX])
-        except MemoryError:
-            self.failed_count += 1
-            log.exception(
-                "request.out_of_memory", extra={"code": code, "peer": request.peer.remote}
-            )
-            return Reply(ResponseCode.SYSTEM_ERROR, remark=OUT_OF_MEMORY)
         except Exception as error:
             self.failed_count += 1
             code = request.header.code
             log.exception("request.failed", extra={"code": code, "peer": request.peer.remote})
-            text = f"{type(error).__name__}: {error}"
+            is_short = isinstance(error, MemoryError)
+            text = OUT_OF_MEMORY if is_short else f"{type(error).__name__}: {error}"
             return Reply(ResponseCode.SYSTEM_ERROR, remark=text[:REMARK_CHARS_MAX])
 
     # Responses that take long to work out

@@ -168,7 +168,7 @@ class Send:
                     answer(stored)
             except MemoryError:  # others wait for their responses behind this one
                 log_shed(link)
-                link.abort()
+                link.close()
             link.waited(count, size)
 
         self._writer.gather(chunk, on_stored)
@@ -309,7 +309,7 @@ class Send:
                 link.send(told)
             except MemoryError:  # others wait for their responses behind this one
                 log_shed(link)
-                link.abort()
+                link.close()
             link.waited(1, size)
 
         self._writer.when_durable(appended.end, answer, wait=wait)
