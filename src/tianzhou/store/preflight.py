@@ -185,9 +185,6 @@ class _Padded:
             if any(piece):
                 self._map[at : at + len(piece)] = piece
 
-    def view(self) -> memoryview:
-        return memoryview(self._map)
-
     def size(self) -> int:
         return len(self._map)
 
