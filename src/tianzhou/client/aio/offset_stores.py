@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
-from tianzhou.client.aio.queue_offsets import QueueOffsets
 from tianzhou.client.core.offsets import FILE_NAME, OffsetTable, decode_file, encode_file
 from tianzhou.client.errors import ClientError, UsageError
 from tianzhou.wire.errors import BodyError
@@ -20,6 +19,15 @@ from tianzhou.wire.queues import MessageQueue
 log: Final = logging.getLogger("tianzhou.client")
 
 DIRECTORY: Final = ".rocketmq_offsets"
+
+
+class GroupOffsets(Protocol):
+    """The offsets of a group at its brokers."""
+
+    group: str
+
+    async def committed(self, queue: MessageQueue) -> int | None: ...
+    async def commit(self, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None: ...
 
 
 class OffsetStore(Protocol):
@@ -43,9 +51,11 @@ class OffsetStore(Protocol):
 class BrokerOffsets:
     """Owner: the event loop."""
 
-    def __init__(self, offsets: QueueOffsets) -> None:
+    def __init__(self, offsets: GroupOffsets) -> None:
         self._offsets = offsets
         self._table = OffsetTable()
+        self._failing: dict[MessageQueue, str] = {}
+        """Queues whose last commit failed, and the cause that was logged."""
 
     async def read(self, queue: MessageQueue) -> int | None:
         return await self._offsets.committed(queue)
@@ -67,16 +77,29 @@ class BrokerOffsets:
         try:
             await self._offsets.commit(queue, offset, oneway=oneway)
         except ClientError as error:
-            log.warning(
-                "group %s could not commit offset %d of queue %s:%d of topic %s: %s; it will be "
-                "tried again with the next commit",
-                self._offsets.group, offset, queue.broker_name, queue.queue_id, queue.topic, error,
-            )  # fmt: skip
+            self._failed(queue, offset, str(error))
         else:
             self._table.saved({queue: offset})
+            if self._failing.pop(queue, None) is not None:
+                log.info(
+                    "group %s commits offsets of queue %s:%d of topic %s again, now %d",
+                    self._offsets.group, queue.broker_name, queue.queue_id, queue.topic, offset,
+                )  # fmt: skip
+
+    def _failed(self, queue: MessageQueue, offset: int, cause: str) -> None:
+        """Log a failed commit once per cause: it is retried with every round of commits."""
+        if self._failing.get(queue) == cause:
+            return
+        self._failing[queue] = cause
+        log.warning(
+            "group %s could not commit offset %d of queue %s:%d of topic %s: %s; it is retried "
+            "with every commit, and logged again when it succeeds",
+            self._offsets.group, offset, queue.broker_name, queue.queue_id, queue.topic, cause,
+        )  # fmt: skip
 
     def forget(self, queue: MessageQueue) -> None:
         self._table.remove(queue)
+        self._failing.pop(queue, None)
 
     def table(self) -> dict[MessageQueue, int]:
         return self._table.all()
