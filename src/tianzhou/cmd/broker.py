@@ -72,7 +72,7 @@ def broker(
     said = {"nameservers": nameservers, "port": port, **raft}
     for name, value in said.items():
         if value is not None:
-            given.put(name, value, f"--{name.replace('_', '-')}")
+            given.put(name, value, _option(name))
     with given.located():
         (config, store_config, replication, raft_settings), unknown = config_file.load_all(
             kinds, given.values
@@ -97,3 +97,9 @@ def broker(
 
 for command in (acknowledge, drain, forget, promote, status, config_command):
     broker.add_command(command)
+
+
+def _option(setting: str) -> str:
+    """The option that gives a setting, as errors name it."""
+    short = {"nameservers": "-n/--nameserver", "port": "-p/--port"}
+    return short.get(setting) or f"--{setting.replace('_', '-')}"

@@ -46,7 +46,7 @@ def nameserver(
     given = server_settings.Given([NameServerConfig])
     given.take_all(sources, os.environ, elsewhere=spellings(BrokerConfig, StoreConfig))
     said = {
-        "listen_port": (port, "--port"), "bind_address": (host, "--host"),
+        "listen_port": (port, "-p/--port"), "bind_address": (host, "--host"),
         "data_dir": (data_dir and str(data_dir), "--data"),
     }  # fmt: skip
     for name, (value, option) in said.items():

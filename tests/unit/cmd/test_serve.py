@@ -82,6 +82,12 @@ def test_a_ready_file_that_can_not_come_stops_the_start(
     assert "missing is no directory; make it first" in outcome.output
 
 
+def test_broker_names_the_option_of_an_invalid_nameserver(tmp_path: Path) -> None:
+    outcome = CliRunner().invoke(broker, ["-n", "a:b:c", "--data", str(tmp_path / "data")])
+    assert "(from -n/--nameserver)" in f"{outcome.output}{outcome.exception}"
+    assert not (tmp_path / "data").exists()
+
+
 def test_people_and_whoever_waits_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
