@@ -44,8 +44,12 @@ def environment(**more: str) -> dict[str, str]:
 
 def shared_session(scratch: Path) -> SparkSession:
     """The session of a test process: whoever comes first makes it, others get the same."""
-    home = f"-Dderby.system.home={scratch}"
+    # Blocks, artifacts and unpacked libraries go where pytest removes them, not into /tmp.
+    temporary = scratch / "tmp"
+    temporary.mkdir()
+    home = f"-Dderby.system.home={scratch} -Djava.io.tmpdir={temporary}"
     config = {**SETTINGS, "spark.driver.extraJavaOptions": home,
+              "spark.local.dir": str(temporary),
               "spark.sql.warehouse.dir": f"{scratch}/warehouse",
               "spark.sql.shuffle.partitions": "2"}  # fmt: skip
     made = tianzhou.spark.session(master="local[2]", config=config)

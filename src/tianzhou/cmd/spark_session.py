@@ -1,8 +1,10 @@
 """Sessions for commands: what Spark and its workers say goes to a file, not over the screen."""
 
+import atexit
 import logging
 import os
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -90,7 +92,10 @@ def spark_errors() -> Generator[None]:
 def _packaged() -> str:
     from tianzhou.spark.shipping import package
 
-    return package(tempfile.mkdtemp(prefix="tianzhou-"))
+    directory = tempfile.mkdtemp(prefix="tianzhou-")
+    # At the end of the process: Spark serves the package to its workers until then.
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return package(directory)
 
 
 @contextmanager
