@@ -144,6 +144,7 @@ class Witness:
         self._complaints: list[str] = []
         self._rounds = 0
         self.slowest_s = 0.0
+        self._slowest = ""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -169,7 +170,9 @@ class Witness:
         end = moment(self._live.pid)
         if found.code or body not in found.body:
             self._complaints.append(f"a pull got {found.code}: {found.remark}")
-        self.slowest_s = max(self.slowest_s, stall_s(start, middle), stall_s(middle, end))
+        for before, after in ((start, middle), (middle, end)):
+            if (took_s := stall_s(before, after)) > self.slowest_s:
+                self.slowest_s, self._slowest = took_s, f"from {before} to {after}"
         self._rounds += 1
 
     def check(self) -> None:
@@ -179,7 +182,7 @@ class Witness:
         wait_for(lambda: self._rounds > before + 1 or bool(self._complaints), START_S)
         assert not self._complaints, self._complaints[:3]
         slowest, self.slowest_s = self.slowest_s, 0.0
-        assert slowest < NOTICED_S, f"a response took {slowest:.2f} s"
+        assert slowest < NOTICED_S, f"a response took {slowest:.2f} s, {self._slowest}"
 
     def stop(self) -> None:
         self._stop.set()
