@@ -173,6 +173,8 @@ def test_streams_of_made_up_frames_survive_a_kill(tmp_path: Path) -> None:
         verify = [sys.executable, "-m", "tianzhou", "store", "verify", str(store_of(data))]
         found = subprocess.run(verify, capture_output=True, text=True, check=False, timeout=60)
         assert found.returncode == 0, found.stdout + found.stderr
+    with running(tmp_path, *options, ephemeral=False) as live, live.to_broker() as client:
+        assert bodies_of(client, len(sent)) == sent, "the last kill is followed by a start, too"
 
 
 def fuzz_a_slice(address: str) -> None:

@@ -154,3 +154,6 @@ def test_process_survives_mutated_sends_kill_and_restart(tmp_path: Path) -> None
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert verified.returncode == 0, verified.stdout + verified.stderr
+    with running(tmp_path, *options, ephemeral=False) as live, live.to_broker() as client:
+        found = client.ask(11, pull_of("Settled", offset=0))
+        assert found.body.count(b"settled") == count, "the last kill is followed by a start, too"
