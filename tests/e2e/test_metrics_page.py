@@ -145,6 +145,19 @@ def test_the_board_asks_only_for_what_a_broker_prints(text: str) -> None:
     assert len(asked) > 30
 
 
+ALARMING = {
+    "tianzhou_alarms", "tianzhou_broker_missing_since_seconds", "tianzhou_damaged_index_files",
+    "tianzhou_damaged_records", "tianzhou_parked_transactions", "tianzhou_watchdog_findings",
+}  # fmt: skip
+"""Metrics that call for an operator."""
+
+
+def test_board_shows_every_metric_that_calls_for_an_operator(text: str) -> None:
+    shown = {name for _, expression in expressions() for name in NAME.findall(expression)}
+    assert printed(text).keys() >= ALARMING, "every one of them is printed"
+    assert shown >= ALARMING
+
+
 def test_names_of_lines_are_labels_that_there_are(text: str) -> None:
     known = printed(text)
     for panel in board()["panels"]:
