@@ -123,7 +123,8 @@ def test_broker_survives_an_index_file_that_is_shortened(tmp_path: Path) -> None
         os.truncate(full, 0)
         assert keys_found(client, "order") == 10, "those of the newest file"
         os.truncate(newest, 0)
-        assert keys_found(client, "order") == 0
+        # Its entries have not been written yet: they are found in memory.
+        assert keys_found(client, "order") == 10
         send_keyed(client, queue_id=0, count=5)
         wait_for(lambda: keys_found(client, "order") == 5)
         table = json.loads(client.ask(28, {}).body)["table"]
