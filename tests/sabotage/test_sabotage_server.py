@@ -1,6 +1,7 @@
 """Testing the tests of servers: each planted bug must be caught by the test it names."""
 
 import importlib
+import inspect
 import sys
 from pathlib import Path
 
@@ -17,24 +18,32 @@ PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
 @pytest.fixture(autouse=True)
 def unit_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of these folders can be imported by their names, which are unique."""
-    folders = [str(UNIT / name) for name in ("net", "broker", "nameserver")]
+    folders = [str(UNIT / name) for name in ("net", "broker", "nameserver", "store")]
     monkeypatch.setattr(sys, "path", [*folders, *sys.path])
 
 
-def play(bug: Bug, monkeypatch: pytest.MonkeyPatch | None = None) -> None:
+def play(bug: Bug, directory: Path, monkeypatch: pytest.MonkeyPatch | None = None) -> None:
+    """Run the test, in a new directory if it wants one."""
     name, _, function = bug.suite.partition(":")
     module = importlib.import_module(name)
     if monkeypatch is not None and hasattr(module, "WAIT_S"):
         monkeypatch.setattr(module, "WAIT_S", CAUGHT_S)
-    getattr(module, function)()
+    test = getattr(module, function)
+    if "tmp_path" in inspect.signature(test).parameters:
+        directory.mkdir()
+        test(directory)
+    else:
+        test()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
-def test_planted_bug_of_a_server_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
-    play(bug)  # without the bug it passes
+def test_planted_bug_of_a_server_is_caught(
+    bug: Bug, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(bug, tmp_path / "sound")  # without the bug it passes
     with planted(bug), pytest.raises((Exception, pytest.fail.Exception)) as caught:
-        play(bug, monkeypatch)
+        play(bug, tmp_path / "planted", monkeypatch)
     assert not isinstance(caught.value, PLANTED_BADLY), caught.value
 
 
