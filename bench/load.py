@@ -69,9 +69,10 @@ def pull_frame(topic: str, offset: int, number: int, *, tags: str = "*", wait_ms
 class Connection:
     """One socket that keeps a window of requests in flight."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, source: str = "") -> None:
+        """`source` is the address to connect from; the system picks one if it is empty."""
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)))
+        self.socket = socket.create_connection((host, int(port)), source_address=(source, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.buffer = FrameBuffer(256 * 1024)
         self.outstanding = 0
