@@ -34,5 +34,5 @@ def _source_towards(server: str) -> str:
         with socket.socket(family, kind) as asked:
             asked.connect(place)
             return asked.getsockname()[0]
-    except OSError:
+    except (OSError, UnicodeError):
         return ""

@@ -30,8 +30,11 @@ class _Caller:
 async def dial(host: str, port: int) -> Link:
     """Connect. Raises OSError or TimeoutError."""
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(CONNECT_S):
-        _, link = await loop.create_connection(
-            lambda: Link(_Caller(), loop, Shared(NetLimits(), FrameBuffer())), host, port
-        )
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            _, link = await loop.create_connection(
+                lambda: Link(_Caller(), loop, Shared(NetLimits(), FrameBuffer())), host, port
+            )
+    except UnicodeError as error:
+        raise OSError(f"{host!r} is not a valid host name") from error
     return link

@@ -156,6 +156,8 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
     except socket.gaierror as error:
         raise OSError(error.errno, f"{host!r} is no address of here: {error.strerror}") from error
+    except UnicodeError as error:
+        raise OSError(f"cannot listen on {host!r}: it is not a valid host name") from error
     made = socket.socket(family, kind, proto)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -220,7 +220,7 @@ class Peers:
                     _, wire = await loop.create_connection(
                         lambda: Wire(self._answered, self._dropped), host.strip("[]"), int(port)
                     )
-            except (OSError, TimeoutError, MemoryError):
+            except (OSError, TimeoutError, MemoryError, UnicodeError):
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RETRY_MAX_S)
                 continue

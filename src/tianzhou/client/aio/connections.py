@@ -88,6 +88,8 @@ class Connections:
                 )
         except TimeoutError:
             raise Unreachable(address, f"no connection within {limit_s:.3g} s") from None
+        except UnicodeError as error:
+            raise Unreachable(address, "it is not a valid host name") from error
         except (OSError, UsageError) as error:
             raise Unreachable(address, str(error)) from error
         return channel

@@ -50,6 +50,8 @@ class Line:
             self._socket = socket.create_connection(
                 split_address(address), options.connect_timeout_s
             )
+        except UnicodeError as error:
+            raise Unreachable(address, "it is not a valid host name") from error
         except OSError as error:
             raise Unreachable(address, str(error)) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
