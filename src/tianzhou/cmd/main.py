@@ -2,6 +2,8 @@
 
 import errno
 import importlib
+import os
+import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,6 +16,7 @@ from tianzhou.admin.commands.failures import (
     Failure,
     echo_error,
     failure_of,
+    is_undecoded,
 )
 from tianzhou.base.errors import TianzhouError
 from tianzhou.base.extras import missing_extra
@@ -102,6 +105,10 @@ class LazyGroup(click.Group):
             raise failure_of(error) from error
         except TianzhouError as error:
             raise failure_of(error) from error
+        except UnicodeEncodeError as error:
+            if not is_undecoded(error.object):
+                raise
+            raise Failure(f"{error.object!r} is not UTF-8 text", ExitCode.WRONG_USE) from error
         except ModuleNotFoundError as error:
             advice = missing_extra(error)
             if advice is None:
@@ -122,4 +129,20 @@ def cli(ctx: click.Context) -> None:
 
 
 def main() -> None:
-    cli(prog_name="tianzhou")
+    _open_closed_streams()
+    try:
+        cli(prog_name="tianzhou")
+    except OSError as error:  # help that could not be written; commands report errors themselves
+        failure = failure_of(error)
+        failure.show()
+        sys.exit(failure.exit_code)
+
+
+def _open_closed_streams() -> None:
+    """Open the null device for standard streams that the caller has closed (`<&-`, `>&-`).
+
+    Python has None for them, which neither click nor rich expects. Besides, the next file or
+    connection would get their descriptor, and with it whatever a library writes there."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115

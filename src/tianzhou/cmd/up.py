@@ -53,6 +53,8 @@ def up(
     from tianzhou.cmd import one_up, raft_up, serve, up_settings
     from tianzhou.cmd.clock import SystemClock
 
+    if ephemeral and _is_said(ctx, "data"):
+        raise click.UsageError("--ephemeral keeps nothing in --data; give one of them")
     serve.prepare(as_json=log_json, log_file=log_file)
     said = {SETTINGS[name]: value for name, value in ports.items() if _is_said(ctx, name)}
     if sync_flush:

@@ -1,5 +1,6 @@
 """`tianzhou bench`: how fast a broker takes and gives messages, from here."""
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -7,6 +8,8 @@ from click.core import ParameterSource
 
 from tianzhou.admin.commands import output
 from tianzhou.admin.commands.session import Session, asking
+from tianzhou.admin.commands.termination import terminable
+from tianzhou.base.errors import TianzhouError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -61,11 +64,15 @@ def _measure(session: Session, load: "Load", queues: int) -> dict[str, Any]:
 
     from tianzhou.admin.commands import bench_steps
 
-    session.admin.topics.create(load.topic, queues=queues)
-    try:
+    with terminable(), ExitStack() as ending:
+        # Before the topic is created: a signal may come before the broker's response does.
+        ending.callback(session.admin.topics.delete, load.topic)
+        try:
+            session.admin.topics.create(load.topic, queues=queues)
+        except TianzhouError:
+            ending.pop_all()
+            raise
         steps = asyncio.run(bench_steps.measure(session.nameserver, load))
-    finally:
-        session.admin.topics.delete(load.topic)
     return {
         "nameserver": session.nameserver,
         "count": load.count,

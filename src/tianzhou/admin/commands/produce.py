@@ -1,5 +1,6 @@
 """`tianzhou produce`: send lines, JSON lines, or a load."""
 
+import os
 import sys
 from collections import deque
 from collections.abc import Generator, Iterable
@@ -16,6 +17,7 @@ from tianzhou.admin.commands.bars import Tell, progress_bar
 from tianzhou.admin.commands.moments import span
 from tianzhou.admin.commands.produce_input import Template, from_json, from_lines, load, whole
 from tianzhou.admin.commands.session import Session, asking, topic_name
+from tianzhou.admin.commands.termination import terminable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -29,9 +31,14 @@ AHEAD_MAX: Final = 2_000
 """Sends in flight."""
 
 
+def _as_bytes(_ctx: click.Context, _param: click.Parameter, body: str | None) -> bytes | None:
+    """The body as the shell gave it, whether it is text or not."""
+    return None if body is None else os.fsencode(body)
+
+
 @click.command()
 @topic_name
-@click.argument("body", required=False)
+@click.argument("body", required=False, type=click.UNPROCESSED, callback=_as_bytes)
 @click.option("--body-file", type=click.File("rb"), metavar="FILE",
               help="Send the whole file as the body of one message; - is the standard input.",
               )  # fmt: skip
@@ -52,7 +59,7 @@ AHEAD_MAX: Final = 2_000
               help="Messages per second, at most.")  # fmt: skip
 @asking
 def produce(
-    session: Session, topic: str, body: str | None, body_file: IO[bytes] | None,
+    session: Session, topic: str, body: bytes | None, body_file: IO[bytes] | None,
     source: IO[bytes], form: str, tag: str | None,
     keys: tuple[str, ...], properties: tuple[str, ...], delay: timedelta | None,
     sharding_key: str | None, count: int | None, size: int, rate: float | None,
@@ -77,13 +84,13 @@ def produce(
         messages = load(count, size, template)
     elif body is not None or body_file is not None:
         read = from_json if form == "json" else whole
-        messages = read(body_file or BytesIO((body or "").encode()), template)
+        messages = read(body_file or BytesIO(body or b""), template)
     else:
         messages = (from_json if form == "json" else from_lines)(source, template)
     begun_s = monotonic()
     sending = Sending()
     try:
-        with _producer(session) as producer, progress_bar(count, "sent") as tell:
+        with terminable(), _producer(session) as producer, progress_bar(count, "sent") as tell:
             sending.send_all(producer, _paced(messages, rate), tell)
     finally:
         if sys.exc_info()[0] is not None and sending.sent:

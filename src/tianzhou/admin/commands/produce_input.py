@@ -68,7 +68,7 @@ def from_json(stream: IO[bytes], template: Template) -> "Iterator[Message]":
 
 def _decoded(line: bytes, template: Template) -> "Message":
     try:
-        given: Any = json.loads(line)
+        given: Any = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"it is not JSON: {error}; without --format json lines are sent as they are"

@@ -13,14 +13,14 @@ import functools
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem
 
 from tianzhou.admin.commands import output
 from tianzhou.admin.commands.credentials import from_environment
-from tianzhou.admin.commands.failures import Failure
+from tianzhou.admin.commands.failures import Failure, is_undecoded
 from tianzhou.base.nameserver_addresses import NAMESERVER_VARIABLES, split_list
 
 if TYPE_CHECKING:
@@ -177,6 +177,7 @@ def asking(command: Callable[Concatenate[Session, P], None]) -> Callable[..., No
     @as_json
     @functools.wraps(command)
     def call(nameserver: str, as_json: bool, *args: P.args, **rest: P.kwargs) -> None:
+        _check_text(click.get_current_context())
         with Session(nameserver, as_json=as_json) as session:
             command(session, *args, **rest)
 
@@ -193,10 +194,20 @@ def watched(command: Callable[Concatenate[Session, P], None]) -> Callable[..., N
         nameserver: str, as_json: bool, watch: bool, every_s: float, *args: P.args,
         **rest: P.kwargs,
     ) -> None:  # fmt: skip
+        _check_text(click.get_current_context())
         with Session(nameserver, as_json=as_json, watch=watch, every_s=every_s) as session:
             command(session, *args, **rest)
 
     return call
+
+
+def _check_text(ctx: click.Context) -> None:
+    """Refuse arguments that are not UTF-8 here, before one of them is part of a request."""
+    for param in ctx.command.params:
+        value: object = ctx.params.get(param.name or "")
+        for text in cast("tuple[object, ...]", value if isinstance(value, tuple) else (value,)):
+            if isinstance(text, str) and is_undecoded(text):
+                raise click.BadParameter(f"{text!r} is not UTF-8 text", ctx, param)
 
 
 # Names, completed by a shell

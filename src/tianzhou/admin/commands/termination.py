@@ -1,0 +1,30 @@
+"""SIGTERM and SIGHUP as what Ctrl-C is, for commands that have something to finish or to say."""
+
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def terminable() -> Generator[None]:
+    """Treat SIGTERM and SIGHUP as Ctrl-C while this block runs, so that its `finally` blocks run.
+
+    A signal that the caller ignores, as `nohup` does with SIGHUP, stays ignored.
+    """
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    for number, handler in before.items():
+        if handler is signal.SIG_DFL:
+            signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is signal.SIG_DFL:
+                signal.signal(number, signal.SIG_DFL)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    signal.raise_signal(signal.SIGINT)
