@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 from consuming import Notes, asynchronous, consuming, numbers, on_both_loops, send, send_to, until
 
+from tianzhou.client.aio import group as group_module
 from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.received import ReceivedMessage
+from tianzhou.net.blocking import BlockingPeer
 from tianzhou.testing import RunningBroker
-from tianzhou.wire.queues import MessageQueue
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.fastjson import encode
+from tianzhou.wire.queues import LockBatch, MessageQueue, decode_locked_queues
 
 ALL = {"orders": "*"}
 QUICK: dict[str, Any] = {"orderly": True, "suspend_s": 0.05}
@@ -218,3 +222,56 @@ async def test_a_lock_that_is_not_renewed_stops_the_queue(mq: RunningBroker) -> 
             await asyncio.sleep(0.3)
             assert notes.values == [0]
         await until(lambda: notes.values == [0, 1])
+
+
+def test_lock_that_was_not_renewed_is_asked_for_again_soon(
+    mq: RunningBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not only with the next renewal: a broker that restarts would hold up its queues for long."""
+    monkeypatch.setattr(group_module, "SOON_S", 0.05)
+
+    @asynchronous
+    async def body() -> None:
+        mq.create_topic("orders", queues=1)
+        notes, loop = Notes(), asyncio.get_running_loop()
+        async with consuming(mq, "g", ALL, notes.take, lock_interval_s=5.0, **QUICK) as consumer:
+            assert consumer._parts is not None
+            await until(lambda: len(consumer.assignment) == 2)  # with the queue of retries
+            with mq.faults.refuse([RequestCode.LOCK_BATCH_MQ], 1):
+                await until(lambda: "could not lock" in caplog.text)
+                failed_s = loop.time()
+                for lane in consumer._parts.group.lanes.values():
+                    lane.locked_until = 0.0  # as if 30 seconds had passed
+            await send(mq, "orders", [b"0"])
+            await until(lambda: notes.values == [0])
+            assert loop.time() - failed_s < 5.0
+        assert caplog.text.count("could not lock") == 1
+
+    body()
+
+
+@asynchronous
+async def test_queue_whose_lock_the_broker_refuses_is_not_served(mq: RunningBroker) -> None:
+    mq.create_topic("orders", queues=1)
+    notes, place = Notes(), queue(mq)
+    async with consuming(mq, "g", ALL, notes.take, lock_interval_s=0.05, **QUICK) as consumer:
+        assert consumer._parts is not None
+        lane = consumer._parts.group.lanes[place]
+        with BlockingPeer(mq.broker) as peer:
+
+            def call(code: int, client_id: str) -> bytes:
+                asked = LockBatch(client_id=client_id, consumer_group="g", mq_set=(place,))
+                return peer.call(code, {}, encode(asked))[1]
+
+            def steal() -> bool:
+                call(RequestCode.UNLOCK_BATCH_MQ, consumer.client_id)
+                answer = call(RequestCode.LOCK_BATCH_MQ, "another")
+                return place in decode_locked_queues(answer).queues
+
+            await until(steal)  # the consumer may be faster, and lock it again
+            await until(lambda: lane.locked_until == 0.0)
+            await send(mq, "orders", [b"0"])
+            await asyncio.sleep(0.3)
+            assert notes.values == []
+            call(RequestCode.UNLOCK_BATCH_MQ, "another")
+        await until(lambda: notes.values == [0])

@@ -421,8 +421,12 @@ class Group:
         return self._keeper.committable(lane)
 
     async def _keep_locked(self) -> None:
+        pause_s = self.options.lock_interval_s
         while True:
-            await asyncio.sleep(self.options.lock_interval_s)
+            await asyncio.sleep(pause_s)
             # What waits for its last message before it goes must not be overtaken.
             leaving = [lane for lane, _ in self._releasing.values()]
-            await self._locks.renew([*self.lanes.values(), *leaving])
+            has_all = await self._locks.renew([*self.lanes.values(), *leaving])
+            pause_s = self.options.lock_interval_s
+            if not has_all:
+                pause_s = min(pause_s, SOON_S)
