@@ -364,3 +364,20 @@ def test_many_producers_of_a_process_have_one_connection(mq: RunningBroker, run:
             assert mq.faults.cut_connections(one.client_id) == 1
 
     run(body)
+
+
+def test_batch_with_a_sharding_key_goes_to_the_queue_of_single_sends(
+    mq: RunningBroker, run: Run
+) -> None:
+    mq.create_topic("steps", queues=8)
+
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            for key in ("a", "b", "order-1001"):
+                single = await producer.send(Message("steps", b"1", sharding_key=key))
+                for _ in range(3):  # in turn, they would go to three queues
+                    batch = [Message("steps", b"2", sharding_key=key)] * 2
+                    sent = await producer.send_batch(batch)
+                    assert {result.queue for result in sent} == {single.queue}
+
+    run(body)

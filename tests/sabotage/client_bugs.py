@@ -12,6 +12,12 @@ def _bug(name: str, check: str, *edits: tuple[str, str, str]) -> Bug:
 BUGS: Final = (
     _bug("a listener that raises is not logged", "listener",
          ("tianzhou.client.aio.listener:Listener._raised", "log.warning(", "log.debug(")),
+    _bug("a listener that raises CancelledError ends its worker", "cancelled",
+         ("tianzhou.client.aio.listener:Listener.call",
+          "except (Exception, asyncio.CancelledError) as error", "except Exception as error")),
+    _bug("a batch ignores its sharding key", "batch",
+         ("tianzhou.client.core.selection:pick_of_batch",
+          "return pick_of(keyed, queue)", "return None if queue is None else Fixed(queue)")),
     _bug("a missing extra ends in a traceback", "extra",
          ("tianzhou.base.extras:missing_extra", "if extra is None:", "if True:")),
     _bug("a keyed send fails while its broker is drained", "keyed",

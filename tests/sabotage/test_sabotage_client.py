@@ -7,7 +7,7 @@ from client_bugs import BUGS
 from planting import Bug, planted
 
 from tianzhou.base import extras
-from tianzhou.client import Message, Producer, PushConsumer, ReceivedMessage
+from tianzhou.client import ConsumerOptions, Message, Producer, PushConsumer, ReceivedMessage
 from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import ResponseCode
 
@@ -31,6 +31,35 @@ async def listener(mq: RunningBroker, caplog: pytest.LogCaptureFixture) -> None:
     assert "raised ValueError" in caplog.text
 
 
+async def cancelled(mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
+    called = asyncio.Semaphore(0)
+    consumer = PushConsumer(
+        "cancelled", nameserver=mq.nameserver, subscribe={"orders": "*"},
+        options=ConsumerOptions(concurrency=1),
+    )  # fmt: skip
+
+    @consumer.listen
+    async def bill(message: ReceivedMessage) -> None:
+        called.release()
+        raise asyncio.CancelledError
+
+    async with Producer("shop", nameserver=mq.nameserver) as producer, consumer:
+        for _ in range(2):
+            await producer.send(Message("orders", b"two apples"))
+            await called.acquire()
+
+
+async def batch(mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
+    mq.create_topic("steps", queues=4)
+    async with Producer("shop", nameserver=mq.nameserver) as producer:
+        sent = [
+            result
+            for _ in range(4)
+            for result in await producer.send_batch([Message("steps", b"x", sharding_key="k")])
+        ]
+    assert len({result.queue for result in sent}) == 1
+
+
 async def extra(_mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
     told = extras.missing_extra(ModuleNotFoundError("No module named 'pyspark'", name="pyspark"))
     assert told is not None
@@ -44,7 +73,9 @@ async def keyed(mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
                 await producer.send(Message("orders", b"x", sharding_key="k"))
 
 
-CHECKS = {"listener": listener, "extra": extra, "keyed": keyed}
+CHECKS = {
+    "listener": listener, "cancelled": cancelled, "batch": batch, "extra": extra, "keyed": keyed,
+}  # fmt: skip
 
 
 @pytest.mark.slow

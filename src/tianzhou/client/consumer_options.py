@@ -8,11 +8,13 @@ from tianzhou.base.errors import UsageError
 from tianzhou.client.core.assignment import Strategy, average
 from tianzhou.client.core.offsets import Start, StartFrom, start_rule
 from tianzhou.client.core.window import FlowLimits
+from tianzhou.client.options import check_types
 
 _ABOVE_ZERO: Final = (
     "long_poll_s", "suspend_s", "consume_timeout_s", "rebalance_interval_s", "commit_interval_s",
     "lock_interval_s", "release_timeout_s", "stop_timeout_s",
 )  # fmt: skip
+_INT32_MAX: Final = 2**31 - 1
 _AT_LEAST_ONE: Final = ("concurrency", "batch_size", "pull_count", "pull_bytes")
 
 
@@ -66,12 +68,17 @@ class ConsumerOptions:
     extra `tracing`."""
 
     def __post_init__(self) -> None:
+        check_types(self, besides=("start_from",))
+        if not callable(self.strategy):
+            raise UsageError(f"strategy {self.strategy!r} is not a function of an Occasion")
         for name in _ABOVE_ZERO:
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0")
         for name in _AT_LEAST_ONE:
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            if not 1 <= getattr(self, name) <= _INT32_MAX:
+                raise UsageError(
+                    f"{name} is {getattr(self, name)}; it must be from 1 to {_INT32_MAX}"
+                )
         if self.max_reconsume_times < -1:
             raise UsageError(f"max_reconsume_times is {self.max_reconsume_times}; -1 or more")
         start_rule(self.start_from)

@@ -2,8 +2,9 @@
 
 import os
 import re
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Collection
+from dataclasses import Field, dataclass, fields
+from typing import Any, ClassVar, Final, Protocol
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.limits import BODY_BYTES_MAX
@@ -17,6 +18,27 @@ GROUP_CHARS_MAX: Final = 120
 _GROUP: Final = re.compile(r"[%|A-Za-z0-9_-]+")
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
+
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+def check_types(options: _Dataclass, *, besides: Collection[str] = ()) -> None:
+    """Raise UsageError for an option, except those of `besides` and those that are None or a
+    function by default, whose value is of another type than its default."""
+    for option in fields(options):
+        value: object = getattr(options, option.name)
+        default: object = option.default
+        wanted = type(default)
+        if default is None or callable(default) or option.name in besides:
+            continue
+        if isinstance(value, wanted) or (wanted is float and isinstance(value, int)):
+            continue
+        raise UsageError(
+            f"{option.name} {repr(value)[:42]} is of type {type(value).__name__}; it must be of "
+            f"type {wanted.__name__}, such as {default!r}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +66,7 @@ class ClientOptions:
     """Brokers forget clients that were silent for 120 seconds."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("call_timeout_s", "connect_timeout_s", "silent_s", "route_interval_s",
                      "heartbeat_interval_s"):  # fmt: skip
             value: float = getattr(self, name)
@@ -68,6 +91,7 @@ def parse_nameservers(text: str | None) -> tuple[str, ...]:
             "no NameServer is given; pass nameserver='host:port', or set "
             f"{' or '.join(NAMESERVER_VARIABLES)}"
         )
+    _check_text("nameserver", text)
     found = split_list(text)
     if not found:
         raise UsageError(
@@ -89,6 +113,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 def checked_group(name: str) -> str:
     """The group, if every broker takes its name. Raises UsageError."""
+    _check_text("group", name)
     if not _GROUP.fullmatch(name) or len(name) > GROUP_CHARS_MAX:
         raise UsageError(
             f"group {name!r} is not made of 1 to {GROUP_CHARS_MAX} letters, digits and % | _ -"
@@ -98,7 +123,10 @@ def checked_group(name: str) -> str:
 
 def checked_timeout(timeout_s: float | None) -> None:
     """Raises UsageError for a time in which nothing can be done."""
-    if timeout_s is not None and not timeout_s > 0:
+    if timeout_s is None:
+        return
+    _check_number("timeout_s", timeout_s)
+    if not timeout_s > 0:
         raise UsageError(f"timeout_s is {timeout_s}; it must be above 0, or None for the default")
 
 
@@ -115,6 +143,7 @@ class Gathering:
     """Of all bodies and properties of a batch; a message that is larger goes by itself."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not 0 <= self.linger_s < 10:
             raise UsageError(f"linger_s is {self.linger_s}; possible are 0 to 10 seconds")
         if not 1 <= self.count_max <= 10_000:
@@ -152,11 +181,23 @@ class ProducerOptions:
     extra `tracing`."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("send_timeout_s", "try_timeout_s", "tries_max", "in_flight_count_max",
                      "in_flight_bytes_max"):  # fmt: skip
             value: float = getattr(self, name)
             if not value > 0:
                 raise UsageError(f"{name} is {value}; it must be above 0")
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        kind = type(value).__name__
+        raise UsageError(f"{name} {repr(value)[:42]} is of type {kind}; it must be text")
+
+
+def _check_number(name: str, value: object) -> None:
+    if not isinstance(value, (int, float)):
+        raise UsageError(f"{name} {repr(value)[:42]} is not a number of seconds")
 
 
 def client_repr(client: object, state: str, **facts: object) -> str:

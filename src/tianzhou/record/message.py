@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import index
 from typing import Final
 
 from tianzhou.base.errors import UsageError
@@ -120,6 +121,7 @@ class Message:
         if bool(delay_level) + (delay is not None) + (deliver_at is not None) > 1:
             raise UsageError("delay_level, delay and deliver_at exclude each other; give one")
         for name in self.properties:
+            _check_property_name(name)
             if names.is_reserved(name):
                 raise UsageError(
                     f"property {name!r} = {self.properties[name]!r} is reserved by the protocol;"
@@ -193,6 +195,11 @@ def _wrong_type(**given: object) -> str | None:
     return None
 
 
+def _check_property_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise UsageError(f"property name {name!r} is not text; write it as str")
+
+
 def _checked_body(body: Bytes) -> bytes:
     if not _is_bytes(body):
         kind = "text" if isinstance(body, str) else f"of type {type(body).__name__}"
@@ -210,6 +217,8 @@ def _is_bytes(body: object) -> bool:
 
 
 def _checked_range(name: str, value: int, low: int, high: int) -> int:
+    if type(value) is not int:  # 3.5 would be sent as "3.5", which brokers take for no delay at all
+        value = int(index(value))
     if not low <= value <= high:
         raise UsageError(f"{name} {value} is outside {low} to {high}")
     return value

@@ -104,7 +104,12 @@ def is_reserved(name: str | bytes) -> bool:
 
 def checked_topic(topic: str) -> str:
     """The topic, if every client can name and read it. Raises UsageError."""
-    if not _TOPIC.fullmatch(topic):
+    try:
+        is_legal = _TOPIC.fullmatch(topic)
+    except TypeError as error:
+        kind = type(topic).__name__
+        raise UsageError(f"topic {repr(topic)[:42]} is of type {kind}; it must be text") from error
+    if not is_legal:
         raise UsageError(f"topic {topic!r} is not made of letters, digits and % | _ - only")
     if len(topic) > TOPIC_BYTES_MAX:
         raise UsageError(f"topic {topic!r} has {len(topic)} bytes; at most {TOPIC_BYTES_MAX}")

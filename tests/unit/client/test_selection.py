@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tianzhou.base.errors import UsageError
 from tianzhou.client.core.routing import TopicRoute
 from tianzhou.client.core.selection import (
     FAILURE_MS,
@@ -14,6 +15,7 @@ from tianzhou.client.core.selection import (
     Rotation,
     left_alone_ms,
     pick_of,
+    pick_of_batch,
     queue_for_key,
 )
 from tianzhou.record.message import Message
@@ -115,3 +117,22 @@ def test_what_decides_where_a_message_goes() -> None:
         pick_of(keyed, found[3]),
     ]
     assert [pick(route).queue_id for pick in picks if pick is not None] == [0, 1, 2, 3]
+
+
+def test_batch_with_one_sharding_key_goes_to_the_queue_of_the_key() -> None:
+    route = TopicRoute("t", tuple(queues(a=7)), (), {})
+    batch = [Message("t", b"x"), Message("t", b"x", sharding_key="k"), Message("t", b"x")]
+    pick = pick_of_batch(batch, None)
+    assert pick is not None
+    assert pick(route) == queue_for_key(route.write_queues, "k")
+    assert pick_of_batch([Message("t", b"x")] * 2, None) is None
+
+
+def test_batch_with_different_sharding_keys_is_refused_unless_the_queue_is_given() -> None:
+    batch = [Message("t", b"x", sharding_key=key) for key in ("k", "l")]
+    with pytest.raises(UsageError, match="sharding keys 'k' and 'l'"):
+        pick_of_batch(batch, None)
+    (queue,) = queues(a=1)
+    pick = pick_of_batch(batch, queue)
+    assert pick is not None
+    assert pick(TopicRoute("t", (), (), {})) == queue

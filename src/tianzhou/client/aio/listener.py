@@ -5,6 +5,7 @@ the log has the trace. Nothing, or `ConsumeResult.SUCCESS`, is a success; single
 can be sent back with `message.retry()`.
 """
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -62,7 +63,9 @@ class Listener:
         began = self.trace.began(messages) if self.trace is not None else None
         try:
             result = await self._function(messages if self.is_batch else messages[0])
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+                raise
             return self._ended(began, self._raised(messages, error), ContextCode.EXCEPTION)
         return self._ended(began, self._judged(messages, result), ContextCode.FAILED)
 
@@ -71,7 +74,7 @@ class Listener:
         began = self.trace.began(messages) if self.trace is not None else None
         try:
             result = self._function(messages if self.is_batch else messages[0])
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:  # no task is cancelled in a thread
             return self._ended(began, self._raised(messages, error), ContextCode.EXCEPTION)
         return self._ended(began, self._judged(messages, result), ContextCode.FAILED)
 
@@ -82,7 +85,7 @@ class Listener:
             self.trace.ended(began, code if failures else ContextCode.SUCCESS)
         return failures
 
-    def _raised(self, messages: list[ReceivedMessage], error: Exception) -> list[Failure]:
+    def _raised(self, messages: list[ReceivedMessage], error: BaseException) -> list[Failure]:
         log.warning(
             "listener of group %s raised %s for %s",
             self._group, type(error).__name__, described(messages),
@@ -106,6 +109,13 @@ class Listener:
                 extra=message_facts(self._group, messages[0]),
             )  # fmt: skip
         return [(message, message.verdict or GROWING) for message in messages]
+
+
+def _is_being_cancelled() -> bool:
+    """Whether the consumer cancels this task. If not, a CancelledError is the listener's own: it
+    awaited a task or a future that something else has cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def described(messages: Sequence[ReceivedMessage]) -> str:

@@ -11,7 +11,14 @@ from tianzhou.client.aio.post import OnDone, Post
 from tianzhou.client.aio.producer_trace import SendTrace
 from tianzhou.client.core.batching import Batch, Kind
 from tianzhou.client.core.failure import Failure
-from tianzhou.client.core.selection import Fixed, Pick, Selector, pick_of, queue_for_key
+from tianzhou.client.core.selection import (
+    Fixed,
+    Pick,
+    Selector,
+    pick_of,
+    pick_of_batch,
+    queue_for_key,
+)
 from tianzhou.client.core.sending import Compression, Parcel, SendResult, batch_parcel, parcel_of
 from tianzhou.client.options import ProducerOptions, checked_timeout
 from tianzhou.record import flags
@@ -93,7 +100,7 @@ class Outgoing:
     async def send_batch(
         self, messages: Sequence[Message], queue: MessageQueue | None, timeout_s: float | None
     ) -> list[SendResult]:
-        pick = None if queue is None else pick_of(messages[0], queue)
+        pick = pick_of_batch(messages, queue)
         checked_timeout(timeout_s)
         message_ids = [self.new_id() for _ in messages]
         parcel = batch_parcel(messages, message_ids)

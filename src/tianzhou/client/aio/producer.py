@@ -10,6 +10,7 @@ stale. A message may be stored twice when an answer is lost; both have one uniqu
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -28,7 +29,7 @@ from tianzhou.client.aio.transaction import (
 )
 from tianzhou.client.core.recall import broker_of_handle
 from tianzhou.client.core.replying import Reply, reply_message, request_properties
-from tianzhou.client.core.selection import Selector, at_address, pick_of
+from tianzhou.client.core.selection import Selector, at_address, check_message, pick_of
 from tianzhou.client.core.sending import SendResult, check_batchable
 from tianzhou.client.errors import ClientClosed, RequestTimeout
 from tianzhou.client.options import (
@@ -36,6 +37,7 @@ from tianzhou.client.options import (
     ClientOptions,
     ProducerOptions,
     checked_group,
+    checked_timeout,
     client_repr,
 )
 from tianzhou.record import flags, names
@@ -64,6 +66,8 @@ class Producer:
         check: CheckTransaction | None = None,
     ) -> None:
         """`check` says what became of transactions that the broker asks about."""
+        if check is not None and not callable(check):
+            raise UsageError(f"check {check!r} is not a function or coroutine function")
         self.group = checked_group(group)
         self.options = options
         self._nameserver = nameserver
@@ -224,8 +228,8 @@ class Producer:
         self, message: Message, queue: MessageQueue | None, select: Selector | None
     ) -> None:
         outgoing = self._running()
-        route = await self._cluster.route_for_sending(message.topic)
         post, pick = outgoing.post, pick_of(message, queue, select)
+        route = await self._cluster.route_for_sending(message.topic)
         chosen, address = post.choose(route, pick, [], post.loop.time())
         channel = await self._cluster.connections.channel(address)
         parcel = await outgoing.parcel_in_time(message)
@@ -264,6 +268,7 @@ class Producer:
     def transaction(self, message: Message) -> Transaction:
         """A message that consumers see when the block is left without an exception."""
         self._started()
+        check_message(message)
         if message.is_delayed:
             raise UsageError("a transactional message can't be delayed as well")
         return Transaction(
@@ -293,6 +298,10 @@ class Producer:
     async def request(self, message: Message, *, timeout_s: float = 3.0) -> Reply:
         """Send a message and wait until one of its consumers replies. Raises RequestTimeout."""
         outgoing = self._running()
+        check_message(message)
+        checked_timeout(timeout_s)
+        if timeout_s == math.inf:
+            raise UsageError("timeout_s is infinite; a request carries its timeout as milliseconds")
         loop = outgoing.post.loop
         deadline = loop.time() + timeout_s
         correlation_id, waiting = self._requests.expect()

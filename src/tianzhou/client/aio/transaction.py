@@ -178,12 +178,20 @@ class Checks:
             RequestCode.CHECK_TRANSACTION_STATE, self._asked, group=group
         )
 
+    def _checked(self, message: MessageView, state: object) -> TransactionState:
+        if not isinstance(state, TransactionState):
+            raise UsageError(
+                f"the check of producer group {self._group} returned {repr(state)[:64]} for "
+                f"transaction {message.message_id}; it must return a TransactionState"
+            )
+        return state
+
     async def _asked(self, request: Request) -> Reply | None:
         asked = CheckTransactionStateRequest.from_ext(request.header.ext)
         message = MessageView(request.body)
         found = self._check(message)
         # What the check raises is logged by whoever called us; the broker asks again.
-        state = await found if inspect.isawaitable(found) else found
+        state = self._checked(message, await found if inspect.isawaitable(found) else found)
         decided = EndTransactionRequest(
             topic=message.topic,
             producer_group=self._group,

@@ -74,12 +74,22 @@ def start_rule(start: StartFrom) -> StartRule:
     return StartRule(ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, moment_ms(start))
 
 
+def _check_is_text(moment: object) -> None:
+    if not isinstance(moment, str):
+        kind = type(moment).__name__
+        raise UsageError(
+            f"time {repr(moment)[:42]} is of type {kind}; it must be a datetime, milliseconds "
+            "since 1970, or text such as 20260131235959"
+        )
+
+
 def moment_ms(moment: datetime | str | int) -> int:
     """Milliseconds since 1970. Text is `yyyyMMddHHmmss` in local time, as Java clients have it."""
     if isinstance(moment, int):
         return moment
     if isinstance(moment, datetime):
         return round(moment.timestamp() * 1000)
+    _check_is_text(moment)
     try:
         # strptime alone would take 2026010203040 as well.
         if len(moment) != 14 or not moment.isdecimal():

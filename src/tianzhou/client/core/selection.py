@@ -134,18 +134,55 @@ def pick_of(
     message: Message, queue: MessageQueue | None, select: Selector | None = None
 ) -> Pick | None:
     """How the queue of a message is found, if it is not simply the next in turn."""
+    try:
+        key = message.sharding_key
+        is_of_topic = queue is None or queue.topic == message.topic
+    except AttributeError:
+        check_message(message)
+        raise UsageError(
+            f"queue {repr(queue)[:42]} is of type {type(queue).__name__}; it must be a "
+            "MessageQueue, such as one of `await producer.queues(topic)`"
+        ) from None
     if queue is not None:
-        if queue.topic != message.topic:
+        if not is_of_topic:
             raise UsageError(f"queue {queue} is not of topic {message.topic!r}")
         if select is not None:
             raise UsageError("queue and select exclude each other; give one")
         return Fixed(queue)
     if select is not None:
+        if not callable(select):
+            raise UsageError(f"select {select!r} is not a function of the queues and the message")
         return lambda route: _selected(message, select(route.write_queues, message))
-    key = message.sharding_key
     if key is None:
         return None
     return lambda route: queue_for_key(route.write_queues, key)
+
+
+def pick_of_batch(messages: Sequence[Message], queue: MessageQueue | None) -> Pick | None:
+    """Like `pick_of`, for a batch, which goes to one queue: the one of its sharding key.
+    Raises UsageError if its messages have different keys."""
+    keyed = messages[0]
+    if queue is None:
+        for message in messages:
+            if message.sharding_key is None or message.sharding_key == keyed.sharding_key:
+                continue
+            if keyed.sharding_key is not None:
+                raise UsageError(
+                    "a batch goes to one queue; this one has messages with the sharding keys "
+                    f"{keyed.sharding_key!r} and {message.sharding_key!r}: send a batch for each "
+                    "key, or give its queue"
+                )
+            keyed = message
+    return pick_of(keyed, queue)
+
+
+def check_message(message: object) -> None:
+    """Raises UsageError for what is not a message."""
+    if not isinstance(message, Message):
+        raise UsageError(
+            f"message {repr(message)[:42]} is of type {type(message).__name__}; it must be a "
+            "Message, such as Message('orders', b'two apples')"
+        )
 
 
 def _selected(message: Message, found: object) -> MessageQueue:

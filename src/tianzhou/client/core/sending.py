@@ -14,6 +14,7 @@ import msgspec
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
 from tianzhou.base.limits import BODY_BYTES_MAX
+from tianzhou.client.core.selection import check_message
 from tianzhou.record import compression, flags, properties
 from tianzhou.record.batch import encode_batch
 from tianzhou.record.message import Message
@@ -113,12 +114,19 @@ def with_id(encoded: bytes, message_id: str) -> bytes:
     return properties.checked_size(b"%bUNIQ_KEY\x01%b\x02" % (encoded, message_id.encode()))
 
 
+def _check_is_list(messages: object) -> None:
+    if not isinstance(messages, Sequence):
+        raise UsageError(f"a batch is a list of messages, not of type {type(messages).__name__}")
+
+
 def check_batchable(messages: Sequence[Message]) -> None:
     """Raises UsageError for what no broker takes as one batch."""
     if not messages:
         raise UsageError("a batch needs at least one message")
+    _check_is_list(messages)
     first = messages[0]
     for message in messages:
+        check_message(message)
         if message.topic != first.topic:
             raise UsageError(
                 f"a batch is for one topic; this one has {first.topic!r} and {message.topic!r}"

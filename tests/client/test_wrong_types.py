@@ -1,0 +1,119 @@
+"""Arguments of the wrong type are a UsageError that names them, where the call was made."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from loops import Run
+
+from tianzhou.base.errors import UsageError
+from tianzhou.client import (
+    ClientOptions,
+    ConsumerOptions,
+    Gathering,
+    Message,
+    Producer,
+    ProducerOptions,
+    PushConsumer,
+    TransactionState,
+)
+from tianzhou.testing import RunningBroker
+
+Call = Callable[[Any], Any]
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: Message(any_(None), b"x"), "topic None is of type NoneType"),
+        (lambda: Message("t", b"x", delay_level=any_(3.5)), "delay_level 3.5 is of type float"),
+        (lambda: Message("t", b"x", flag=any_(1.0)), "flag 1.0 is of type float"),
+        (lambda: Message("t", b"x", properties=any_({3: "a"})), "property name 3 is not text"),
+        (lambda: Producer(any_(None)), "group None is of type NoneType"),
+        (lambda: Producer("g", check=any_(3)), "check 3 is not a function"),
+        (lambda: PushConsumer(any_(b"g")), "group b'g' is of type bytes"),
+        (lambda: PushConsumer("g", subscribe=any_({3: "*"})), "topic 3 is of type int"),
+        (lambda: ProducerOptions(tries_max=any_("3")), "tries_max '3' is of type str"),
+        (lambda: ProducerOptions(send_timeout_s=any_(None)), "send_timeout_s None is of type"),
+        (lambda: ProducerOptions(trace_topic=any_(3)), "trace_topic 3 is of type int"),
+        (lambda: Gathering(count_max=any_(1.5)), "count_max 1.5 is of type float"),
+        (lambda: ClientOptions(instance_name=any_(7)), "instance_name 7 is of type int"),
+        (lambda: ConsumerOptions(concurrency=any_(1.5)), "concurrency 1.5 is of type float"),
+        (lambda: ConsumerOptions(pull_count=1 << 40), "pull_count is 1099511627776"),
+        (lambda: ConsumerOptions(flow=any_(None)), "flow None is of type NoneType"),
+        (lambda: ConsumerOptions(strategy=any_("average")), "strategy 'average' is not a function"),
+        (lambda: ConsumerOptions(start_from=any_(None)), "time None is of type NoneType"),
+    ],
+)
+def test_constructor_with_a_wrong_type_names_the_argument(
+    call: Callable[[], object], named: str
+) -> None:
+    with pytest.raises(UsageError, match=named):
+        call()
+
+
+def any_(value: object) -> Any:
+    """A value of the wrong type, past the type checker."""
+    return value
+
+
+def test_whole_numbers_of_other_types_are_taken_as_numbers() -> None:
+    assert repr(Message("t", b"x", delay_level=True)) == repr(Message("t", b"x", delay_level=1))
+    assert ConsumerOptions(suspend_s=1).suspend_s == 1
+
+
+SENDS: list[tuple[Call, str]] = [
+    (lambda p: p.send("x"), "message 'x' is of type str; it must be a Message"),
+    (lambda p: p.send_async(b"x"), "message b'x' is of type bytes"),
+    (lambda p: p.send_oneway(None), "message None is of type NoneType"),
+    (lambda p: p.send_batch(["x"]), "message 'x' is of type str"),
+    (lambda p: p.send_batch(iter([Message("t", b"x")])), "not of type list_iterator"),
+    (lambda p: p.request("x"), "message 'x' is of type str"),
+    (lambda p: p.transaction("x"), "message 'x' is of type str"),
+    (lambda p: p.send(Message("t", b"x"), queue=3), "queue 3 is of type int"),
+    (lambda p: p.send(Message("t", b"x"), select=3), "select 3 is not a function"),
+    (lambda p: p.send(Message("t", b"x"), timeout_s="1"), "timeout_s '1' is not a number"),
+    (lambda p: p.request(Message("t", b"x"), timeout_s=float("nan")), "timeout_s is nan"),
+    (lambda p: p.request(Message("t", b"x"), timeout_s=float("inf")), "timeout_s is infinite"),
+]
+
+
+@pytest.mark.parametrize(("call", "named"), SENDS)
+def test_send_with_a_wrong_type_names_the_argument(
+    mq: RunningBroker, run: Run, call: Call, named: str
+) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            with pytest.raises(UsageError, match=named):
+                await call(producer)
+
+    run(body)
+
+
+@pytest.mark.parametrize("nameserver", [3, b"127.0.0.1:9876", ["127.0.0.1:9876"]])
+def test_nameserver_that_is_not_text_is_named(run: Run, nameserver: object) -> None:
+    async def body() -> None:
+        with pytest.raises(UsageError, match=r"nameserver .* must be text"):
+            await Producer("makers", nameserver=any_(nameserver)).start()
+
+    run(body)
+
+
+def test_check_that_returns_no_state_is_named_in_the_log(
+    mq: RunningBroker, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[object] = ["COMMIT", TransactionState.COMMIT]
+
+    async def body() -> None:
+        async with Producer(
+            "makers", nameserver=mq.nameserver, check=lambda _: any_(answers.pop(0))
+        ) as producer:
+            async with producer.transaction(Message("paid", b"x")) as transaction:
+                transaction.leave_undecided()
+            for left in (1, 0):
+                mq.clock.advance(minutes=2)
+                await mq.until(lambda left=left: len(answers) == left)
+            await mq.until(lambda: len(mq.stored("paid")) == 1)
+
+    run(body)
+    assert "returned 'COMMIT' for transaction" in caplog.text
