@@ -34,7 +34,8 @@ Rows = dict[str, dict[int, int]]
 
 def accepted_table(store: MessageStore) -> Table[ConsumerOffsetTable]:
     path = f"{store.paths.tables}/acceptedOffset.json"
-    return Table(store.files, path, decode_consumer_offsets, ConsumerOffsetTable())
+    empty, needs = ConsumerOffsetTable(), ("offsetTable",)
+    return Table(store.files, path, decode_consumer_offsets, empty, needs=needs)
 
 
 class AcceptedOffsets:

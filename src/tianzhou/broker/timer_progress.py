@@ -26,4 +26,5 @@ class TimerProgress(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def progress_table(store: MessageStore) -> Table[TimerProgress]:
     path = f"{store.paths.tables}/timerProgress.json"
-    return Table(store.files, path, BodyReader(TimerProgress).read, TimerProgress())
+    needs = ("low", "scanned", "moment")
+    return Table(store.files, path, BodyReader(TimerProgress).read, TimerProgress(), needs=needs)

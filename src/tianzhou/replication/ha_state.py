@@ -4,7 +4,6 @@ from typing import Final
 
 import msgspec
 
-from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.record.crc import crc32
 from tianzhou.record.layout import SIZE_AND_MAGIC
@@ -34,15 +33,13 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A master: drawn at its promotion, to tell it from another one of the same epoch."""
 
 
+_DECODER: Final = msgspec.json.Decoder(GroupState)
+
+
 def state_table(files: Files, tables_path: str) -> Table[GroupState]:
-    return Table(files, f"{tables_path}/replication.json", _decode, GroupState())
-
-
-def _decode(data: bytes) -> GroupState:
-    try:
-        return msgspec.json.decode(data, type=GroupState)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise UsageError(str(error)) from error
+    # Without its role an old master would take messages again.
+    path, needs = f"{tables_path}/replication.json", ("role", "marks")
+    return Table(files, path, _DECODER.decode, GroupState(), needs=needs)
 
 
 def extent_of(store: MessageStore) -> Extent:

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import QueueOffset
 from tianzhou.store.consume_queue import UNIT, UNIT_BYTES
 from tianzhou.store.facts import Run
@@ -35,6 +34,10 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Topic to the offset before which its records are deleted."""
 
 
+_DECODER: Final = msgspec.json.Decoder(_Stored)
+_NEEDS: Final = ("delayLevels", "deletedTopics")
+
+
 class Part(NamedTuple):
     """Neighbouring records that were stored with the same delay levels."""
 
@@ -48,7 +51,9 @@ class Derivation:
 
     def __init__(self, files: Files, tables_path: str, delays_ms: Sequence[int]) -> None:
         """`delays_ms` count where the directory does not say which levels it had."""
-        self._table = Table(files, f"{tables_path}/{FILE}", _decode, _Stored())
+        self._table = Table(
+            files, f"{tables_path}/{FILE}", _DECODER.decode, _Stored(), needs=_NEEDS
+        )
         self._stored = self._saved = self._table.load()
         self._saving = threading.Lock()
         self._delays_ms = tuple(delays_ms)
@@ -137,10 +142,3 @@ class Derivation:
             return run
         units = run.units[count * UNIT_BYTES :]
         return Run(run.queue, QueueOffset(run.first + count), units) if units else None
-
-
-def _decode(data: bytes) -> _Stored:
-    try:
-        return msgspec.json.decode(data, type=_Stored)
-    except msgspec.DecodeError as error:
-        raise UsageError(str(error)) from error

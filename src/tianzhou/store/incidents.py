@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from tianzhou.base.errors import UsageError
 from tianzhou.store.files import Files
 from tianzhou.store.tables import Table
 
@@ -49,11 +48,16 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Offsets still to be left out at the end of every queue, for the same reason."""
 
 
+_DECODER: Final = msgspec.json.Decoder(_Stored)
+
+
 class Incidents:
     """Owner: the store's writer, or a tool that has the lock of the directory."""
 
     def __init__(self, files: Files, tables_path: str) -> None:
-        self._table = Table(files, f"{tables_path}/{FILE}", _decode, _Stored())
+        self._table = Table(
+            files, f"{tables_path}/{FILE}", _DECODER.decode, _Stored(), needs=("incidents",)
+        )
         self._stored = self._table.load()
 
     @property
@@ -120,10 +124,3 @@ class Incidents:
 
 
 Report = Callable[[Iterable[Incident]], None]
-
-
-def _decode(data: bytes) -> _Stored:
-    try:
-        return msgspec.json.decode(data, type=_Stored)
-    except msgspec.DecodeError as error:
-        raise UsageError(str(error)) from error

@@ -79,8 +79,10 @@ def read_checkpoint(files: Files, path: str) -> Checkpoint:
 
 def examine(files: Files, paths: Paths, config: StoreConfig, now_ms: int) -> Shortfall | None:
     """What the log lacks, if anything. Raises StoreRefused for a directory without its log or of a
-    layout that we can't read, and StoreDamaged for a log whose files do not fit together."""
+    layout that we can't read, and StoreDamaged for a log whose files do not fit together or a table
+    that can't be read."""
     _check_layout(files, paths)
+    Tables(files, paths.tables).check_all()
     checkpoint = read_checkpoint(files, paths.checkpoint)
     if not list_visible(files, paths.commit_log):
         _check_new(files, paths, checkpoint)

@@ -138,7 +138,6 @@ class MessageStore(FollowingStore):
         self.removals = Removals(files, self.queues, self.derivation, self._flusher)
         self.retention = Retention(self.log, self.config)
         self.tables = Tables(files, paths.tables)
-        self.tables.load_all()
         self.tables.run_later(self._flusher.run_later)
         beyond = self.tables.beyond(self.max_offset)
         self.recovered.clamped = len(beyond)

@@ -9,9 +9,9 @@ or deliver everything again.
 """
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,6 +26,10 @@ from tianzhou.wire import tables as wire
 
 T = TypeVar("T")
 
+_UNREADABLE: Final = (TianzhouError, msgspec.DecodeError, UnicodeError, RecursionError)
+_OF_OTHERS: Final = ("derivation", "incidents", "timerProgress", "replication", "acceptedOffset")
+"""Tables that other modules keep in the same directory; all are JSON objects."""
+
 EndOf = Callable[[QueueKey], QueueOffset]
 """The end of a queue."""
 
@@ -33,11 +37,22 @@ EndOf = Callable[[QueueKey], QueueOffset]
 class Table(Generic[T]):
     """One file, one value."""
 
-    def __init__(self, files: Files, path: str, decode: Callable[[bytes], T], empty: T) -> None:
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        decode: Callable[[bytes], T],
+        empty: T,
+        *,
+        needs: Sequence[str] = (),
+    ) -> None:
+        """`needs` are the members that every version of the file has had: without them it is not
+        this table, or a name in it is damaged, and all that stood under the name would be lost."""
         self._files = files
         self.path = path
         self._decode = decode
         self._empty = empty
+        self._needs = needs
         self._writing = threading.Lock()
         self._staged: bytes | None = None
         """The value of the last `save_later`, until it is written."""
@@ -59,13 +74,20 @@ class Table(Generic[T]):
         finally:
             file.close()
         try:
-            return self._decode(data)
-        except TianzhouError as error:
-            raise StoreDamaged(
-                path,
-                f"can't be read: {error}; the version before it is {self.path}.bak: "
-                "repair the file, or put the older one in its place",
-            ) from error
+            value = self._decode(data)
+        except _UNREADABLE as error:
+            raise self._damaged(path, str(error)) from error
+        missing = [name for name in self._needs if f'"{name}"'.encode() not in data]
+        if missing:
+            raise self._damaged(path, f"it has no {missing[0]!r}")
+        return value
+
+    def _damaged(self, path: str, reason: str) -> StoreDamaged:
+        return StoreDamaged(
+            path,
+            f"can't be read: {reason}; the version before it is {self.path}.bak: "
+            "repair the file, or put the older one in its place",
+        )
 
     def save(self, value: T) -> None:
         """Replace the stored value; when this returns, the new one survives a crash. Raises
@@ -121,28 +143,40 @@ class Table(Generic[T]):
         self._files.sync_dir(directory)
 
 
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
 class Tables:
     """The tables of a broker."""
 
     def __init__(self, files: Files, directory: str) -> None:
-        def table(name: str, decode: Callable[[bytes], T], empty: T) -> Table[T]:
-            return Table(files, f"{directory}/{name}.json", decode, empty)
+        def table(name: str, needs: str, decode: Callable[[bytes], T], empty: T) -> Table[T]:
+            return Table(files, f"{directory}/{name}.json", decode, empty, needs=(needs,))
 
-        self.topics = table("topics", wire.decode_topic_table, wire.TopicConfigTable())
+        self._files = files
+        self._directory = directory
+        self.topics = table(
+            "topics", "topicConfigTable", wire.decode_topic_table, wire.TopicConfigTable()
+        )
         self.groups = table(
-            "subscriptionGroup", wire.decode_group_table, wire.SubscriptionGroupTable()
-        )
+            "subscriptionGroup", "subscriptionGroupTable",
+            wire.decode_group_table, wire.SubscriptionGroupTable(),
+        )  # fmt: skip
         self.consumer_offsets = table(
-            "consumerOffset", wire.decode_consumer_offsets, wire.ConsumerOffsetTable()
-        )
+            "consumerOffset", "offsetTable",
+            wire.decode_consumer_offsets, wire.ConsumerOffsetTable(),
+        )  # fmt: skip
         self.delay_offsets = table(
-            "delayOffset", wire.decode_delay_offsets, wire.DelayOffsetTable()
+            "delayOffset", "offsetTable", wire.decode_delay_offsets, wire.DelayOffsetTable()
         )
 
-    def load_all(self) -> None:
-        """Read every table once, so that a damaged one stops the start."""
+    def check_all(self) -> None:
+        """Read every table once, also those of other modules, before anything in the directory
+        changes. Raises StoreDamaged for the first that can't be read."""
         for table in (self.topics, self.groups, self.consumer_offsets, self.delay_offsets):
             table.load()
+        for name in _OF_OTHERS:
+            Table(self._files, f"{self._directory}/{name}.json", _OBJECT.decode, {}).load()
 
     def run_later(self, runner: Callable[[Callable[[], None]], None]) -> None:
         """Let `runner` do what waits for the disk in a `save_later`."""

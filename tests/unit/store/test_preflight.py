@@ -270,3 +270,17 @@ def test_a_whole_java_log_is_not_reported_whatever_time_its_checkpoint_says(late
 
 def test_the_java_checkpoint_has_the_layout_that_these_tests_write() -> None:
     assert struct.calcsize(">qqq") == TIMES.size
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("name", ["topics", "consumerOffset", "timerProgress", "derivation"])
+def test_unreadable_table_is_refused_before_anything_is_changed(name: str, clean: bool) -> None:
+    stored = Stored(clean=clean)
+    path = f"store/config/{name}.json"
+    if stored.disk.exists(path):
+        stored.disk.remove(path)
+    stored.disk.create(path, 0).pwrite(0, b'{"half')
+    before = bytes_of(stored.disk)
+    with pytest.raises(StoreDamaged, match=rf"{path}: can't be read"):
+        stored.open()
+    assert bytes_of(stored.disk) == before, "a refused directory was changed"

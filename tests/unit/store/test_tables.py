@@ -132,10 +132,10 @@ def test_tables_have_the_names_that_rocketmq_gives_them() -> None:
 def test_any_damaged_table_stops_the_start(name: str) -> None:
     disk = SimDisk()
     made = Tables(disk, "c")
-    made.load_all()
+    made.check_all()
     write(disk, f"c/{name}.json", b"")
     with pytest.raises(StoreDamaged, match=f"^c/{name}.json: can't be read"):
-        made.load_all()
+        made.check_all()
 
 
 def test_consumers_beyond_the_end_of_a_queue_are_taken_back_to_it() -> None:
@@ -222,3 +222,31 @@ def test_save_later_without_a_runner_is_a_save() -> None:
     disk = SimDisk()
     table(disk).save_later(ONE)
     assert table(disk).load() == ONE
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("topics", b'{"topicConfjgTable":{"orders":{"topicName":"orders"}}}'),
+        ("subscriptionGroup", b"{}"),
+        ("consumerOffset", b'{"offseuTable":{"orders@g":{"0":7}}}'),
+        ("delayOffset", b'{"topicConfigTable":{}}'),
+    ],
+)
+def test_table_without_its_content_is_damaged_and_not_empty(name: str, data: bytes) -> None:
+    """A flipped bit in the one name that matters would otherwise forget everything under it."""
+    disk = SimDisk()
+    write(disk, f"store/config/{name}.json", data)
+    with pytest.raises(StoreDamaged, match=rf"{name}\.json: can't be read: it has no '\w+Table'"):
+        Tables(disk, "store/config").check_all()
+
+
+@pytest.mark.parametrize("name", ["derivation", "incidents", "timerProgress", "replication"])
+@pytest.mark.parametrize("data", [b"", b"null", b"[]", b'{"a":' + b"[" * 100_000, b'{"\xff":1}'])
+def test_table_of_another_module_that_can_not_be_read_is_found_by_the_check(
+    name: str, data: bytes
+) -> None:
+    disk = SimDisk()
+    write(disk, f"store/config/{name}.json", data)
+    with pytest.raises(StoreDamaged, match=rf"config/{name}\.json: can't be read"):
+        Tables(disk, "store/config").check_all()
