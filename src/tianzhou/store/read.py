@@ -302,7 +302,7 @@ def _read_scattered(
                 start = offset
             end = offset + size
         pieces.append(read(start - base, end - start))
-    except OSError:
+    except (OSError, OverflowError):  # the latter from a damaged unit
         return None
     data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     return memoryview(data) if len(data) == sum(sizes) else None
@@ -325,13 +325,15 @@ def _are_sound(data: memoryview, units: _Units) -> bool:
 
 def _read_one(log: CommitLog, offset: int, size: int, result: ReadResult) -> memoryview | None:
     """The bytes that one unit leads to, whatever is in the unit."""
-    segment = log.segment_at(offset)
-    if size == MISSING_SIZE or size <= 0 or segment is None:  # None: it expired a moment ago
+    if size == MISSING_SIZE or 0 < offset + size <= log.min_offset:  # the latter expired
         return None
-    at = offset - segment.start
-    if size >= RECORD_BYTES_MIN and at + size <= log.file_bytes:
-        with contextlib.suppress(OSError):
-            return memoryview(segment.read(at, at + size))
+    segment = log.segment_at(offset)
+    if segment is not None and size >= RECORD_BYTES_MIN:
+        at = offset - segment.start
+        if at + size <= log.file_bytes:
+            with contextlib.suppress(OSError):
+                return memoryview(segment.read(at, at + size))
+    # Also if only the queue is damaged and not the log: whose message is left out must be told.
     result.damaged.append(offset)
     return None
 

@@ -216,3 +216,29 @@ def test_read_of_a_queue_with_a_wrong_unit_passes_it_over(
     assert read(store) == [b"a", b"c"]
     store.offset_by_time(KEY, 1 << 50)
     store.close()
+
+
+@pytest.mark.parametrize("tags", [None, A])
+@pytest.mark.parametrize(
+    "place",
+    [(1 << 60, 200), (-5, 200), (-(1 << 63), 200), (0, 0), (100, -7)],
+    ids=["beyond", "before", "long-before", "zero", "size"],
+)
+def test_unit_that_leads_nowhere_is_left_out_and_reported(
+    tmp_path: Path, tags: set[int] | None, place: tuple[int, int]
+) -> None:
+    """The queue is damaged and the log is not; a consumer misses a message all the same."""
+    store = open_store(tmp_path)
+    put(store, *[b"%04d" % n * 20 for n in range(60)], tag="a")
+    queue = store.queues.obtain(KEY)
+    code = queue.unit(50).tags_code
+    store.close()
+    paths = sorted((tmp_path / "consumequeue" / KEY.topic / str(KEY.queue_id)).iterdir())
+    which, at = divmod(50 * UNIT_BYTES, paths[0].stat().st_size)
+    with paths[which].open("r+b") as file:
+        file.seek(at)
+        file.write(UNIT.pack(*place, code))
+    store = open_store(tmp_path)
+    assert read(store, tags=tags) == [b"%04d" % n * 20 for n in range(60) if n != 50]
+    assert store.damaged == {place[0]}
+    store.close()

@@ -392,3 +392,17 @@ def test_bytes_that_were_perhaps_not_synced_are_written_again() -> None:
     before = len(disk.calls)
     rewrite_unsynced(log, log.end)
     assert len(disk.calls) == before
+
+
+def test_queue_that_got_its_first_message_since_the_checkpoint_needs_no_rebuild() -> None:
+    """Its units were written because they filled a page; an ordinary kill must raise no alarm."""
+    world = World()
+    world.put(5)
+    world.store.flush()
+    world.put(300, key=OTHER)
+    world.store.queues.write_out()
+    report = world.restart()
+    assert report.rebuilt == ""
+    assert world.messages(OTHER) == list(range(5, 305))[: len(world.messages(OTHER))]
+    assert world.store.max_offset(OTHER) == 300
+    assert world.store.incidents.open == []
