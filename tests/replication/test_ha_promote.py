@@ -258,3 +258,21 @@ def test_old_master_that_hung_steps_down_before_its_next_registration(tmp_path: 
 def role_of(node: Node) -> str | None:
     look = look_at(node.address)
     return None if look is None else look.role
+
+
+def test_switch_to_a_slave_that_does_not_follow_changes_nothing(tmp_path: Path) -> None:
+    """The master would step down, and nobody would take messages until somebody else acts."""
+    with Group(tmp_path) as group:
+        master, slave = group.master, group.add(1, haMasterAddress="127.0.0.1:1")
+        master.start()
+        slave.start()
+        group.create_topic()
+        refused = subprocess.run(
+            [TIANZHOU, "broker", "promote", GROUP, "-n", group.nameserver, "--yes", "--switch"],
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert refused.returncode == 1
+        assert "does not follow the master" in refused.stderr
+        assert "nothing was changed" in refused.stderr
+        assert master_of(group) == master.address
+        assert len(group.send(20)) == 20

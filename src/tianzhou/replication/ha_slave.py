@@ -64,7 +64,7 @@ class Follower(Protocol):
         ...
 
     def lost(self) -> None:
-        """There is no connection; perhaps the master is elsewhere now."""
+        """There is no connection; perhaps the master is elsewhere now, or somewhere at last."""
         ...
 
 
@@ -136,7 +136,9 @@ class HaSlave:
                 await self._follow(target)
                 # Soon again only if it was good for something: a full disk would go round for ever.
                 pause_s = RETRY_S_MIN if self.store.log.end > before else pause_s * 2
-                self.follower.lost()
+            else:
+                pause_s *= 2
+            self.follower.lost()
             pause_s = min(pause_s, self.settings.retry_s_max)
             self._wake.clear()
             with contextlib.suppress(TimeoutError):

@@ -81,3 +81,26 @@ def test_a_slave_confirms_what_its_disk_has_if_the_master_promises_that(tmp_path
             store.close()
 
     asyncio.run(run())
+
+
+def test_slave_that_knows_no_master_keeps_asking_for_one(tmp_path: Path) -> None:
+    """The master may register a moment later; the next registration of the slave is 30 s away."""
+
+    async def run() -> None:
+        slave = Lonely(tmp_path, 0)
+        slave.side.start()
+        await until(lambda: slave.asked >= 3)
+        await slave.side.stop()
+        slave.store.close()
+
+    asyncio.run(run())
+
+
+class Lonely(Slave):
+    asked = 0
+
+    def master_address(self) -> str:
+        return ""
+
+    def lost(self) -> None:
+        self.asked += 1

@@ -110,6 +110,13 @@ def promote(
             f"the master of {name} at {old[0]} is alive; --switch lets it step down first"
         )
     address, chosen = _choose(name, looks, broker_id)
+    if old is not None and not chosen.is_connected:
+        why = f": {chosen.last_error}" if chosen.last_error else ""
+        raise PromotionFailed(
+            f"slave {chosen.broker_id} of {name} at {address} does not follow the master{why}; it "
+            "would not get the rest of the log, so nothing was changed; try again when "
+            "`tianzhou cluster` shows that it follows"
+        )
     session.confirm(
         f"make slave {chosen.broker_id} of {name} at {address}, whose log ends at {chosen.end}, "
         "the master?", yes=yes,
