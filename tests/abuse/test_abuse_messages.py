@@ -93,6 +93,7 @@ def test_s11_compressed_bodies_are_never_inflated(live: Live, way: str) -> None:
 SYSTEM_TOPICS = (
     "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
     "TRANS_CHECK_MAX_TIME_TOPIC", "rmq_sys_wheel_timer", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC",
+    "rmq_sys_raft_metadata", "rmq_sys_of_the_future",
 )  # fmt: skip
 
 
@@ -103,6 +104,35 @@ def test_s15_nobody_writes_to_the_brokers_own_topics(live: Live, way: str, topic
         answer = say(client, way, topic)
         assert answer.code == NO_PERMISSION, answer
         assert client.ask(215, {"topic": topic}).code == INVALID
+
+
+def test_s15_replies_and_batches_to_an_own_topic_are_refused(live: Live) -> None:
+    """A record in this topic tells all members of a Raft group which topics to delete."""
+    ext = send_v2("rmq_sys_raft_metadata")
+    with live.to_broker() as client:
+        assert client.ask(325, ext, b"x").code == NO_PERMISSION
+        inside = encode_batch([(0, b"x", b"")])
+        assert client.ask(320, ext | {"m": "true"}, inside).code == NO_PERMISSION
+
+
+OWN_PROGRESS = {"topic": "RMQ_SYS_TRANS_HALF_TOPIC", "queueId": "0"}
+
+
+@pytest.mark.parametrize(
+    ("code", "ext"),
+    [
+        (15, OWN_PROGRESS | {"consumerGroup": "CID_RMQ_SYS_TRANS", "commitOffset": "1"}),
+        (11, pull_of(OWN_PROGRESS["topic"], consumerGroup="CID_RMQ_SYS_TRANS", sysFlag="5")),
+        (222, OWN_PROGRESS | {"group": "CID_RMQ_SYS_TRANS", "timestamp": "-1", "isForce": "true"}),
+        (314, {"srcGroup": "thief", "destGroup": "CID_RMQ_SYS_TRANS", "offline": "true"}),
+    ],
+)  # fmt: skip
+def test_s15_nobody_sets_the_progress_of_transactions(
+    live: Live, code: int, ext: dict[str, str]
+) -> None:
+    """Half messages below it count as decided at the next start, and would be lost."""
+    with live.to_broker() as client:
+        assert client.ask(code, ext).code == NO_PERMISSION
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -130,6 +160,7 @@ def test_s18_a_separator_inside_a_property_is_refused(live: Live, way: str, kind
     with live.to_broker() as client:
         assert say(client, "v2", topic).code == SUCCESS
         assert say(client, way, topic, b"x", UNIQUE + text).code == ILLEGAL
+        assert client.ask(325, send_v2(topic, i=UNIQUE + text), b"x").code == ILLEGAL
         inside = encode_batch([(0, b"good", b""), (0, b"bad", text.encode())])
         assert client.ask(320, send_v2(topic, m="true"), inside).code == ILLEGAL
         assert client.ask(30, {"topic": topic, "queueId": "0"}).header.ext["offset"] == "1"

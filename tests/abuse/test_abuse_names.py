@@ -235,6 +235,8 @@ def test_s16_a_pull_is_held_for_a_minute_at_most() -> None:
         (14, {"consumerGroup": "g", "topic": "Ranges", "queueId": "-1"}, 0),
         (30, {"topic": "Ranges", "queueId": "-1"}, 0),
         (29, {"topic": "Ranges", "queueId": "99", "timestamp": "-9223372036854775808"}, 0),
+        (37, {"producerGroup": "g", "tranStateTableOffset": "0", "commitLogOffset": "0",
+              "commitOrRollback": "64", "msgId": "m"}, INVALID),
         (33, {"offset": "-1"}, 1),
         (33, {"offset": "1"}, 1),
         (33, {"offset": "9223372036854775807"}, 1),

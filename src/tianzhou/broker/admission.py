@@ -137,7 +137,7 @@ class Admission:
             names.checked_topic(name)
         except UsageError as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        if name in names.NOT_FOR_PRODUCERS:
+        if names.is_own(name):
             raise Refused(
                 ResponseCode.NO_PERMISSION, f"topic {name} is the broker's own; nobody sends to it"
             )
@@ -163,19 +163,32 @@ class Admission:
 
     def admit(self, message: Incoming, header: SendHeader, version: int) -> Incoming:
         """The message as it must be stored: retried, dead, delayed, timed, half, or as it is."""
-        check_keys(message.properties)
-        check_separators(message.properties)
+        self.check_properties(message)
+        begins = incoming.is_true(message.get(keys.TRANSACTION_PREPARED))
+        is_half = begins and not message.reconsume_times
+        if not is_half:
+            message = _outside_transaction(message)
         if message.topic.startswith(names.RETRY_PREFIX):
             message = self._retried(message, header, version)
             if message.topic.startswith(names.DEAD_PREFIX):
                 return message  # nothing delays a dead letter any more
-        if message.get(keys.TRANSACTION_PREPARED) == b"true" and not message.reconsume_times:
+        if is_half:
             if self._config.reject_transactions:
                 raise Refused(ResponseCode.NO_PERMISSION, "transactional messages are refused here")
             if self.halves_are_full():
                 raise _busy("transactional messages are undecided")
             return incoming.half(message)
         return self.redirect(message)
+
+    def admit_reply(self, message: Incoming) -> Incoming:
+        """A reply as it must be stored: at once, wherever its properties would send a message."""
+        self.check_properties(message)
+        return _outside_transaction(message)
+
+    def check_properties(self, message: Incoming) -> None:
+        """Raises Refused."""
+        check_keys(message.properties)
+        check_separators(message.properties)
 
     def redirect(self, message: Incoming) -> Incoming:
         """Delay rules. They hold for ordinary messages and for those that a commit reveals."""
@@ -223,6 +236,22 @@ class Admission:
             }
         )
         return message._replace(topic=topic.topic_name, queue_id=0)
+
+
+def _outside_transaction(message: Incoming) -> Incoming:
+    """The message without a part in a transaction. Raises Refused for one that claims such a part
+    and does not begin a transaction: no queue would ever hold it, though its sender was told that
+    it is stored. Consumers that retry a committed message by themselves may repeat its flag."""
+    kind = message.sys_flag & flags.TRANSACTION_MASK
+    if not kind:
+        return message
+    if not message.reconsume_times:
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"sysFlag {message.sys_flag:#x} makes the message part of a transaction, but its "
+            "property TRAN_MSG is not true; set both to begin a transaction, or neither",
+        )
+    return message._replace(sys_flag=message.sys_flag & ~flags.TRANSACTION_MASK)
 
 
 def _busy(what: str) -> Refused:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from tianzhou.broker.admission import MANY_KEYS_BYTES, check_keys, check_separators
-from tianzhou.broker.incoming import Incoming
+from tianzhou.broker.incoming import Incoming, delay_level, is_true, timer_moment
 from tianzhou.net.exchange import Refused
 from tianzhou.record import names as keys
 from tianzhou.record import properties
@@ -32,6 +32,10 @@ def split(message: Incoming, *, record_crc: bool) -> list[Entry]:
         inner = decode_batch(data)
     except BatchError as error:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+    _check_ordinary(message.properties)
+    if data.find(b"DEL") >= 0 or data.find(keys.TRANSACTION_PREPARED) >= 0:
+        for _, _, own in inner:
+            _check_ordinary(own)
     ending = CRC_PLACEHOLDER if record_crc else b""
     queue, _, outer, _, *rest = message.to_entry()
     # The batch has an id too; behind a message's own it would be the one that counts.
@@ -53,3 +57,19 @@ def split(message: Incoming, *, record_crc: bool) -> list[Entry]:
         text += without_id if text.find(b"UNIQ_KEY\x01") >= 0 else outer
         entries.append(new(kind, (queue, body, text, flag, *shared)))
     return entries
+
+
+def _check_ordinary(text: bytes) -> None:
+    """Raises Refused for properties of a delayed, timed or transactional message: all messages of a
+    batch are stored where consumers see them at once."""
+    message = Incoming("", 0, b"", text)
+    if delay_level(message) > 0 or timer_moment(message, 0) is not None:
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "a message of the batch asks for a later delivery; send such messages one by one",
+        )
+    if is_true(message.get(keys.TRANSACTION_PREPARED)):
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "a message of the batch has TRAN_MSG; send transactional messages one by one",
+        )

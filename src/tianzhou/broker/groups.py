@@ -134,6 +134,12 @@ class Groups:
         if self.may_read(group, topic) == allowed:
             return
         row = dict(self._forbidden.get(group, {}))
+        if len(row) >= self._config.topics_max and topic not in row:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"group {group} is kept from {len(row)} topics already, as many as topics_max "
+                "allows; let it read some of them again",
+            )
         row[topic] = row.get(topic, 0) ^ _FORBIDDEN_READ
         row = {name: bits for name, bits in row.items() if bits}
         self._forbidden[group] = row
@@ -148,6 +154,17 @@ class Groups:
             timestamp=self._clock.now_ms(),
         )
         self._table.save(self.table())
+
+
+def check_commit(name: str) -> None:
+    """Raises Refused for a group whose offsets no client may set: half messages below the progress
+    of transactions are taken for decided, so an offset from elsewhere would lose them."""
+    if names.is_own_group(name):
+        raise Refused(
+            ResponseCode.NO_PERMISSION,
+            f"the offsets of group {name[:128]} are progress of the broker itself; "
+            "use a group of your own",
+        )
 
 
 def checked(name: str) -> str:

@@ -115,6 +115,11 @@ def timer_moment(message: Incoming, now_ms: int) -> int | None:
     return None
 
 
+def is_true(text: bytes | None) -> bool:
+    """A boolean property, as Java reads it."""
+    return text is not None and text.lower() == b"true"
+
+
 def number_of(text: bytes | None, otherwise: int) -> int:
     """A number as properties hold it. A longer one is no level, offset or time, and Python would
     refuse to read a very long one."""

@@ -40,7 +40,7 @@ NOT_FOR_PRODUCERS: Final = frozenset(
         OFFSET_MOVED_TOPIC, TIMER_TOPIC,
     }
 )  # fmt: skip
-"""A message sent there by a client would be taken for one of our own."""
+"""A message sent there by a client would be taken for one of our own; `is_own` has the rest."""
 
 TOPIC_CHARS_MAX: Final = 127
 GROUP_CHARS_MAX: Final = 120
@@ -62,18 +62,28 @@ def group_of_retry(topic: str) -> str:
     return topic[len(RETRY_PREFIX) :]
 
 
+def is_own(topic: str) -> bool:
+    """Topics that only the broker writes to: what they hold is an order to it, such as to delete
+    the topics of a Raft group."""
+    return topic in NOT_FOR_PRODUCERS or topic.startswith(SYSTEM_PREFIX)
+
+
 def is_system(topic: str, *, cluster: str, broker: str) -> bool:
     """Topics that no client may change or delete."""
     return (
-        topic in NOT_FOR_PRODUCERS
+        is_own(topic)
         or topic in (TEMPLATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC, cluster, broker)
         or topic == cluster + REPLY_SUFFIX
-        or topic.startswith(SYSTEM_PREFIX)
     )
 
 
 def is_system_group(group: str) -> bool:
-    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+    return group in SYSTEM_GROUPS or is_own_group(group)
+
+
+def is_own_group(group: str) -> bool:
+    """Groups whose offsets are progress of the broker itself, such as that of transactions."""
+    return group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def checked_topic(topic: str) -> str:

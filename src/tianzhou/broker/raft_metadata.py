@@ -26,13 +26,14 @@ from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.delay import Delays
 from tianzhou.broker.expiry_floor import Progress
 from tianzhou.broker.groups import Groups
-from tianzhou.broker.stored import records
+from tianzhou.broker.stored import Stored, records
 from tianzhou.broker.timer import Timers
 from tianzhou.broker.timer_progress import TimerProgress, progress_table
 from tianzhou.broker.topic_removal import TopicRemoval
 from tianzhou.broker.topics import Topics
 from tianzhou.broker.writer import Writer
 from tianzhou.net.exchange import Refused
+from tianzhou.record import names as keys
 from tianzhou.record.chunk import Entry
 from tianzhou.replication.durability import Outcome
 from tianzhou.store.commit_log import Appended
@@ -187,8 +188,9 @@ class RaftMetadata:
         while self._position < end:
             with self._store.read(QUEUE, QueueOffset(self._position), _BATCH) as found:
                 told = [
-                    (_decode(bytes(one.view.stored_body)), one.view.physical_offset)
+                    (tables, one.view.physical_offset)
                     for one in records(found)
+                    if (tables := _decode(one)) is not None
                 ]
                 assert found.next_offset > self._position, f"stuck at {self._position}"
                 following = found.next_offset
@@ -203,7 +205,8 @@ class RaftMetadata:
         first = int(self._store.min_offset(QUEUE))
         for offset in range(end - 1, first - 1, -1):
             with self._store.read(QUEUE, QueueOffset(offset), _ONE) as found:
-                if any(_decode(bytes(one.view.stored_body))[0] for one in records(found)):
+                tables = [_decode(one) for one in records(found)]
+                if any(one is not None and one[0] for one in tables):
                     return offset
         return first
 
@@ -327,6 +330,17 @@ def _changed(before: Rows, now: Rows) -> Rows:
     return changed | dict.fromkeys(before.keys() - now.keys())
 
 
-def _decode(body: bytes) -> tuple[bool, dict[str, Rows]]:
-    is_whole, tables = msgspec.json.decode(zlib.decompress(body))
-    return is_whole, cast("dict[str, Rows]", tables)
+def _decode(stored: Stored) -> tuple[bool, dict[str, Rows]] | None:
+    """What a leader told; None for a record that no leader wrote. All members leave out the same
+    ones, so that their tables stay equal, and none of them keeps a member from starting."""
+    offset = int(stored.view.queue_offset)
+    if stored.get(keys.MSG_REGION) is not None:
+        # Every message of a client has it; earlier versions let clients send to this topic.
+        log.warning("raft.metadata_forged", extra={"offset": offset})
+        return None
+    try:
+        body = zlib.decompress(bytes(stored.view.stored_body))
+        return msgspec.json.decode(body, type=tuple[bool, dict[str, Rows]])
+    except (zlib.error, msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        log.warning("raft.metadata_unreadable", extra={"offset": offset, "reason": str(error)})
+        return None

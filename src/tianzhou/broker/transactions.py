@@ -112,7 +112,10 @@ class Transactions:
 
 
 def _is_decided(stored: Stored) -> bool:
-    """Whether this record is what became of a half message."""
+    """Whether this record is what became of a half message. A retry of a committed message is not,
+    though it keeps the flag: it does not name a half, and 0 is the place of another one."""
+    if stored.view.reconsume_times:
+        return False
     kind = stored.view.sys_flag & flags.TRANSACTION_MASK
     is_mark = stored.get(keys.PARKED_OFFSET) is not None
     return kind == COMMIT or (stored.view.topic == names.CHECKED_OUT_TOPIC and not is_mark)

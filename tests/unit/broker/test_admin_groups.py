@@ -147,3 +147,26 @@ def test_topics_and_subscriptions_of_a_group() -> None:
     found = tool.ask(code, group="readers", topic="orders").json
     assert found["subscriptionData"]["subString"] == "*"
     assert tool.ask(code, group="x", topic="orders").json["subscriptionData"] is None
+
+
+@pytest.mark.parametrize("topic", ["a/b", "x" * 200_000, "a b"])
+def test_forbid_of_a_topic_that_can_not_exist_is_refused(topic: str) -> None:
+    broker = SmallBroker()
+    broker.parts.groups.put(SubscriptionGroupConfig(group_name="g"))
+    ext = {"group": "g", "topic": topic, "readable": "false"}
+    answer = broker.ask(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, ext)
+    assert answer is not None
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert broker.parts.groups.forbidden == {}
+
+
+def test_forbid_of_more_topics_than_there_may_be_is_refused() -> None:
+    broker = SmallBroker(config=BrokerConfig(topics_max=16))
+    broker.parts.groups.put(SubscriptionGroupConfig(group_name="g"))
+    codes: list[int] = []
+    for number in range(17):
+        ext = {"group": "g", "topic": f"t{number}", "readable": "false"}
+        answer = broker.ask(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, ext)
+        assert answer is not None
+        codes.append(answer.code)
+    assert codes == [0] * 16 + [ResponseCode.SYSTEM_BUSY]

@@ -251,7 +251,7 @@ def test_internal_groups_and_dead_letters_are_nobodys_lag() -> None:
     make_topic(broker, dead, 1)
     broker.send(dead)
     commit(broker, "billing", dead, 0)
-    commit(broker, "CID_RMQ_SYS_TRANS", "orders", 0)
+    broker.parts.offsets.put("CID_RMQ_SYS_TRANS", "orders", 0, 0)
     look = look_at_broker(broker)
     assert look.totals.lag == 4
     assert [row.name for row in look.troubled] == ["billing"]

@@ -37,7 +37,7 @@ def test_names_are_checked(name: str) -> None:
     assert SmallBroker().send(name).code == ResponseCode.INVALID_PARAMETER
 
 
-@pytest.mark.parametrize("name", sorted(names.NOT_FOR_PRODUCERS))
+@pytest.mark.parametrize("name", [*sorted(names.NOT_FOR_PRODUCERS), "rmq_sys_raft_metadata"])
 def test_topics_of_our_own_take_nothing_from_producers(name: str) -> None:
     assert SmallBroker().send(name).code == ResponseCode.NO_PERMISSION
 
@@ -118,3 +118,35 @@ def test_a_retried_transactional_message_is_no_half_any_more() -> None:
     broker.send("%RETRY%g", b"x", {"TRAN_MSG": "true", "DELAY": "1"}, reconsume_times=1)
     assert broker.messages(names.HALF_TOPIC) == []
     assert broker.bodies(SCHEDULE_TOPIC, 0) == [b"x"]
+
+
+@pytest.mark.parametrize("sys_flag", [4, 12])
+@pytest.mark.parametrize("named", [{}, {"TRAN_MSG": "false"}, {"DELAY": "1"}])
+def test_send_with_a_transaction_flag_that_begins_none_is_refused(
+    sys_flag: int, named: dict[str, str]
+) -> None:
+    """No queue would ever hold it: its sender would be told that a lost message is stored."""
+    answer = SmallBroker().send("orders", named=named, sys_flag=sys_flag)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert f"sysFlag {sys_flag:#x}" in (answer.remark or "")
+
+
+@pytest.mark.parametrize("times", [1, 17])
+def test_send_of_a_retry_with_the_flag_of_a_half_is_delivered(times: int) -> None:
+    broker = SmallBroker()
+    with_group(broker)
+    named = {"TRAN_MSG": "true", "PGROUP": "p"}
+    assert broker.send(
+        "%RETRY%g", named=named, sys_flag=4, reconsume_times=times
+    ).code == 0  # fmt: skip
+    (message,) = broker.messages("%RETRY%g" if times == 1 else "%DLQ%g")
+    assert message.sys_flag & 0xC == 0
+
+
+def test_send_with_negative_retries_begins_a_transaction_and_counts_from_zero() -> None:
+    broker = SmallBroker()
+    named = {"TRAN_MSG": "True", "PGROUP": "p"}
+    assert broker.send("orders", named=named, sys_flag=4, reconsume_times=-(2**31)).code == 0
+    (half,) = broker.messages(names.HALF_TOPIC)
+    assert half.reconsume_times == 0
+    assert broker.bodies("orders") == []

@@ -1,5 +1,6 @@
 """What a leader tells of its tables, and what those who follow make of it."""
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -382,3 +383,31 @@ def test_nothing_is_told_before_services_have_begun(leader: Member) -> None:
 
 def test_its_queue_is_of_the_brokers_own() -> None:
     assert queue_key("rmq_sys_raft_metadata", 0) == QUEUE
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        Entry(QUEUE, b"\xff is not compressed"),
+        Entry(QUEUE, zlib.compress(b"{}")),
+        Entry(QUEUE, zlib.compress(b"[true, {")),
+        Entry(QUEUE, zlib.compress(b'[true,{"topics":{}}]'), b"MSG_REGION\x01DefaultRegion\x02"),
+    ],
+    ids=["garbage", "object", "half", "by-a-client"],
+)
+def test_record_that_no_leader_wrote_changes_nothing_and_stops_nobody(
+    leader: Member, tmp_path: Path, forged: Entry
+) -> None:
+    """Clients of earlier versions could send to this topic, and the log keeps what they sent."""
+    leader.topics.put(TopicConfig(topic_name="orders"))
+    leader.pass_time()
+    leader.writer.put([Entry(queue_key("orders", 0), b"kept"), forged])
+    leader.store.dispatch_all()
+    leader.pass_time()
+    follower = follower_of(leader, tmp_path / "follower")
+    for member in (leader, follower):
+        assert member.topics.get("orders") is not None
+        assert member.store.max_offset(queue_key("orders", 0)) == 1
+    leader.topics.put(TopicConfig(topic_name="later"))
+    leader.pass_time()
+    assert follower_of(leader, tmp_path / "third").topics.get("later") is not None

@@ -129,3 +129,28 @@ def test_topics_of_our_own_take_no_replies() -> None:
     assert heard is not None
     assert heard.code == ResponseCode.NO_PERMISSION
     assert requester.take_told() == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"i": "REPLY_TO_CLIENT\x0110.9.9.9@77\x02a\x01b\x01c\x02"}, "separator"),
+        ({"i": "KEYS\x01" + "k " * 100 + "\x02"}, "64 keys"),
+        ({"f": "4"}, "sysFlag 0x4"),
+        ({"f": "12"}, "sysFlag 0xc"),
+    ],
+)
+def test_reply_that_no_send_could_be_is_refused_and_reaches_nobody(
+    changed: dict[str, str], said: str
+) -> None:
+    broker = SmallBroker()
+    requester = connected(broker)
+    fields = SendMessageV2Request(
+        producer_group="answerers", topic=TOPIC, default_topic="TBW102", queue_id=0, sys_flag=0,
+        born_timestamp_ms=0, flag=0, properties=f"REPLY_TO_CLIENT\x01{REQUESTER}\x02",
+    )  # fmt: skip
+    answered = broker.ask(RequestCode.SEND_REPLY_MESSAGE_V2, fields.to_ext() | changed, b"x")
+    assert answered is not None
+    assert (answered.code, said in (answered.remark or "")) == (ResponseCode.MESSAGE_ILLEGAL, True)
+    assert requester.take_told() == []
+    assert broker.bodies(TOPIC) == []

@@ -255,3 +255,28 @@ def test_send_whose_write_fails_may_be_stored_and_later_ones_are_not() -> None:
     assert first.code == ResponseCode.SYSTEM_ERROR, first.remark
     assert "unknown" in (first.remark or "")
     assert broker.send("orders").code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "DELAY\x013\x02", "TIMER_DELAY_SEC\x0130\x02", "TIMER_DELIVER_MS\x019\x02",
+        "TRAN_MSG\x01true\x02",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("inside", [False, True])
+def test_batch_with_a_message_for_later_is_refused_as_a_whole(
+    broker: SmallBroker, named: str, inside: bool
+) -> None:
+    """Its messages are stored where consumers see them at once."""
+    bodies = encode_batch([(0, b"good", b""), (0, b"bad", named.encode() if inside else b"")])
+    outer = "UNIQ_KEY\x01U\x02" + ("" if inside else named)
+    (answer,) = asked(broker, frame(bodies, code=RequestCode.SEND_BATCH_MESSAGE, named=outer))
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "one by one" in (answer.remark or "")
+    assert broker.bodies(TOPIC) == [b"first"]
+
+
+def test_batch_whose_bodies_speak_of_delays_is_stored(broker: SmallBroker) -> None:
+    (answer,) = asked(broker, batch_of(b"DELAY\x013\x02", b"TRAN_MSG\x01true\x02"))
+    assert answer.code == ResponseCode.SUCCESS

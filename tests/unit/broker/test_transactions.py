@@ -195,3 +195,33 @@ def test_a_message_that_claims_to_be_a_decision_decides_nothing() -> None:
     broker.kill()
     assert code_of(decide(broker, half, COMMIT)) == 0
     assert visible(broker) == [b"half"]
+
+
+@pytest.mark.parametrize("decision", ["4", "64", "-1", "2147483647"])
+def test_end_transaction_with_an_unknown_decision_is_refused(decision: str) -> None:
+    broker = SmallBroker()
+    half = send_half(broker)
+    assert code_of(decide(broker, half, decision)) == ResponseCode.INVALID_PARAMETER
+    assert ops(broker) == []
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_start_after_a_crash_behind_a_retry_decides_no_other_transaction(dead: bool) -> None:
+    """A retry of a committed message keeps its flag but names no half: the place that stands there,
+    0, is that of the first half in the log."""
+    broker = SmallBroker()
+    first = send_half(broker, b"undecided")
+    assert first.physical_offset == 0
+    second = send_half(broker, b"committed")
+    assert code_of(decide(broker, second, COMMIT)) == 0
+    (committed,) = broker.messages("orders", 2)
+    ext = {
+        "offset": str(committed.physical_offset), "group": "g", "delayLevel": "-1" if dead else "0",
+    }  # fmt: skip
+    answer = broker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+    assert code_of(answer) == 0
+    marks = ops(broker)
+    broker.kill()
+    assert ops(broker) == marks
+    assert code_of(decide(broker, first, COMMIT)) == 0
+    assert visible(broker) == [b"committed", b"undecided"]

@@ -117,6 +117,7 @@ class AdminGroups:
             raise _invalid("a group and a topic must be named")
         if asked.readable is not None:
             self._get(group)
+            _check_topic(topic)
             self.groups.allow_read(group, topic, allowed=asked.readable)
             log.info(
                 "group.forbidden",
@@ -182,6 +183,13 @@ class AdminGroups:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {name[:128]} does not exist"
             )
         return group
+
+
+def _check_topic(name: str) -> None:
+    try:
+        names.checked_topic(name)
+    except UsageError as error:
+        raise _invalid(str(error)) from error
 
 
 def _from(request: Request) -> str:

@@ -9,7 +9,7 @@ from tianzhou.base.kinds import queue_key
 from tianzhou.base.steps import Steps
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
-from tianzhou.broker.groups import Groups
+from tianzhou.broker.groups import Groups, check_commit
 from tianzhou.broker.lags import LOOKUPS_PER_STEP
 from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.stats import MINUTE, Stats
@@ -173,6 +173,7 @@ class AdminOffsets:
     def clone(self, request: Request) -> Reply:
         """Let a group begin where another one is."""
         asked = CloneGroupOffsetRequest.from_ext(request.header.ext)
+        check_commit(asked.dest_group)
         if self.groups.obtain(asked.dest_group) is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

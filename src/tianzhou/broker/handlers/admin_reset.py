@@ -13,7 +13,7 @@ from typing import Final
 from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
-from tianzhou.broker.groups import Groups
+from tianzhou.broker.groups import Groups, check_commit
 from tianzhou.broker.sessions import Sessions
 from tianzhou.broker.topics import Topics
 from tianzhou.net.exchange import Handler, Refused, Reply, Request
@@ -50,6 +50,7 @@ class AdminReset:
 
     def reset(self, request: Request) -> Reply:
         asked = ResetOffsetRequest.from_ext(request.header.ext)
+        check_commit(asked.group)
         targets = {queue_id: self._target(asked, queue_id) for queue_id in self._queues_of(asked)}
         for queue_id, offset in targets.items():
             self.offsets.reset(asked.group, asked.topic, queue_id, offset)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.broker.accepted_offsets import FORWARD_ONLY, RESET_SEEN
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
-from tianzhou.broker.groups import Groups
+from tianzhou.broker.groups import Groups, check_commit
 from tianzhou.broker.topics import QUEUES_MAX, Topics
 from tianzhou.net.exchange import Handler, Refused, Reply, Request
 from tianzhou.record.message import decode_all
@@ -57,8 +57,13 @@ class Offsets:
 
     def update(self, request: Request) -> Reply:
         asked = UpdateConsumerOffsetRequest.from_ext(request.header.ext)
-        if self.groups.get(asked.consumer_group) is None:
-            self.groups.obtain(asked.consumer_group)
+        check_commit(asked.consumer_group)
+        if self.groups.obtain(asked.consumer_group) is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"group {asked.consumer_group[:128]} does not exist and can't be created "
+                "automatically; create it first",
+            )
         if self.topics.get(asked.topic) is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic {asked.topic} does not exist")
         if not 0 <= asked.queue_id < QUEUES_MAX or asked.commit_offset < 0:

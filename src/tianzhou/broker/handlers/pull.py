@@ -9,7 +9,7 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
-from tianzhou.broker.groups import Groups
+from tianzhou.broker.groups import Groups, check_commit
 from tianzhou.broker.holds import Hold, Holds
 from tianzhou.broker.permission import Permission
 from tianzhou.broker.pull_answers import head_of
@@ -201,6 +201,8 @@ class Pull:
     def _check(self, request: PullMessageRequest) -> _Admitted:
         """Raises Refused."""
         self._permission.check_read()
+        if request.sys_flag & COMMIT:
+            check_commit(request.consumer_group)
         group = self._groups.obtain(request.consumer_group)
         if group is None:
             raise Refused(

@@ -57,8 +57,9 @@ class Replies:
         message = Incoming(
             topic.topic_name, self.admission.queue_for(topic, fields.queue_id), request.body, text,
             fields.flag, self.admission.flag_of(fields), fields.born_timestamp_ms,
-            request.peer.remote_host, fields.reconsume_times,
+            request.peer.remote_host, max(fields.reconsume_times, 0),
         )  # fmt: skip
+        message = self.admission.admit_reply(message)
         message = message.with_properties({keys.PUSH_REPLY_TIME: b"%d" % self.clock.now_ms()})
         client_id = (message.get(keys.REPLY_TO_CLIENT) or b"").decode("utf-8", "replace")
         requester = self._find(client_id)

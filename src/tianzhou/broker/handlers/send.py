@@ -274,7 +274,7 @@ class Send:
         message = Incoming(
             topic.topic_name, queue_id, body, self._completed(text, fields), fields.flag,
             admission.flag_of(fields), fields.born_timestamp_ms, link.remote_host,
-            fields.reconsume_times,
+            max(fields.reconsume_times, 0),
         )  # fmt: skip
         is_batch = fields.batch or header.code == RequestCode.SEND_BATCH_MESSAGE
         if is_batch:

@@ -51,7 +51,7 @@ class SendBack:
             most = asked.max_reconsume_times
         with self.store.record_at(asked.offset) as found:
             original = next(records(found), None)
-            if original is None or original.view.topic in names.NOT_FOR_PRODUCERS:
+            if original is None or names.is_own(original.view.topic):
                 # Our own topics hold messages that nobody may see yet.
                 raise Refused(
                     ResponseCode.SYSTEM_ERROR,

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from tianzhou.broker.durable_reply import reply_when_durable
 from tianzhou.broker.transactions import COMMIT, ROLLBACK, Transactions
 from tianzhou.broker.writer import Writer
-from tianzhou.net.exchange import Handler, Reply, Request
-from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.record.flags import TRANSACTION_NONE as UNDECIDED
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import EndTransactionRequest
 
 
@@ -20,8 +21,14 @@ class EndTransaction:
 
     def end(self, request: Request) -> Reply | None:
         asked = EndTransactionRequest.from_ext(request.header.ext)
-        if asked.commit_or_rollback not in (COMMIT, ROLLBACK):
+        if asked.commit_or_rollback == UNDECIDED:
             return None  # the producer does not know yet; the next check asks again
+        if asked.commit_or_rollback not in (COMMIT, ROLLBACK):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"commitOrRollback {asked.commit_or_rollback} is no decision; {COMMIT} commits, "
+                f"{ROLLBACK} rolls back, {UNDECIDED} leaves the transaction open",
+            )
         end = self.transactions.decide(asked)
         if end is None:
             return Reply(remark="this transaction was decided before; nothing changed")
