@@ -48,7 +48,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Offsets still to be left out at the end of every queue, for the same reason."""
 
 
-_DECODER: Final = msgspec.json.Decoder(_Stored)
+_decode: Final = msgspec.json.Decoder(_Stored).decode
 
 
 class Incidents:
@@ -56,7 +56,7 @@ class Incidents:
 
     def __init__(self, files: Files, tables_path: str) -> None:
         self._table = Table(
-            files, f"{tables_path}/{FILE}", _DECODER.decode, _Stored(), needs=("incidents",)
+            files, f"{tables_path}/{FILE}", _decode, _Stored(), needs=("incidents",)
         )
         self._stored = self._table.load()
 
