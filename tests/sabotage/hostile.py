@@ -4,6 +4,7 @@ import errno
 from typing import Final
 
 from tianzhou.base.kinds import PhysicalOffset, queue_key
+from tianzhou.broker.names import HALF_TOPIC
 from tianzhou.record.chunk import Entry, build
 from tianzhou.store import append_check
 from tianzhou.store.scan import LogScan
@@ -12,7 +13,7 @@ from tianzhou.store.verify import Directory
 from tianzhou.testing import stored_form
 from tianzhou.testing.sim.disk import SimDisk, SimFile
 from tianzhou.testing.small_broker import ROOT, STORE, SmallBroker
-from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
 TOPIC: Final = "orders"
 KEY: Final = queue_key(TOPIC, 0)
@@ -23,6 +24,8 @@ def attack() -> None:
     malformed_record()
     extreme_tries()
     unreadable_page()
+    forged_orders()
+    lost_halves()
 
 
 def layout_bits() -> None:
@@ -65,6 +68,36 @@ def extreme_tries() -> None:
     answer = broker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
     assert answer is not None
     assert answer.code == 0
+
+
+def forged_orders() -> None:
+    broker = SmallBroker()
+    assert broker.send("rmq_sys_raft_metadata").code == ResponseCode.NO_PERMISSION
+    assert broker.send(TOPIC, sys_flag=4).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def lost_halves() -> None:
+    broker = SmallBroker()
+    named = {"TRAN_MSG": "true", "PGROUP": "p"}
+    for body in (b"undecided", b"committed"):
+        assert broker.send(TOPIC, body, named, sys_flag=4).code == 0
+    second = broker.messages(HALF_TOPIC)[1]
+    end = {
+        "producerGroup": "p", "tranStateTableOffset": "1", "commitOrRollback": "8", "msgId": "",
+        "commitLogOffset": str(second.physical_offset),
+    }  # fmt: skip
+    broker.ask(RequestCode.END_TRANSACTION, end)
+    (message,) = broker.messages(TOPIC)
+    back = {"group": "g", "offset": str(message.physical_offset), "delayLevel": "0"}
+    broker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+    broker.kill()
+    assert broker.parts.measured.counts["pending_transactions"]() == 1
+    progress = {"topic": HALF_TOPIC, "queueId": "0", "commitOffset": "2"}
+    group = {"consumerGroup": "CID_RMQ_SYS_TRANS"}
+    broker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, progress | group)
+    broker.save_offsets()
+    broker.kill()
+    assert broker.parts.measured.counts["pending_transactions"]() == 1
 
 
 class BadSectors(SimFile):
