@@ -27,7 +27,7 @@ from bench.measure import Limit
 from tianzhou.cmd.clock import SystemClock
 from tianzhou.store.files import RealFiles
 from tianzhou.store.tables import Tables
-from tianzhou.wire.codec import encode_command
+from tianzhou.wire.codec import decode_headers, encode_command
 from tianzhou.wire.header import Header, Language
 from tianzhou.wire.tables import TopicConfig, TopicConfigTable
 
@@ -176,7 +176,7 @@ def groups() -> Iterator[Limit]:
             members = [join(address, number) for number in range(GROUPS)]
             for round_ in range(ROUNDS):
                 for number, member in enumerate(members):
-                    member.exchange(pull_frame("read", round_, number) + commit(number, round_), 2)
+                    ask(member, pull_frame("read", round_, number) + commit(number, round_), 2)
             grown = heap_bytes(pid) - before
         for member in members:
             member.socket.close()
@@ -203,8 +203,18 @@ def join(address: str, number: int) -> Connection:
     }  # fmt: skip
     # A broker takes 1,000 connections from one address.
     member = Connection(address, source=f"127.0.0.{2 + number % 8}")
-    member.exchange(request(34, number, {}, json.dumps(beat).encode()))
+    ask(member, request(34, number, {}, json.dumps(beat).encode()))
     return member
+
+
+def ask(member: Connection, frames: bytes, answers: int = 1) -> None:
+    """Like `exchange`, for a connection to which the broker sends requests of its own."""
+    member.socket.sendall(frames)
+    while answers > 0:
+        size = member.socket.recv_into(member.buffer.writable())
+        assert size > 0, "the server closed the connection"
+        member.buffer.wrote(size)
+        answers -= sum(header.is_response for header in decode_headers(member.buffer.take()))
 
 
 def commit(number: int, offset: int) -> bytes:
