@@ -89,7 +89,8 @@ def test_bench_that_a_signal_ends_deletes_its_topic(
         finally:
             process.send_signal(number)
         assert process.wait(300) == 130
-    assert topics() == []
+    # A broker that was about to register brings the route back for a moment.
+    mq.wait_until(lambda: not topics(), within_s=20)
 
 
 def test_produce_that_a_signal_ends_says_how_many_were_sent(mq: RunningBroker) -> None:
