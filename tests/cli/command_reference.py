@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from tianzhou.cmd.main import cli
+from tianzhou.cmd.commands import cli
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 MARKER: Final = "<!-- written by tests/cli/command_reference.py -->\n"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tianzhou.cmd.main import cli
+from tianzhou.cmd.commands import cli
 from tianzhou.testing import RunningBroker
 
 

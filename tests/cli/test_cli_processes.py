@@ -33,7 +33,7 @@ def loaded_by(*arguments: str) -> set[str]:
     """Modules that are there when the command has ended."""
     code = (
         "import sys, json\n"
-        "from tianzhou.cmd.main import cli\n"
+        "from tianzhou.cmd.commands import cli\n"
         f"cli.main({list(arguments)!r}, standalone_mode=False)\n"
         "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
     )
@@ -56,7 +56,7 @@ def test_no_command_loads_more_before_it_works() -> None:
     is there, for the options of their HTTP port."""
     code = (
         "import click, sys\n"
-        "from tianzhou.cmd.main import cli\n"
+        "from tianzhou.cmd.commands import cli\n"
         "def walk(command):\n"
         "    context = click.Context(command)\n"
         "    if isinstance(command, click.Group):\n"
@@ -79,7 +79,7 @@ def test_a_question_loads_no_server_and_no_spark(mq: RunningBroker) -> None:
         assert not found & {"tianzhou.broker.server", "tianzhou.store.store", "tianzhou.spark"}
 
 
-@pytest.mark.parametrize(("module", "most_ms"), [("cmd.main", 150), ("client.sync.admin", 300)])
+@pytest.mark.parametrize(("module", "most_ms"), [("cmd.commands", 150), ("client.sync.admin", 300)])
 def test_what_a_command_imports_is_imported_soon(module: str, most_ms: int) -> None:
     """Processor time, because others use the machine too; the best of three. A question takes
     less than 150 ms on a machine that is not busy, and may take twice that where tests run."""

@@ -13,7 +13,7 @@ from cli.conftest import Run, run_command
 from e2e.admin_world import commit, give_up, send_half
 from tianzhou.client.options import ProducerOptions
 from tianzhou.client.sync import Message, Producer
-from tianzhou.cmd.main import cli
+from tianzhou.cmd.commands import cli
 from tianzhou.testing import RunningBroker
 
 TESTS: Final = Path(__file__).parents[1]

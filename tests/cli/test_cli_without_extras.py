@@ -65,7 +65,7 @@ SERVERS: Final = ("broker", "nameserver", "up")
 RUN_LINES: Final = """
 import json, shlex
 from click.testing import CliRunner
-from tianzhou.cmd.main import cli
+from tianzhou.cmd.commands import cli
 for line in json.loads(sys.stdin.read()):
     done = CliRunner().invoke(cli, shlex.split(line))
     ended = done.exception is None or isinstance(done.exception, SystemExit)

@@ -17,7 +17,7 @@ import click
 from clients import server_process
 from clients.server_process import ServerProcess
 from docs.pages import NAMESERVER
-from tianzhou.cmd.main import cli
+from tianzhou.cmd.commands import cli
 
 BIN: Final = Path(sys.prefix) / "bin"
 LINE_S: Final = 100

@@ -21,7 +21,7 @@ from clients.server_process import spare_port
 from clients.waiting import wait_until
 from tianzhou.client.options import ProducerOptions
 from tianzhou.client.sync import Message, Producer
-from tianzhou.cmd.main import cli
+from tianzhou.cmd.commands import cli
 from tianzhou.spark.pipelines import builtin, history
 from tianzhou.spark.pipelines.history import Sample
 from tianzhou.spark.pipelines.workplace import Workplace

@@ -10,7 +10,7 @@ import pytest
 
 from docs.pages import NAMESERVER, Page
 from pipelines.conftest import Place
-from tianzhou.cmd.main import cli
+from tianzhou.cmd.commands import cli
 from tianzhou.spark.pipelines import builtin
 from tianzhou.spark.pipelines.model import Pipeline
 from tianzhou.spark.pipelines.pipeline_file import parse

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from clients.waiting import wait_until
 from spark.conftest import Tables
 from spark.filling import Filling
-from tianzhou.cmd.main import cli
+from tianzhou.cmd.commands import cli
 
 pytestmark = pytest.mark.slow
 WITHIN_S = 150.0

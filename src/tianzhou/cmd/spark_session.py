@@ -5,8 +5,10 @@ import logging
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -52,7 +54,7 @@ def session(
     is_remote = master is not None and master.startswith("sc://")
     # Repeats as JSON, with the stack, what is raised anyway.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    with _errors_to(log):
+    with _errors_to(log), _own_interrupts():
         spark = make(
             name,
             master=None if is_remote else master,
@@ -71,6 +73,29 @@ def session(
             yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _own_interrupts() -> Generator[None]:
+    """Keep Spark from handling Ctrl-C, and Py4J from logging it.
+
+    Spark's handler calls the JVM to cancel all jobs, in the middle of whatever call the main thread
+    is waiting for; that fails half of the time and prints stacks. Stopping the session cancels the
+    jobs as well. Py4J logs every KeyboardInterrupt that passes through it, with its stack.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    root = logging.getLogger()
+    if _is_no_interrupt not in root.filters:
+        root.addFilter(_is_no_interrupt)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and record.exc_info[0] is KeyboardInterrupt)
 
 
 @contextmanager

@@ -1,0 +1,128 @@
+"""The tree of the `tianzhou` command. Each subcommand is imported when it is called."""
+
+import errno
+import importlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+import tianzhou
+from tianzhou.admin.commands.failures import (
+    WANTS_JSON,
+    ExitCode,
+    Failure,
+    echo_error,
+    failure_of,
+    is_undecoded,
+)
+from tianzhou.base.errors import TianzhouError
+from tianzhou.base.extras import missing_extra
+from tianzhou.cmd import interrupts
+from tianzhou.cmd.clock import SystemClock
+
+_ADMIN: Final = "tianzhou.admin.commands"
+
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "demo": (
+        "tianzhou.cmd.demo:demo",
+        "The main job: cluster, clients, pipelines, SQL.",
+    ),
+    "broker": ("tianzhou.cmd.broker:broker", "Start a Broker; status, settings, drain."),
+    "nameserver": ("tianzhou.cmd.nameserver:nameserver", "Start a NameServer."),
+    "up": ("tianzhou.cmd.up:up", "Start a NameServer and a Broker in one process."),
+    "pipeline": ("tianzhou.cmd.pipeline:pipeline", "Topics to tables: declare, run, watch."),
+    "sql": ("tianzhou.cmd.sql:sql", "Ask topics and their archive with SQL."),
+    "dead-letters": ("tianzhou.cmd.dead_letters:dead_letters", "Look, repair, send again."),
+    "topic": (f"{_ADMIN}.topic:topic", "Make, look at, change and delete topics."),
+    "group": (f"{_ADMIN}.group:group", "Consumer groups: lag, members, reset."),
+    "produce": (f"{_ADMIN}.produce:produce", "Send lines, JSON or a load to a topic."),
+    "consume": (f"{_ADMIN}.consume:consume", "Show the messages of a topic as they come."),
+    "message": (f"{_ADMIN}.message:message", "Find a message, look at it, trace it."),
+    "dlq": (f"{_ADMIN}.dlq:dlq", "Dead letters: list, look at, send again."),
+    "transaction": (f"{_ADMIN}.transaction:transaction", "Pending transactions: decide by hand."),
+    "timer": (f"{_ADMIN}.timer:timer", "Messages that wait for their moment."),
+    "cluster": (f"{_ADMIN}.cluster:cluster", "All brokers at a glance."),
+    "raft": (f"{_ADMIN}.raft:raft", "Groups that elect their own master: look, change."),
+    "bench": (f"{_ADMIN}.bench:bench", "Measure a running broker from here."),
+    "doctor": (f"{_ADMIN}.doctor:doctor", "Why a send or a consumer does not work."),
+    "metrics": (f"{_ADMIN}.metrics:metrics", "A board for Grafana."),
+    "completion": (f"{_ADMIN}.completion:completion", "Completion for bash, zsh and fish."),
+    "store": ("tianzhou.admin.commands.store:store", "Inspect, verify and rebuild a directory."),
+}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name; imports only the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        module, _, name = place[0].partition(":")
+        return getattr(importlib.import_module(module), name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """A name that is nearly right is answered with the one that is; click itself knows only
+        commands that are loaded."""
+        if args[0] not in COMMANDS and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            if near:
+                raise click.UsageError(f"no command {args[0]!r}; did you mean {near[0]!r}?", ctx)
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[WANTS_JSON] = "--json" in args
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Errors are one sentence and an exit code, or one JSON object under --json."""
+        try:
+            return self._invoke(ctx)
+        except click.ClickException as error:
+            if not ctx.meta[WANTS_JSON]:
+                raise
+            echo_error(error)
+            ctx.exit(error.exit_code)
+
+    def _invoke(self, ctx: click.Context) -> Any:
+        """What is neither an error of ours nor of the system is a bug and shows itself."""
+        try:
+            with interrupts.Interruptible():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(ExitCode.INTERRUPTED)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # whoever read our output has enough; click ends quietly
+            raise failure_of(error) from error
+        except TianzhouError as error:
+            raise failure_of(error) from error
+        except UnicodeEncodeError as error:
+            if not is_undecoded(error.object):
+                raise
+            raise Failure(f"{error.object!r} is not UTF-8 text", ExitCode.WRONG_USE) from error
+        except ModuleNotFoundError as error:
+            advice = missing_extra(error)
+            if advice is None:
+                raise  # a module of ours or of the core dependencies: a broken installation
+            raise Failure(advice, ExitCode.WRONG_USE) from error
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(tianzhou.__version__, prog_name="tianzhou")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Tianzhou: a RocketMQ-compatible message queue in Python."""
+    ctx.obj = SystemClock()
