@@ -72,14 +72,17 @@ class Groups:
         return found
 
     def obtain_all(self, wanted: list[str]) -> list[SubscriptionGroupConfig]:
-        """The same for several, with one write to the disk; those that exist afterwards."""
+        """The groups of these names, those that are missing created if automatic creation is on.
+        The flush thread saves them; members of a group that a crash takes back name it again with
+        their next heartbeat."""
         if self._config.auto_create_groups and not self._is_replica():
             fresh = [name for name in wanted if name not in self._groups]
-            self.put(*(SubscriptionGroupConfig(group_name=name) for name in fresh))
+            self.put(*(SubscriptionGroupConfig(group_name=name) for name in fresh), wait=False)
         return [self._groups[name] for name in wanted if name in self._groups]
 
-    def put(self, *groups: SubscriptionGroupConfig) -> None:
-        """Make or change groups: all, or none of them."""
+    def put(self, *groups: SubscriptionGroupConfig, wait: bool = True) -> None:
+        """Make or change groups: all, or none of them. Without `wait` the flush thread saves
+        them."""
         wanted = {checked(group.group_name): group for group in groups}
         fresh = len(wanted.keys() - self._groups.keys())
         if fresh and len(self._groups) + fresh > self._config.groups_max:
@@ -91,7 +94,7 @@ class Groups:
         if any(self._groups.get(name) != group for name, group in wanted.items()):
             before, self._groups = self._groups, self._groups | wanted
             try:
-                self._save()
+                self._save(wait=wait)
             except StoreError:
                 self._groups = before
                 raise
@@ -147,13 +150,14 @@ class Groups:
             del self._forbidden[group]
         self._save()
 
-    def _save(self) -> None:
+    def _save(self, *, wait: bool = True) -> None:
         self.version = DataVersion(
             counter=self.version.counter + 1,
             state_version=self.version.state_version,
             timestamp=self._clock.now_ms(),
         )
-        self._table.save(self.table())
+        save = self._table.save if wait else self._table.save_later
+        save(self.table())
 
 
 def check_commit(name: str) -> None:

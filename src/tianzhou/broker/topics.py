@@ -29,7 +29,12 @@ QUEUES_MAX: Final = 1024
 
 
 class Topics:
-    """Owner: the broker loop. Every change is saved before it is told to anybody."""
+    """Owner: the broker loop.
+
+    Invariant: a topic is on the disk before a message is stored in it. The flush thread saves the
+    topics that heartbeats create, so that no client waits for the disk; a message for one of them
+    that comes before that has it saved at once.
+    """
 
     def __init__(
         self,
@@ -48,6 +53,8 @@ class Topics:
         stored = table.load()
         self._topics = dict(stored.topic_config_table)
         self.version: DataVersion = stored.data_version
+        self._unsaved: set[str] = set()
+        """Topics that the flush thread may have yet to save."""
         self.being_deleted: Collection[str] = ()
         """Names that can't be used at the moment: their deletion is not committed yet."""
         self.changed: list[Callable[[], None]] = []
@@ -76,18 +83,21 @@ class Topics:
     def is_system(self, name: str) -> bool:
         return names.is_system(name, cluster=self._config.cluster, broker=self._config.name)
 
-    def put(self, *topics: TopicConfig) -> None:
-        """Make or change topics: all, or none of them."""
+    def put(self, *topics: TopicConfig, wait: bool = True) -> None:
+        """Make or change topics: all, or none of them. Without `wait` the flush thread saves
+        them."""
         for topic in topics:
             self._check(topic, fresh=len({t.topic_name for t in topics} - self._topics.keys()))
         if any(self._topics.get(topic.topic_name) != topic for topic in topics):
             before = self._topics
             self._topics = before | {topic.topic_name: topic for topic in topics}
             try:
-                self._save()
+                self._save(wait=wait)
             except StoreError:
                 self._topics = before
                 raise
+            if not wait:
+                self._unsaved.update(topic.topic_name for topic in topics)
 
     def _check(self, topic: TopicConfig, *, fresh: int) -> None:
         name = names.checked_topic(topic.topic_name)
@@ -139,6 +149,7 @@ class Topics:
         """The topic, made after the template that the producer names if it is new."""
         found = self._topics.get(name)
         if found is not None:
+            self._save_unsaved(name)
             return found
         if name.startswith(names.RETRY_PREFIX):
             return self.ensure(name, queues=1)
@@ -149,9 +160,11 @@ class Topics:
         return self.ensure(name, queues=queues, perm=model.perm & ~PERM_INHERIT)
 
     def ensure(self, name: str, *, queues: int, perm: int = READ_WRITE) -> TopicConfig:
-        """The topic as it is, or created now. A replica creates nothing."""
+        """The topic as it is, or created now, for a message. A replica creates nothing."""
         found = self._topics.get(name)
-        if found is None:
+        if found is not None:
+            self._save_unsaved(name)
+        else:
             found = TopicConfig(
                 topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
             )
@@ -159,8 +172,17 @@ class Topics:
                 self.put(found)
         return found
 
-    def ensure_all(self, queues_of: dict[str, int]) -> None:
-        """The same for several, with one write to the disk. Those without queues are left out."""
+    def _save_unsaved(self, name: str) -> None:
+        """Save a topic that no message may be stored in yet."""
+        if self._unsaved and self._table.is_saved:
+            self._unsaved.clear()
+        if name in self._unsaved:
+            self._table.save(self.table())
+            self._unsaved.clear()
+
+    def ensure_all(self, queues_of: dict[str, int], *, wait: bool = True) -> None:
+        """Create those of these topics that do not exist, saved together. Topics without queues are
+        left out. Without `wait` the flush thread saves them."""
         if self._is_replica():
             return
         self.put(
@@ -168,7 +190,8 @@ class Topics:
                 TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count)
                 for name, count in queues_of.items()
                 if count > 0 and name not in self._topics
-            )
+            ),
+            wait=wait,
         )
 
     def _save(self, *, wait: bool = True) -> None:

@@ -105,6 +105,11 @@ class Table(Generic[T]):
             self._staged = msgspec.json.encode(value)
         self.run_later(self._write_staged)
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether the last value is on the disk, so that a crash can't take it back."""
+        return self._staged is None
+
     def _write_staged(self) -> None:
         """May be called from any thread."""
         with self._writing, self._guard():

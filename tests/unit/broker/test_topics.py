@@ -1,5 +1,7 @@
 """The table of topics."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tianzhou.base.errors import UsageError
@@ -9,6 +11,10 @@ from tianzhou.net.exchange import Refused
 from tianzhou.store.tables import Tables
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
+from tianzhou.testing.small_broker import SmallBroker
+from tianzhou.wire import fastjson
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.heartbeat import ConsumerData, HeartbeatData
 from tianzhou.wire.tables import TopicConfig, TopicConfigTable
 
 
@@ -80,3 +86,84 @@ def test_a_table_edited_by_hand_is_not_trusted() -> None:
     Tables(disk, "config").topics.save(TopicConfigTable(topic_config_table={"../x": bad}))
     with pytest.raises(UsageError):
         made(disk)
+
+
+# What heartbeats create
+
+
+class LaterTopics:
+    """Topics whose `later` stands for the flush thread."""
+
+    def __init__(self) -> None:
+        self.disk, self.later = SimDisk(), list[Callable[[], None]]()
+        tables = Tables(self.disk, "config")
+        tables.run_later(self.later.append)
+        self.topics = Topics(tables.topics, BrokerConfig(), ManualClock(), 18)
+
+    def run_later(self) -> None:
+        while self.later:
+            self.later.pop(0)()
+
+
+def syncs(disk: SimDisk) -> int:
+    return sum(call.kind.startswith("sync") for call in disk.calls)
+
+
+def test_ensure_all_without_wait_leaves_one_save_to_the_flush_thread() -> None:
+    world = LaterTopics()
+    for number in range(100):
+        world.topics.ensure_all({f"%RETRY%group-{number}": 1}, wait=False)
+    assert world.topics.get("%RETRY%group-99") is not None
+    assert not world.disk.calls
+    world.run_later()
+    assert [call.path for call in world.disk.calls].count("config/topics.json.tmp") <= 4
+    assert made(world.disk).get("%RETRY%group-99") is not None
+
+
+@pytest.mark.parametrize("use", ["for_send", "ensure"])
+def test_topic_that_gets_a_message_before_its_save_is_saved_at_once(use: str) -> None:
+    world = LaterTopics()
+    world.topics.put(TopicConfig(topic_name="orders"))
+    world.topics.ensure_all({"%RETRY%g": 1}, wait=False)
+    before = syncs(world.disk)
+    world.topics.for_send("orders", "TBW102", 4)
+    assert syncs(world.disk) == before  # others do not wait for the disk
+    if use == "for_send":
+        world.topics.for_send("%RETRY%g", "TBW102", 4)
+    else:
+        world.topics.ensure("%RETRY%g", queues=1)
+    assert made(world.disk).get("%RETRY%g") is not None
+    saved = syncs(world.disk)
+    world.topics.for_send("%RETRY%g", "TBW102", 4)
+    world.run_later()  # finds that nothing is left to write
+    assert syncs(world.disk) == saved
+
+
+def test_heartbeats_of_new_groups_sync_nothing_in_the_loop() -> None:
+    broker, later = SmallBroker(SimDisk()), list[Callable[[], None]]()
+    broker.store.tables.run_later(later.append)
+    before = syncs(broker.disk)
+    for number in range(10):
+        consumer = ConsumerData(group_name=f"group-{number}")
+        beat = HeartbeatData(client_id=f"c-{number}", consumer_data_set=(consumer,))
+        answer = broker.ask(RequestCode.HEART_BEAT, {}, fastjson.encode(beat))
+        assert answer is not None
+        assert answer.code == 0
+    assert broker.parts.groups.get("group-9") is not None
+    assert broker.parts.topics.get("%RETRY%group-9") is not None
+    assert syncs(broker.disk) == before
+    for write in later:
+        write()
+    broker.kill()
+    assert broker.parts.groups.get("group-9") is not None
+    assert broker.parts.topics.get("%RETRY%group-9") is not None
+
+
+def test_retry_topic_that_gets_a_message_survives_a_kill_at_once() -> None:
+    broker = SmallBroker(SimDisk())
+    broker.store.tables.run_later(lambda _write: None)  # the flush thread does not come to it
+    broker.parts.groups.obtain_all(["g"])
+    broker.parts.topics.ensure_all({"%RETRY%g": 1}, wait=False)
+    assert broker.send("%RETRY%g").code == 0
+    broker.kill()
+    assert broker.parts.topics.get("%RETRY%g") is not None

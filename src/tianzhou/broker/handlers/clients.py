@@ -86,7 +86,7 @@ class Clients:
             )
 
     def _make_groups(self, told: HeartbeatData) -> None:
-        """All that are new at once: saving a table is a write to the disk."""
+        """Create the groups that are new, and their retry topics, without waiting for the disk."""
         wanted = [
             consumer.group_name
             for consumer in told.consumer_data_set
@@ -94,15 +94,16 @@ class Clients:
             and _is_name(names.checked_group, consumer.group_name)
         ]
         made = self.groups.obtain_all(wanted)
-        self.topics.ensure_all({names.retry_topic(g.group_name): g.retry_queue_nums for g in made})
+        queues_of = {names.retry_topic(g.group_name): g.retry_queue_nums for g in made}
+        self.topics.ensure_all(queues_of, wait=False)
 
     def _heard(self, told: ConsumerData, client_id: str, request: Request, now_ms: int) -> None:
         group = self.groups.obtain(told.group_name)
         if group is None:
             return
-        if group.retry_queue_nums > 0:
-            # Consumers subscribe to it at once, so it must have a route.
-            self.topics.ensure(names.retry_topic(told.group_name), queues=group.retry_queue_nums)
+        # Consumers subscribe to it at once, so it must have a route.
+        retry_topic = names.retry_topic(told.group_name)
+        self.topics.ensure_all({retry_topic: group.retry_queue_nums}, wait=False)
         changed = self.sessions.heard_consumer(
             told, client_id, request.header, request.peer, now_ms
         )
