@@ -76,6 +76,8 @@ RECOVERY: Final = (
          (_LOG + "cut", "tail.file.truncate(at)", "pass")),
     _bug("quarantine skipped", "images",
          (_RECOVERY + "_settle", "_quarantine(parts, halt.offset)", "'quarantine/none'")),
+    _bug("files of deleted topics not removed after a crash", "images",
+         ("tianzhou.store.opening:make_parts", "queues.remove_set_aside()", "pass")),
     _bug("index not cut", "images",
          (_RECOVERY + "_load_derived", "_cut_index(parts)", "pass")),
     _bug("slots of the index not written", "images",

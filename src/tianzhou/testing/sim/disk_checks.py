@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import QueueKey, queue_key
 from tianzhou.store.incidents import LOG_QUARANTINED, OFFSETS_SET_BACK
+from tianzhou.store.queues import DELETED
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.workload import ALL, GROUP, Promise, Sent, clamped
 
@@ -66,6 +67,13 @@ def check(store: MessageStore, history: History, promise: Promise, required: int
         check_queue(store, history.by_queue.get(queue, []), queue, promise)
     check_index(store, history)
     check_offsets(store, promise)
+    check_deleted(store)
+
+
+def check_deleted(store: MessageStore) -> None:
+    """A start leaves no files of deleted queues behind."""
+    left = store.files.list(f"{store.paths.consume_queue}/{DELETED}")
+    demand(not left, f"files of deleted queues are still there: {left}")
 
 
 def check_log(store: MessageStore, history: History, promise: Promise, required: int) -> None:
