@@ -20,7 +20,7 @@ from bench.measure import Row
 ROOT = Path(__file__).parents[1]
 ROUNDS = 3
 BODY_BYTES = 128
-SINGLE, MANY, GATHERED = 3_000, 19_200, 51_200
+SINGLE, MANY, GATHERED, COLD = 3_000, 19_200, 51_200, 10_000
 TOPIC = "load"
 YARDSTICK = "C++ client"
 FAILED_MAX = 64
@@ -74,8 +74,9 @@ def measured() -> tuple[dict[str, list[Facts]], dict[str, list[Facts]]]:
             for shape, facts in theirs(python, names).items():
                 cpp.setdefault(shape, []).append(facts)
             plain = [f"single:{SINGLE}", f"many:{MANY}", f"gathered:{GATHERED}"]
+            full = [*plain, f"cold:{COLD}"]
             for loop, shapes in (
-                ("asyncio", plain), ("uvloop", plain), ("blocking", plain[:2]),
+                ("asyncio", full), ("uvloop", full), ("blocking", plain[:2]),
             ):  # fmt: skip
                 for shape, facts in ours(names, loop, *shapes).items():
                     our.setdefault(f"{shape}, {loop}", []).append(facts)
@@ -122,6 +123,9 @@ def rows() -> Iterator[Row]:
     for loop in ("asyncio", "uvloop"):
         name = f"{loop}, 512 senders, gathered"
         yield rate_row(name, fastest(our[f"gathered, {loop}"]), best, 2.0)
+    for loop in ("asyncio", "uvloop"):
+        name = f"{loop}, cold burst of {COLD:,}"
+        yield rate_row(name, fastest(our[f"cold, {loop}"]), best, None)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     python -m bench.producing NAMESERVER TOPIC LOOP SHAPE:COUNT...
 
 LOOP is asyncio, uvloop or blocking. A shape is `single`, `many` (64 senders that each wait for
-their answers) or `gathered` (512 senders, whose messages are put together). One JSON line each.
+their answers), `gathered` (512 senders, whose messages are put together) or `cold` (all sends at
+once, before the producer has a route or a connection; not with blocking). One JSON line each.
 """
 
 import asyncio
@@ -57,7 +58,12 @@ async def gathered(producer: Producer, topic: str, count: int) -> dict[str, floa
     return await together(producer, topic, count, GATHERED)
 
 
-SHAPES: dict[str, Shape] = {"single": single, "many": many, "gathered": gathered}
+async def cold(producer: Producer, topic: str, count: int) -> dict[str, float]:
+    await asyncio.gather(*[producer.send_async(message(topic)) for _ in range(count)])
+    return {}
+
+
+SHAPES: dict[str, Shape] = {"single": single, "many": many, "gathered": gathered, "cold": cold}
 
 
 def say(shape: str, count: int, facts: dict[str, float], begun: float, cpu: float) -> None:
@@ -70,7 +76,7 @@ async def measure(nameserver: str, topic: str, shapes: list[tuple[str, int]]) ->
     for shape, count in shapes:
         options = ProducerOptions(gathering=Gathering() if shape == "gathered" else None)
         async with Producer("our-load", nameserver=nameserver, options=options) as producer:
-            for _ in range(200):
+            for _ in range(0 if shape == "cold" else 200):
                 await producer.send(message(topic))
             cpu, begun = process_time(), perf_counter()
             facts = await SHAPES[shape](producer, topic, count)

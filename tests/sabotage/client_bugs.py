@@ -26,4 +26,10 @@ BUGS: Final = (
     _bug("a keyed send fails when a replica refuses it", "keyed",
          ("tianzhou.client.aio.post:Delivery._may_go_on",
           "isinstance(error, ServiceNotAvailable)", "False")),
+    _bug("a send overtakes the sends that wait for the route", "burst",
+         ("tianzhou.client.aio.post:Delivery.start",
+          "route is None or topic in post.routes", "route is None")),
+    _bug("a send overtakes the sends that wait for the connection", "burst",
+         ("tianzhou.client.aio.post:Delivery.start",
+          "channel is None or address in post.connections", "channel is None")),
 )  # fmt: skip

@@ -73,8 +73,19 @@ async def keyed(mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
                 await producer.send(Message("orders", b"x", sharding_key="k"))
 
 
+async def burst(mq: RunningBroker, _caplog: pytest.LogCaptureFixture) -> None:
+    async with Producer("shop", nameserver=mq.nameserver) as producer:
+        sent = [producer.send_async(Message("orders", b"x"))]
+        while not sent[0].done():
+            await asyncio.sleep(0)
+            sent.append(producer.send_async(Message("orders", b"x")))
+        offsets = [result.queue_offset for result in await asyncio.gather(*sent)]
+    assert offsets == sorted(offsets)
+
+
 CHECKS = {
     "listener": listener, "cancelled": cancelled, "batch": batch, "extra": extra, "keyed": keyed,
+    "burst": burst,
 }  # fmt: skip
 
 

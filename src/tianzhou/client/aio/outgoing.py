@@ -65,7 +65,7 @@ class Outgoing:
                 return answer
         self._deliver(
             message, awaited.message_id, _one(awaited.on_sent),
-            pick=pick, is_foreign=select is not None, timeout_s=timeout_s,
+            pick=pick, timeout_s=timeout_s,
         )  # fmt: skip
         return answer
 
@@ -166,19 +166,17 @@ class Outgoing:
 
     def _deliver(
         self, message: Message, message_id: str, on_done: OnDone, *, pick: Pick | None,
-        is_foreign: bool = False, timeout_s: float | None = None,
+        timeout_s: float | None = None,
     ) -> None:  # fmt: skip
         post = self.post
         if not self._takes_long(message):
-            post.deliver(
-                self.parcel(message, message_id), on_done,
-                pick=pick, is_foreign=is_foreign, timeout_s=timeout_s,
-            )  # fmt: skip
+            parcel = self.parcel(message, message_id)
+            post.deliver(parcel, on_done, pick=pick, timeout_s=timeout_s)
             return
 
         async def compress_first() -> None:
             parcel = await asyncio.to_thread(self.parcel, message, message_id)
-            post.deliver(parcel, on_done, pick=pick, is_foreign=is_foreign, timeout_s=timeout_s)
+            post.deliver(parcel, on_done, pick=pick, timeout_s=timeout_s)
 
         post.later(compress_first(), lambda error: on_done([], Failure(message.topic, final=error)))
 

@@ -1,8 +1,8 @@
 """Delivering parcels: try after try, until one is stored or there is no sense in another.
 
-A delivery is no task. As long as the route is known and the connection is there, it is a row of
-callbacks: write, answer, and perhaps write again. Only what must wait for somebody else, a route,
-a connection or a pause, becomes a task for that long.
+A delivery is not a task but a sequence of callbacks: write, response, and perhaps write again. The
+deliveries that have to wait for a route, a connection or a pause share one wait for each topic or
+address, so a burst of sends costs no task and no timer for each message.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from tianzhou.base.errors import ProtocolError, Retry, TianzhouError
 from tianzhou.client.aio.channel import Channel
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES
+from tianzhou.client.aio.shared_wait import DeadlinePassed, SharedWaits
 from tianzhou.client.core.failure import MOVED, Failure
 from tianzhou.client.core.routing import TopicRoute
 from tianzhou.client.core.selection import Fixed, Latencies, Pick, Rotation
@@ -78,6 +79,10 @@ class Post:
         self.latencies = Latencies()
         self.rotation = Rotation(options.queue_choice, self.latencies, random.randrange)
         self.fields = SendFields(group, DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES)
+        self.routes = SharedWaits(cluster.route_for_sending)
+        self.connections = SharedWaits(cluster.connections.channel)
+        self.refreshes = SharedWaits(cluster.refresh)
+        self.pauses = SharedWaits(self._writable_again)
         self._waiting: set[asyncio.Task[None]] = set()
         self._troubled_s: dict[str, float] = {}
         """When a send to the topic failed last, of topics whose route is being asked for."""
@@ -85,16 +90,11 @@ class Post:
 
     def deliver(
         self, parcel: Parcel, on_done: OnDone, *, pick: Pick | None = None,
-        is_foreign: bool = False, timeout_s: float | None = None,
+        timeout_s: float | None = None,
     ) -> None:  # fmt: skip
-        """`on_done` gets a result for each message of the parcel, or the failure. A pick that
-        `is_foreign` is a user's function: what it raises is for the one who sends."""
+        """`on_done` gets a result for each message of the parcel, or the failure."""
         limit_s = timeout_s or self.options.send_timeout_s
-        delivery = Delivery(self, parcel, on_done, pick, limit_s)
-        if not is_foreign:
-            delivery.start()
-        else:
-            self.later(delivery.start_with_route(), delivery.give_up)
+        Delivery(self, parcel, on_done, pick, limit_s).start()
 
     def later(
         self, work: Coroutine[None, None, None], on_error: Callable[[BaseException], None]
@@ -135,8 +135,8 @@ class Post:
         finally:
             del self._troubled_s[topic]
 
-    async def pause(self, topic: str, pause_s: float) -> None:
-        """Until the time is over, or the route leads to a broker again that takes messages."""
+    async def _writable_again(self, topic: str) -> None:
+        """Wait until the route changes and leads to a broker that accepts messages."""
         changed = asyncio.Event()
 
         def on_change(route: TopicRoute) -> None:
@@ -145,9 +145,7 @@ class Post:
 
         stop_watching = self.cluster.watch_route(topic, on_change)
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await changed.wait()
+            await changed.wait()
         finally:
             stop_watching()
 
@@ -168,6 +166,8 @@ class Post:
 
     def close(self) -> None:
         self.is_closed = True
+        for waits in (self.routes, self.connections, self.refreshes, self.pauses):
+            waits.close()
         for task in tuple(self._waiting):
             task.cancel()
 
@@ -197,24 +197,41 @@ class Delivery:
         self._channel: Channel | None = None
 
     def start(self) -> None:
-        """One try: now if everything is there, or else when it is."""
-        post = self._post
-        route = post.cluster.known_route(self._parcel.topic)
-        if route is None:
-            post.later(self.start_with_route(), self.give_up)
-            return
+        """Make one attempt: now if the route and the connection are there, or else when they are.
+
+        While other deliveries wait for either, this one waits behind them: messages of one queue
+        leave in the order in which they were sent.
+        """
+        post, topic = self._post, self._parcel.topic
+        route = post.cluster.known_route(topic)
         now_s = post.loop.time()
+        if route is None or topic in post.routes:
+            post.routes.add(topic, now_s + self._left_s(now_s), self._route_ended)
+            return
         try:
             self._queue, self._address = post.choose(route, self._pick, self._avoid, now_s)
         except NoRoute as error:
             self._queue, self._address = None, ""
             self._failed(error)
             return
-        channel = post.cluster.connections.maybe_channel(self._address)
-        if channel is None:
-            post.later(self._start_with_connection(self._address), self.give_up)
+        except Exception as error:  # of a selector, which is the user's function
+            self.give_up(error)
+            return
+        address = self._address
+        channel = post.cluster.connections.maybe_channel(address)
+        if channel is None or address in post.connections:
+            self._tried_s = now_s
+            deadline_s = now_s + self._try_s(now_s)
+            post.connections.add(address, deadline_s, self._connection_ended)
         else:
             self._write(channel, now_s)
+
+    def _start_again(self) -> None:
+        """Start from a shared wait. An unexpected error fails this delivery, not the others."""
+        try:
+            self.start()
+        except Exception as error:
+            self.give_up(error)
 
     def _left_s(self, now_s: float) -> float:
         return self._limit_s - (now_s - self._began_s)
@@ -225,25 +242,29 @@ class Delivery:
         is_last = len(self._tries) + 1 >= options.tries_max or self._pick is not None
         return left_s if is_last else min(left_s, options.try_timeout_s)
 
-    async def start_with_route(self) -> None:
-        try:
-            async with asyncio.timeout(self._left_s(self._post.loop.time())):
-                await self._post.cluster.route_for_sending(self._parcel.topic)
-        except TimeoutError:
+    def _route_ended(self, error: BaseException | None) -> None:
+        if error is None:
+            self._start_again()
+        elif isinstance(error, DeadlinePassed):
             self._done_with_failure(timed_out=True)
-        except TianzhouError as error:
-            self.give_up(error)
         else:
-            self.start()
+            self.give_up(error)
 
-    async def _start_with_connection(self, address: str) -> None:
-        self._tried_s = now_s = self._post.loop.time()
-        try:
-            channel = await self._post.cluster.connections.channel(address, self._try_s(now_s))
-        except TianzhouError as error:
+    def _connection_ended(self, error: BaseException | None) -> None:
+        now_s, address = self._post.loop.time(), self._address
+        if error is None:
+            channel = self._post.cluster.connections.maybe_channel(address)
+            if channel is not None:
+                self._write(channel, now_s)
+            else:
+                self._failed(Unreachable(address, "it closed the connection at once"))
+        elif isinstance(error, DeadlinePassed):
+            waited_s = now_s - self._tried_s
+            self._failed(Unreachable(address, f"no connection within {waited_s:.3g} s"))
+        elif isinstance(error, TianzhouError):
             self._failed(error)
         else:
-            self._write(channel, self._post.loop.time())
+            self.give_up(error)
 
     def _write(self, channel: Channel, now_s: float) -> None:
         assert self._queue is not None
@@ -318,12 +339,13 @@ class Delivery:
         elif self._left_s(now_s) <= 0:
             self._done_with_failure(timed_out=True)
         elif error.retry is Retry.AFTER_ROUTE_REFRESH:
-            post.later(self._start_after_refresh(), self.give_up)
+            deadline_s = now_s + self._try_s(now_s)
+            post.refreshes.add(self._parcel.topic, deadline_s, self._refresh_ended)
         elif self._has_another():
             post.refresh_soon(self._parcel.topic)
             self.start()
         else:
-            post.later(self._start_after_pause(), self.give_up)
+            self._pause()
 
     def _may_go_on(self, error: TianzhouError) -> bool:
         """Whether another try makes sense.
@@ -351,29 +373,30 @@ class Delivery:
         avoid = [*self._avoid, besides]
         return any(queue.broker_name not in avoid for queue in route.write_queues)
 
-    async def _start_after_refresh(self) -> None:
-        try:
-            async with asyncio.timeout(self._try_s(self._post.loop.time())):
-                await self._post.cluster.refresh(self._parcel.topic)
-        except TopicNotFound as error:
+    def _refresh_ended(self, error: BaseException | None) -> None:
+        """Whatever else went wrong, the old route may lead to another broker."""
+        if isinstance(error, TopicNotFound | ClientClosed):
             self.give_up(error)
-            return
-        except (TimeoutError, TianzhouError):
-            pass  # the old route may lead to somebody else
-        if self._has_another():
-            self.start()
+        elif self._has_another():
+            self._start_again()
         else:
-            await self._start_after_pause()
+            self._pause()
 
-    async def _start_after_pause(self) -> None:
+    def _pause(self) -> None:
+        """Start again after a while, or as soon as the route leads to a broker that writes."""
+        post, topic, now_s = self._post, self._parcel.topic, self._post.loop.time()
         pause_s = PAUSE_S * PAUSE_GROWTH ** min(len(self._tries) - 1, PAUSES_GROW)
-        left_s = self._left_s(self._post.loop.time())
-        self._post.refresh_soon(self._parcel.topic)
-        await self._post.pause(self._parcel.topic, max(0.0, min(pause_s, left_s / 2)))
-        if self._left_s(self._post.loop.time()) <= 0:
+        post.refresh_soon(topic)
+        until_s = now_s + max(0.0, min(pause_s, self._left_s(now_s) / 2))
+        post.pauses.add(topic, until_s, self._pause_ended)
+
+    def _pause_ended(self, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, DeadlinePassed):
+            self.give_up(error)
+        elif self._left_s(self._post.loop.time()) <= 0:
             self._done_with_failure(timed_out=True)
         else:
-            self.start()
+            self._start_again()
 
     def give_up(self, error: BaseException) -> None:
         """There is no sense in another try: the error is the sender's, unless the answer to an
