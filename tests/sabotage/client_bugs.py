@@ -33,3 +33,22 @@ BUGS: Final = (
          ("tianzhou.client.aio.post:Delivery.start",
           "channel is None or address in post.connections", "channel is None")),
 )  # fmt: skip
+
+_RUN: Final = "await self.closed_or(wanted)"
+
+TERMINATION: Final = (
+    _bug("SIGTERM kills a consumer", "process",
+         ("tianzhou.client.termination:_is_handled",
+          "signal.signal(signal.SIGTERM, _terminate)", "pass")),
+    _bug("SIGTERM stops one of two consumers", "process",
+         ("tianzhou.client.termination:_terminate", "tuple(_stops)", "tuple(_stops)[:1]")),
+    _bug("SIGTERM ends a consumer that has not stopped", "process",
+         ("tianzhou.client.aio.push_consumer:PushConsumer.run", _RUN,
+          f"{_RUN}; __import__('os')._exit(0)")),
+    _bug("in-flight messages are not waited for", "process",
+         ("tianzhou.client.aio.push_consumer:_Parts.giving_up",
+          "await lane.wait_free()", "pass")),
+    _bug("offsets are not committed on the way out", "process",
+         ("tianzhou.client.aio.group:Group._release",
+          "await self.store.save_surely([lane.queue])", "pass")),
+)  # fmt: skip

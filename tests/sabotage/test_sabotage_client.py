@@ -1,13 +1,18 @@
 """Testing the tests of the client: each planted bug must be caught by the check it names."""
 
 import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from client_bugs import BUGS
+from client_bugs import BUGS, TERMINATION
 from planting import Bug, planted
 
 from tianzhou.base import extras
 from tianzhou.client import ConsumerOptions, Message, Producer, PushConsumer, ReceivedMessage
+from tianzhou.client import sync as blocking
 from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import ResponseCode
 
@@ -101,3 +106,47 @@ def test_planted_bug_of_the_client_is_caught(
     with planted(bug), pytest.raises(Exception) as caught:
         asyncio.run(asyncio.wait_for(check(mq, caplog), CAUGHT_S))
     assert not isinstance(caught.value, (NameError, TypeError, AttributeError, SyntaxError))
+
+
+def send(mq: RunningBroker) -> None:
+    with blocking.Producer("shop", nameserver=mq.nameserver) as producer:
+        producer.send(Message("orders", b"two apples"))
+
+
+def terminate(mq: RunningBroker, bug: str, timeout_s: float) -> None:
+    """SIGTERM while both consumers of a process work on a message: both finish it, commit it and
+    leave, and the process ends with exit code 0."""
+    sent = mq.stored("orders")
+    program = str(Path(__file__).with_name("terminated_consumer.py"))
+    with subprocess.Popen(
+        [sys.executable, program, mq.nameserver, bug], text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            if [process.stdout.readline() for _ in range(2)] != ["begun\n"] * 2:
+                process.kill()
+                raise RuntimeError(f"the consumers did not start: {process.communicate()}")
+            process.send_signal(signal.SIGTERM)
+            said, errors = process.communicate(timeout=timeout_s)
+        finally:
+            process.kill()
+    assert (process.returncode, said) == (0, "finished\nfinished\nreturned\n"), errors
+    for group in ("billing", "stock"):
+        assert mq.committed(group, "orders") == {0: len(sent)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", TERMINATION, ids=lambda bug: bug.name.replace(" ", "-"))
+def test_planted_bug_of_termination_is_caught(bug: Bug, mq: RunningBroker) -> None:
+    mq.create_topic("orders", queues=1)
+    send(mq)
+    with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
+        terminate(mq, bug.name, CAUGHT_S)
+
+
+@pytest.mark.slow
+def test_terminated_consumers_without_a_planted_bug_finish_and_commit(mq: RunningBroker) -> None:
+    mq.create_topic("orders", queues=1)
+    send(mq)
+    terminate(mq, "", SOUND_S)
