@@ -179,9 +179,9 @@ async def test_mistakes_of_lite_pull_are_named(mq: RunningBroker) -> None:
             await consumer.assign([queue(mq)])
         with pytest.raises(UsageError, match="not assigned"):
             await consumer.seek(queue(mq, 9), 0)
-        with pytest.raises(UsageError, match="at least 1"):
+        with pytest.raises(UsageError, match="count_max 0 is out of range; it must be from 1 "):
             await consumer.poll(count_max=0)
-        with pytest.raises(UsageError, match="begin at 0"):
+        with pytest.raises(UsageError, match="offset -1 is out of range; it must be from 0 "):
             await consumer.seek(queue(mq), -1)
         with pytest.raises(UsageError, match="started before"):
             await consumer.start()

@@ -11,9 +11,12 @@ from tianzhou.client import (
     ClientOptions,
     ConsumerOptions,
     Gathering,
+    LitePullConsumer,
     Message,
+    MessageQueue,
     Producer,
     ProducerOptions,
+    PullConsumer,
     PushConsumer,
     TransactionState,
 )
@@ -86,6 +89,120 @@ def test_send_with_a_wrong_type_names_the_argument(
         async with Producer("makers", nameserver=mq.nameserver) as producer:
             with pytest.raises(UsageError, match=named):
                 await call(producer)
+
+    run(body)
+
+
+CALLS: list[tuple[Call, str]] = [
+    (lambda p: p.reply("x", b"y"), "request 'x' is of type str; it must be a message that a cons"),
+    (lambda p: p.reply(Message("t", b"x"), b"y"), "request .* is of type Message"),
+    (lambda p: p.recall(Message("t", b"x"), "h"), "topic .* is of type Message; it must be text"),
+    (lambda p: p.recall("t", 5), "handle 5 is of type int; it must be text"),
+    (lambda p: p.recall("t", "x"), "invalid recall handle 'x'"),
+]
+
+
+@pytest.mark.parametrize(("call", "named"), CALLS)
+def test_reply_or_recall_with_a_wrong_type_names_the_argument(
+    mq: RunningBroker, run: Run, call: Call, named: str
+) -> None:
+    async def body() -> None:
+        async with Producer("makers", nameserver=mq.nameserver) as producer:
+            with pytest.raises(UsageError, match=named):
+                await call(producer)
+
+    run(body)
+
+
+QUEUE = MessageQueue(topic="t", broker_name="broker-a", queue_id=0)
+OFFSETS: list[tuple[object, str]] = [
+    (3.5, "offset 3.5 is of type float; it must be an integer from 0 to 9223372036854775807"),
+    ("3", "offset '3' is of type str"),
+    (None, "offset None is of type NoneType"),
+    (1 << 70, "offset 1180591620717411303424 is out of range; it must be from 0 to 9223372036"),
+    (-1, "offset -1 is out of range; it must be from 0"),
+]
+QUEUES: list[tuple[Call, str]] = [
+    (lambda c: c.assign(QUEUE), "queues .* is of type MessageQueue; it must be a list of"),
+    (lambda c: c.assign("t"), "queue 't' is of type str; it must be a MessageQueue"),
+    (lambda c: c.assign(3), "queues 3 is of type int"),
+    (lambda c: c.assign([QUEUE], 3), "3 is neither tags as text nor an Sql92"),
+    (lambda c: c.seek(("t", 0), 3), "queue .* is of type tuple"),
+    (lambda c: c.seek_to_end([]), "queue .* is of type list"),
+    (lambda c: c.committed(3), "queue 3 is of type int"),
+    (lambda c: c.commit(3), "offsets 3 is of type int; it must be a dict"),
+    (lambda c: c.commit({QUEUE: 3.5}), "offset 3.5 is of type float"),
+    (lambda c: c.commit({"t": 3}), "queue 't' is of type str"),
+    (lambda c: c.poll("1"), "timeout_s '1' is of type str"),
+    (lambda c: c.poll(count_max=1.5), "count_max 1.5 is of type float"),
+    (lambda c: c.poll(count_max=0), "count_max 0 is out of range; it must be from 1"),
+]
+
+
+@pytest.mark.parametrize(("offset", "named"), OFFSETS)
+def test_offset_of_the_wrong_type_or_out_of_range_is_named(
+    mq: RunningBroker, run: Run, offset: Any, named: str
+) -> None:
+    mq.create_topic("t", queues=1)
+
+    async def body() -> None:
+        async with LitePullConsumer("readers", nameserver=mq.nameserver) as consumer:
+            await consumer.assign([QUEUE])
+            with pytest.raises(UsageError, match=named):
+                await consumer.seek(QUEUE, offset)
+        async with PullConsumer("readers", nameserver=mq.nameserver) as puller:
+            with pytest.raises(UsageError, match=named):
+                await puller.pull(QUEUE, offset)
+            with pytest.raises(UsageError, match=named):
+                await puller.commit(QUEUE, offset)
+
+    run(body)
+
+
+def test_lite_pull_consumer_with_a_wrong_type_names_the_argument(
+    mq: RunningBroker, run: Run
+) -> None:
+    mq.create_topic("t", queues=1)
+
+    async def body() -> None:
+        for call, named in QUEUES:
+            async with LitePullConsumer("readers", nameserver=mq.nameserver) as consumer:
+                with pytest.raises(UsageError, match=named):
+                    await call(consumer)
+        async with LitePullConsumer("readers", nameserver=mq.nameserver) as consumer:
+            with pytest.raises(UsageError, match="queues None is of type NoneType"):
+                consumer.pause(any_(None))
+            with pytest.raises(UsageError, match="queues 3 is of type int"):
+                consumer.resume(any_(3))
+
+    run(body)
+
+
+PULLS: list[tuple[Call, str]] = [
+    (lambda c: c.pull("t", 0), "queue 't' is of type str"),
+    (lambda c: c.pull(QUEUE, 0, count_max="1"), "count_max '1' is of type str"),
+    (lambda c: c.pull(QUEUE, 0, count_max=0), "count_max 0 is out of range"),
+    (lambda c: c.pull(QUEUE, 0, wait_s="1"), "wait_s '1' is of type str"),
+    (lambda c: c.pull(QUEUE, 0, wait_s=float("nan")), "wait_s is nan"),
+    (lambda c: c.pull(QUEUE, 0, expression=3), "3 is neither tags as text nor an Sql92"),
+    (lambda c: c.first(None), "queue None is of type NoneType"),
+    (lambda c: c.end("t"), "queue 't' is of type str"),
+    (lambda c: c.offset_at("t", 0), "queue 't' is of type str"),
+    (lambda c: c.committed("t"), "queue 't' is of type str"),
+    (lambda c: c.commit("t", 0), "queue 't' is of type str"),
+]
+
+
+@pytest.mark.parametrize(("call", "named"), PULLS)
+def test_pull_consumer_with_a_wrong_type_names_the_argument(
+    mq: RunningBroker, run: Run, call: Call, named: str
+) -> None:
+    mq.create_topic("t", queues=1)
+
+    async def body() -> None:
+        async with PullConsumer("readers", nameserver=mq.nameserver) as consumer:
+            with pytest.raises(UsageError, match=named):
+                await call(consumer)
 
     run(body)
 

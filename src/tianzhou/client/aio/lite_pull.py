@@ -27,6 +27,14 @@ from tianzhou.client.aio.puller import Puller
 from tianzhou.client.aio.settling import Settler
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.consumer_options import ConsumerOptions
+from tianzhou.client.core.arguments import (
+    check_seconds,
+    checked_count,
+    checked_offset,
+    checked_offsets,
+    checked_queue,
+    checked_queues,
+)
 from tianzhou.client.core.offsets import moment_ms
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92, Subscription, checked_wishes, subscribe
@@ -176,7 +184,7 @@ class LitePullConsumer:
             raise UsageError(
                 f"consumer of {self.group} subscribes; it can't be assigned queues too"
             )
-        wanted = list(queues)
+        wanted = checked_queues(queues)
         for topic in {queue.topic for queue in wanted}:
             self._group.subscriptions[topic] = self._subscription(topic, expression)
         await check_expressions(self._cluster, self._group, {queue.topic for queue in wanted})
@@ -188,7 +196,7 @@ class LitePullConsumer:
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand out nothing of these; what was fetched ahead is fetched again later."""
-        held = [self._lane(queue) for queue in queues]
+        held = [self._lane(queue) for queue in checked_queues(queues)]
         self._puller.pause([lane.queue for lane in held])
         for lane in held:
             self._ready.discard(lane)
@@ -197,7 +205,7 @@ class LitePullConsumer:
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         self._check()
-        self._puller.resume(queues)
+        self._puller.resume(checked_queues(queues))
 
     # Messages
 
@@ -206,8 +214,9 @@ class LitePullConsumer:
     ) -> list[ReceivedMessage]:
         """The next messages, of one or several queues; none if there are none in that time."""
         self._check()
-        if count_max is not None and count_max < 1:
-            raise UsageError(f"a poll of {count_max} messages; at least 1")
+        check_seconds("timeout_s", timeout_s)
+        if count_max is not None:
+            checked_count("count_max", count_max)
         if self.options.auto_ack:
             self._done.update(self._handed)
         count_max = count_max or self.options.pull_count
@@ -244,37 +253,36 @@ class LitePullConsumer:
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on there; what was fetched ahead is dropped. Nothing is committed."""
-        if offset < 0:
-            raise UsageError(f"offset {offset} of {queue}: offsets begin at 0")
+        offset = checked_offset(offset)
         self._lane(queue)
         self._handed[queue] = offset
         await self._group.move({queue: offset}, save=False)
 
     async def seek_to_first(self, queue: MessageQueue) -> None:
-        await self.seek(queue, await self._group.offsets.first(queue))
+        await self.seek(queue, await self._group.offsets.first(checked_queue(queue)))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        await self.seek(queue, await self._group.offsets.end(queue))
+        await self.seek(queue, await self._group.offsets.end(checked_queue(queue)))
 
     async def offset_at(self, queue: MessageQueue, moment: datetime | str | int) -> int:
         """The first message stored at that moment or later: a datetime, `yyyyMMddHHmmss` in local
         time, or milliseconds since 1970."""
         self._check()
-        return await self._group.offsets.at_time(queue, moment_ms(moment))
+        return await self._group.offsets.at_time(checked_queue(queue), moment_ms(moment))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         self._check()
-        return await self._group.offsets.committed(queue)
+        return await self._group.offsets.committed(checked_queue(queue))
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """These offsets, or all that polls have handed out; waits until they are kept."""
         self._check()
-        self._done.update(self._handed if offsets is None else offsets)
+        self._done.update(self._handed if offsets is None else checked_offsets(offsets))
         await self._group.save_surely()
 
     def _lane(self, queue: MessageQueue) -> Lane:
         self._check()
-        lane = self._group.lanes.get(queue)
+        lane = self._group.lanes.get(checked_queue(queue))
         if lane is None:
             raise UsageError(f"{queue} is not assigned to this consumer of {self.group}")
         return lane

@@ -14,6 +14,12 @@ from typing import Final, Self
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.queue_offsets import QueueOffsets
+from tianzhou.client.core.arguments import (
+    check_seconds,
+    checked_count,
+    checked_offset,
+    checked_queue,
+)
 from tianzhou.client.core.offsets import moment_ms
 from tianzhou.client.core.pulling import PullPlan, PullStatus, read_answer, records_of, untrusted
 from tianzhou.client.core.received import ReceivedMessage
@@ -90,8 +96,10 @@ class PullConsumer:
         wait_s: float = 0.0,
     ) -> PullResult:
         """Messages from an offset on. If there are none, the broker waits so long for some."""
-        if offset < 0 or count_max < 1:
-            raise UsageError(f"a pull of {count_max} messages from offset {offset} on")
+        checked_queue(queue)
+        offset = checked_offset(offset)
+        count_max = checked_count("count_max", count_max)
+        check_seconds("wait_s", wait_s)
         cluster = self._running()
         wanted = subscribe(queue.topic, expression, version=0)
         plan = PullPlan(self.group, queue, wanted, count_max, BYTES_MAX, round(wait_s * 1000))
@@ -116,23 +124,23 @@ class PullConsumer:
 
     async def first(self, queue: MessageQueue) -> int:
         """The first message that is still there."""
-        return await self._offsets().first(queue)
+        return await self._offsets().first(checked_queue(queue))
 
     async def end(self, queue: MessageQueue) -> int:
         """What the next message will have."""
-        return await self._offsets().end(queue)
+        return await self._offsets().end(checked_queue(queue))
 
     async def offset_at(self, queue: MessageQueue, moment: datetime | str | int) -> int:
         """The first message stored at that moment or later: a datetime, `yyyyMMddHHmmss` in local
         time, or milliseconds since 1970."""
-        return await self._offsets().at_time(queue, moment_ms(moment))
+        return await self._offsets().at_time(checked_queue(queue), moment_ms(moment))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """How far the group has come; None when the broker does not know."""
-        return await self._offsets().committed(queue)
+        return await self._offsets().committed(checked_queue(queue))
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        await self._offsets().commit(queue, offset)
+        await self._offsets().commit(checked_queue(queue), checked_offset(offset))
 
     def _offsets(self) -> QueueOffsets:
         return QueueOffsets(self.group, self._running())

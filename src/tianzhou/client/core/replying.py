@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
+from tianzhou.client.core.arguments import wrong_type
 from tianzhou.record import compression, names, properties
 from tianzhou.record.message import Message, MessageView
 from tianzhou.wire._generated_headers_send import PushReplyRequest
@@ -57,10 +58,16 @@ def reply_of(pushed: PushReplyRequest, body: bytes) -> tuple[str | None, Reply]:
     return carried.get(names.CORRELATION_ID.decode()), reply
 
 
+def _check_is_request(request: object) -> None:
+    if not isinstance(request, MessageView):
+        raise wrong_type("request", request, "a message that a consumer received")
+
+
 def reply_message(
     request: MessageView, body: Bytes, more: Mapping[str, str] | None
 ) -> tuple[Message, dict[bytes, str]]:
     """The message that answers a request, and the properties that lead it back."""
+    _check_is_request(request)
     asked = request.properties
     added: dict[bytes, str] = {names.MSG_TYPE: REPLY_TYPE}
     for name in (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL):
