@@ -199,7 +199,7 @@ def test_s31_the_doctor_names_a_broker_that_is_refused(pair: Pair, tmp_path: Pat
             row for row in json.loads(told.out)["findings"] if row["about"] == "broker left-out"
         ]
         assert row["level"] == "problem"
-        assert "it is signed as 'x', not as the cluster" in row["said"]
+        assert "it is signed by 'x', not by the cluster" in row["said"]
         assert "innerClientAuthenticationCredentials" in row["mend"]
     finally:
         process.terminate()

@@ -43,9 +43,9 @@ def test_a_body_is_an_argument_or_a_file(run: Run, mq: RunningBroker, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("x", "--count", "3"), "BODY and --count exclude each other"),
-        (("x", "--body-file", "-"), "BODY and --body-file exclude each other"),
-        (("x", "--file", "-"), "BODY and --file exclude each other"),
+        (("x", "--count", "3"), "BODY and --count are mutually exclusive"),
+        (("x", "--body-file", "-"), "BODY and --body-file are mutually exclusive"),
+        (("x", "--file", "-"), "BODY and --file are mutually exclusive"),
         (("",), "body is empty"),
     ],
 )
@@ -88,7 +88,7 @@ def test_several_tags_are_written_with_commas(run: Run, mq: RunningBroker) -> No
         (("--offset", "1"), "--offset needs --queue"),
         (("--broker", "b"), "--broker needs --queue"),
         (("--last", "1", "--from", "first"), "--from, --offset and --last exclude each other"),
-        (("--last", "1", "-g", "billing"), "for reading without --group"),
+        (("--last", "1", "-g", "billing"), "cannot be combined with --group"),
     ],
 )
 def test_places_that_can_not_be_meant_are_refused(

@@ -82,7 +82,7 @@ def test_a_group_that_is_not_there_or_not_connected(run: Run) -> None:
     assert "none of its consumers is connected" in found["said"]
     run("group", "update", "billing", "--no-consume")
     (off,) = problems(run("doctor", "-g", "billing", "--json"))
-    assert "it is switched off" in off["said"]
+    assert "it is disabled" in off["said"]
     assert "none of its consumers is connected" in off["said"]
     assert off["mend"] == "tianzhou group update billing --consume"
     assert run("group", "update", "billing", "--consume", "--json").json["group"] == "billing"
@@ -175,7 +175,7 @@ def test_doctor_of_a_slow_consumer_warns_in_one_line_and_advises_no_skip(
         async with sending(mq), consumers(mq, {"orders": "*"}, listener=stick):
             (found,) = await lines()
             for _ in range(20):
-                if "it is slow: in 0.5 s it confirmed nothing in 2 of its queues" in found["said"]:
+                if "it is slow: in 0.5 s it committed nothing in 2 of its queues" in found["said"]:
                     break
                 (found,) = await lines()
             else:

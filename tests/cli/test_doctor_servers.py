@@ -209,7 +209,7 @@ def test_a_broker_that_is_drained_or_full(run: Run, mq: RunningBroker) -> None:
     run("broker", "config", "--set", "brokerPermission=6")
     with mq.faults.full_disk():
         (found,) = problems(run("doctor", "--json"))
-    assert "takes no messages" in found["said"]
+    assert "accepts no messages" in found["said"]
 
 
 def test_a_clock_that_is_wrong(run: Run, mq: RunningBroker) -> None:

@@ -216,5 +216,5 @@ async def test_a_route_that_cannot_be_refreshed_is_warned_of_once_per_outage(
                 assert forgotten[0].code == 0
             await until(lambda before=failed_before: len(levels()) >= before + 4)
             await asyncio.to_thread(mq.create_topic, "orders", queues=1 + outage)
-            await until(lambda ends=outage: caplog.text.count("could be refreshed again") == ends)
+            await until(lambda ends=outage: caplog.text.count("was refreshed again") == ends)
             assert levels().count(logging.WARNING) == outage

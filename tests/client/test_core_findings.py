@@ -58,7 +58,7 @@ def test_filling_disk_warns_while_there_is_time() -> None:
     (warning,) = found(changed(disk=filling))
     assert (warning.level, warning.name, warning.kinds) == (Level.WARNING, "a", ("disk_filling",))
     assert warning.said == (
-        "its disk is full in 1 h 23 min if messages keep coming as now, 10.2 MiB a second"
+        "its disk will be full in 1 h 23 min at the current rate, 10.2 MiB a second"
     )
     # What is kept for an hour never fills it.
     short = msgspec.structs.replace(filling, retention_hours=1)
@@ -175,7 +175,7 @@ def test_group_without_consumers_warns_unless_a_job_commits_for_it() -> None:
     said = {finding.name: finding.said for finding in found(look)}
     assert set(said) == {"billing", "left", "off"}
     assert "10 messages wait" in said["billing"]
-    assert "switched off" in said["off"]
+    assert "disabled" in said["off"]
 
 
 def test_internal_groups_have_no_findings() -> None:
@@ -232,7 +232,7 @@ def test_missing_broker_is_one_problem_with_time_topics_queues_and_groups() -> N
     assert problem.said == (
         "it has been missing for 2 min 5 s, and was at 10.0.0.9:1; its 10 queues of 2 topics "
         "(orders, returns) can be neither read nor written, which 2 groups (audit, billing) may "
-        "wait for"
+        "be waiting for"
     )
     assert "tianzhou broker forget gone" in problem.mend
 

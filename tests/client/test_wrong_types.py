@@ -70,14 +70,14 @@ SENDS: list[tuple[Call, str]] = [
     (lambda p: p.send_async(b"x"), "message b'x' is of type bytes"),
     (lambda p: p.send_oneway(None), "message None is of type NoneType"),
     (lambda p: p.send_batch(["x"]), "message 'x' is of type str"),
-    (lambda p: p.send_batch(iter([Message("t", b"x")])), "not of type list_iterator"),
+    (lambda p: p.send_batch(iter([Message("t", b"x")])), "not list_iterator"),
     (lambda p: p.request("x"), "message 'x' is of type str"),
     (lambda p: p.transaction("x"), "message 'x' is of type str"),
     (lambda p: p.send(Message("t", b"x"), queue=3), "queue 3 is of type int"),
-    (lambda p: p.send(Message("t", b"x"), select=3), "select 3 is not a function"),
+    (lambda p: p.send(Message("t", b"x"), select=3), "select 3 must be a function"),
     (lambda p: p.send(Message("t", b"x"), timeout_s="1"), "timeout_s '1' is not a number"),
     (lambda p: p.request(Message("t", b"x"), timeout_s=float("nan")), "timeout_s is nan"),
-    (lambda p: p.request(Message("t", b"x"), timeout_s=float("inf")), "timeout_s is infinite"),
+    (lambda p: p.request(Message("t", b"x"), timeout_s=float("inf")), "timeout_s must be finite"),
 ]
 
 

@@ -46,7 +46,7 @@ def test_overview_is_green_exactly_while_the_doctor_finds_nothing(page: Page, si
     ).code == 0  # fmt: skip
     warning = page.locator(".alarms li")
     expect(warning).to_have_count(1)
-    expect(warning).to_contain_text("it is switched off")
+    expect(warning).to_contain_text("it is disabled")
     expect(page.locator(".allgood")).to_have_count(0)
     level, said = doctor(site)["group billing"]
     assert (level, said in warning.inner_text()) == ("warning", True)

@@ -100,7 +100,7 @@ def test_killed_broker_is_missing_until_it_is_back_or_forgotten(cluster: Cluster
     assert problem["level"] == "problem"
     assert f"and was at {other.broker}" in problem["said"]
     assert "its 4 queues of 1 topic (orders) can be neither read nor written" in problem["said"]
-    assert "which 1 group (billing) may wait for" in problem["said"]
+    assert "which 1 group (billing) may be waiting for" in problem["said"]
     assert "tianzhou broker forget broker-b" in problem["mend"]
     with Admin(nameserver=cluster.nameserver) as admin:
         shown = findings(admin.looks.cluster(), int(gone["missing_since_ms"]))

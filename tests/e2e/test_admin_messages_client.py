@@ -224,7 +224,7 @@ def test_parked_transactions_are_listed_and_resumed_once() -> None:
         assert admin.transactions.all() == []
         admin.transactions.resume(parked)
         assert admin.transactions.parked() == []
-        with pytest.raises(RemoteError, match="resumed before"):
+        with pytest.raises(RemoteError, match="already resumed"):
             admin.transactions.resume(parked)
         (pending,) = admin.transactions.all()
         admin.transactions.commit(pending)

@@ -51,7 +51,7 @@ def test_name_of_a_directory_from_before_is_the_old_default(tmp_path: Path) -> N
 def test_unreadable_name_is_an_error_that_names_the_file(tmp_path: Path, words: bytes) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "brokerName").write_bytes(words)
-    with pytest.raises(UsageError, match="brokerName holds no broker name"):
+    with pytest.raises(UsageError, match="brokerName contains no broker name"):
         name_in(tmp_path)
 
 
@@ -78,7 +78,7 @@ def test_two_brokers_without_names_serve_one_cluster(tmp_path: Path) -> None:
         shown = run_command("cluster", "--json", "-n", names.nameserver).json
         assert {row["broker"] for row in shown} == {ours, theirs}
         which = run_command("broker", "status", "-n", names.nameserver)
-        assert (which.code, "which broker? name one of" in which.err) == (2, True)
+        assert (which.code, "there are several brokers; name one of" in which.err) == (2, True)
         one.kill()
         one = start("one")
         assert one.facts["brokerName"] == ours, "another port, the same directory"

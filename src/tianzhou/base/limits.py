@@ -3,7 +3,7 @@
 from typing import Final
 
 INT32_MAX: Final = (1 << 31) - 1
-"""Java's largest int. A count that reaches it stays there."""
+"""Java's largest int. A counter that reaches it stays there."""
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """Java peers close a connection that announces more than this."""

@@ -1,4 +1,4 @@
-"""Addresses of NameServers as people write them, and where a client gets them if nobody says.
+"""Addresses of NameServers: the accepted spellings, and the defaults from the environment.
 
 host                    port 9876
 host:port
@@ -29,6 +29,6 @@ def split_list(text: str) -> list[str]:
 
 
 def nameserver_from(environment: Mapping[str, str]) -> str | None:
-    """What the environment says; None: nothing."""
+    """The address from the environment, or None."""
     found = (environment.get(name, "").strip() for name in NAMESERVER_VARIABLES)
     return next(filter(None, found), None)

@@ -23,7 +23,8 @@ MASK: Final = "******"
 _SUGGESTION_CUTOFF: Final = 0.75
 """Below this similarity a suggestion misleads more often than it helps."""
 _SUGGESTION_CHARS_MAX: Final = 128
-"""Names come from untrusted requests too; comparing takes time with the square of the length."""
+"""Names also come from untrusted requests, and the cost of comparing is quadratic in their
+length."""
 _SECRET: Final = re.compile(r"password|secret|token|credential|access_?key", re.IGNORECASE)
 
 
@@ -45,13 +46,13 @@ class Declaration(NamedTuple):
     read: Callable[[str], object] | None
     """Reads RocketMQ's spelling of the value, where it differs from ours."""
     is_live: bool = False
-    """Whether it can change while the server runs."""
+    """Whether the setting can change while the server runs."""
     fixed: str = ""
-    """Why it cannot, if there is more to say than that it is read once."""
+    """Why the setting cannot change, if there is a reason other than that it is read once."""
 
     @property
     def reason(self) -> str:
-        """Why it cannot change while the server runs; empty if it can."""
+        """Why the setting cannot change while the server runs; empty if it can."""
         return "" if self.is_live else self.fixed or "it is read when the server starts"
 
 

@@ -1,13 +1,13 @@
-"""Offsets that consumers committed at a slave, and that its master may not know.
+"""Offsets that consumers committed at a slave and that its master may not know.
 
-While the master is away consumers read from a slave and commit there. What they committed is kept
-on disk, so that it survives a restart of the slave, until one of these happens:
+While the master is down, consumers read from a slave and commit there. The slave keeps these
+offsets on disk, so that they survive its restart, until one of these events:
 
-    the master returns    it gets them (`ahead`) and takes those that are ahead of its own
+    the master returns    the slave sends them (`ahead`); the master adopts those ahead of its own
     the slave is promoted  they are its own offsets already
-    the master knows more  it heard from the consumers itself
-    the group was reset    or deleted at the master meanwhile: that counts, not what was before
-    the log is cut         they name other messages from there on, and go back to the new end
+    the master knows more  consumers committed later offsets at the master itself
+    the group was reset    or deleted at the master: a later reset overrides earlier commits
+    the log is cut         offsets beyond the new end are lowered to it: other messages get them
 """
 
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ from tianzhou.store.tables import EndOf, Table
 from tianzhou.wire.tables import ConsumerOffsetTable, decode_consumer_offsets
 
 FORWARD_ONLY: Final = "tzForwardOnly"
-"""Field of UPDATE_CONSUMER_OFFSET, ours alone: `true` if the offset may not take a group back.
-Other masters ignore it."""
+"""Field of UPDATE_CONSUMER_OFFSET, Tianzhou only: `true` if the offset must not move a group
+backwards. Other masters ignore it."""
 RESET_SEEN: Final = "tzResetSeen"
 """Field beside it: the timestamp of the latest reset that the slave knows for this row. The master
 ignores the offset if it has executed a later reset."""
@@ -46,13 +46,13 @@ class AcceptedOffsets:
         stored = table.load()
         self._rows = _copy(stored.offset_table)
         self.resets = OffsetResets(stored.tz_resets or {})
-        """Resets that the master had executed when it last told its offsets."""
+        """Resets that the master had executed when it last sent its offsets."""
         self._is_dirty = False
         self._master: Rows = {}
-        """What the master said last, on this connection."""
+        """The offsets that the master last sent on this connection."""
 
     def note(self, key: str, queue_id: int, offset: int) -> None:
-        """A consumer committed this offset here."""
+        """Record an offset that a consumer committed at this slave."""
         self._rows.setdefault(key, {})[queue_id] = offset
         self._is_dirty = True
 
@@ -60,13 +60,13 @@ class AcceptedOffsets:
         return self._rows.get(key, {}).get(queue_id, 0)
 
     def reconnected(self) -> None:
-        """The master may have restarted: if it knows less than before, it lost what it had not
-        saved. On one connection a group that goes back was reset, also by RocketMQ's brokers, which
-        have no timestamps of resets."""
+        """Handle a new connection to the master, which may have restarted and lost offsets it had
+        not saved. Within one connection, an offset that goes back was reset; this also detects
+        resets at RocketMQ's brokers, which keep no timestamps of them."""
         self._master = {}
 
     def heard(self, master: ConsumerOffsetTable) -> list[str]:
-        """Take note of what the master knows; rows that it had before and deleted."""
+        """Record the master's offsets; return rows that the master has deleted since."""
         told, before = master.offset_table, self._master
         resets = OffsetResets(master.tz_resets or {})
         for key, row in list(self._rows.items()):
@@ -85,7 +85,7 @@ class AcceptedOffsets:
         return [key for key in before if key not in told]
 
     def ahead(self) -> list[tuple[str, int, int]]:
-        """What the master does not know: key, queue and offset."""
+        """Offsets that the master does not have: key, queue and offset."""
         return [
             (key, queue_id, offset)
             for key, row in self._rows.items()
@@ -93,12 +93,12 @@ class AcceptedOffsets:
         ]
 
     def drop(self, key: str, queue_id: int) -> None:
-        """The master does not want it."""
+        """Drop an offset that the master rejected."""
         self._rows.get(key, {}).pop(queue_id, None)
         self._is_dirty = True
 
     def clamp(self, end_of: EndOf) -> None:
-        """Go back to the ends of the queues: beyond them other messages will stand."""
+        """Lower offsets to the ends of their queues, beyond which other messages will be stored."""
         for key, row in self._rows.items():
             topic = key.partition("@")[0]
             for queue_id, offset in row.items():
@@ -108,7 +108,7 @@ class AcceptedOffsets:
                     self._is_dirty = True
 
     def forget(self) -> None:
-        """This broker is the master now: they are offsets like all others."""
+        """Clear the table: this broker is the master now, and these are its regular offsets."""
         self._is_dirty |= bool(self._rows)
         self._rows.clear()
         self.save()

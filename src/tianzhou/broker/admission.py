@@ -93,7 +93,7 @@ class Admission:
         self.halves_are_full: Callable[[], bool] = lambda: False
 
     def adopt(self, config: BrokerConfig) -> None:
-        """Settings changed while the broker runs."""
+        """Apply settings that changed while the broker runs."""
         self._config = config
 
     def adopt_store(self, config: StoreConfig) -> None:
@@ -123,7 +123,7 @@ class Admission:
 
     def flag_of(self, header: SendHeader) -> int:
         """The flag to store a send with. Raises Refused for a record that claims to be a batch:
-        consumers would take it apart, and only a broker with batch queues may write one."""
+        consumers would split its body, and only a broker with batch queues may write one."""
         if header.sys_flag & flags.INNER_BATCH:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,

@@ -1,12 +1,12 @@
 """Alarms: conditions of this broker that an operator must see until they end.
 
-Every subsystem that can be in trouble adds a source: a function that returns its current alarms.
+Every subsystem that can raise alarms adds a source: a function that returns its current alarms.
 `tianzhou doctor`, `tianzhou broker status`, the dashboard, `/metrics` and the log all read the same
 list, so that no two of them can disagree.
 
 A source returns `Alarm`s whose `since_ms` stays the same while the condition holds: `kind` and
 `since_ms` together identify a condition, and the log gets one line when it begins and one when it
-ends. Where a subsystem does not remember when its trouble began, `Since` does.
+ends. `Since` remembers the time for subsystems that do not.
 """
 
 import logging
@@ -28,9 +28,9 @@ class Alarm:
     remedy: str
     """What to do about it, with the command."""
     since_ms: int
-    """When it began; the same for as long as it holds."""
+    """When the condition began; constant while it holds."""
     is_problem: bool = True
-    """False for a warning: everything works, but may not for long."""
+    """False for a warning: everything still works, but may soon fail."""
 
 
 Source = Callable[[], Iterable[Alarm]]
@@ -54,7 +54,8 @@ class Alarms:
 
 @dataclass(slots=True)
 class Since:
-    """Remembers when conditions began that are only known to hold or not. Owner: the broker loop.
+    """Remembers when conditions began whose sources only report whether they hold. Owner: the
+    broker loop.
 
     A source that uses it runs at least once a second, so the time is exact to a second."""
 
@@ -62,7 +63,7 @@ class Since:
     _began_ms: dict[str, int] = field(default_factory=dict[str, int])
 
     def keep(self, kinds: Container[str]) -> None:
-        """Forget every condition but these: the others have ended."""
+        """Forget every condition but these; the others have ended."""
         self._began_ms = {kind: at for kind, at in self._began_ms.items() if kind in kinds}
 
     def began_ms(self, kind: str, *, holds: bool) -> int:

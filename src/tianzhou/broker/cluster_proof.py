@@ -1,10 +1,10 @@
 """Proof that a request comes from the cluster itself: RocketMQ's signature with its credentials.
 
-Some requests weaken what a whole group promises, or change who its master is or who belongs to it.
-Where `cluster_credentials` are set, such a request must be signed with them, as registrations are.
-Without credentials every client may send most of them: a broker then belongs into a network of its
-own. Changes of the members of a Raft group are then accepted from the broker's own machine only,
-because they can take the majority away for good.
+Some requests weaken the guarantees of a whole group, or change its master or its members. Where
+`cluster_credentials` are set, such a request must be signed with them, as registrations are.
+Without credentials any client may send most of them, so such a broker belongs in an isolated
+network. Changes of the members of a Raft group are then accepted from the broker's own machine
+only, because they can destroy the majority permanently.
 """
 
 import ipaddress
@@ -15,7 +15,7 @@ from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.signing import Credentials
 
 PROVEN: Final = frozenset({RequestCode.PROMOTE_BROKER, RequestCode.STEP_DOWN_BROKER})
-"""Requests that always need the proof. Others need it for some of what they may ask."""
+"""Requests that always need the proof. Others need it for some of their arguments."""
 
 
 class ClusterProof:
@@ -35,7 +35,8 @@ class ClusterProof:
         )
 
     def check_members(self, request: Request) -> None:
-        """The same for a change of members, which without credentials must come from here."""
+        """The same for a change of members, which without credentials must come from this
+        machine."""
         self.check(request)
         if self._pair is None and not _is_loopback(request.peer.remote):
             raise Refused(

@@ -57,8 +57,8 @@ class BrokerConfig:
     )
     name: str = setting(
         "broker-a", alias="brokerName", read=_named, fixed=_KNOWN_BY,
-        help="Name of the broker group. `tianzhou broker` makes one of machine and port if none is "
-        "set, and keeps it in the data directory.",
+        help="Name of the broker group. `tianzhou broker` generates one from machine and "
+        "port if none is set, and keeps it in the data directory.",
     )  # fmt: skip
     broker_id: int = setting(
         0,

@@ -25,7 +25,7 @@ class ConsumerOffsets:
         self._moved_ms: dict[str, dict[int, int]] = {}
         self._is_dirty = False
         self.accepted: AcceptedOffsets | None = None
-        """A slave: what consumers committed here, and the master may not know."""
+        """On a slave: offsets that consumers committed here and the master may not know."""
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         row = self._offsets.get(f"{topic}@{group}")
@@ -46,17 +46,18 @@ class ConsumerOffsets:
             self.accepted.note(key, queue_id, offset)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Move a group to this offset: offsets that slaves accepted before no longer count."""
+        """Reset a group to this offset; offsets that slaves accepted earlier become void."""
         self.put(group, topic, queue_id, offset)
         self._note_reset(f"{topic}@{group}", queue_id)
 
     def advance(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """The same for a value that others heard of: it never takes a group back."""
+        """The same for an offset received from another broker: it never moves a group backwards."""
         if offset > (self.get(group, topic, queue_id) or 0):
             self.put(group, topic, queue_id, offset)
 
     def begin_following(self, accepted: AcceptedOffsets) -> None:
-        """A slave: take back what consumers committed here and a crash may have kept from us."""
+        """On a slave: restore offsets that consumers committed here and that a crash may have
+        lost."""
         self.accepted = accepted
         accepted.resets.merge(self.resets.rows())
         for key, queue_id, offset in accepted.ahead():
@@ -154,7 +155,7 @@ class ConsumerOffsets:
         self._is_dirty = False
 
     def _note_reset(self, key: str, queue_id: int) -> None:
-        if self.accepted is None:  # a slave has them from its master
+        if self.accepted is None:  # a slave gets them from its master
             self.resets.note(key, queue_id, self._clock.now_ms())
 
     def _remove(self, keys: list[str]) -> None:

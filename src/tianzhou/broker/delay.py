@@ -25,7 +25,7 @@ CHUNK_COUNT_MAX: Final = 256
 CHUNK_BYTES_MAX: Final = 1024 * 1024
 """One append. Large enough that the append costs little per message."""
 TICK_COUNT_MAX: Final = 1024
-"""Messages of one tick: about 15 ms of work, after which clients are served again."""
+"""Messages per tick: about 15 ms of work, after which the loop serves clients."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Delays:
         self._version = stored.data_version
         self._levels = _levels(self._store, stored.offset_table)
         self._turn = len(self._levels) - 1
-        """Rank of the level that was looked at last."""
+        """Rank of the level that was checked last."""
         self._saving = LaggingSave(
             self._store, self._offsets, self._save,
             every_ms=self._save_every_ms, now_s=self._clock.monotonic_s(),
@@ -65,7 +65,7 @@ class Delays:
         """Deliver what is due, a chunk of each level in turn, so that none waits for another."""
         now_ms, count, idle = self._clock.now_ms(), 0, 0
         while idle < len(self._levels) and count < TICK_COUNT_MAX:
-            # The next tick goes on with the next level: the last ones get their turn, too.
+            # The next tick continues with the next level, so that the last levels are not starved.
             self._turn = (self._turn + 1) % len(self._levels)
             moved = self._deliver(self._levels[self._turn], now_ms)
             idle = 0 if moved else idle + 1

@@ -15,8 +15,8 @@ CODES: Final[Mapping[Outcome, ResponseCode]] = {
     Outcome.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
     Outcome.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
     Outcome.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
-    # The message may be stored. SERVICE_NOT_AVAILABLE would say that it is not; clients of RocketMQ
-    # try another broker after either code.
+    # The message may be stored. SERVICE_NOT_AVAILABLE would deny that; RocketMQ's clients try
+    # another broker after either code.
     Outcome.NO_QUORUM: ResponseCode.SYSTEM_ERROR,
     Outcome.NOT_MASTER: ResponseCode.SYSTEM_ERROR,
 }

@@ -1,8 +1,8 @@
-"""Which part of the log must stay because messages in it still wait.
+"""The part of the log that retention must keep because it holds waiting messages.
 
 A delayed, timed or half message must outlive the retention of the log: otherwise it is never
-delivered. The master knows what waits. A replica holds what its master would need from it after a
-promotion: it goes by the progress that it would begin with.
+delivered. The master knows which messages wait. A replica keeps what it would need after a
+promotion: it uses the progress from which it would start as a master.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,8 +22,8 @@ from tianzhou.store.facts import SCHEDULE_TOPIC
 from tianzhou.store.store import MessageStore
 
 _DAMAGED_MAX: Final = 1000
-"""Damaged records that are passed over to find one that tells where it stands. With more than
-that nothing expires."""
+"""Damaged records that are skipped to find a readable one with its log offset. If there are more,
+nothing expires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +32,13 @@ class Progress:
     half messages, and by delay level."""
 
     timers: int | None
-    """None: the master does not tell, as RocketMQ's masters do not."""
+    """None if the master does not report it; RocketMQ's masters do not."""
     halves: int
     delays: Mapping[int, int]
 
 
 def saved_progress(store: MessageStore, offsets: ConsumerOffsets) -> Progress:
-    """What a slave has saved for its promotion."""
+    """The progress that a slave has saved for its promotion."""
     return Progress(
         timers=progress_table(store).load().low,
         halves=offsets.get(names.TRANSACTION_GROUP, names.HALF_TOPIC, 0) or 0,
@@ -69,7 +69,7 @@ class ExpiryFloor:
         store.retention.floor = self
 
     def __call__(self) -> int | None:
-        """Where in the log the oldest message is that may wait; None if none does."""
+        """The log offset of the oldest message that may be waiting; None if there is none."""
         progress = self._own() if self._standing.is_master else self.followed()
         queues = {HALF_QUEUE: progress.halves}
         for queue in self._store.queues.of_topic(SCHEDULE_TOPIC):
@@ -87,7 +87,7 @@ class ExpiryFloor:
         )
 
     def _place(self, queue: QueueKey, low: int) -> int | None:
-        """Where the first message of this queue at or behind `low` stands in the log."""
+        """The log offset of the first message of this queue at or after `low`."""
         store = self._store
         low, end = max(low, store.min_offset(queue)), store.max_offset(queue)
         for offset in range(low, min(end, low + _DAMAGED_MAX)):

@@ -24,7 +24,7 @@ from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_effects import BROKER_EFFECTS, Effect
 
 MASTER_ONLY: Final = frozenset({Effect.MESSAGES, Effect.TABLES, Effect.LOCKS, Effect.MEMBERS})
-"""Effects that only the master of a group, or the leader of a Raft group, may have."""
+"""Effects of requests that only the master of a group, or the leader of a Raft group, executes."""
 
 OnCommitted = Callable[[Outcome], None]
 
@@ -47,7 +47,7 @@ class RoleGate:
         rejected: Collection[int] = (),
         proof: ClusterProof | None = None,
     ) -> None:
-        """`rejected` are codes that no member serves: each says so itself."""
+        """`rejected` are codes that no member serves; each member rejects them itself."""
         self._standing = standing
         self._proof = proof or ClusterProof()
         self._effects = {
@@ -60,7 +60,8 @@ class RoleGate:
         """Whether a deletion of a topic is not durable yet. Then it calls back once all are, with
         an empty string, or with the reason why they never will be."""
         self.check_commit: Callable[[], None] = lambda: None
-        """Raises Refused if a change could not even be proposed now: then it is not made."""
+        """Raises Refused if a change could not even be proposed now; the change is then not
+        made."""
 
     def check(self, request: Request) -> None:
         code = request.header.code
@@ -98,6 +99,6 @@ def unknown(outcome: Outcome) -> Reply:
 def _undurable(reason: str) -> Reply:
     return Reply(
         ResponseCode.SYSTEM_ERROR,
-        remark=f"the topic is deleted, but a restart may bring its messages back: {reason}; delete "
+        remark=f"the topic is deleted, but a restart may restore its messages: {reason}; delete "
         "the topic again after the restart",
     )

@@ -49,7 +49,7 @@ class _Tally:
 
 
 def is_troubled(row: GroupRow) -> bool:
-    """Groups of the broker's own are in nobody's way."""
+    """Whether a group needs attention; the broker's internal groups never do."""
     is_well = not row.lag and not row.stuck and row.is_consistent and row.enabled
     return not row.is_system and not is_well
 
@@ -209,7 +209,7 @@ class GroupRows:
         groups = self.readers().get(topic, set())
         bounds = self._bounds(topic)
         if topic.startswith(names.DEAD_PREFIX):
-            bounds = []  # how far a replay of dead letters is, is not lag
+            bounds = []  # the progress of a dead-letter replay is not lag
         for group in sorted(groups):
             waiting = _waiting(group, topic, self.offsets.of(group, topic), bounds)
             ages = finish(self._ages_ms(waiting, now_ms))
@@ -228,7 +228,7 @@ class GroupRows:
     def one(
         self, name: str, rows: list[GroupRow], now_ms: int, moves: tuple[PlannedMove, ...] = ()
     ) -> Steps[GroupLook | None]:
-        """With what `all` said of it, which a group that was created since is not part of."""
+        """Include the findings of the last `all`, which a group created since is not part of."""
         config = self.groups.get(name)
         if config is None:
             return None
@@ -293,7 +293,8 @@ class GroupRows:
         return rows
 
     def _ages_ms(self, waiting: list[Lag], now_ms: int) -> Steps[list[int]]:
-        """Without what `lags` remembers, which is of those that wait in most queues."""
+        """Ages computed without the cache of `lags`, which only covers the queues with the largest
+        lags."""
         ages: list[int] = []
         for number, lag in enumerate(waiting, 1):
             time_ms = store_time(self.store, lag.queue, lag.offset)

@@ -28,7 +28,7 @@ class Groups:
         *,
         is_replica: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_replica` says whether only another broker may create groups at the moment."""
+        """`is_replica` tells whether currently only another broker may create groups."""
         self._table = table
         self._is_replica = is_replica
         self._config = config
@@ -63,7 +63,7 @@ class Groups:
 
     def obtain(self, name: str) -> SubscriptionGroupConfig | None:
         """The group, created now if automatic creation is on. A replica creates nothing: it serves
-        the group with default settings until it learns of it from its master."""
+        the group with default settings until its master replicates the group."""
         found = self._groups.get(name)
         if found is None and (self._config.auto_create_groups or names.is_system_group(name)):
             found = SubscriptionGroupConfig(group_name=checked(name))
@@ -72,9 +72,9 @@ class Groups:
         return found
 
     def obtain_all(self, wanted: list[str]) -> list[SubscriptionGroupConfig]:
-        """The groups of these names, those that are missing created if automatic creation is on.
-        The flush thread saves them; members of a group that a crash takes back name it again with
-        their next heartbeat."""
+        """Return the groups with these names; missing ones are created if automatic creation is on.
+        The flush thread saves them; if a crash loses a group, its members recreate it with their
+        next heartbeat."""
         if self._config.auto_create_groups and not self._is_replica():
             fresh = [name for name in wanted if name not in self._groups]
             self.put(*(SubscriptionGroupConfig(group_name=name) for name in fresh), wait=False)

@@ -40,7 +40,7 @@ _SLICE: Final = ReadLimit(count=800, size=1 << 26)
 
 
 class Half(NamedTuple):
-    """An undecided message, as the scan met it."""
+    """An undecided message, as the scan found it."""
 
     offset: int
     """Of its newest copy."""
@@ -71,8 +71,8 @@ class HalfQueue:
         """Ends of the half queue and the OP queue, together, at some moments."""
 
     def begin(self, on_half: OnHalf) -> None:
-        """Read both queues, from where the saved progress says. `on_half` learns of each half that
-        is undecided as far as the queue was read; a later copy may replace it."""
+        """Read both queues from the saved progress. `on_half` is called for each half that is
+        undecided as far as the queue was read; a later copy may replace it."""
         group = names.TRANSACTION_GROUP
         op_progress = self._offsets.get(group, names.OP_TOPIC, 0) or 0
         half_progress = self._offsets.get(group, names.HALF_TOPIC, 0) or 0
@@ -123,7 +123,7 @@ class HalfQueue:
         return self.scanned < self._store.max_offset(HALF_QUEUE)
 
     def scan(self, on_half: OnHalf) -> None:
-        """Read on in the half queue, a slice."""
+        """Read the next slice of the half queue."""
         if not self.is_behind:
             return
         with self._store.read(HALF_QUEUE, QueueOffset(self.scanned), _SLICE) as found:
@@ -219,7 +219,7 @@ class _Copies:
         return self._offsets.pop(rank)
 
     def root_of(self, offset: int) -> int:
-        """The root of the transaction whose newest copy stands here. Searches all copies."""
+        """The root of the transaction whose newest copy has this offset. Searches all copies."""
         found = offset in self._offsets
         return self._roots[self._offsets.index(offset)] if found else offset
 
@@ -228,8 +228,8 @@ class _Copies:
 
 
 def root_of(stored: Stored) -> int:
-    """Which transaction a half message belongs to. A copy stands behind its root, so a property
-    that names a later offset is not ours."""
+    """The transaction that a half message belongs to. A copy always follows its root, so a property
+    that names a later offset was not written by this broker."""
     offset = int(stored.view.queue_offset)
     return min(stored.number(keys.TRANSACTION_PREPARED_QUEUE_OFFSET, offset), offset)
 

@@ -31,7 +31,7 @@ class Health:
     """NameServers that do not know of this broker, and why."""
     nameservers: int
     alarms: Callable[[], list[Alarm]] = list
-    """What an operator must see, whether or not it keeps the broker from its work."""
+    """Conditions that an operator must see, whether or not they stop the broker from serving."""
 
     def live(self) -> Answer:
         """`/healthz`"""
@@ -58,7 +58,7 @@ class Health:
                 f"no NameServer knows of this broker, so that clients do not find it: {told}; "
                 "check that they run: tianzhou doctor"
             )
-        # What a start found to be lost does not make a broker unready: nothing brings it back.
+        # Losses found at a start do not make a broker unready: waiting cannot restore the messages.
         said = [f"{alarm.text}; {alarm.remedy}" for alarm in self.alarms()]
         return _answer("ready", reasons, {"alarms": said} if said else {})
 

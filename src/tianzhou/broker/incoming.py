@@ -88,9 +88,9 @@ def half(message: Incoming) -> Incoming:
 def client_flag(sys_flag: int) -> int:
     """The flag of a message that a client sends, without the bits that are not the client's.
 
-    The bits for long hosts describe the record, which the client does not write. A send begins a
-    transaction or none: one that claims to be the end of a transaction would be believed after a
-    crash, and take another half message with it. Unknown bits are stored, as RocketMQ does.
+    The bits for long hosts describe the record, which the client does not write. A send may begin a
+    transaction but not end one: after a crash, recovery would trust a flag that claims an end and
+    drop another half message. Unknown bits are stored, as RocketMQ does.
     """
     sys_flag &= ~flags.LAYOUT_MASK
     if sys_flag & flags.TRANSACTION_MASK == flags.TRANSACTION_COMMIT:

@@ -19,7 +19,7 @@ from tianzhou.broker.topics import Topics
 from tianzhou.store.store import MessageStore
 
 ROWS_PER_STEP: Final = 2_000
-"""Queues whose bounds are looked at in one step: about 5 ms."""
+"""Queues whose bounds are read in one step: about 5 ms."""
 LOOKUPS_PER_STEP: Final = 100
 """Messages that are read in one step, for their store time: about 5 ms."""
 
@@ -46,9 +46,9 @@ class Lags:
     """Store times of messages that waited when somebody last looked."""
 
     def all(self) -> Iterator[Lag]:
-        """Every queue of every topic that a group has confirmed anything of. Groups of the
-        broker's own, dead letters, and topics that a living group has given up, are left out. The
-        caller may pause between two of them, in which groups come and go."""
+        """Every queue of every topic in which a group has committed an offset. Internal groups,
+        dead letters, and topics that an active group no longer subscribes to are left out. The
+        caller may pause between two queues; groups may be created and deleted meanwhile."""
         bounds: dict[str, list[tuple[QueueKey, int, int]]] = {}
         for group, topic, committed in list(self.offsets.rows()):
             if names.is_system_group(group) or topic.startswith(names.DEAD_PREFIX):

@@ -87,12 +87,12 @@ class MasterSlave:
         self._back_bytes = int(memory * max(0.0, settings.memory_ratio - BACK_RATIO))
         self._ha_target = settings.ha_master_address
         self._master_greets = False
-        """A NameServer knows the master as a broker of ours."""
+        """Whether a NameServer reports that the master runs Tianzhou."""
         self.ha_address = ""
         self.ask_nameservers: Callable[[], None] = lambda: None
         """Register now: the answer tells who the master is."""
         self.hear_nameservers: Callable[[Callable[[], None]], None] = lambda then: then()
-        """The same, and call this when all have answered or took too long."""
+        """The same, and call the callback when all have responded or timed out."""
 
     def _first_role(self) -> tuple[Role, int, int]:
         """What was saved counts more than the settings: a promotion lasts."""
@@ -155,19 +155,21 @@ class MasterSlave:
 
     @property
     def copies_min(self) -> int:
-        """How far the promise may be lowered while this broker runs."""
+        """The lowest number of copies to which `inSyncReplicas` may be set while this broker
+        runs."""
         said = self._configured
         own = self._state.copies_min if said.copies is None else said.copies
         return said.in_sync_replicas_min or own or self._state.copies
 
     @property
     def _copies_configured(self) -> int:
-        """What the settings, or the master that was followed, promise without a change by hand."""
+        """The number of copies from the settings, or from the master that was followed, before any
+        change at run time."""
         said = self._configured
         return self._state.copies_min if said.copies is None else said.copies
 
     def alarms(self) -> Iterator[Alarm]:
-        """That the promise was lowered by hand, for as long as that lasts."""
+        """An alarm while an operator has lowered the number of copies below the configured one."""
         wanted = self._copies_configured
         is_lower = self.standing.is_master and self._copies < wanted
         since_ms = self._since.began_ms("copies_lowered", holds=is_lower)
@@ -175,8 +177,8 @@ class MasterSlave:
             name = self._config.name
             yield Alarm(
                 kind="copies_lowered",
-                text=f"{name} acknowledges a message that {self._copies} of the {wanted} copies "
-                "configured hold: inSyncReplicas was lowered while it runs",
+                text=f"{name} acknowledges a message once {self._copies} of the {wanted} "
+                "configured copies hold it: inSyncReplicas was lowered at run time",
                 remedy=f"`tianzhou broker config {name} --set inSyncReplicas={wanted}`",
                 since_ms=since_ms, is_problem=False,
             )  # fmt: skip
@@ -246,7 +248,8 @@ class MasterSlave:
     # What others say
 
     def heard(self, master_address: str, ha_address: str, *, greets: bool = False) -> None:
-        """A NameServer says where the master of this group is, and whether it is one of ours."""
+        """Handle a NameServer's report of the group's master, and whether that master runs
+        Tianzhou."""
         if self.standing.is_master or not master_address:
             return
         self._master_greets = greets
@@ -263,10 +266,10 @@ class MasterSlave:
     def outdated(self, epoch: int, free_id: int) -> None:
         """A name server knows of a later master than we are."""
         if self.standing.is_master and epoch >= self.standing.epoch:
-            self.step_down(free_id, reason=f"there is, or was, another master of epoch {epoch}")
+            self.step_down(free_id, reason=f"another master has, or had, epoch {epoch}")
 
     def heard_epoch(self, seen: int) -> None:
-        """A NameServer knows of a master of this epoch: it must not be used again."""
+        """Record an epoch that a NameServer has seen: it must not be used again."""
         if not 0 < seen <= self._epoch_known + epochs.EPOCH_STEP_MAX:
             log.warning("epoch.ignored", extra={"seen": seen, "known": self._epoch_known})
         elif seen > self._state.epoch_seen:
@@ -278,7 +281,7 @@ class MasterSlave:
 
     @property
     def epoch_token(self) -> str:
-        """What tells this master from another one of the same epoch."""
+        """A token that distinguishes this master from another one with the same epoch."""
         return self._state.epoch_token if self.standing.is_master else ""
 
     def _superseded(self, epoch: int) -> None:
@@ -286,8 +289,8 @@ class MasterSlave:
         self.ask_nameservers()
 
     def _slave_left(self) -> None:
-        """It may have been promoted while this master hung. The next registration would tell, but
-        may be 30 s away, and until then this master would go on beside the new one."""
+        """Ask the NameServers: the slave may have been promoted while this master hung. The next
+        registration may be 30 s away, and until then there would be two masters."""
         self.ask_nameservers()
 
     # Changing
@@ -349,13 +352,14 @@ class MasterSlave:
         self._host.take_role(Role.SLAVE, broker_id, self.standing.epoch)
         self._promised.end()
         self.master.pump()
-        # What consumers committed before it was the master is long part of its own offsets.
+        # Offsets committed before this broker became the master are already part of its own table.
         AcceptedOffsets(accepted_table(self._store)).forget()
         self._follow()
         return self._store.log.end
 
     def _own_offsets(self) -> None:
-        """What consumers committed at the slave that this was are offsets of the master now."""
+        """Offsets that consumers committed while this broker was a slave now belong to the
+        master."""
         assert self._host is not None
         offsets = self._host.parts.offsets
         accepted, offsets.accepted = offsets.accepted, None
@@ -384,7 +388,7 @@ class MasterSlave:
         self._sync.start(self.standing)
 
     def _remember(self, **changes: Any) -> None:
-        """Change these fields of what is remembered; when this returns they survive a crash."""
+        """Update these fields of the saved state; they are durable when this returns."""
         state = msgspec.structs.replace(self._state, **changes)
         if state != self._state:
             self._table.save(state)
@@ -441,7 +445,7 @@ class MasterSlave:
         if self._state.marks:
             return "this log has a history of epochs, which a RocketMQ broker cannot continue"
         if self._master_greets:
-            return "the master registered as one that greets"
+            return "the master registered as a Tianzhou broker, which always sends a greeting"
         return ""
 
     def hello(self) -> Hello:
@@ -469,7 +473,7 @@ class MasterSlave:
         self.standing.epoch = epochs.epoch_of(welcome.marks)
         store.flush()
         if self._sync is not None:
-            self._sync.soon()  # the master must know what consumers committed here meanwhile
+            self._sync.soon()  # the master needs the offsets committed here meanwhile
         log.info("master.agreed", extra={"epoch": self.standing.epoch, "end": int(store.log.end)})
 
     def appended(self) -> None:

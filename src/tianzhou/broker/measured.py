@@ -41,6 +41,7 @@ class Measured:
     counts: dict[str, Callable[[], int]]
     """What is one number of somebody, by the name of its metric. The server adds its own."""
     missing_brokers: Callable[[], dict[str, int]] = dict[str, int]
-    """Brokers of the cluster that vanished, and since when; the server knows them."""
+    """Missing brokers of the cluster, with the time at which each disappeared; set by the
+    server."""
     loop_delays: Histogram = field(default_factory=Histogram)
     """How late the heartbeat of the event loop was."""

@@ -1,14 +1,14 @@
-"""What Prometheus gets: `/metrics` as text, made of plain numbers when somebody asks.
+"""The `/metrics` page for Prometheus, generated from plain numbers on each scrape.
 
-Few, and each answers a question; docs/metrics.md says which, and a test compares that page with
-what is printed here.
+Each metric answers one question; docs/metrics.md lists them, and a test compares that page with
+this output.
 
-Topics and groups are names that clients may choose, so the number of series is bounded: of each
-family the rows with the largest numbers are printed, and `tianzhou_series_left_out` says how many
-are not. Nothing else that a client chose becomes a label: no client id, address, tag or key.
+Topics and groups are names that clients may choose, so the number of series is bounded: each family
+prints the rows with the largest values, and `tianzhou_series_left_out` counts the others. Nothing
+else that a client chose becomes a label: no client id, address, tag or key.
 
-A page is made in the loop that serves clients. Working out how far every group is behind in every
-queue takes long with many queues, so that is done in steps, between which clients are served.
+The page is generated in the loop that serves clients. Computing the lag of every group in every
+queue takes long with many queues, so it runs in steps, between which the loop serves clients.
 """
 
 import heapq
@@ -48,24 +48,24 @@ GAUGES: Final = {
     "waiting_sends": "Rows of sends whose answers wait for the disk",
     "pending_timers": "Messages that wait for their moment",
     "pending_transactions": "Transactions that nobody decided yet",
-    "parked_transactions": "Transactions that no producer decided and nobody is asked about",
+    "parked_transactions": "Transactions that no producer decided and that are no longer checked",
 }
 COUNTERS: Final = {
-    "connections_refused": "Connections that were closed because there were too many",
-    "connections_expired": "Connections that were closed because no sound frame came in time",
+    "connections_refused": "Connections closed because the limit was reached",
+    "connections_expired": "Connections closed because no valid frame arrived in time",
     "connections_broken": "Connections that were closed because what came was no sound frame",
     "requests_failed": "Requests that ended in an error of the broker's own",
 }
 
 
 class _Lagging(NamedTuple):
-    """How far groups are behind."""
+    """The lag of all groups."""
 
     totals: dict[tuple[str, str], int]
     """Messages, by group and topic."""
     shown: list[Lag]
     ages_ms: list[int]
-    """Of those that are shown."""
+    """Ages for the rows that are shown."""
     left_out: int
 
 
@@ -90,8 +90,8 @@ class Metrics(Collector):
         return self.text
 
     def steps(self) -> Iterator[None]:
-        """Make `text` new, unless it is young enough. Each step takes
-        a few milliseconds; the caller lets the loop serve others in between."""
+        """Refresh `text` unless it is recent enough. Each step takes a few milliseconds; between
+        steps the caller lets the loop serve clients."""
         monotonic_s = self.measured.clock.monotonic_s
         begun_s = monotonic_s()
         if self.text and begun_s < self._page_until_s:
@@ -217,7 +217,7 @@ class Metrics(Collector):
 
     def _last_start(self) -> Metric:
         report = self.measured.store.recovered
-        found = gauges("last_start", "What the last start found, by kind", "kind")
+        found = gauges("last_start", "Findings of the last start, by kind", "kind")
         for kind, count in (
             ("cuts", int(report.cut_at is not None)),
             ("damaged_ranges", len(report.damage)),
@@ -255,7 +255,7 @@ class Metrics(Collector):
         yield stuck
         yield found
         missing = gauges(
-            "broker_missing_since_seconds", "Unix time at which a broker vanished", "broker"
+            "broker_missing_since_seconds", "Unix time at which a broker went missing", "broker"
         )
         for name, since_ms in sorted(self.measured.missing_brokers().items()):
             missing.add_metric([name], since_ms / 1000)

@@ -1,9 +1,9 @@
 """When the offsets of a group were last reset or deleted at the master.
 
-A slave hands offsets that consumers committed there over to a master that returns. Offsets alone do
-not tell a master that was reset meanwhile from one that lost its latest table in a crash, so the
-master keeps a timestamp for each reset, in its table of offsets. The slave compares it with the one
-that it knew when the consumer committed: an offset from before a reset is dropped.
+A slave hands offsets that consumers committed there over to a master that comes back online.
+Offsets alone cannot distinguish a group that was reset meanwhile from a table that a crash rolled
+back, so the master keeps a timestamp for each reset, in its table of offsets. The slave compares it
+with the one that it knew when the consumer committed: an offset from before a reset is dropped.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ Resets = Mapping[str, Mapping[int, int]]
 
 EVERY_QUEUE: Final = -1
 DELETIONS_MAX: Final = 10_000
-"""Deleted topics and groups that are remembered. Only slaves that are away need them, and only
-until they follow again."""
+"""Deleted topics and groups that are remembered. Only disconnected slaves need them, and only until
+they reconnect."""
 
 
 class OffsetResets:
@@ -29,7 +29,7 @@ class OffsetResets:
         row[queue_id] = max(now_ms, row.get(queue_id, 0) + 1)
 
     def note_deleted(self, *, topic: str = "", group: str = "", now_ms: int) -> None:
-        """The topic or the group was deleted, with the offsets of every queue."""
+        """Record that the topic or group was deleted, with the offsets of every queue."""
         self.note(f"{topic}@{group}", EVERY_QUEUE, now_ms)
         deletions = [key for key in self._rows if key.startswith("@") or key.endswith("@")]
         if len(deletions) > DELETIONS_MAX:
@@ -45,7 +45,7 @@ class OffsetResets:
         )
 
     def forget(self, key: str) -> None:
-        """The row was deleted: the timestamp of its topic or group covers it."""
+        """Drop a deleted row: the timestamp of its topic or group covers it."""
         self._rows.pop(key, None)
 
     def merge(self, rows: Resets) -> None:

@@ -1,9 +1,9 @@
 """Parked transactions: half messages whose producers did not decide, however often they were asked.
 
-They stand in `TRANS_CHECK_MAX_TIME_TOPIC` until an operator resumes them or they expire with the
-log. A resumed one is a new half message; behind it, in the same append, stands a mark in the topic
-of the parked ones that names the offset of the parked message. A crash may leave the half message
-without the mark, and then the half message is the last record of the log: a start adds the mark.
+They stay in `TRANS_CHECK_MAX_TIME_TOPIC` until an operator resumes them or they expire with the
+log. A resumed transaction is a new half message, followed in the same append by a mark in the
+parked topic that names the offset of the parked message. A crash may leave the half message without
+the mark, and then the half message is the last record of the log: a start adds the mark.
 
 Memory holds the offset and the group of each, about 14 bytes. A start reads the whole topic, in
 slices.
@@ -44,8 +44,8 @@ class ParkedTransactions:
         self._scanned = 0
 
     def begin(self) -> None:
-        """Forget everything; what is parked is read again, and a resumption that a crash
-        interrupted is completed. Before anything else is written."""
+        """Reset the state, so that parked messages are read again, and complete a resumption that a
+        crash interrupted. Must run before anything else is written."""
         self._parked.clear()
         self._scanned = 0
         self._complete_last()
@@ -58,7 +58,7 @@ class ParkedTransactions:
         return iter(self._parked)
 
     def tick(self) -> bool:
-        """Read on, a slice, and forget what expired; whether more is left to read."""
+        """Read the next slice and drop expired messages; returns whether there is more to read."""
         minimum = self._store.min_offset(PARKED_QUEUE)
         while (oldest := self._parked.oldest) is not None and oldest < minimum:
             self._parked.discard(oldest)
@@ -72,19 +72,19 @@ class ParkedTransactions:
         return self._scanned < end
 
     def read_all(self) -> None:
-        """Read to the end of the topic: what was parked a moment ago counts, too."""
+        """Read to the end of the topic, so that messages parked just now are included."""
         while self.tick():
             pass
 
     def resume(self, stored: Stored) -> Appended:
-        """Make a parked message a half message again, as it was sent at first. Raises Refused if
-        it is not parked, or was resumed before."""
+        """Turn a parked message back into the half message that was originally sent. Raises Refused
+        if it is not parked or was already resumed."""
         self.read_all()
         offset = int(stored.view.queue_offset)
         if offset not in self._parked:
             raise Refused(
                 ResponseCode.ILLEGAL_OPERATION,
-                f"{stored.view.message_id} was resumed before; list what is parked: "
+                f"{stored.view.message_id} was already resumed; list the parked transactions: "
                 "tianzhou transaction list --parked",
             )
         half = stored.to_incoming().with_properties(
@@ -104,8 +104,8 @@ class ParkedTransactions:
         if since_ms := self._since.began_ms("transactions_parked", holds=count > 0):
             yield Alarm(
                 kind="transactions_parked",
-                text=f"{count} transactions are parked: no producer decided them, and nobody is "
-                "asked any more",
+                text=f"{count} transactions are parked: no producer decided them, and the "
+                "broker no longer checks them",
                 remedy="tianzhou transaction list --parked, then: tianzhou transaction resume ID",
                 since_ms=since_ms,
             )

@@ -90,7 +90,7 @@ class Parts:
     replication: AdminReplication
     groups: Groups
     alarms: Alarms
-    """What an operator must see; every part that can be in trouble adds a source."""
+    """Conditions an operator must see; every part that can raise alarms adds a source."""
     alarm_log: AlarmLog
     gate: RoleGate
     removal: TopicRemoval
@@ -269,7 +269,7 @@ def _transactions(
 def _let_change(
     settable: Settable, store: MessageStore, core: _Core, *more: Callable[[BrokerConfig], None]
 ) -> None:
-    """Let every owner of a live setting know when it changes."""
+    """Notify every owner of a live setting when it changes."""
     admission = core.admission
     settable.adopt += [admission.adopt, core.pull.adopt, core.filters.adopt, *more]
     settable.adopt_store += [store.adopt, admission.adopt_store]

@@ -1,4 +1,4 @@
-"""The undecided half messages in memory: where each stands, its producer group and its checks.
+"""Undecided half messages in memory: the offset, producer group and check count of each.
 
 Three arrays, in the order of the half queue, 14 bytes a message. A decided message is marked, and
 the arrays are compacted when more than half of their rows are marked. Group names are kept once
@@ -53,7 +53,7 @@ class PendingHalves:
         return self._offsets[self._first] if self._count else None
 
     def add(self, offset: int, group: str, checks: int) -> None:
-        """Add a half message that stands behind all others."""
+        """Add a half message with an offset above all others."""
         assert not self._offsets or offset > self._offsets[-1], "the half queue is read in order"
         number = self._ids.get(group)
         if number is None:
@@ -65,7 +65,7 @@ class PendingHalves:
         self._count += 1
 
     def discard(self, offset: int) -> bool:
-        """Remove a half message; whether it was undecided."""
+        """Remove a half message; returns whether it was undecided."""
         rank = self._find(offset)
         if rank is None:
             return False
@@ -81,7 +81,7 @@ class PendingHalves:
         return self._names[self._groups[self._rank(offset)]]
 
     def checks(self, offset: int) -> int:
-        """How often its producer was asked."""
+        """How often its producer was checked."""
         return self._checks[self._rank(offset)]
 
     def set_checks(self, offset: int, checks: int) -> None:

@@ -35,6 +35,6 @@ class Permission:
         if not self.bits & PERM_READ:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
-                f"broker {self._name} gives no messages now",
+                f"broker {self._name} currently delivers no messages",
                 {"forbiddenType": "1"},
             )

@@ -75,7 +75,7 @@ class CopiesPromise:
 def check_promises(
     standing: Standing, settings: ReplicationConfig, copies: int, *, least: int
 ) -> None:
-    """Whether this broker may wait for so many copies from now on. Raises Refused."""
+    """Check whether this broker may wait for this number of copies from now on. Raises Refused."""
     if not standing.is_master:
         where = standing.master_address or "which is away"
         raise Refused(

@@ -131,8 +131,8 @@ class RaftMember:
         self._name_leader()
 
     def _name_leader(self) -> None:
-        """Clients that ask a follower for a change are told who executes it. A member hears who
-        leads before it hears where the leader's broker is."""
+        """Let followers redirect clients that request a change to the leader. A member learns who
+        leads before it learns the address of the leader's broker."""
         standing = self._broker.standing
         if not standing.is_master:
             standing.master_address = self.group.leader_broker
@@ -159,7 +159,7 @@ class RaftMember:
     # Metadata
 
     def _arrived(self, run: Run) -> None:
-        """Metadata is committed here. Read it when everything that came with it is visible."""
+        """Handle committed metadata: read it once everything that came with it is visible."""
         if run.queue == QUEUE:
             self._read_soon()
 
@@ -167,7 +167,7 @@ class RaftMember:
         try:
             self.metadata.read()
         except DiskFull as error:
-            log.warning("raft.metadata_waits", extra={"reason": str(error)})  # the next tick tries
+            log.warning("raft.metadata_waits", extra={"reason": str(error)})  # retried
 
     # Watch
 

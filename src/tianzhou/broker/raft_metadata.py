@@ -96,8 +96,9 @@ class Tables:
         }
 
     def names(self, table: str) -> set[str]:
-        """Rows that only a leader creates and deletes: what it does not tell of does not exist,
-        even if this member created it as a leader and was deposed before that was committed."""
+        """Rows that only a leader creates and deletes: a row that the leader does not list does not
+        exist, even if this member created it as a leader and was deposed before it was
+        committed."""
         match table:
             case "topics":
                 return {name for name in self._topics.all() if not self._topics.is_system(name)}
@@ -109,12 +110,12 @@ class Tables:
                 return set()
 
     def deleted(self, topics: list[str], *, at: PhysicalOffset) -> None:
-        """The record at this place of the log deletes these topics."""
+        """Apply the record at this log offset, which deletes these topics."""
         for name in topics:
             self._removal.remove(name, before=at)
 
     def forget_deletions(self) -> None:
-        """Deletions that are not committed may never be: whoever leads next decides."""
+        """Drop deletions that are not committed: the next leader decides about them."""
         self._removal.pending.clear()
 
     def take(self, table: str, rows: Rows) -> None:
@@ -175,7 +176,7 @@ class RaftMetadata:
         self._whole_at = 0
         """Where in the log we told everything last."""
         self._unread: deque[tuple[int, Callable[[Outcome], None]]] = deque()
-        """Who waits until a record of this rank is committed and read."""
+        """Callbacks that wait until the record of this rank is committed and read."""
         self.is_leading = False
 
     # Reading what a leader tells
@@ -227,7 +228,7 @@ class RaftMetadata:
                 known.pop(key, None)
 
     def progress(self) -> Progress:
-        """Where a member that begins to lead goes on: the log from there on must stay."""
+        """The progress from which a new leader resumes; the log from there on must be kept."""
         committed = self._committed
         timers = cast("Rows", committed.get("timers", {}).get("progress") or {})
         halves = f"{names.HALF_TOPIC}@{names.TRANSACTION_GROUP}"
@@ -264,7 +265,8 @@ class RaftMetadata:
             self.tell()
 
     def tell(self, *, always: bool = False) -> Appended | None:
-        """Write what has changed, or a record without changes if asked; where it stands."""
+        """Write the changes, or with `always` a record even without changes; returns its
+        position."""
         if not self.is_leading or not self._told:
             return None
         now = self._tables.now()

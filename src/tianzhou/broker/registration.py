@@ -44,17 +44,17 @@ _DIGITS_MAX: Final = 20
 NO_ANSWER: Final = "no answer"
 HEAR_S: Final = 2.0
 """How long a promotion waits for NameServers before it, because they know which epochs were used,
-and again after it, so that they know of the new one."""
+and again after it, so that they learn the new one."""
 RETRY_S: Final = 1.0
 """How often a name server that is not there is looked for. Clients find no broker meanwhile."""
 
 
 CLAIMS: Final = 3
-"""How often a broker that starts asks again for a name that is taken."""
+"""How often a starting broker retries to register a name that is taken."""
 
 
 class NameTaken(TianzhouError):
-    """Another broker that is alive has the name and id of this one."""
+    """Another live broker has the name and id of this one."""
 
 
 class Registration:
@@ -90,10 +90,11 @@ class Registration:
         self._failed: dict[str, str] = {}
         """Name servers that did not take the last registration, and what they said."""
         self._taken: dict[str, str] = {}
-        """NameServers that refuse us because another broker is alive there under our name, and the
-        address of that broker."""
+        """NameServers that refuse this broker because another live one has its name, with that
+        broker's address."""
         self._missing: dict[str, dict[str, int]] = {}
-        """Brokers that vanished, and since when, as each NameServer said last."""
+        """Missing brokers and the time each disappeared, from the last response of each
+        NameServer."""
         self._since = Since(clock)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -118,7 +119,8 @@ class Registration:
         }
 
     def missing_brokers(self) -> dict[str, int]:
-        """Brokers of the cluster that vanished, and since when, as the NameServers say."""
+        """Missing brokers of the cluster and the time each disappeared, as the NameServers
+        report."""
         found: dict[str, int] = {}
         for told in self._missing.values():
             for name, since_ms in told.items():
@@ -127,11 +129,11 @@ class Registration:
 
     async def claim_name(self) -> None:
         """Register for the first time. Raises NameTaken if any NameServer knows another broker
-        under our name: clients that ask there would find the other's messages, so that a place at
-        the other NameServers would not help.
+        under our name: clients that ask there would find the other broker's messages, so
+        registering at the other NameServers would not help.
 
-        A NameServer may see us before it sees that the broker whose place we take is gone, as after
-        a crash and a restart with another port, so a refusal counts only if it is repeated."""
+        After a crash and a restart on another port, a NameServer may see this broker before it
+        notices that its predecessor is gone, so a refusal counts only if it is repeated."""
         await self.register()
         for _ in range(CLAIMS):
             if not self._taken:
@@ -149,7 +151,7 @@ class Registration:
         )
 
     def alarms(self) -> Iterator[Alarm]:
-        """What is wrong with how clients find this broker."""
+        """Alarms about how clients find this broker."""
         taken = next(iter(self._taken.items()), None)
         since_ms = self._since.began_ms("name_taken", holds=taken is not None)
         if taken is not None:
@@ -161,8 +163,8 @@ class Registration:
             told = "; ".join(f"{server}: {reason}" for server, reason in unknown.items())
             yield Alarm(
                 kind="unregistered",
-                text=f"{len(unknown)} of {len(self._servers)} NameServers do not know of it, so "
-                f"that clients that ask there do not find it: {told}",
+                text=f"{len(unknown)} of {len(self._servers)} NameServers do not list it, so "
+                f"that clients of these cannot find it: {told}",
                 remedy="check that they run: tianzhou doctor",
                 since_ms=since_ms,
                 is_problem=len(unknown) == len(self._servers),
@@ -170,13 +172,13 @@ class Registration:
         for name, began_ms in sorted(self.missing_brokers().items()):
             yield Alarm(
                 kind="broker_missing",
-                text=f"broker {name} of the cluster is missing: it vanished without unregistering",
-                remedy=f"start it; if it will not come back: tianzhou broker forget {name}",
+                text=f"broker {name} is missing: it disappeared without unregistering",
+                remedy=f"start it; if it was retired: tianzhou broker forget {name}",
                 since_ms=began_ms,
             )
 
     async def start(self) -> None:
-        """Register once, then go on in the background. Raises NameTaken."""
+        """Register once, then continue in the background. Raises NameTaken."""
         await self.claim_name()
         self._task = asyncio.get_running_loop().create_task(self._loop())
 
@@ -184,11 +186,12 @@ class Registration:
         while True:
             try:
                 await self._pause()
-                # Before the topics are encoded: one that is made later must wake us again.
+                # Clear the event before the topics are encoded: a topic created later must set it
+                # again.
                 self._wake.clear()
                 await self.register()
             except MemoryError:
-                # The next round does it. A broker that stopped registering would be forgotten.
+                # The next round retries. If this task ended, the NameServers would drop the broker.
                 await asyncio.sleep(RETRY_S)
 
     async def _pause(self) -> None:
@@ -334,7 +337,7 @@ def allowed(table: TopicConfigTable, bits: int) -> TopicConfigTable:
 
 
 def _number(ext: Mapping[str, str], name: str) -> int:
-    """A count that a name server tells; 0 if it does not, or if what it says is no count."""
+    """A count from a NameServer's response; 0 if it is missing or invalid."""
     text = ext.get(name, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < _DIGITS_MAX else 0
 

@@ -80,7 +80,7 @@ class Standing:
 
     def _where(self) -> str:
         if not self.master_address:
-            return "no master is known at the moment; try again when one is elected or promoted"
+            return "no master is known; retry after one is elected or promoted"
         if self.master_name:
             return f"ask the leader {self.master_name} at {self.master_address}"
         return f"ask the master at {self.master_address}"

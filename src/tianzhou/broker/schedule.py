@@ -1,8 +1,8 @@
-"""What is due when: a priority queue of (time, offset in a queue), in 16 to 32 bytes an entry.
+"""A priority queue of (due time, queue offset) with 16 to 32 bytes per entry.
 
 New entries gather in a heap of Python integers. When the heap holds `RUN_COUNT` entries it becomes
 a run: two sorted arrays of 8-byte numbers. The soonest entry is the smaller of the heap's first and
-the first of all runs, whose heads stand in a second heap. A run that is half consumed goes back
+the first of all runs, whose heads are kept in a second heap. A run that is half consumed goes back
 into the heap, so that no more than half of any array is dead, and so that the number of runs stays
 proportional to the number of entries.
 
@@ -17,9 +17,9 @@ from typing import Final
 RUN_COUNT: Final = 8192
 """Entries of a run: few enough to sort in the event loop, enough that runs are few."""
 OFFSET_BITS: Final = 40
-"""A queue of 10^12 messages outlives its disk."""
+"""Enough for 10^12 messages in a queue, more than a disk will ever write."""
 TIME_MS_MAX: Final = (1 << 63) - 1
-"""What fits into an array of 8-byte numbers; a property can hold more."""
+"""The largest time that fits into an array of 8-byte integers; a property can hold more."""
 _OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 
 
@@ -82,7 +82,8 @@ class Schedule:
         return min(lows, default=None)
 
     def discard(self, offset: int) -> bool:
-        """Remove the entry with this offset; whether there was one. Searches all entries."""
+        """Remove the entry with this offset; returns whether there was one. Searches all
+        entries."""
         if any(number & _OFFSET_MASK == offset for number in self._fresh):
             numbers, self._fresh = self._fresh, []
         else:

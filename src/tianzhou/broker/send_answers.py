@@ -36,7 +36,7 @@ class SendAnswers:
             b'"queueId":"%%d","queueOffset":"%%d"},"flag":1,"language":"PYTHON","opaque":%%d,'
             b'"serializeTypeCurrentRPC":"JSON","version":%d}'
         ) % (config.region.encode(), trace.encode(), VERSION)
-        # The same with the one id of a single message, and the unique id that it came with.
+        # The same for a single message, with its id and the unique id that the client sent.
         self._single = self._several.replace(b'"%s"', b'"' + self._id + b'"').replace(
             b'"queueOffset":"%d"}', b'"queueOffset":"%d","transactionId":"%s"}'
         )

@@ -38,7 +38,7 @@ log: Final = logging.getLogger("tianzhou.broker")
 TICK_S: Final = 0.1
 """How exact held pulls, delays and timers are."""
 MORE_S: Final = 0.01
-"""After a slice that was not enough the next one comes this much later: clients come in between."""
+"""The pause between two slices of unfinished work, in which the loop serves clients."""
 SECOND_TICKS: Final = 10
 STALL_S: Final = 1.0
 """A loop that stands for so long is worth a line in the log: clients time out after three."""
@@ -143,7 +143,7 @@ class Broker:
         if self._config.vip_port and self._config.port > 2:
             self._listen_vip()
         await self._registration.start()
-        self.parts.alarm_log.check()  # what the start found, before anybody is told that it serves
+        self.parts.alarm_log.check()  # log the findings of the start before announcing readiness
         self._wait_for_tick()
 
     async def _join_group(self, group: MasterSlave) -> None:
@@ -221,7 +221,7 @@ class Broker:
 
             self._metrics = Metrics(self.parts.measured)
         for _ in self._metrics.steps():
-            await asyncio.sleep(0)  # clients first
+            await asyncio.sleep(0)  # let the loop serve clients first
         return self._metrics.text
 
     def health(self) -> tuple[int, bytes]:
@@ -248,7 +248,7 @@ class Broker:
             # Once for all connections that are read in this round: dispatch likes large slices.
             if not self._is_settling:
                 self._loop.call_soon(self._settle)
-                self._is_settling = True  # only now: there may be no memory to plan it
+                self._is_settling = True  # set last: scheduling the call may raise MemoryError
 
     def closed(self, link: Link) -> None:
         self.parts.clients.gone(link)
@@ -370,8 +370,8 @@ class Broker:
             self._kept_going(self.parts.offsets.save)
 
     def _kept_going(self, step: Callable[[], bool | None]) -> bool:
-        """Do a part of a tick. What fails because the disk is full or memory is short is done the
-        next time, and does not keep the other parts from being done now."""
+        """Run one part of a tick. A part that fails because the disk is full or memory is short
+        runs again in the next tick and does not prevent the other parts from running."""
         try:
             return bool(step())
         except DiskFull as error:

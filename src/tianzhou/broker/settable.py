@@ -1,7 +1,7 @@
 """Settings as administrators see them: all can be read, those declared `live` can be changed.
 
-Changes stay in memory: a restart brings back what the configuration file says, so that the file
-remains the truth about a broker. A request with one key that cannot be changed changes nothing.
+Changes stay in memory: a restart restores the values of the configuration file, which remains
+authoritative. A request with one key that cannot be changed changes nothing.
 """
 
 import enum
@@ -32,8 +32,8 @@ _FIXED: Final = {
     "traceTopicEnable": "true",
     "useTLS": "false",
 }
-"""Facts about every broker, unless its settings say otherwise, under the names by which RocketMQ's
-tools look for them."""
+"""Facts about every broker under the names that RocketMQ's tools look up; its settings take
+precedence."""
 
 _KINDS: Final = (BrokerConfig, StoreConfig, ReplicationConfig, RaftSettings)
 
@@ -81,9 +81,9 @@ class Settable:
     def change(
         self, text: bytes, now_ms: int, *, before_shared: Callable[[], None] = lambda: None
     ) -> dict[str, str]:
-        """Take `name=value` lines, by RocketMQ's names or ours; what was asked. Raises Refused, as
-        `before_shared` may, which is called if settings of the whole group are to change, or those
-        of the store, which decide what is deleted."""
+        """Apply `name=value` lines with RocketMQ's or Tianzhou's names; returns the requested
+        changes. `before_shared` is called first if settings of the whole group change, or those of
+        the store, which decide what is deleted. Raises Refused, as does `before_shared`."""
         asked, group = parse_properties(text), self._group()
         _check_names(asked, has_group=group is not None)
         own, stored = _changed(self.config, asked), _changed(self._store, asked)
@@ -161,7 +161,7 @@ def _check_names(asked: Iterable[str], *, has_group: bool) -> None:
     reasons = {name: one.reason for kind in _KINDS for name, one in declarations(kind).items()}
     if not has_group:
         reasons |= dict.fromkeys(
-            declarations(ReplicationConfig), "this broker is in no group of master and slaves"
+            declarations(ReplicationConfig), "this broker does not belong to a master-slave group"
         )
     unknown = [key for key in asked if key not in known]
     if unknown:

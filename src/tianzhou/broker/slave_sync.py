@@ -1,11 +1,13 @@
-"""What a slave takes from its master besides the log: topics, groups, offsets, progress.
+"""The metadata that a slave copies from its master besides the log: topics, groups, offsets,
+progress.
 
-Every so often everything is asked for, with RocketMQ's requests. Progress of delays, timers and
-transactions speaks of messages in the master's log: it is taken over when our log has come as far
-as the master's was, or a promotion would skip what only the master had done. For the same reason a
-topic that the master deleted loses its queues here only when our log has come as far as the
-master's was: messages that arrived later would bring the topic back. Offsets that consumers left
-here while the master was away go back to it, if it does not know better.
+The slave periodically requests everything, with RocketMQ's requests. Progress of delays, timers and
+transactions refers to messages in the master's log: the slave adopts it once its own log has
+reached the position at which the master reported it; otherwise a promotion would skip work that
+only the master had done. For the same reason the slave removes the queues of a topic that the
+master deleted only once its log has reached that position: messages that arrived later would
+recreate the topic. Offsets that consumers committed here while the master was down are sent to the
+master, unless its own are newer.
 """
 
 import asyncio
@@ -46,7 +48,7 @@ from tianzhou.wire.tables import (
 log: Final = logging.getLogger("tianzhou.replication")
 
 NEVER: Final = 1 << 62
-"""An offset that no log reaches."""
+"""An offset beyond the end of any log."""
 ANSWER_S: Final = 5.0
 SOON_S: Final = 0.5
 """Between two rounds at least, however many topics are new."""
@@ -97,13 +99,13 @@ class SlaveSync:
         self._address = ""
         self._waiting: Progress | None = None
         self._deleted: dict[str, int] = {}
-        """Topics that the master deleted, and where its log ended then."""
+        """Topics that the master deleted, with the end of its log at that time."""
         self._task: asyncio.Task[None] | None = None
         self._last: asyncio.Task[None] | None = None
         self._is_wanted = asyncio.Event()
         self._tells_timers = True
-        """Until a master shows that it does not: then no timed message keeps the log from
-        expiring, or none ever would."""
+        """True until a master turns out not to report it; timed messages then no longer hold back
+        retention, or the log would never expire."""
         self.rounds = 0
         """Times that everything was asked for and answered."""
 
@@ -182,19 +184,20 @@ class SlaveSync:
         await self._give_back(address, accepted)
 
     def progress(self) -> KeptProgress:
-        """Where timers and delays would go on after a promotion: the log from there on must
-        stay."""
+        """The progress from which timers and delays would resume after a promotion; the log from
+        there on must be kept."""
         saved = saved_progress(self._tables.store, self._tables.offsets)
         return saved if self._tells_timers else replace(saved, timers=None)
 
     def _take_topics(self, body: bytes, log_end: int) -> None:
-        """`log_end` is 0 for a master of RocketMQ's, which does not tell: delete at once then."""
+        """Delete topics at `log_end`. It is 0 for RocketMQ's masters, which do not report it; the
+        topics are then deleted at once."""
         deleted = self._tables.topics.follow(decode_topic_table(body))
         self._deleted |= dict.fromkeys(deleted, log_end)
         self._delete_topics(self._tables.store.log.end)
 
     def delete_rest(self) -> None:
-        """Before a promotion: what our log holds of these topics is all that will ever come."""
+        """Delete pending topics before a promotion: no more of their messages can arrive."""
         self._delete_topics(NEVER)
 
     def _delete_topics(self, reached: int) -> None:
@@ -202,7 +205,8 @@ class SlaveSync:
             if log_end <= reached:
                 del self._deleted[topic]
                 end = min(log_end or NEVER, self._tables.store.log.end)
-                # What was written behind that belongs to a topic of the same name created since.
+                # Messages after that offset belong to a topic of the same name that was created
+                # since.
                 self._tables.store.delete_topic(topic, before=PhysicalOffset(end))
 
     def _take(self, progress: Progress) -> None:
@@ -228,7 +232,7 @@ class SlaveSync:
             try:
                 await self._ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
             except MasterRejects as error:
-                # Usually a topic that was deleted; others must not wait for it.
+                # The usual cause is a deleted topic; the other offsets must not wait for it.
                 log.warning("offset.not_taken", extra={"row": key, "reason": str(error)})
                 accepted.drop(key, queue_id)
 
@@ -261,10 +265,11 @@ class SlaveSync:
 
 
 def _log_end_and_timers(ext: Mapping[str, str]) -> tuple[int, TimerProgress | None]:
-    """What our masters add to the progress of delays. Raises RemoteProtocolError."""
+    """The fields that Tianzhou masters add to the progress of delays. Raises
+    RemoteProtocolError."""
     text = ext.get(TIMERS)
     try:
         timers = None if text is None else msgspec.json.decode(text, type=TimerProgress)
         return int(ext.get(LOG_END, "0")), timers
-    except (ValueError, RecursionError) as error:  # of msgspec, too
-        raise RemoteProtocolError(f"the progress of the master can't be read: {error}") from error
+    except (ValueError, RecursionError) as error:  # including msgspec's errors
+        raise RemoteProtocolError(f"cannot decode the master's progress: {error}") from error

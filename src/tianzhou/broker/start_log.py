@@ -1,7 +1,7 @@
 """One line about what recovery did when the broker started.
 
-What is lost or damaged is an alarm, with a line of its own. This line is for what a crash leaves
-behind in the ordinary course of things.
+Loss and damage raise alarms, which have log lines of their own. This line covers the expected
+traces of a crash.
 """
 
 import logging
@@ -13,7 +13,7 @@ log: Final = logging.getLogger("tianzhou.broker")
 
 
 def log_recovery(store: MessageStore) -> None:
-    """Say what the start found, unless the last stop was clean and nothing was to be done."""
+    """Log what the start found, unless the last stop was clean and there was nothing to repair."""
     found = store.recovered
     done: dict[str, object] = {}
     if found.cut_at is not None:

@@ -34,7 +34,7 @@ class StoreAlarms:
         if since_ms := began_ms("store_broken", holds=store.is_broken):
             yield Alarm(
                 kind="store_broken",
-                text=f"its store is fenced, and nothing is stored any more: {store.broken_reason}",
+                text=f"its store is fenced and accepts no writes: {store.broken_reason}",
                 remedy="check the disk and restart the broker; to check the files, stop it and "
                 "run: tianzhou store verify DIR",
                 since_ms=since_ms,
@@ -42,8 +42,8 @@ class StoreAlarms:
         if since_ms := began_ms("writes_refused", holds=bool(store.refusal)):
             yield Alarm(
                 kind="writes_refused",
-                text=f"it takes no messages: {store.refusal}",
-                remedy="free what it lacks: the broker then resumes by itself, within seconds; "
+                text=f"it accepts no messages: {store.refusal}",
+                remedy="free the missing resource: the broker resumes by itself within seconds; "
                 f"to check: tianzhou broker status {self.name}",
                 since_ms=since_ms,
             )
@@ -60,7 +60,7 @@ class StoreAlarms:
             named = [f"{name} {why}" for name, why in sorted(damaged.items())]
             yield Alarm(
                 kind="index_damaged",
-                text=f"{len(damaged)} files of the key index are damaged, and queries by key miss "
+                text=f"{len(damaged)} key index files are damaged, so queries by key miss "
                 f"messages: {'; '.join(named[:INDEX_FILES_NAMED_MAX])}",
                 remedy="stop the broker, delete its index directory and start it: it rebuilds the "
                 "index from the log",
@@ -68,7 +68,7 @@ class StoreAlarms:
             )
 
     def _incidents(self) -> Iterator[Alarm]:
-        """What starts found, until it is acknowledged: one alarm for each kind."""
+        """Findings of starts until they are acknowledged: one alarm for each kind."""
         incidents = self.store.incidents
         by_kind: dict[str, list[Incident]] = {}
         for one in incidents.open:
@@ -98,7 +98,7 @@ class StoreAlarms:
         if since_ms := began_ms("reads_refused", holds=not bits & PERM_READ):
             yield Alarm(
                 kind="reads_refused",
-                text="it delivers no messages: its permission to read was taken away",
+                text="it delivers no messages: its read permission was removed",
                 remedy=f"tianzhou broker config {self.name} --set brokerPermission=6",
                 since_ms=since_ms,
             )

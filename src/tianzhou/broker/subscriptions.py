@@ -38,10 +38,10 @@ class Filters:
         self._cache: OrderedDict[tuple[str, str], Filter] = OrderedDict()
 
     def adopt(self, config: BrokerConfig) -> None:
-        """Settings changed while the broker runs."""
+        """Apply settings that changed while the broker runs."""
         if self._sql_enabled != config.sql_filters:
             self._sql_enabled = config.sql_filters
-            self._cache.clear()  # it may hold what is not served any more
+            self._cache.clear()  # it may hold filters that are no longer served
             self._chars = 0
 
     def get(self, kind: str | None, text: str | None) -> Filter:

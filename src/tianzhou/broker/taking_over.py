@@ -15,8 +15,9 @@ log: Final = logging.getLogger("tianzhou.replication")
 
 
 def next_epoch(known: int, *, above: int = 0) -> int:
-    """The epoch of a new master: later than all that are known here and than `above`, which whoever
-    promotes it knows of. Raises Refused for one so high that hardly any could follow."""
+    """The epoch of a new master: above every epoch known here and above `above`, the latest one
+    that the caller of the promotion knows. Raises Refused for an epoch so high that hardly any
+    could follow."""
     if not 0 <= above <= known + EPOCH_STEP_MAX:
         raise Refused(
             ResponseCode.INVALID_PARAMETER,
@@ -27,7 +28,8 @@ def next_epoch(known: int, *, above: int = 0) -> int:
     if epoch > EPOCH_MAX:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
-            f"epoch {known} is the last one; give every broker of this group an empty directory",
+            f"epoch {known} is the highest possible; start every broker of this group "
+            "with an empty directory",
         )
     return epoch
 

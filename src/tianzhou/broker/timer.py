@@ -1,16 +1,17 @@
-"""Messages for any moment: they wait in the timer's topic, in no order but that of their arrival.
+"""Messages scheduled for a timestamp: they wait in the timer's topic in the order of arrival.
 
 Memory holds the delivery time and the queue offset of each waiting message in a `Schedule`: 16 to
-32 bytes each. Everything else stays in the log. The queue is read once, after a start from where
-the progress says, in slices, by the same code that meets new messages.
+32 bytes each. Everything else stays in the log. The queue is read once, after a start from the
+saved progress, in slices, by the same code that handles new messages.
 
-A recall is a message in the same topic that names the one to cancel and has its moment. It comes
-later in the queue, so it is met before the moment, and leaves the schedule right after the message
-it cancels. While the queue is not read to its end, only moments are delivered that are older than
-the last message read: whoever recalled one of these did so before.
+A recall is a message in the same topic that names the one to cancel and has its timestamp. It is
+stored later in the queue, so the scan finds it before the timestamp, and it leaves the schedule
+right after the message it cancels. Until the queue has been read to its end, only messages due
+before the last message read was stored are delivered: a recall of one of these must have been
+stored earlier.
 
-A message must outlive the retention of the log. One that waits longer than `roll_ms` is put at the
-end of the topic again when this time is over; the schedule has it under the time of this roll.
+A message must outlive the retention of the log. One that waits longer than `roll_ms` is appended to
+the topic again when that time has passed; the schedule holds it under the time of this roll.
 """
 
 import logging
@@ -37,12 +38,12 @@ log: Final = logging.getLogger("tianzhou.broker")
 
 TIMER_QUEUE: Final = queue_key(names.TIMER_TOPIC, 0)
 SCAN_SLICES_MAX: Final = 1
-"""Reads of up to 800 messages in one tick: about 8 ms. The server ticks again soon if that was not
-all."""
+"""Reads of up to 800 messages in one tick: about 8 ms. The server ticks again soon if there is
+more."""
 CHUNK_COUNT_MAX: Final = 256
 CHUNK_BYTES_MAX: Final = 1024 * 1024
 TICK_COUNT_MAX: Final = 512
-"""Messages that go out in one tick: about 15 ms of work, since each is read on its own."""
+"""Messages delivered per tick: about 15 ms of work, since each is read separately."""
 ROLL_MS_MAX: Final = 172_800_000
 """RocketMQ rolls after two days, of the three for which a log keeps messages."""
 TIMERS_MAX: Final = 5_000_000
@@ -53,7 +54,7 @@ _SLICE: Final = ReadLimit(count=800, size=1 << 26)
 class Timers:
     """Owner: the broker loop.
 
-    Invariant: what was scanned is in the schedule, or delivered, or cancelled
+    Invariant: a scanned message is in the schedule, delivered or cancelled
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class Timers:
     # Delivering
 
     def _deliver(self, now_ms: int, until_ms: int) -> int:
-        """One chunk; how many messages left the schedule."""
+        """Deliver one chunk; returns how many messages left the schedule."""
         taken: list[tuple[int, int]] = []
         entries: list[Entry] = []
         ended: list[bytes] = []

@@ -1,9 +1,9 @@
-"""What a deleted topic leaves behind: its queues, the offsets of its groups, its statistics.
+"""Removal of what a deleted topic leaves behind: its queues, its groups' offsets, its statistics.
 
 A broker without a Raft group removes them at once, and responds when the flush thread has recorded
-the deletion: until then a crash could bring the topic back. In a Raft group the record that deletes
-the topic stands in the log, and every member, the leader included, removes what is older than that
-record when the record is committed: a leader that is deposed before that has removed nothing.
+the deletion: until then a crash could bring the topic back. In a Raft group the log contains the
+record that deletes the topic, and every member, the leader included, removes what is older than
+that record when the record is committed: a leader that is deposed before that has removed nothing.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from tianzhou.broker.stats import Stats
 from tianzhou.store.store import MessageStore
 
 OnDurable = Callable[[str], None]
-"""Called with why the deletion may be undone by a restart; empty if it is durable."""
+"""Called with the reason why a restart may undo the deletion; empty if it is durable."""
 
 
 @dataclass(slots=True)
@@ -27,9 +27,9 @@ class TopicRemoval:
     offsets: ConsumerOffsets
     stats: Stats
     settle: Callable[[], None]
-    """Makes everything visible that was written, and tells who waits for it."""
+    """Makes everything that was written visible and notifies its waiters."""
     is_replicated: bool = False
-    """Whether a Raft group says when a topic is removed."""
+    """Whether a Raft group decides when a topic is removed."""
     pending: set[str] = field(default_factory=set[str])
     """Topics whose deletion is not committed yet. They can't be created again before that."""
 
@@ -43,15 +43,16 @@ class TopicRemoval:
             self.remove(topic)
 
     def remove(self, topic: str, *, before: PhysicalOffset | None = None) -> None:
-        """Remove queues whose messages all stand before this place of the log, or all of them."""
+        """Remove queues whose messages all precede this log offset, or all queues."""
         self.pending.discard(topic)
-        # Others wait for what was sent meanwhile; they must hear of it before the store forgets.
+        # Other clients wait for messages sent meanwhile; notify them before the store drops the
+        # queues.
         self.settle()
         self.offsets.remove_topic(topic)
         if self.is_replicated:
             self.offsets.save()
         else:
-            self.offsets.save_later()  # before the deletion, which is then recorded behind it
+            self.offsets.save_later()  # queued before the deletion, so that it is on disk first
         self.store.delete_topic(topic, before=before)
         self.stats.topic_deleted(topic)
 
@@ -64,7 +65,7 @@ class TopicRemoval:
         return True
 
     def release(self) -> None:
-        """Call those whose deletion is durable, or all if the store failed."""
+        """Call the callbacks of durable deletions, or all of them if the store failed."""
         removals, waiting = self.store.removals, self._waiting
         while waiting and waiting[0][0] <= removals.durable:
             waiting.popleft()[1]("")

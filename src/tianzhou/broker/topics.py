@@ -45,7 +45,7 @@ class Topics:
         *,
         is_replica: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_replica` says whether only another broker may create topics at the moment."""
+        """`is_replica` tells whether currently only another broker may create topics."""
         self._table = table
         self._is_replica = is_replica
         self._config = config
@@ -56,7 +56,7 @@ class Topics:
         self._unsaved: set[str] = set()
         """Topics that the flush thread may have yet to save."""
         self.being_deleted: Collection[str] = ()
-        """Names that can't be used at the moment: their deletion is not committed yet."""
+        """Names that cannot be used yet: their deletion is not committed."""
         self.changed: list[Callable[[], None]] = []
         """Called after every change: routes must be registered anew, caches dropped."""
         for topic in _built_in(config, delay_levels):
@@ -104,7 +104,7 @@ class Topics:
         if name in self.being_deleted:
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
-                f"topic {name} is being deleted; try again when the group has committed that",
+                f"topic {name} is being deleted; retry after the group has committed that",
             )
         for count in (topic.read_queue_nums, topic.write_queue_nums):
             if not 0 <= count <= QUEUES_MAX:
@@ -138,8 +138,8 @@ class Topics:
         self._save()
 
     def remove(self, name: str, *, wait: bool = True) -> bool:
-        """Remove a topic from the table; whether it was there. Without `wait` the flush thread
-        writes the table, before anything that it is given to do later."""
+        """Remove a topic from the table; returns whether it existed. Without `wait` the flush
+        thread writes the table, before any work queued later."""
         if self._topics.pop(name, None) is None:
             return False
         self._save(wait=wait)
@@ -160,7 +160,7 @@ class Topics:
         return self.ensure(name, queues=queues, perm=model.perm & ~PERM_INHERIT)
 
     def ensure(self, name: str, *, queues: int, perm: int = READ_WRITE) -> TopicConfig:
-        """The topic as it is, or created now, for a message. A replica creates nothing."""
+        """The existing topic, or a new one, for a message. A replica creates nothing."""
         found = self._topics.get(name)
         if found is not None:
             self._save_unsaved(name)

@@ -75,7 +75,7 @@ class TransactionChecks:
         self._begin_saving()
 
     def adopt(self, config: BrokerConfig) -> None:
-        """Settings changed while the broker runs: for halves that are planned from now on."""
+        """Apply settings that changed while the broker runs, to halves scheduled from now on."""
         self._config = config
 
     def begin(self) -> None:
@@ -89,7 +89,7 @@ class TransactionChecks:
 
     def _forget_plan(self) -> None:
         self._due = Schedule()
-        """When to look at which half; halves that are decided by then are passed."""
+        """When to check each half; halves decided by then are skipped."""
         self._waiting: dict[str, array[int]] = {}
         """Halves by group that has no living producer."""
         self._turns: dict[str, int] = {}
@@ -151,7 +151,7 @@ class TransactionChecks:
         self._due.push(now_ms + self._config.transaction_check_ms, offset)
 
     def _wake(self, now_ms: int) -> None:
-        """Look again at halves whose producers came back: as many as one tick can look at."""
+        """Check halves whose producers reconnected: as many as one tick allows."""
         for group in [group for group in self._waiting if self._living(group)]:
             waiting = self._waiting[group]
             for offset in waiting[:LOOKS_MAX]:
@@ -267,7 +267,8 @@ class TransactionChecks:
                 return
 
     def _stored_ms(self, offset: int, now_ms: int) -> int:
-        """When the oldest half was stored; now, if nobody can tell: its next check gives it up."""
+        """When the oldest half was stored; the current time if it cannot be read: its next check
+        drops it."""
         if self._oldest[0] != offset:
             found, stored = at_offset(self._store, HALF_QUEUE, offset)
             with found:

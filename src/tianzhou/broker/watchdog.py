@@ -98,7 +98,7 @@ class Watchdog:
     # The service
 
     def adopt(self, config: BrokerConfig) -> None:
-        """Settings changed while the broker runs."""
+        """Apply settings that changed while the broker runs."""
         self.stuck_after_ms = config.stuck_after_ms
 
     def tick(self) -> bool:

@@ -35,14 +35,14 @@ class Stored(NamedTuple):
 
 
 OnStored = Callable[[Stored | Refused], None]
-"""Called for each row that was gathered, in turn: it must not raise."""
+"""Called for each gathered row in turn; must not raise."""
 
 _UNKNOWN: Final = Refused(
     ResponseCode.SYSTEM_ERROR,
     "the broker ran out of memory; whether the message is stored is unknown",
 )
-"""Made beforehand, because it is needed when there is no memory. Never raised itself: an exception
-that is raised again and again keeps the frames of every time."""
+"""Created in advance because it is needed when there is no memory. Never raised itself: an
+exception that is raised repeatedly keeps the frames of every raise."""
 
 
 class Writer:
@@ -147,9 +147,9 @@ class Writer:
         except (StoreFenced, StoreClosed) as error:
             if was_broken or isinstance(error, StoreClosed):
                 raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
-            # This very write failed, and recovery may find it whole.
+            # This write failed, but recovery may still find the message complete.
             raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"{error}; whether the message stays is unknown"
+                ResponseCode.SYSTEM_ERROR, f"{error}; the message may be stored"
             ) from error
         self.took(len(chunk), self._monotonic_s() - begun)
         self._unseen.append((appended.end, begun))
@@ -178,7 +178,7 @@ class Writer:
             if self._unseen:
                 self._note_seen(self._store.watermarks.dispatched)
         finally:
-            # Responses don't wait for work that failed, for want of memory for example.
+            # Responses do not wait for work that failed, for example because memory is short.
             self.release()
 
     def release(self) -> None:
@@ -219,7 +219,7 @@ def _joined(gathered: list[tuple[RecordChunk, OnStored]]) -> RecordChunk:
 
 
 def out_of_memory() -> Refused:
-    """The response to a request that the broker has no memory for. Nothing was stored."""
+    """The response to a request for which the broker has no memory. Nothing was stored."""
     return Refused(
         ResponseCode.SERVICE_NOT_AVAILABLE,
         "the broker is out of memory; retry at another broker now, or here in 10 s",

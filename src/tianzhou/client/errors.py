@@ -15,9 +15,9 @@
         ├── SendFailed               a message could not be sent: `tries` says where and why
         │   └── SendTimeout          the time was over before the tries were
         ├── NotStoreOk               stored less safely than was asked (other broker)
-        ├── BadAnswer                an answer that lacks what it must say (never)
-        ├── BadPullAnswer            a pull was answered with bytes that are no messages (never)
-        ├── TooManyInFlight          more sends wait for answers than may (same broker)
+        ├── BadAnswer                a response without a required field (never)
+        ├── BadPullAnswer            the response to a pull cannot be decoded (never)
+        ├── TooManyInFlight          too many sends wait for responses (same broker)
         ├── RequestTimeout           nobody replied to a request in time (same broker)
         ├── TransactionUndecided     the broker was not told how a transaction ended
         ├── RemoteError              a broker or name server said no: `code` and `remark`
@@ -85,7 +85,7 @@ class ClientError(TianzhouError):
 
     may_be_stored: bool = False
     """Whether the request may have been executed although it failed: a message that is sent again
-    after such an error may be stored twice. False: it was certainly not executed."""
+    after such an error may be stored twice. If False, it was certainly not executed."""
 
 
 class ClientClosed(ClientError):
@@ -178,9 +178,9 @@ class Try(NamedTuple):
 
 
 class SendFailed(ClientError):
-    """A message could not be sent. If `may_be_stored` is true, one of the tries may have stored it
-    all the same: its response was lost, or the broker did not know. Sent again, it is another
-    message to consumers, unless they look at its keys."""
+    """A message could not be sent. If `may_be_stored` is true, one of the attempts may have stored
+    it anyway: its response was lost, or the broker did not know the outcome. If you send it again,
+    consumers may get two messages, which they can only recognize by their keys."""
 
     retry = Retry.OTHER_BROKER
     _why = "was not sent"
@@ -228,12 +228,12 @@ class BadAnswer(ClientError):
 
 
 class BadPullAnswer(ClientError, RecordDamaged):
-    """A broker answered a pull with a header or with records that cannot be read."""
+    """The response to a pull has a header or records that cannot be decoded."""
 
     def __init__(self, queue: MessageQueue, offset: int, reason: str) -> None:
         super().__init__(
-            f"broker {queue.broker_name!r} answered a pull from offset {offset} of queue "
-            f"{queue.queue_id} of topic {queue.topic!r} with an invalid response: {reason}; check "
+            f"broker {queue.broker_name!r} sent an invalid response to a pull from offset {offset} "
+            f"of queue {queue.queue_id} of topic {queue.topic!r}: {reason}; check "
             "the broker's store, or continue at a later offset"
         )
         self.queue = queue
@@ -295,7 +295,7 @@ class MessageIllegal(RemoteError, codes=(ResponseCode.MESSAGE_ILLEGAL,)):
 
 
 class ServiceNotAvailable(RemoteError, codes=(ResponseCode.SERVICE_NOT_AVAILABLE,)):
-    """The broker is not the master, or its store takes no messages: nothing was stored."""
+    """The broker is not the master, or its store accepts no messages: nothing was stored."""
 
     retry = Retry.OTHER_BROKER
 
@@ -362,7 +362,8 @@ def remote_error(address: str, code: int, remark: str | None) -> RemoteError:
 
 
 def may_be_stored(error: BaseException) -> bool:
-    """Whether what failed with this may have been executed; errors of no known kind may."""
+    """Whether a request that failed with this error may have been executed; true for unknown
+    errors."""
     if isinstance(error, ClientError):
         return error.may_be_stored
     return not isinstance(error, UsageError)

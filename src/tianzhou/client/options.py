@@ -25,8 +25,8 @@ class _Dataclass(Protocol):
 
 
 def check_types(options: _Dataclass, *, besides: Collection[str] = ()) -> None:
-    """Raise UsageError for an option, except those of `besides` and those that are None or a
-    function by default, whose value is of another type than its default."""
+    """Raise UsageError if the type of an option's value differs from that of its default. Options
+    in `besides`, and those whose default is None or a function, are not checked."""
     for option in fields(options):
         value: object = getattr(options, option.name)
         default: object = option.default
@@ -81,8 +81,8 @@ class ClientOptions:
 def parse_nameservers(text: str | None) -> tuple[str, ...]:
     """Return the addresses in `host:port;host:port`; an address without a port has 9876.
 
-    None means what the environment says: `TIANZHOU_NAMESERVER`, or else RocketMQ's `NAMESRV_ADDR`.
-    Raises UsageError.
+    None uses the environment: `TIANZHOU_NAMESERVER`, or else RocketMQ's `NAMESRV_ADDR`. Raises
+    UsageError.
     """
     if text is None:
         text = nameserver_from(os.environ)
@@ -201,6 +201,6 @@ def _check_number(name: str, value: object) -> None:
 
 
 def client_repr(client: object, state: str, **facts: object) -> str:
-    """How a client shows itself: its kind, what it is for, and whether it runs."""
+    """The repr of a client: its type, its purpose and its state."""
     shown = "".join(f" {name}={value!r}" for name, value in facts.items() if value)
     return f"<{type(client).__name__}{shown} {state}>"

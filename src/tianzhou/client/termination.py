@@ -1,7 +1,7 @@
-"""SIGTERM as a request to stop, which is how orchestrators and service managers end a process.
+"""SIGTERM as a request to stop, as orchestrators and service managers send it.
 
-Several consumers may run in one process: the signal stops all of them. A handler of the program
-itself is left alone, and the one of the system is put back when the last consumer has stopped.
+Several consumers may run in one process: the signal stops all of them. A handler that the program
+installed is left alone, and the default one is restored when the last consumer has stopped.
 """
 
 import signal
@@ -20,8 +20,8 @@ def on_terminate(stop: Callable[[], object]) -> Generator[None]:
     """Call `stop` when the process gets SIGTERM while this block runs.
 
     Does nothing outside the main thread, where Python allows no handlers, and nothing where the
-    program has a handler of its own. `stop` is called between two steps of the main thread,
-    whatever that is doing: it must only pass the request on.
+    program has a handler of its own. `stop` is called between two steps of the main thread, at any
+    point: it must do no more than forward the request.
     """
     if not _is_handled():
         yield
@@ -36,7 +36,7 @@ def on_terminate(stop: Callable[[], object]) -> Generator[None]:
 
 
 def _is_handled() -> bool:
-    """Whether SIGTERM comes to us."""
+    """Whether this module handles SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         return False
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:

@@ -61,14 +61,15 @@ def broker(
     kinds = (BrokerConfig, StoreConfig, ReplicationConfig, RaftSettings)
     given = server_settings.Given(kinds)
     environment = dict(os.environ)
-    # As for clients. RocketMQ's variable is only a default, weaker than a file, as it is there.
+    # The variables that clients read. As in RocketMQ, its variable is only a default, weaker than a
+    # file.
     if ours := environment.get("TIANZHOU_NAMESERVER"):
         environment.setdefault("TIANZHOU_NAMESERVERS", ours)
     if default := environment.get("NAMESRV_ADDR"):
         given.put("nameservers", default, "NAMESRV_ADDR")
     given.take_all(sources, environment, elsewhere=declarations(NameServerConfig))
     stored_at = given.values.pop("storePathRootDir", None)
-    # Options come last, and are checked like the rest.
+    # Options override all other sources and are validated like them.
     said = {"nameservers": nameservers, "port": port, **raft}
     for name, value in said.items():
         if value is not None:
@@ -100,6 +101,6 @@ for command in (acknowledge, drain, forget, promote, status, config_command):
 
 
 def _option(setting: str) -> str:
-    """The option that gives a setting, as errors name it."""
+    """The option for a setting, as errors name it."""
     short = {"nameservers": "-n/--nameserver", "port": "-p/--port"}
     return short.get(setting) or f"--{setting.replace('_', '-')}"

@@ -1,8 +1,8 @@
-"""The name of a broker that was given none.
+"""The default name of a broker without a configured one.
 
-One default for all would make the second broker of a cluster ask for the name of the first, so a
-name is made of the machine and the port. It is written into the data directory at the first start:
-messages belong to the name under which clients know them, whatever port the next start has.
+With one fixed default, the second broker of a cluster would claim the name of the first, so the
+name is generated from the machine and the port. The first start writes it into the data directory:
+clients know the messages by this name, even if the next start uses another port.
 """
 
 import re
@@ -18,16 +18,16 @@ from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.store import layout
 
 FILE: Final = "brokerName"
-"""In the directory of tables, beside what RocketMQ keeps there."""
+"""In the directory of tables, next to RocketMQ's files."""
 BEFORE: Final = "broker-a"
-"""What brokers without a name were called when this file did not exist."""
+"""The name of brokers that were created before this file existed."""
 CHARS_MAX: Final = 100
 _FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 
 
 def named(config: BrokerConfig, replication: ReplicationConfig, directory: Path) -> BrokerConfig:
-    """The settings with a name: that of the directory, or a new one, which the directory keeps.
-    Raises UsageError for a slave, which can't know the name of its master."""
+    """Add a name to the settings: the one saved in the directory, or a new one, which is saved
+    there. Raises UsageError for a slave, which cannot know the name of its master."""
     if config.broker_id or replication.role is BrokerRole.SLAVE:
         raise UsageError(
             f"a slave (brokerId {config.broker_id}) has no name of its own; set brokerName to that "
@@ -46,7 +46,7 @@ def _name_of(directory: Path, port: int) -> str:
     kept.parent.mkdir(mode=0o700, parents=True)
     written = kept.with_name(f".{FILE}")
     written.write_text(f"{name}\n", encoding="ascii")
-    written.replace(kept)  # whole, or not at all
+    written.replace(kept)  # atomic
     return name
 
 
@@ -56,9 +56,7 @@ def _read(path: Path) -> str:
     except UnicodeDecodeError:
         name = ""
     if not name or _FOREIGN.search(name):
-        raise UsageError(
-            f"{path} holds no broker name; write the name of this broker into it, or set brokerName"
-        )
+        raise UsageError(f"{path} contains no broker name; write one into it, or set brokerName")
     return name
 
 
@@ -67,6 +65,6 @@ def _has_store(directory: Path) -> bool:
 
 
 def _made(host: str, port: int) -> str:
-    """A port that the system chooses says nothing about the broker; dice tell it from others."""
+    """A port that the system chose does not identify the broker, so a random suffix replaces it."""
     machine = _FOREIGN.sub("-", host.partition(".")[0]).strip("-")[:CHARS_MAX] or "broker"
     return f"{machine}-{port or secrets.token_hex(4)}"

@@ -73,7 +73,8 @@ async def start(wanted: Wanted) -> list[serve.Running]:
 
 
 def _is_slave(wanted: Wanted) -> bool:
-    """Whether a master has what this log may lack. What was saved counts more than the settings."""
+    """Whether a master has what this log may lack. The saved state takes precedence over the
+    settings."""
     tables = paths_of(str(wanted.directory), wanted.store_config).tables
     saved = state_table(RealFiles(), tables).load().role
     if saved:

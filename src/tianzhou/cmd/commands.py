@@ -93,7 +93,7 @@ class LazyGroup(click.Group):
             ctx.exit(error.exit_code)
 
     def _invoke(self, ctx: click.Context) -> Any:
-        """What is neither an error of ours nor of the system is a bug and shows itself."""
+        """Exceptions other than Tianzhou's and the system's are bugs; their traceback is shown."""
         try:
             with interrupts.Interruptible():
                 return super().invoke(ctx)
@@ -112,7 +112,7 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             advice = missing_extra(error)
             if advice is None:
-                raise  # a module of ours or of the core dependencies: a broken installation
+                raise  # a module of Tianzhou or a core dependency: the installation is broken
             raise Failure(advice, ExitCode.WRONG_USE) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

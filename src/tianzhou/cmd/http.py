@@ -41,9 +41,9 @@ PORT_RANGE: Final = click.IntRange(0, 65_535)
 PASSWORD_FILE: Final = "dashboard-password"
 BACKLOG: Final = 64
 RETRY_S: Final = 5.0
-"""After this, a dashboard for which there was no memory is loaded again."""
+"""The pause before retrying to load a dashboard that failed for lack of memory."""
 PORTS_TRIED: Final = 20
-"""The usual port and those behind it, before any free one is taken."""
+"""How many ports are tried, from the default one on, before any free port is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class HttpServer:
             try:
                 await self._load_and_listen()
             except (MemoryError, ImportError) as error:
-                # An import that has no memory to map a shared library raises ImportError.
+                # An import that lacks memory to map a shared library raises ImportError.
                 reason = str(error) or "out of memory"
                 log.exception("http.not_loaded", extra={"reason": reason, "retry_s": RETRY_S})
                 await asyncio.sleep(RETRY_S)
@@ -163,7 +163,7 @@ def serve(
     chosen: HttpOptions, answers: Answers, clock: Clock, *, nameserver: str, data: Path,
     credentials: str = "",
 ) -> HttpServer | None:  # fmt: skip
-    """Call it when the broker serves. None: it was not wanted."""
+    """Call it when the broker serves. None if the dashboard is disabled."""
     bound = _bind(chosen)
     if bound is None:
         return None
@@ -190,7 +190,7 @@ def serve(
 
 
 def _bind(chosen: HttpOptions) -> socket.socket | None:
-    """The port that was asked for; if nobody asked, the usual one or the next that is free."""
+    """Bind the requested port, or by default the usual one or the next free one."""
     if chosen.port is None:
         return None
     if chosen.is_chosen or not chosen.port:
@@ -199,7 +199,7 @@ def _bind(chosen: HttpOptions) -> socket.socket | None:
         except OSError as error:
             raise UsageError(
                 f"cannot listen on port {chosen.port} of {chosen.host} ({error.strerror}); "
-                "give another --http-port, 0 for any, or --no-http"
+                "choose another --http-port, 0 for any, or pass --no-http"
             ) from None
     for port in (*range(chosen.port, chosen.port + PORTS_TRIED), 0):
         try:
@@ -208,7 +208,7 @@ def _bind(chosen: HttpOptions) -> socket.socket | None:
             if error.errno != errno.EADDRINUSE:
                 raise UsageError(
                     f"cannot serve the dashboard on {chosen.host} ({error.strerror}); "
-                    "give another --http-host, or --no-http"
+                    "choose another --http-host, or pass --no-http"
                 ) from None
         else:
             if port != chosen.port:
@@ -219,7 +219,7 @@ def _bind(chosen: HttpOptions) -> socket.socket | None:
                     "http.busy",
                 )
             return found
-    raise AssertionError("port 0 is always another one")
+    raise AssertionError("port 0 always binds a free port")
 
 
 def _listen(host: str, port: int) -> socket.socket:

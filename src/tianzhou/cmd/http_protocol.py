@@ -1,10 +1,10 @@
-"""uvicorn on a loop that runs already, behind our own acceptor, with limits for slow peers.
+"""uvicorn on a running loop, behind Tianzhou's acceptor, with limits for slow peers.
 
-A connection is proven with its first request, and takes one of the places for pages. When these
-are taken, health is still reported, on the places that stay free for unproven connections: a busy
-dashboard must not look like a dead broker to an orchestrator.
+A connection is proven by its first request and then takes one of the slots for pages. When all of
+these are taken, health requests are still served in the slots reserved for unproven connections: a
+busy dashboard must not look like a dead broker to an orchestrator.
 
-Loaded when the broker serves, because it brings an HTTP server with it.
+Imported only once the broker serves, because it imports an HTTP server.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ HEAD_BYTES_MAX: Final = 16 * 1024
 KEEP_ALIVE_S: Final = 15
 STOP_S: Final = 1
 UNREAD_S: Final = 30.0
-"""A peer that does not read its answer for this long is dropped."""
+"""A peer that does not read its response for this long is disconnected."""
 HEALTH_PATHS: Final = ("/healthz", "/readyz")
 _CLOSE: Final = (b"connection", b"close")
 
@@ -121,7 +121,7 @@ class PatientProtocol(H11Protocol):
 
 
 def _closing(send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
-    """The connection ends with this answer, so that the next probe finds a place."""
+    """Close the connection after this response, so that the next probe finds a slot."""
 
     async def closing(message: Any) -> None:
         if message["type"] == "http.response.start":
@@ -132,7 +132,7 @@ def _closing(send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitabl
 
 
 async def _refuse_page(send: Callable[[Any], Awaitable[None]]) -> None:
-    body = b"all connections for pages are in use; try again in a few seconds\n"
+    body = b"all connections for pages are in use; retry in a few seconds\n"
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"content-length", str(len(body)).encode()), (b"retry-after", b"5"), _CLOSE,

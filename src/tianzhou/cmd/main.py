@@ -30,8 +30,8 @@ def main() -> None:
 def _open_closed_streams() -> None:
     """Open the null device for standard streams that the caller has closed (`<&-`, `>&-`).
 
-    Python has None for them, which neither click nor rich expects. Besides, the next file or
-    connection would get their descriptor, and with it whatever a library writes there."""
+    Python sets them to None, which neither click nor rich expects. Besides, the next file or
+    connection would get their descriptor, and with it any output that a library writes there."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115

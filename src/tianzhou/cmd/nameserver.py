@@ -16,7 +16,7 @@ from tianzhou.cmd.ready_file import option as ready_file_option
 @click.option("--host", help="Address to listen on.")
 @click.option(
     "--data", "data_dir", type=click.Path(file_okay=False, path_type=Path),
-    help="Directory in which missing brokers and epochs are remembered. Default: in memory only.",
+    help="Directory for the record of missing brokers and epochs. Default: in memory only.",
 )  # fmt: skip
 @server_settings.options("TOML, or a RocketMQ namesrv.properties")
 @ready_file_option

@@ -57,4 +57,4 @@ def _end(reason: str) -> None:
     try:
         logs.say(f"tianzhou: fenced: {reason}; check the disk and restart", "raft.fenced")
     finally:
-        os._exit(serve.FENCED)  # also if the log is a file on that disk
+        os._exit(serve.FENCED)  # does not flush the log, which may be on the failed disk

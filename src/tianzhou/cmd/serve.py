@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from tianzhou.store.config import StoreConfig
 
 CHECK_APPENDS: Final = "TIANZHOU_CHECK_APPENDS"
-"""Tests name a module in this variable, because no module of the product knows the test kit. The
-checker in it examines every chunk before a server writes it, at a multiple of the usual cost."""
+"""Tests set this variable to a module, because the product does not import the test kit. The
+checker in that module examines every chunk before a server writes it, at a multiple of the usual
+cost."""
 GC_THRESHOLDS: Final = (50_000, 20, 50)
 STOP_S: Final = 4.5
 """A stop takes less than this; what hangs longer is left behind."""
@@ -77,14 +78,14 @@ SIGNED_NAMES: Final = "see where topics are"
 
 
 FENCED: Final = 70
-"""Exit code of a broker whose disk failed. Start it again when the disk is well."""
+"""Exit code of a broker whose disk failed. Restart it when the disk works."""
 _LAST_WORDS_S: Final = 0.5
 
 
 def end_fenced(reason: str) -> None:
-    """A broker whose store failed must not look alive: what the disk holds is unknown, and only a
-    start finds out. Senders that wait get their answers first."""
-    text = f"tianzhou: the store is fenced: {reason}; the process ends (exit_when_fenced)"
+    """Exit after a store failure: the content of the disk is unknown until recovery at the next
+    start, so the broker must not look alive. Waiting senders get their responses first."""
+    text = f"tianzhou: the store is fenced: {reason}; the process exits (exit_when_fenced)"
     logs.say(text, "broker.ends", level=logging.ERROR)
     asyncio.get_running_loop().call_later(_LAST_WORDS_S, os._exit, FENCED)
 
@@ -123,7 +124,7 @@ def refuse_shared(directory: Path) -> None:
 
 
 def with_absolute_paths(config: "StoreConfig") -> "StoreConfig":
-    """Paths of the store as they mean the same from everywhere; `~` is the home directory."""
+    """Absolute paths of the store; `~` is the home directory."""
     from tianzhou.store.layout import PATH_SETTINGS
 
     given = {name: getattr(config, name) for name in PATH_SETTINGS}
@@ -134,7 +135,7 @@ def with_absolute_paths(config: "StoreConfig") -> "StoreConfig":
 
 
 def store_directories(root: Path, config: "StoreConfig") -> list[Path]:
-    """Every directory to which the store writes."""
+    """Every directory that the store writes to."""
     from tianzhou.store.layout import paths_of
 
     paths = paths_of(str(root), config)

@@ -1,11 +1,11 @@
-"""Where the settings of a server come from, and which source wins.
+"""Sources of a server's settings, and their precedence.
 
     defaults < file (-c) < environment (TIANZHOU_*) < --set NAME=VALUE < options of the command
 
-A setting may be given by our name or by RocketMQ's, in each source by another one. An unknown name
-after `--set` ends the start, because somebody has just typed it. In a file it is logged: files of
-RocketMQ name much that means nothing here. In the environment only what looks like a misspelt
-setting is logged, because other programs have variables of this prefix, too.
+Each source may use Tianzhou's or RocketMQ's name of a setting. An unknown name after `--set` is an
+error, because the user has just typed it. In a file it is logged: RocketMQ's files contain many
+settings that have no meaning here. In the environment only names that look like a misspelt setting
+are logged, because other programs may use variables with this prefix.
 """
 
 import functools
@@ -22,7 +22,7 @@ from tianzhou.cmd import config_file
 
 PREFIX: Final = "TIANZHOU_"
 OTHER_VARIABLES: Final = frozenset({"NAMESERVER", "CREDENTIALS", "ARCHIVE", "COMPLETE", "LISTEN"})
-"""Variables with our prefix that are no settings of servers."""
+"""Variables with the prefix that are not server settings."""
 _SERVICE_LINKS: Final = ("tcp://", "udp://", "sctp://")
 """Kubernetes sets `TIANZHOU_PORT=tcp://…` in every pod beside a service called `tianzhou`."""
 
@@ -30,7 +30,7 @@ log: Final = logging.getLogger("tianzhou")
 
 
 class Sources(NamedTuple):
-    """What the command line says about settings."""
+    """Settings from the command line."""
 
     path: Path | None = None
     changes: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Sources(NamedTuple):
 
 
 def options(about: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add `-c` and `--set`; the command gets them as one argument, `sources`."""
+    """Add the options `-c` and `--set`; the command gets both as one argument, `sources`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -48,7 +48,7 @@ def options(about: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
             command(*args, sources=Sources(path, changes), **kwargs)
 
         file = click.Path(exists=True, dir_okay=False, path_type=Path)
-        help_ = "Set a setting, more than once if needed; overrides file and environment."
+        help_ = "Set a setting; repeatable; overrides file and environment."
         found = click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help=help_)(
             called
         )
@@ -60,19 +60,19 @@ def options(about: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 class Given:
-    """Settings as they were given, by source, before they are checked. Owner: the command."""
+    """Raw settings by source, before validation. Owner: the command."""
 
     def __init__(self, kinds: Iterable[type]) -> None:
         self._known = spellings(*kinds)
         self.values: dict[str, object] = {}
         self._sources: dict[str, str] = {}
-        """By the name that was given: where, as people know the place."""
+        """The source of each setting by the name that was used, in words for the user."""
 
     def take_all(
         self, sources: Sources, environment: Mapping[str, str], *, elsewhere: Iterable[str] = ()
     ) -> None:
         """Read every source, the strongest last. `elsewhere` are settings of other servers, which
-        the environment may have as well. Raises SettingsError."""
+        the environment may contain too. Raises SettingsError."""
         if sources.path is not None:
             for name, value in config_file.read(sources.path).items():
                 self.put(name, value, str(sources.path))
@@ -109,7 +109,7 @@ class Given:
             raise SettingsError(problems)
 
     def put(self, name: str, value: object, source: str) -> None:
-        """Give a value, in place of what an earlier source gave by whatever name."""
+        """Set a value, overriding an earlier source whichever name that source used."""
         for other in [one for one in self.values if self._meaning(one) == self._meaning(name)]:
             del self.values[other]
         self.values[name] = value
@@ -119,25 +119,26 @@ class Given:
         return self._known.get(name, name)
 
     def source_of(self, setting: str) -> str | None:
-        """Where a setting was given, by whatever name; None: nowhere."""
+        """The source of a setting, whichever name was used; None if it was not set."""
         found = (name for name in self.values if self._meaning(name) == setting)
         return next((self._sources[name] for name in found), None)
 
     @contextmanager
     def located(self) -> Generator[None]:
-        """Problems of settings that are raised in here say where each was given."""
+        """Add the source of each setting to the SettingsError raised in this block."""
         try:
             yield
         except SettingsError as error:
             raise SettingsError([self._placed(one) for one in error.problems]) from None
 
     def _placed(self, problem: str) -> str:
-        """A problem begins with a name of the setting, not always the one that was given."""
+        """A problem starts with a name of the setting, which may differ from the one that was
+        used."""
         source = self.source_of(self._meaning(problem.partition(" = ")[0]))
         return problem if source is None else f"{problem} (from {source})"
 
     def warn_unknown(self, names: Iterable[str]) -> None:
-        """Log settings that mean nothing here: misspelt, or of another RocketMQ."""
+        """Log unknown settings: misspelt, or only known to RocketMQ."""
         for name in sorted(names):
             near = suggestion(name, self._known)
             log.warning(

@@ -118,7 +118,7 @@ def _packaged() -> str:
     from tianzhou.spark.shipping import package
 
     directory = tempfile.mkdtemp(prefix="tianzhou-")
-    # At the end of the process: Spark serves the package to its workers until then.
+    # Delete it at exit: Spark serves the package to its workers until then.
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return package(directory)
 

@@ -13,7 +13,7 @@ from tianzhou.cmd import logs, server_settings
 from tianzhou.cmd.ready_file import option as ready_file_option
 
 SETTINGS: Final = {"host": "host", "nameserver_port": "listen_port", "broker_port": "port"}
-"""Options that are settings, too. As options they win."""
+"""Options that are also settings. The options take precedence."""
 
 
 @click.command()
@@ -54,7 +54,7 @@ def up(
     from tianzhou.cmd.clock import SystemClock
 
     if ephemeral and _is_said(ctx, "data"):
-        raise click.UsageError("--ephemeral keeps nothing in --data; give one of them")
+        raise click.UsageError("--ephemeral stores nothing in --data; pass only one of them")
     serve.prepare(as_json=log_json, log_file=log_file)
     said = {SETTINGS[name]: value for name, value in ports.items() if _is_said(ctx, name)}
     if sync_flush:

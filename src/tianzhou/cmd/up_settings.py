@@ -1,8 +1,8 @@
-"""What `tianzhou up` starts, from its settings and options: one NameServer, and brokers.
+"""Settings and options of `tianzhou up`, which starts one NameServer and brokers.
 
 Settings are those of the Broker, the store, replication and the NameServer. A name that both
-servers know (`listenPort`, `bindAddress`) is the Broker's; `host` and `cluster_credentials` are for
-both of them.
+servers know (`listenPort`, `bindAddress`) applies to the Broker; `host` and `cluster_credentials`
+apply to both.
 """
 
 import os
@@ -31,7 +31,7 @@ OWN: Final = {
         "`up --replicas 3` forms a Raft group; `tianzhou broker --raft-group` joins one",
     ),
 }
-"""Settings that `up` decides itself, and what to use instead."""
+"""Settings that `up` chooses itself, and what to use instead."""
 
 
 class UpSettings(NamedTuple):
@@ -41,15 +41,15 @@ class UpSettings(NamedTuple):
     broker: BrokerConfig
     store: StoreConfig
     replication: ReplicationConfig | None
-    """None: no setting speaks of slaves, so no port is opened for them."""
+    """None if no setting concerns slaves; then no port is opened for them."""
     directory: Path | None
-    """Where the settings say that messages are kept; None: nowhere."""
+    """The data directory from the settings; None if they do not set one."""
     member_arguments: tuple[str, ...]
-    """Hands the same settings to members of a group, which are processes of their own."""
+    """Passes the same settings to members of a group, which are separate processes."""
 
 
 class UpOptions(NamedTuple):
-    """What the options of `up` say, apart from settings."""
+    """Options of `up` that are not settings."""
 
     directory: Path
     replicas: int
@@ -58,14 +58,15 @@ class UpOptions(NamedTuple):
 
 
 def with_memory(config: NameServerConfig, directory: Path) -> NameServerConfig:
-    """The NameServer of `up` remembers beside the messages, unless the settings name a place."""
+    """The NameServer of `up` keeps its file next to the messages, unless the settings name a
+    directory."""
     return config if config.data_dir else replace(config, data_dir=str(directory / "nameserver"))
 
 
 def read(sources: Sources, options: Mapping[str, Any], replicas: int) -> UpSettings:
     """`options` are settings that were given as options. Raises UsageError."""
     given = Given((NameServerConfig, *BROKER_KINDS))  # the last one has the names of both
-    # Clients have their NameServer from the environment; it is not where this broker registers.
+    # The environment names a NameServer for clients; this broker does not register there.
     environment = {name: value for name, value in os.environ.items()
                    if name != f"{PREFIX}NAMESERVERS"}  # fmt: skip
     given.take_all(sources, environment)
@@ -92,7 +93,8 @@ def read(sources: Sources, options: Mapping[str, Any], replicas: int) -> UpSetti
 
 
 def _refuse_own(given: Given, replicas: int) -> None:
-    """A file may be a broker's, with all of its settings; what is typed after --set is meant."""
+    """A file may be written for a broker, with all of its settings; names after --set are
+    intended."""
     for setting, advice in OWN.items():
         if given.source_of(setting) == "--set":
             raise UsageError(f"--set {setting} has no meaning here; {advice}")

@@ -54,7 +54,7 @@ def moment_text(at_ms: int) -> str:
 
 
 def exact_text(at_ms: int) -> str:
-    """As `moment_text`, to the millisecond: for messages, which may be stored many in a second."""
+    """Like `moment_text`, with milliseconds: many messages may be stored within a second."""
     if at_ms <= 0:
         return "never"
     day = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at_ms // 1000))

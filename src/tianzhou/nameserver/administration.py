@@ -87,7 +87,7 @@ def look(state: State, _: Request) -> Reply:
 
 
 def forget_broker(state: State, request: Request) -> Reply:
-    """A broker that vanished will not come back."""
+    """Forget a missing broker that was retired."""
     name = BrokerNameRequest.from_ext(request.header.ext).broker_name
     if not state.missing.forget(name):
         raise Refused(

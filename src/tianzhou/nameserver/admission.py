@@ -35,5 +35,5 @@ class Admission:
         if self._pair.has_signed(ext, request.body):
             return ""
         if ext.get(ACCESS_KEY) != self._pair.access_key:
-            return f"it is signed as {ext.get(ACCESS_KEY, '')[:CHARS_MAX]!r}, not as the cluster"
+            return f"it is signed by {ext.get(ACCESS_KEY, '')[:CHARS_MAX]!r}, not by the cluster"
         return "its signature is wrong: another secret key, or changed on the way"

@@ -32,9 +32,10 @@ class Registration:
     zone: str | None = None
     data_version: DataVersion = DataVersion()
     greets: bool = False
-    """A broker of ours: it names its epoch, and greets its slaves."""
+    """Whether the broker runs Tianzhou: it reports its epoch and exchanges greetings with
+    slaves."""
     epoch_token: str = ""
-    """Which of the masters of this epoch it is; empty: its epochs are not counted here."""
+    """Distinguishes masters with the same epoch; empty if its epochs are not tracked here."""
     topics: tuple[TopicConfig, ...] = ()
 
 
@@ -64,14 +65,14 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A process that is gone without having said so, and what was known of its group."""
+    """A process that disappeared without unregistering, and what was known of its group."""
 
     name: str
     broker_id: int
     cluster: str
     member: Member
     rows: Mapping[str, QueueData]
-    """The topics of the group, as they were."""
+    """The last known topics of the group."""
 
 
 @dataclass(slots=True)

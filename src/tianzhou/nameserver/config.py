@@ -25,7 +25,7 @@ class NameServerConfig:
 
     data_dir: str = setting(
         "", alias="dataDir",
-        help="Directory in which missing brokers and epochs are remembered. Empty: in memory only.",
+        help="Directory for the record of missing brokers and epochs. Empty: in memory only.",
     )  # fmt: skip
     cluster_credentials: str = setting(
         "", alias="innerClientAuthenticationCredentials", read=checked_credentials,

@@ -1,9 +1,9 @@
-"""The latest epoch of each group of master and slaves, remembered beyond the life of its master.
+"""The latest epoch of each master-slave group, which outlives its master.
 
-A group has one master at a time, and each promotion counts its epoch up. If the latest master is
-dead and forgotten by the routes, an earlier one that returns must not take messages again: those
-who trusted the latest would lose what it confirmed. And an epoch that was used once must not be
-given to a second master: two logs could not be told apart by it.
+A group has one master at a time, and each promotion increments its epoch. If the latest master is
+dead and no longer in the routes, an earlier master that restarts must not accept messages again:
+messages that the latest one acknowledged would be lost. And an epoch must never be given to a
+second master, because it could then not distinguish two logs.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from tianzhou.nameserver.brokers import MASTER_ID, Registration
 from tianzhou.wire.registration import EPOCH_MAX
 
 GROUPS_MAX: Final = 10_000
-"""As many as may live at a time. Beyond it the one that was heard of least lately is forgotten."""
+"""As many as may be registered at a time. Beyond that the least recently seen one is dropped."""
 FIRST: Final = 1
-"""The epoch of a master that nobody promoted. Empty directories begin with it again and again, so
-it says nothing about who is right."""
+"""The epoch of a master that was never promoted. Every empty directory starts with it, so it does
+not show which master is current."""
 
 
 class Latest(NamedTuple):
@@ -31,11 +31,11 @@ class Epochs:
         self._latest: dict[str, Latest] = {}
         self._groups_max = groups_max
         self.changes = 0
-        """Counts up when an epoch that is remembered changes."""
+        """Incremented when a remembered epoch changes."""
 
     def admits(self, wanted: Registration) -> bool:
-        """Whether this may be the master of its group: no later one is known, nor another one of
-        the same epoch."""
+        """Whether this broker may be the master of its group: no later master is known, and no
+        other one with the same epoch."""
         latest = self._latest.get(wanted.broker_name)
         if latest is None or not _counts(wanted):
             return True
@@ -59,7 +59,7 @@ class Epochs:
         return dict(self._latest)
 
     def restore(self, latest: Mapping[str, Latest]) -> None:
-        """Take over what an earlier process remembered, as far as it is valid and fits."""
+        """Restore the epochs that an earlier process saved, as far as they are valid and fit."""
         for name, one in list(latest.items())[-self._groups_max :]:
             if FIRST <= one.epoch <= EPOCH_MAX:
                 self._latest[name] = one

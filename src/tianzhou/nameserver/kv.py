@@ -30,7 +30,7 @@ class KvTable:
         self._bytes = 0
         self._bytes_max = bytes_max
         self._emptied: dict[str, None] = {}
-        """The one that was emptied longest ago is the first."""
+        """Ordered by time; the namespace emptied longest ago is first."""
 
     def put(self, namespace: str, key: str, value: str) -> None:
         """TableFull: nothing has changed."""

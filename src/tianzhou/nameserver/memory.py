@@ -1,11 +1,10 @@
-"""What a NameServer remembers across restarts: missing brokers, and the latest epoch of each group.
+"""The state that a NameServer keeps across restarts: missing brokers and each group's latest epoch.
 
-A small file, `remembered.json` in the directory of the setting `data_dir`, replaced as a whole a
-moment after every change, by a thread of its own because that waits for the disk. Routes are not in
-it: brokers register again. Without a directory everything is in memory only.
+A small file, `remembered.json` in the directory of the setting `data_dir`, rewritten shortly after
+every change, in a separate thread because the write waits for the disk. It contains no routes:
+brokers register again. Without a directory everything is in memory only.
 
-A file that can't be read stops nothing: it is set aside as `remembered.json.damaged`, and the
-NameServer begins without it.
+An unreadable file is renamed to `remembered.json.damaged`, and the NameServer starts without it.
 """
 
 import asyncio
@@ -47,7 +46,7 @@ class Memory:
         self._failure = ""
 
     def load(self) -> None:
-        """Take over what was remembered. Whatever the file holds, the bounds in memory apply."""
+        """Restore the saved state. Whatever the file contains, the bounds in memory apply."""
         path = self._table.path
         try:
             found = self._table.load()
@@ -63,12 +62,12 @@ class Memory:
         self._saved = self._changes
 
     def save_soon(self) -> None:
-        """Write the file if anything changed. Call it after every request and every loss."""
+        """Write the file if anything changed. Called after every request and every lost broker."""
         if self._changes != self._saved and self._saving is None:
             self._saving = asyncio.get_running_loop().create_task(self._save())
 
     async def close(self) -> None:
-        """Write what is not written yet."""
+        """Write pending changes."""
         if self._saving is not None:
             await self._saving
         self.save_soon()
@@ -84,7 +83,7 @@ class Memory:
         now = Remembered(epochs=self._epochs.all(), missing=tuple(self._missing.all()))
         try:
             await asyncio.get_running_loop().run_in_executor(None, self._table.save, now)
-        except TianzhouError as error:  # the next scan tries again
+        except TianzhouError as error:  # the next scan retries
             if str(error) != self._failure:
                 log.warning("memory.not_saved", extra={"reason": str(error)})
             self._failure = str(error)

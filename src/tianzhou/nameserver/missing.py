@@ -1,10 +1,11 @@
-"""Brokers that vanished: registered once, gone without having unregistered.
+"""Missing brokers: they registered once and disappeared without unregistering.
 
-The route table forgets a broker as soon as its connection closes, as RocketMQ does, because clients
-must not be sent to it. An operator must not forget it: half of a topic may be there. So what was
-known of it stays here until it registers again, or until an operator says that it will not.
+The route table drops a broker as soon as its connection closes, as in RocketMQ, because clients
+must not be routed to it. An operator must still see it: it may hold half of a topic. So the last
+known state stays here until the broker registers again or an operator retires it.
 
-Bounded in number and bytes. `memory.py` keeps it across restarts where there is a directory.
+Bounded in number and bytes. `memory.py` keeps this across restarts if the NameServer has a
+directory.
 """
 
 from collections.abc import Iterable
@@ -17,16 +18,16 @@ from tianzhou.wire.nameserver_bodies import MissingBroker, MissingTopic
 from tianzhou.wire.routes import QueueData
 
 BROKERS_MAX: Final = 64
-"""The one that is missing for longest is dropped for a new one."""
+"""Beyond this, the broker that has been missing longest is dropped."""
 NAMES_MAX: Final = 100
 """Topics, and groups, of one broker that are remembered; the rest is counted. Names have at most
-255 bytes, so that all of it is below 4 MiB and goes into one answer."""
+255 bytes, so the total stays below 4 MiB and fits into one response."""
 _RETRY: Final = "%RETRY%"
 _INTERNAL: Final = (
     _RETRY, "%DLQ%", "rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC",
     "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "BenchmarkTest", "TBW102",
 )  # fmt: skip
-"""How topics begin that brokers have for themselves."""
+"""Prefixes of the topics that brokers create for internal use."""
 
 
 class MissingBrokers:
@@ -38,7 +39,7 @@ class MissingBrokers:
         self._brokers_max = brokers_max
         self._names_max = names_max
         self.changes = 0
-        """Counts up with every change."""
+        """Incremented with every change."""
 
     def lost(self, lost: Lost, reason: str, now_ms: int) -> None:
         """Remember a broker whose connection closed, or that was silent for too long."""
@@ -67,12 +68,12 @@ class MissingBrokers:
     def registered(
         self, name: str, broker_id: int, address: str, *, was_known: bool, has_master: bool
     ) -> None:
-        """A broker registered: it is back, or another took the place of the one that is gone.
+        """Handle a registration: the broker is back, or another one replaces a missing one.
 
-        A member of the same group that only changes its id (`was_known`), as a slave does that is
-        promoted, replaces nothing: the old master is still missing. That one may come back with
-        another address as a slave of the new master (`has_master`): then whoever joins the group
-        fills the place of the one that is missing for longest."""
+        A member of the same group that only changes its id (`was_known`), such as a promoted slave,
+        replaces nothing: the old master is still missing. The old master may rejoin with another
+        address as a slave of the new one (`has_master`): a broker that joins the group then
+        replaces the one that has been missing longest."""
         if self._rows.pop((name, address), None) is not None:
             self.changes += 1
         if was_known:
@@ -87,7 +88,7 @@ class MissingBrokers:
             self.changes += 1
 
     def forget(self, name: str) -> int:
-        """An operator says that it will not come back; how many processes were forgotten."""
+        """Forget a retired broker; returns how many processes were forgotten."""
         keys = [key for key in self._rows if key[0] == name]
         for key in keys:
             del self._rows[key]
@@ -95,7 +96,7 @@ class MissingBrokers:
         return len(keys)
 
     def restore(self, rows: Iterable[MissingBroker]) -> None:
-        """Take over what an earlier process remembered, the newest as far as the bounds allow."""
+        """Restore what an earlier process saved: the newest, as far as the bounds allow."""
         for row in sorted(rows, key=lambda row: row.since_ms)[-self._brokers_max :]:
             kept = msgspec.structs.replace(
                 row, topics=row.topics[: self._names_max], groups=row.groups[: self._names_max]

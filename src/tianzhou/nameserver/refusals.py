@@ -1,4 +1,4 @@
-"""Brokers that wanted to register lately and were refused: who, from where and why."""
+"""Brokers whose recent registrations were refused: name, address and reason."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -6,10 +6,10 @@ from typing import Final
 from tianzhou.wire.nameserver_bodies import RefusedBroker
 
 REMEMBERED_S: Final = 120.0
-"""A broker that is refused tries again every second; who is silent for so long has given up."""
+"""A refused broker retries every second; one that is silent for this long has given up."""
 BROKERS_MAX: Final = 16
 CHARS_MAX: Final = 128
-"""Of names that strangers chose."""
+"""Upper bound for text from untrusted peers."""
 
 
 class Refusals:
@@ -20,7 +20,7 @@ class Refusals:
         """By name and address; the latest is the last."""
 
     def refuse(self, refused: RefusedBroker, now_s: float) -> bool:
-        """Remember it. False: it is the same as at its last try."""
+        """Record a refusal. Returns False if the reason is the same as at the last attempt."""
         key = (refused.name, refused.address)
         before = self._rows.pop(key, None)
         self._rows[key] = now_s, refused
@@ -32,5 +32,5 @@ class Refusals:
         return [row for at_s, row in self._rows.values() if now_s < at_s + REMEMBERED_S]
 
     def registered(self, name: str, address: str) -> None:
-        """It was let in: what was before is over."""
+        """Drop the refusals of a broker that has registered."""
         self._rows.pop((name, address), None)

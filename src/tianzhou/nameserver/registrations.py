@@ -92,7 +92,7 @@ def _taken(state: State, request: Request, wanted: Registration) -> Refused:
         )  # fmt: skip
     return Refused(
         ResponseCode.NO_PERMISSION,
-        f"{reason}; give this broker another brokerName, or stop the other one",
+        f"{reason}; set another brokerName for this broker, or stop the other one",
         {NAME_TAKEN: holder},
     )
 
@@ -131,7 +131,7 @@ def _registration(
 
 
 def _where_master_is(state: State, request: Request, broker_name: str) -> dict[str, str]:
-    """For a slave: the addresses of its master, and whether that is a broker of ours."""
+    """For a slave: the addresses of its master, and whether it runs Tianzhou."""
     master = state.routes.master_of(broker_name)
     if master is None:
         return {}
@@ -143,8 +143,8 @@ def _where_master_is(state: State, request: Request, broker_name: str) -> dict[s
 
 
 def _who_came_later(state: State, request: Request, broker_name: str) -> dict[str, str]:
-    """For a master that was replaced: by whom, and an id that it may have as a slave. The later
-    master may be gone; it comes back, or an operator promotes another one."""
+    """For a replaced master: its successor, and an id that it can use as a slave. The successor may
+    be down; it restarts, or an operator promotes another broker."""
     master = state.routes.master_of(broker_name)
     epoch = max(
         state.routes.epochs.of(broker_name),

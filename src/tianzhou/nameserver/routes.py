@@ -1,14 +1,14 @@
-"""The route table: which brokers live, and where the queues of a topic are.
+"""The route table: the live brokers, and the queues of each topic.
 
-It is soft state. Brokers repeat themselves every 30 seconds, to every name server; what one of
-them has forgotten it hears again, and who is silent too long is forgotten. Time is an argument
-(monotonic seconds), connections are objects of which only the identity counts.
+It is soft state. Brokers register every 30 seconds with every NameServer, so that one that lost its
+table recovers it, and a broker that is silent too long is removed. Time is an argument (monotonic
+seconds); connections are compared by identity.
 
-The rules are those of Java 5 (RouteInfoManager), with two differences. What is known of a process
-is kept with the broker name, not with the address, so the remains of a broker that came back under
-another name do not live as long as the new one. And a broker does not take the name and id of
-another one that is alive, unless it was promoted: two brokers by the same name, each with messages
-of its own, would take turns in the routes, and clients would lose the topics of the other.
+The rules are those of Java 5 (RouteInfoManager), with two differences. The state of a process is
+kept by broker name, not by address, so the old entry of a broker that restarted under another name
+does not live as long as the new one. And a broker cannot take the name and id of another live one,
+unless it was promoted: two brokers with the same name, each with its own messages, would alternate
+in the routes, and clients would lose the topics of the other.
 """
 
 import enum
@@ -37,7 +37,7 @@ class Verdict(enum.Enum):
     AGAIN = "the broker was known"
     OUTDATED = "another process holds this id and knows more"
     NOT_ALONE = "a broker that is not known can't register a single topic"
-    TAKEN = "another broker that is alive has this name and id"
+    TAKEN = "another live broker has this name and id"
 
 
 class RouteTable:
@@ -58,13 +58,13 @@ class RouteTable:
     def register(
         self, wanted: Registration, *, link: object, now_s: float, drops_omitted: bool = False
     ) -> Verdict:
-        """Take over what a broker says. TAKEN, NOT_ALONE, TableFull: nothing has changed."""
+        """Apply a registration. TAKEN, NOT_ALONE and TableFull mean that nothing has changed."""
         group = self._groups.get(wanted.broker_name)
         old = group.members.get(wanted.broker_id) if group else None
         if old is None and len(wanted.topics) == 1:
             # One topic alone is a change to a table that we would have to know.
             return Verdict.NOT_ALONE
-        # A master that was replaced must learn by whom, so epochs decide where they can.
+        # A replaced master must learn its successor, so epochs decide where both brokers have one.
         if _is_taken(old, wanted, link, now_s) and self.epochs.admits(wanted):
             return Verdict.TAKEN
         self._check_room(wanted, is_new=old is None)
@@ -254,15 +254,15 @@ class RouteTable:
 
 
 def _is_taken(old: Member | None, wanted: Registration, link: object, now_s: float) -> bool:
-    """Whether another broker that is alive has the name and id. A member whose connection closed
-    is not in the table any more."""
+    """Whether another live broker has the name and id. A member whose connection closed is no
+    longer in the table."""
     if old is None or old.address == wanted.address or old.link is link:
         return False
     if now_s - old.heard_s > old.timeout_s:
         return False
     ours, theirs = wanted.data_version.state_version, old.data_version.state_version
-    # Brokers of a group that changes its master count its epochs from 1: the later one is the
-    # master, and the earlier one must learn of it. Without an epoch a broker is in no such group.
+    # In a group with promotions, epochs start at 1: the broker with the later epoch is the master,
+    # and the earlier one must learn of it. A broker without an epoch is not in such a group.
     return ours == theirs or not ours or not theirs
 
 

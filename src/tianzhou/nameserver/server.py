@@ -1,11 +1,11 @@
-"""The name server as a service: connections in, answers out, and a look at the clock now and then.
+"""The NameServer as a service: connections, requests and periodic scans.
 
     server = NameServer(NameServerConfig(), clock)
     port = await server.start()
     ...
     await server.close()
 
-Besides `memory.py` the only file here that knows the event loop and the log.
+Only this file and `memory.py` use the event loop and the log.
 """
 
 import asyncio
@@ -127,14 +127,14 @@ class NameServer:
             self._memory.save_soon()
 
     def _lost(self, lost: Lost, reason: str) -> dict[str, object]:
-        """Remember that it is missing; what the log is to say of it."""
+        """Record a missing broker; returns the fields of its log line."""
         self._state.missing.lost(lost, reason, self._state.clock.now_ms())
         return {
             "broker": lost.name,
             "id": lost.broker_id,
             "address": lost.member.address,
             "topics": len(lost.rows),
-            "remedy": f"start it; if it will not come back: tianzhou broker forget {lost.name}",
+            "remedy": f"start it; if it was retired: tianzhou broker forget {lost.name}",
         }
 
 

@@ -71,7 +71,8 @@ class State:
         raise Refused(ResponseCode.NO_PERMISSION, REFUSAL)
 
     def refuse(self, request: Request, *, kind: str, reason: str) -> bool:
-        """Remember a broker that may not register. False: it is the same as at its last try."""
+        """Record a refused registration. Returns False if the reason is the same as at the last
+        attempt."""
         ext = request.header.ext
         refused = RefusedBroker(
             address=ext.get("brokerAddr", "")[:CHARS_MAX],

@@ -1,15 +1,14 @@
-"""Admission of connections: one mechanism for every port that this project listens on.
+"""Admission of connections: one mechanism for every port that Tianzhou listens on.
 
-A descriptor that a connection takes is one that the store cannot open a file with. So connections
-are counted at accept, before anything is allocated for them, and the ports of a process together
-never take more than `DescriptorBudget` gives out.
+Every descriptor that a connection takes is one less for the store's files. So connections are
+counted at accept, before anything is allocated for them, and the ports of a process together never
+exceed the `DescriptorBudget`.
 
-A new connection is *unproven*: the peer has shown nothing but that it can connect. The owner of the
-port calls `Slot.prove` when the peer has shown more: a sound frame, a request, knowledge of the
-secret. Unproven connections have an absolute deadline, however many bytes they send, and a bound of
-their own; beyond it the oldest is closed to make room, because a peer that means well proves itself
-within milliseconds. Proven connections are never closed to make room; beyond their bound the new
-connection is closed.
+A new connection is *unproven*: the peer has only connected. The owner of the port calls
+`Slot.prove` when the peer has sent a valid frame, a request or a proof of the secret. Unproven
+connections have an absolute deadline, however many bytes they send, and a separate limit; beyond it
+the oldest is closed to make room, because a legitimate peer proves itself within milliseconds.
+Proven connections are never closed to make room; beyond their limit the new connection is closed.
 """
 
 import asyncio
@@ -31,11 +30,11 @@ ACCEPTS_PER_ROUND: Final = 32
 make room keeps its descriptor until the end of the round, so this is also how far a port may exceed
 its share."""
 BACKLOG: Final = 1_024
-"""Connections that wait in the kernel, where they cost no descriptor."""
+"""The accept backlog in the kernel, where connections cost no descriptor."""
 FULL_S: Final = 60.0
 """How long after the last refusal a port still counts as full."""
 RETRY_S: Final = 0.1
-"""How long a listener rests after the system refused to accept, usually for want of descriptors."""
+"""How long a listener pauses after accept failed, usually because no descriptor was free."""
 
 
 class DescriptorBudget:
@@ -48,10 +47,10 @@ class DescriptorBudget:
         self._measure = total
         self._total = 0
         self._ports: tuple[Acceptor, ...] = ()
-        """Replaced, never changed: a test may run several loops in one process."""
+        """Replaced, never mutated: a test may run several loops in one process."""
 
     def join(self, port: "Acceptor") -> None:
-        """Count a port that starts to listen; what the process has open by now is not divided."""
+        """Add a port that starts to listen; descriptors that are already open are not divided."""
         self._total = self._measure() + sum(other.count for other in self._ports)
         self._ports = (*self._ports, port)
 
@@ -71,7 +70,8 @@ class DescriptorBudget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether all ports together hold everything: shares shrink when a port joins later."""
+        """Whether all ports together have used up the budget: shares shrink when a port joins
+        later."""
         return sum(port.count for port in self._ports) >= self._total
 
 
@@ -79,7 +79,7 @@ PROCESS_BUDGET: Final = DescriptorBudget()
 
 
 class Slot:
-    """The place of one connection. The protocol that gets it must call `release` when it ends."""
+    """The slot of one connection. Its protocol must call `release` when the connection ends."""
 
     __slots__ = ("_acceptor", "_is_held", "_transport", "is_proven", "source")
 
@@ -92,11 +92,12 @@ class Slot:
         self.is_proven = False
 
     def prove(self) -> bool:
-        """Record that the peer has proven itself; False if there is no room for it as such."""
+        """Record that the peer has proven itself; False if there is no slot for another proven
+        peer."""
         return self.is_proven or self._acceptor.prove(self)
 
     def release(self) -> None:
-        """Give the place back. Calls after the first do nothing."""
+        """Release the slot. Calls after the first do nothing."""
         if self._is_held:
             self._is_held = False
             self._acceptor.released(self)
@@ -123,7 +124,7 @@ class Acceptor:
         *,
         budget: DescriptorBudget = PROCESS_BUDGET,
     ) -> None:
-        """`factory` makes the protocol of an admitted connection."""
+        """`factory` creates the protocol of an admitted connection."""
         self.limits = limits
         self._factory = factory
         self._budget = budget
@@ -131,19 +132,19 @@ class Acceptor:
         self._listeners: list[socket.socket] = []
         self._attaching: set[asyncio.Task[None]] = set()
         self._unproven: OrderedDict[Slot, float] = OrderedDict()
-        """By age, with the time at which each was accepted."""
+        """Oldest first, with the time at which each was accepted."""
         self._unproven_of: dict[str, OrderedDict[Slot, None]] = {}
         self._proven: set[Slot] = set()
         self._of_source: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._refused_at = -FULL_S
         self.refused_count = 0
-        """Connections closed because there was no room: new ones, and old ones to make room."""
+        """Connections closed at the limit: new ones, and old ones to make room."""
         self.expired_count = 0
         """Connections closed because the peer proved nothing in time."""
 
     def listen(self, bound: socket.socket) -> None:
-        """Accept connections on a bound socket, which this object closes in the end."""
+        """Accept connections on a bound socket, which `close` closes."""
         bound.listen(BACKLOG)
         bound.setblocking(False)
         if not self._listeners:
@@ -158,7 +159,7 @@ class Acceptor:
             bound.close()
 
     def close(self) -> None:
-        """Stop listening and forget every connection; closing them is up to their protocols."""
+        """Stop listening and drop all slots; the protocols close their own connections."""
         self.stop_listening()
         self._budget.leave(self)
         if self._timer is not None:
@@ -213,7 +214,7 @@ class Acceptor:
             slot.attach(transport)
 
     def _rest(self, bound: socket.socket, error: OSError | MemoryError) -> None:
-        """The system cannot give us a connection now; asking again at once would only spin."""
+        """Pause after a failed accept: retrying at once would only spin."""
         rearm(self._loop, RETRY_S, partial(self._resume, bound))
         self._loop.remove_reader(bound.fileno())
         log.error(
@@ -289,7 +290,7 @@ class Acceptor:
         self._refused_at = self._loop.time()
 
     def prove(self, slot: Slot) -> bool:
-        """Said by a slot."""
+        """Called by a slot."""
         if slot not in self._unproven or len(self._proven) >= self._proven_max:
             return False
         self._forget_unproven(slot)
@@ -298,7 +299,7 @@ class Acceptor:
         return True
 
     def released(self, slot: Slot) -> None:
-        """Said by a slot, once."""
+        """Called by a slot, once."""
         if slot.is_proven:
             self._proven.discard(slot)
         else:

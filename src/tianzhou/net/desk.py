@@ -1,10 +1,10 @@
-"""The desk: takes requests one at a time, finds the handler of their code, sends the answer.
+"""The desk: dispatches requests to the handlers of their codes and sends the responses.
 
-The one place where an exception that nobody expected is caught: the peer is told, the log gets the
-trace, other connections go on. Requests of the hot path do not come here.
+The only place that catches unexpected exceptions: the peer gets an error response, the log gets the
+traceback, and other connections are not affected. Requests of the hot path bypass it.
 
-A handler that has to look at very much returns steps; the desk does one of them in each round of
-the loop, so that other connections are served in between.
+A handler with much work returns steps; the desk runs one of them in each round of the loop, so that
+other connections are served in between.
 """
 
 import logging
@@ -26,21 +26,21 @@ log: Final = logging.getLogger("tianzhou.net")
 T = TypeVar("T")
 
 UNFINISHED_MAX: Final = 64
-"""Requests that are being worked out in steps at a time. Each holds what it has found so far."""
+"""Requests that may be processed in steps at a time. Each holds its partial result in memory."""
 REMARK_CHARS_MAX: Final = 4096
 """An exception's text goes into a header; it must not fill it."""
-OUT_OF_MEMORY: Final = "the server has no memory for this request; ask for less, or retry later"
+OUT_OF_MEMORY: Final = "the server has no memory for this request; request less, or retry later"
 
 
 class Gate(Protocol):
-    """Decides where a request may be executed, and when its response may leave."""
+    """Decides where a request may be executed, and when its response may be sent."""
 
     def check(self, request: Request) -> None:
         """Raise Refused if this server must not execute the request."""
         ...
 
     def holds(self, request: Request, reply: Reply) -> bool:
-        """Whether the gate keeps a successful reply and sends it later, or another one."""
+        """Whether the gate holds back a successful reply, to send it or another one later."""
         ...
 
 
@@ -67,8 +67,8 @@ class Desk:
         self._gate = gate or _OpenGate()
         self._refused = refused
         self.run_later: Callable[[Callable[[], None]], object] | None = None
-        """Does something in a later round of the loop. The server sets it; without it all steps of
-        a request are done at once."""
+        """Schedules a call in a later round of the loop. The server sets it; without it all steps
+        of a request run at once."""
         self._unfinished: deque[tuple[Request, Steps[Reply]]] = deque()
         self.failed_count = 0
         """Requests that ended in an exception nobody expected."""
@@ -109,7 +109,7 @@ class Desk:
         return handler(request)
 
     def _guarded(self, request: Request, step: Callable[[], T]) -> T | Reply:
-        """What the step returns, or the response that says why it failed."""
+        """The result of the step, or an error response."""
         try:
             return step()
         except Refused as refused:
@@ -132,7 +132,7 @@ class Desk:
         if reply is None and len(self._unfinished) >= UNFINISHED_MAX:
             reply = Reply(
                 ResponseCode.SYSTEM_BUSY,
-                remark=f"{UNFINISHED_MAX} long requests are being worked out; try again later",
+                remark=f"{UNFINISHED_MAX} long requests are already being processed; retry later",
             )
         if reply is not None:
             self._respond(request, reply)
@@ -146,7 +146,8 @@ class Desk:
         self.run_later(self._step)
 
     def _step(self) -> None:
-        """One step of one request: however many there are, others wait for one step only."""
+        """Run one step of one request: however many are pending, other clients wait for one step
+        only."""
         request, steps = self._unfinished.popleft()
         reply = self._guarded(request, lambda: _advanced(steps))
         if reply is None:
@@ -158,7 +159,7 @@ class Desk:
 
 
 def _advanced(steps: Steps[Reply]) -> Reply | None:
-    """Do one step; the response if it was the last."""
+    """Run one step; returns the response if it was the last."""
     try:
         next(steps)
     except StopIteration as end:

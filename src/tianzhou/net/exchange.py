@@ -87,4 +87,4 @@ class Refused(TianzhouError):
 
 
 Handler = Callable[[Request], Reply | Steps[Reply] | None]
-"""Returns the response, or the steps that work it out, or None if it is sent later or never."""
+"""Returns the response, the steps that compute it, or None if it is sent later or never."""

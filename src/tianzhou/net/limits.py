@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 FILES_RESERVED: Final = 512
-"""Files that the store may open besides those that are open when a port starts to listen: 256 of
-its queues, and new files of the log and the index. Connections that we dial are among them."""
+"""Descriptors kept for the store besides those open when a port starts to listen: 256 queue files,
+and new files of the log and the index. Outgoing connections count towards them."""
 
 _UNBOUNDED: Final = 1 << 20
-"""Connections where the system sets no limit."""
+"""Connections if the system sets no limit."""
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
 
@@ -34,7 +34,7 @@ class NetLimits:
     turn_s: float = 0.01
     """How long the frames of one read may be worked on before others have their turn."""
     turn_bytes: int = 512 * _KIB
-    """Responses of one turn. Only one that is larger by itself exceeds it."""
+    """Response bytes of one turn. Only a single larger response exceeds it."""
 
     write_bytes_max: int = 4 * _MIB
     """What may wait for one peer. Once more does, nothing of it is read or handled."""
@@ -53,35 +53,36 @@ class NetLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortLimits:
-    """How many connections a port takes, and from whom. `net/acceptor.py` enforces it."""
+    """Limits on the connections of a port. `net/acceptor.py` enforces them."""
 
     name: str
-    """Of the port, for the log."""
+    """The port's name in the log."""
     weight: int
-    """The port's part of the descriptors, relative to the other ports of the process."""
+    """The port's share of the descriptors, relative to the other ports of the process."""
     connections_max: int
     unproven_max: int
-    """Connections whose peers have not proven anything; half of the port at most."""
+    """Unproven connections; at most half of the port."""
     per_source_max: int
-    """From one address. Not for this machine itself, where tools and tests open many."""
+    """Connections from one address. Does not apply to this machine, where tools and tests open
+    many."""
     unproven_per_source_max: int
     prove_s: float
-    """How long a peer may take to prove something, in all."""
+    """Total time a peer has to prove itself."""
     serves_unproven: bool = False
-    """Whether places stay free for unproven peers even if proven ones would fill the port."""
+    """Whether slots stay reserved for unproven peers even if proven ones would fill the port."""
 
 
 CLIENT_PORT: Final = PortLimits(
     name="client", weight=8, connections_max=20_000, unproven_max=4_096, per_source_max=1_000,
     unproven_per_source_max=1_000, prove_s=15.0,
 )  # fmt: skip
-"""Half of the largest herd that a restart lets loose may wait for its first answer."""
+"""Half of all clients may wait for their first response when all reconnect after a restart."""
 NAMESERVER_PORT: Final = replace(CLIENT_PORT, name="nameserver", weight=4)
 RAFT_PORT: Final = PortLimits(
     name="raft", weight=1, connections_max=128, unproven_max=64, per_source_max=32,
     unproven_per_source_max=16, prove_s=5.0,
 )  # fmt: skip
-"""A group has up to nine members, each with one connection, and for a while an old one."""
+"""A group has up to nine members, each with one connection and briefly an old one."""
 HA_PORT: Final = PortLimits(
     name="ha", weight=1, connections_max=128, unproven_max=64, per_source_max=32,
     unproven_per_source_max=16, prove_s=10.0,
@@ -91,12 +92,12 @@ HTTP_PORT: Final = PortLimits(
     name="http", weight=2, connections_max=264, unproven_max=64, per_source_max=100,
     unproven_per_source_max=32, prove_s=12.0, serves_unproven=True,
 )  # fmt: skip
-"""200 for pages, of which a browser keeps six, and 64 on which health is reported when those are
-taken. The HTTP server itself answers slow headers after 10 s; this is for what it misses."""
+"""200 for pages, of which a browser keeps six, and 64 for health requests when those are taken. The
+HTTP server itself rejects slow headers after 10 s; the deadline covers what it misses."""
 
 
 def connection_budget() -> int:
-    """Descriptors that connections may take, beside what is open now and what the store needs."""
+    """Descriptors available to connections, besides those open now and those the store needs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _UNBOUNDED
@@ -107,7 +108,7 @@ def connection_budget() -> int:
 def _open_files() -> int:
     try:
         return len(os.listdir("/dev/fd"))
-    except OSError:  # a system without such a directory
+    except OSError:  # the system has no such directory
         return 0
 
 

@@ -38,7 +38,7 @@ _JOINED_BYTES_MAX: Final = 128 * 1024
 
 
 def log_shed(link: "Link") -> None:
-    """Say that a connection is closed for want of memory; that takes memory itself."""
+    """Log that a connection is closed for lack of memory; logging may itself run out of memory."""
     with contextlib.suppress(MemoryError):
         log.error(
             "connection.out_of_memory",
@@ -98,7 +98,7 @@ class Link(asyncio.BufferedProtocol):
         shared: Shared,
         slot: Slot | None = None,
     ) -> None:
-        """`slot` is the place of an accepted connection; one that we dialled has none."""
+        """`slot` belongs to an accepted connection; outgoing connections have none."""
         self.slot = slot
         self._service = service
         self._loop = loop
@@ -116,9 +116,9 @@ class Link(asyncio.BufferedProtocol):
         self._began = 0.0
         """When handling began; the loop's own time stands still meanwhile."""
         self._cost_s: float | None = None
-        """How long a turn takes; None before the first."""
+        """The average duration of a turn; None before the first."""
         self._is_in_line = False
-        """Waits for a turn in a later round."""
+        """Whether the link waits for a turn in a later round."""
         self._got_nowhere = False
         self._is_paused = False
         self._asked: Connection[OnAnswer] | None = None
@@ -155,7 +155,7 @@ class Link(asyncio.BufferedProtocol):
             self._postpone(buffer)
 
     def _postpone(self, buffer: FrameBuffer) -> None:
-        """Keep what was read for a later round of the loop, and read nothing more until then."""
+        """Keep the received bytes for a later round of the loop, and pause reading until then."""
         if buffer is self._shared.buffer:
             self._own = buffer.hand_over()
             self._count_own()
@@ -172,7 +172,7 @@ class Link(asyncio.BufferedProtocol):
         self._go_on()
 
     def _handle(self, buffer: FrameBuffer) -> None:
-        """Take a turn, and remember what it cost."""
+        """Take a turn and record its duration."""
         cost_s = self._cost_s
         clock, doubt_s = clock_for(cost_s)
         begun = clock()
@@ -203,8 +203,8 @@ class Link(asyncio.BufferedProtocol):
         except ProtocolError:
             self._shared.broken_count += 1
         except MemoryError:
-            # What was asked for is too large for the memory that is left; a closed connection
-            # tells the peer so, and the requests of others may need less.
+            # The request needs more memory than is left. Closing the connection tells the peer, and
+            # the requests of other peers may need less.
             log_shed(self)
         finally:
             self._writing = False
@@ -262,8 +262,8 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def has_enough(self) -> bool:
-        """Whether a service should leave the rest of the frames: the link is full, or what they
-        ask for is much or takes long, and others are waiting for their turn."""
+        """Whether a service should stop handling frames: the link is full, or the requests are
+        large or slow and other connections wait for their turn."""
         limits = self._shared.limits
         return (
             time.monotonic() - self._began > limits.turn_s
@@ -310,7 +310,7 @@ class Link(asyncio.BufferedProtocol):
     def _go_on_soon(self) -> None:
         try:
             self._loop.call_soon(self._go_on)
-        except MemoryError:  # it would never be listened to again
+        except MemoryError:  # otherwise the link would never read again
             log_shed(self)
             self.abort()
 
@@ -450,7 +450,7 @@ class Link(asyncio.BufferedProtocol):
         transport = self._transport
         if not out or transport is None or transport.is_closing():
             return
-        # One write: a join of small pieces is cheaper than a system call each, and a copy of
+        # One write: joining small pieces is cheaper than a system call for each, while copying
         # large ones costs more.
         if size > _JOINED_BYTES_MAX:
             transport.writelines(out)

@@ -1,9 +1,9 @@
-"""Bounds on what peers can make us write into a log: escaped text, and few lines of one kind.
+"""Limits on what peers can cause in the log: escaped text, and few lines of one kind.
 
-A peer that causes the same event again and again gets a few lines in a while. An unexpected error
-gets fewer, whatever its text and however many peers cause it, because its trace is long and says
-the same each time. Lines that were left out are counted: the count is in every tenth, hundredth,
-thousandth… line of a burst, and in the first line after it, as `left_out`.
+A peer that repeats the same event gets a few lines per window. An unexpected error gets fewer,
+whatever its text and however many peers cause it, because its traceback is long and the same each
+time. Suppressed lines are counted: the count is in every tenth, hundredth, thousandth… line of a
+burst, and in the first line after it, as `left_out`.
 """
 
 import logging
@@ -16,7 +16,7 @@ TRACES_MAX: Final = 3
 """Traces of one error, raised at one place in the code, in one window."""
 WINDOW_S: Final = 10.0
 KEYS_MAX: Final = 1_024
-"""Events that are remembered; peers choose their addresses."""
+"""Events that are remembered; bounded because peers choose their addresses."""
 TEXT_CHARS_MAX: Final = 16 * 1024
 """Of a message with its trace."""
 
@@ -24,13 +24,13 @@ TEXT_CHARS_MAX: Final = 16 * 1024
 class _Window(NamedTuple):
     began_s: float
     lines: int = 0
-    """Lines that came in it."""
+    """Lines in the current window."""
     left_out: int = 0
-    """Of these, lines that were not written and not counted in a line since."""
+    """Lines that were suppressed and not yet reported in a later line."""
 
 
 class RateLimit(logging.Filter):
-    """Time comes with the records. Owner: the holder of the handler's lock."""
+    """Takes the time from the records. Owner: the holder of the handler's lock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class RateLimit(logging.Filter):
         if is_written and window.left_out:
             record.left_out = window.left_out
         left_out = 0 if is_written else window.left_out + 1
-        # Taken out above and put in again: the oldest stand first.
+        # The key was removed above and is inserted again, so the oldest come first.
         self._windows[key] = _Window(window.began_s, count, left_out)
         if len(self._windows) > KEYS_MAX:
             del self._windows[next(iter(self._windows))]
@@ -54,7 +54,7 @@ class RateLimit(logging.Filter):
 
 
 def _kind_of(record: logging.LogRecord) -> tuple[tuple[str, str], int]:
-    """What counts as the same again, and how many lines of it a window may have."""
+    """The key that identifies repeated events, and how many lines a window may contain."""
     if record.exc_info and record.exc_info[0] is not None:
         kind, _, trace = record.exc_info
         return (kind.__qualname__, _place_of(trace)), TRACES_MAX

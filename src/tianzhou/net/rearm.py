@@ -1,8 +1,8 @@
 """Timers that must never be lost.
 
-A server's housekeeping is a timer that plans itself again each time it fires. If that fails once,
-for want of memory, housekeeping stops for the life of the process, although memory may be free
-again a second later. So a little memory is kept in reserve for exactly this.
+A server's housekeeping is a timer that reschedules itself each time it fires. If that fails once
+for lack of memory, housekeeping stops for the life of the process, although memory may be available
+a second later. So a little memory is kept in reserve for this purpose.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 RESERVE_BYTES: Final = 256 * 1024
-"""Far more than a timer takes: others may allocate from what is given up before the timer does."""
+"""Far more than a timer needs: other code may allocate from the released memory first."""
 
 _reserve: Final[list[bytes]] = []
 
@@ -19,9 +19,9 @@ _reserve: Final[list[bytes]] = []
 def rearm(
     loop: asyncio.AbstractEventLoop, delay_s: float, act: Callable[[], None]
 ) -> asyncio.TimerHandle:
-    """As `loop.call_later`, with the reserve if there is no other memory."""
+    """Like `loop.call_later`, but releases the reserve if there is no other memory."""
     if not _reserve:
-        with contextlib.suppress(MemoryError):  # it is tried again when the timer fires
+        with contextlib.suppress(MemoryError):  # retried when the timer fires
             _reserve.append(bytes(RESERVE_BYTES))
     try:
         return loop.call_later(delay_s, act)

@@ -44,12 +44,12 @@ class Server:
 
     @property
     def refused_count(self) -> int:
-        """Connections that were closed because there was no room for them."""
+        """Connections closed because the limit was reached."""
         return self._acceptor.refused_count
 
     @property
     def expired_count(self) -> int:
-        """Connections that were closed because no sound frame came in time."""
+        """Connections closed because no valid frame arrived in time."""
         return self._acceptor.expired_count
 
     @property

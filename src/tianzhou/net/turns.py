@@ -1,10 +1,10 @@
-"""Rounds of the event loop, divided among connections.
+"""Fair division of the event loop's rounds among connections.
 
-The loop serves every connection that has something to say once in a round, so a client waits for
-the work of all others. Most of it takes microseconds. Work that takes longer, such as reading 4 MiB
-for each of 300 peers at once, is therefore spread over rounds: once a round has done enough of it,
-connections whose turns are long, or that never had one, wait in line for later rounds. Connections
-whose turns are short are served meanwhile.
+The loop serves every readable connection once in a round, so a client waits for the work of all
+others. Most of it takes microseconds. Work that takes longer, such as reading 4 MiB for each of 300
+peers at once, is therefore spread over rounds: once a round has done enough of it, connections
+whose turns are long, or that never had one, queue for later rounds. Connections whose turns are
+short are served meanwhile.
 """
 
 import asyncio
@@ -20,20 +20,21 @@ nothing but reading the clock."""
 MEDIUM_S: Final = 0.001
 """Connections whose turns take this long wait, but not for those whose turns take longer."""
 ROUND_S: Final = 0.005
-"""What the counted turns of one round may take together. One more may begin just before."""
+"""The total duration of the counted turns in one round. One more turn may start just before it is
+reached."""
 DOUBT_S: Final = 0.002
 _RISE: Final = 0.25
 _FALL: Final = 0.5
-"""Weight of the last turn in the average of a connection, if it was longer and if it was shorter:
-one long turn makes no habit, and a peer that alternates between the two has one."""
+"""Weight of the last turn in the average of a connection, if it was longer and if it was shorter: a
+single long turn has little effect, but a peer that alternates between the two counts as slow."""
 
 
 def clock_for(cost_s: float | None) -> tuple[Callable[[], float], float]:
-    """The clock that measures the next turn of a connection, and the most that it is believed.
+    """The clock that measures the next turn of a connection, and the largest value that counts.
 
     The time of the thread is exact: a turn is not long because another process had the core. But
-    reading it is a system call, which connections with short turns are spared. Theirs are measured
-    by the wall clock, and a long one is believed only when the next ones, measured exactly, are.
+    reading it is a system call, which connections with short turns avoid: their turns are measured
+    by the wall clock, and a long one counts only if the next ones, measured exactly, are long too.
     """
     if cost_s is not None and cost_s <= SHORT_S:
         return time.monotonic, DOUBT_S
@@ -41,7 +42,7 @@ def clock_for(cost_s: float | None) -> tuple[Callable[[], float], float]:
 
 
 def average_s(before_s: float | None, last_s: float) -> float:
-    """How long the turns of a connection take, after one more."""
+    """The average duration of a connection's turns, updated with one more."""
     if before_s is None:
         return last_s
     return before_s + (_RISE if last_s > before_s else _FALL) * (last_s - before_s)
@@ -55,10 +56,10 @@ class Turns:
     def __init__(self, round_s: float = ROUND_S) -> None:
         self._round_s = round_s
         self._spent_s = 0.0
-        """Counted turns of this round."""
+        """Total duration of the counted turns in this round."""
         self._medium: deque[Callable[[], None]] = deque()
         self._new: deque[Callable[[], None]] = deque()
-        """Connections that never had a turn. Most want little, but 300 at once may want much."""
+        """Connections that never had a turn. Most need little, but 300 at once may need much."""
         self._long: deque[Callable[[], None]] = deque()
 
     def may_begin(self, cost_s: float | None) -> bool:
@@ -74,8 +75,8 @@ class Turns:
             self._spent_s += seconds
 
     def wait(self, resume: Callable[[], None], cost_s: float | None) -> None:
-        """Call `resume` when it is this connection's turn. Only after `may_begin` said no: the
-        turns that filled the round have arranged for the next one."""
+        """Call `resume` when it is this connection's turn. Call it only after `may_begin` returned
+        False: the turns that filled the round have scheduled the next one."""
         assert self._spent_s, "a round in which nothing was done has room"
         if cost_s is None:
             self._new.append(resume)

@@ -28,7 +28,8 @@ class RaftConfig:
     """A leader refuses chunks beyond this, or its memory would hold whatever clients send."""
 
     learner_lag_max: int = 100
-    """Entries that a learner may lack when it becomes a voter: it gets these in a moment."""
+    """Entries that a learner may lack when it becomes a voter; the leader sends these within
+    milliseconds."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.heartbeat_ticks < self.election_ticks:

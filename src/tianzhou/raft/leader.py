@@ -227,13 +227,13 @@ def has_committed_in_term(core: Core) -> bool:
 
 
 def have_caught_up(core: Core, learners: Iterable[NodeId]) -> bool:
-    """Whether these answer and lack only the newest entries of the log."""
+    """Whether these members respond and lack only the newest entries of the log."""
     enough = core.log.last - core.config.learner_lag_max
     return all(_answers(core, node) and _match(core, node) >= enough for node in learners)
 
 
 def answers_majority(core: Core, target: Members) -> bool:
-    """Whether a majority of these voters, this member included, answers now."""
+    """Whether a majority of these voters, including this member, currently responds."""
     return 2 * sum(_answers(core, node) for node in target.voters) > len(target.voters)
 
 
@@ -241,7 +241,7 @@ def _answers(core: Core, node: NodeId) -> bool:
     if node == core.id:
         return True
     peer = core.peers.get(node)
-    # `heard` begins with the leadership; a peer that has answered knows a round.
+    # `heard` is set when the leadership starts; only a peer that has responded knows a round.
     if peer is None or peer.doubt or peer.is_lost or not peer.round:
         return False
     return core.now - peer.heard < core.config.election_ticks

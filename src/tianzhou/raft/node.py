@@ -44,9 +44,9 @@ class Refusal(enum.Enum):
     CHANGING = "another change of members is not finished; ask again when it is"
     UNFIT = "that member has no vote, or may have forgotten something"
     NOT_A_LEARNER = "a member gets a vote only after it joined as a learner; add it as one first"
-    BEHIND = "the learner does not answer, or has not caught up; ask again when it has"
+    BEHIND = "the learner does not respond or has not caught up; retry when it has"
     NO_MAJORITY = (
-        "no majority of the voters that this would leave answers the leader; start them first, or "
+        "the change would leave voters of which no majority responds; start them first, or "
         "remove those that are gone"
     )
 
@@ -170,7 +170,7 @@ class Node:
         if not leader.have_caught_up(core, newcomers):
             return Refusal.BEHIND
         if not leader.answers_majority(core, target):
-            # The change would be in force at once, and the group might never commit again.
+            # The change would take effect at once, and the group might never commit again.
             return Refusal.NO_MAJORITY
         return Position(leader.change(core, target), core.term)
 

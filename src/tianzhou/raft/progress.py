@@ -38,7 +38,7 @@ class Progress:
         """A probe is out."""
         self.heard = now
         self.is_lost = False
-        """Its connection ended, and it has not answered since."""
+        """The connection ended, and the peer has not responded since."""
         self.round = 0
         """The newest round it has answered."""
         self.doubt = 0

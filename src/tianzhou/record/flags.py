@@ -24,4 +24,4 @@ COMPRESSION_ZLIB: Final = 0x300
 LAYOUT_MASK: Final = BORN_HOST_V6 | STORE_HOST_V6
 """Bits that describe how a record is laid out. Only the code that writes the record sets them."""
 CLIENT_MASK: Final = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
-"""Bits of a producer that are stored without a closer look. Admission decides about others."""
+"""Bits that are stored as the producer sent them. Admission decides about the others."""

@@ -130,7 +130,7 @@ class Message:
         put(self, "_encoded", properties_.encode(self._merged()))
 
     def __repr__(self) -> str:
-        """What was given, with the size of the body in its place."""
+        """The arguments, with the size of the body instead of the body."""
         shown = [repr(self.topic), f"{len(self.body):,} bytes"]
         for one in dataclasses.fields(self):
             value = getattr(self, one.name)
@@ -187,7 +187,7 @@ _TYPES: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
 
 
 def _wrong_type(**given: object) -> str | None:
-    """What is wrong with the first argument that is of another type than it must be."""
+    """Describe the first argument of the wrong type."""
     for name, value in given.items():
         wanted, must = _TYPES[name]
         if value is not None and not isinstance(value, wanted):
@@ -217,7 +217,7 @@ def _is_bytes(body: object) -> bool:
 
 
 def _checked_range(name: str, value: int, low: int, high: int) -> int:
-    if type(value) is not int:  # 3.5 would be sent as "3.5", which brokers take for no delay at all
+    if type(value) is not int:  # 3.5 would be sent as "3.5", which brokers treat as no delay
         value = int(index(value))
     if not low <= value <= high:
         raise UsageError(f"{name} {value} is outside {low} to {high}")
@@ -408,7 +408,7 @@ class MessageView:
 
     @property
     def user_properties(self) -> Mapping[str, str]:
-        """The properties that the producer's user gave, as `Message(properties=...)` had them."""
+        """The user's properties, as passed to `Message(properties=...)`."""
         return {name: value for name, value in self.properties.items()
                 if not names.is_reserved(name)}  # fmt: skip
 

@@ -97,7 +97,7 @@ def _classify(size: int, magic: int) -> Stop:
 def first_unsound(
     buffer: Bytes, starts: Sequence[int], end: int, *, base: int, well_formed: bool = False
 ) -> int | None:
-    """Rank of the first record that is not what was written, or None if all are sound.
+    """Rank of the first damaged record, or None if all are intact.
 
     `base` is the physical offset of the buffer's first byte. The records must be neighbours:
     each ends where the next begins, the last at `end`. With `well_formed` their lengths must add
@@ -118,8 +118,8 @@ def first_unsound(
 
 
 def is_well_formed(buffer: Bytes, start: int, end: int) -> bool:
-    """Whether the lengths in a record add up. A sound record is stored as it was written, but may
-    have been written wrongly; then nobody can take it apart."""
+    """Whether the lengths in a record add up. An intact record has the bytes that were written, but
+    these may be malformed; such a record cannot be parsed."""
     size, magic, sys_flag = _SHAPE.unpack_from(buffer, start)
     if size != end - start or magic not in (MAGIC_V1, MAGIC_V2):
         return False
@@ -131,8 +131,8 @@ def are_vouched_for(
     buffer: Bytes, starts: Sequence[int], ends: Sequence[int], *, places: Iterable[int]
 ) -> bool:
     """Whether each of these records has a checksum of the whole that agrees, and was written for
-    its place, a physical offset. False says nothing: Java writes records without a checksum, and
-    `is_sound` knows them too.
+    its place, a physical offset. False proves nothing: Java writes records without a checksum,
+    which `is_sound` checks too.
 
     Every pulled record is checked with this. About 0.4 µs for 1 KiB, because the row is formatted
     and compared as one.

@@ -48,8 +48,8 @@ class ReplicationConfig:
     )  # fmt: skip
     in_sync_replicas_min: int = setting(
         0, min=0, max=16, alias="minInSyncReplicas",
-        help="How far inSyncReplicas may be lowered while the master runs. 0: not below its value "
-        "in the settings.",
+        help="The lowest inSyncReplicas that can be set while the master runs. 0: its value in the "
+        "settings.",
     )  # fmt: skip
     slave_timeout_ms: int = setting(
         3_000, min=1, max=600_000, alias="slaveTimeout",

@@ -21,8 +21,8 @@ from tianzhou.replication.errors import PeerRefused
 from tianzhou.wire.registration import EPOCH_MAX
 
 EPOCH_STEP_MAX: Final = 1_000_000
-"""How far above all known epochs a new one may be: a request that names a huge one must not use up
-all that could follow."""
+"""How far a new epoch may be above all known ones: a request with a huge epoch must not use up all
+epochs."""
 
 Epoch: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=EPOCH_MAX)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -44,7 +44,7 @@ def first(token: str) -> Marks:
 
 
 def appointed(marks: Marks, end: PhysicalOffset, *, token: str, epoch: int) -> Marks:
-    """A new master whose log ends here; its epoch is later than all others."""
+    """Add the mark of a new master whose log ends here; its epoch is above all others."""
     assert epoch > epoch_of(marks), f"epoch {epoch} does not come after {epoch_of(marks)}"
     return (*_written(marks, end), Mark(epoch=epoch, run=0, start=end, token=token))
 
@@ -80,15 +80,15 @@ def is_later(marks: Sequence[Mark], than: Sequence[Mark]) -> bool:
 
 
 def check_unique(mine: Marks, my_end: int, theirs: Marks) -> None:
-    """Two masters of one epoch each wrote what the other does not have, and either part may have
-    been confirmed: none may be cut off. Raises PeerRefused."""
+    """Raise PeerRefused if two masters with the same epoch wrote different messages: either part
+    may have been acknowledged, so neither may be truncated."""
     tokens = {(mark.epoch, mark.run): mark.token for mark in mine if mark.start < my_end}
     for mark in theirs:
         if tokens.get((mark.epoch, mark.run), mark.token) != mark.token:
             raise PeerRefused(
-                f"two masters of this group had epoch {mark.epoch}, and each may have confirmed "
-                "messages that the other does not have; compare their topics, then give the "
-                "broker whose messages are not wanted an empty directory"
+                f"two masters of this group had epoch {mark.epoch}, and each may have acknowledged "
+                "messages that the other does not have; compare their topics, then start the "
+                "broker whose messages are not needed with an empty directory"
             )
 
 

@@ -86,7 +86,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     copies: Annotated[int, msgspec.Meta(ge=1, le=COPIES_MAX)] = 1
     """As many must hold a message before its sender is answered; whoever is promoted goes on so."""
     copies_min: Annotated[int, msgspec.Meta(ge=0, le=COPIES_MAX)] = 0
-    """How far an operator may lower that at run time; 0: a master of before, which does not say."""
+    """The lowest value an operator may set at run time; 0 from masters of earlier versions."""
     nonce: str = ""
     proof: str = ""
     refusal: str = ""

@@ -87,7 +87,7 @@ class HaMaster:
         self._left: dict[int, tuple[float, LostSlave]] = {}
 
     def listen(self, bound: socket.socket, limits: PortLimits = HA_PORT) -> None:
-        """Let slaves connect. A peer has proven itself when the log streams to it."""
+        """Accept slaves. A peer has proven itself once the log streams to it."""
         self._acceptor = Acceptor(limits, lambda slot: _Connection(self, slot))
         self._acceptor.listen(bound)
 
@@ -247,7 +247,7 @@ class HaMaster:
 
 
 class _Connection(asyncio.Protocol):
-    """One slave, or any peer that connected to the port."""
+    """One slave, or any other peer that connected to the port."""
 
     def __init__(self, master: HaMaster, slot: Slot) -> None:
         self._master = master
@@ -293,7 +293,7 @@ class _Connection(asyncio.Protocol):
         if session.is_streaming and not was_streaming:
             self._master.forget_earlier(self)
             if not self._slot.prove():
-                self.refuse(PeerRefused("there is no room for more slaves"))
+                self.refuse(PeerRefused("the limit of slaves is reached"))
                 return
             self._is_slave = True
             self._note("slave.streaming", start=int(session.sent))
@@ -324,7 +324,7 @@ class _Connection(asyncio.Protocol):
             self.refuse(error)
 
     def refuse(self, error: PeerRefused) -> None:
-        """Tell a peer that greeted why, and close."""
+        """Send the reason to a peer that greeted, and close."""
         assert self._transport is not None
         assert self.session is not None
         if self._transport.is_closing():

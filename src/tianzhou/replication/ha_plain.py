@@ -1,8 +1,8 @@
-"""Peers that do not greet: RocketMQ's brokers, which know no epochs.
+"""Peers that send no greeting: RocketMQ's brokers, which have no epochs.
 
 A slave that follows such a master, or a master that serves such a slave, cannot tell where two logs
-part. So both are off unless the operator lists the peer's address in `ha_plain_peers`, and a slave
-that holds messages first has its last bytes sent again and compares them (`Overlap`).
+diverge. So both are disabled unless the operator lists the peer's address in `ha_plain_peers`, and
+a slave that has messages first requests its last bytes again and compares them (`Overlap`).
 """
 
 import ipaddress
@@ -18,13 +18,13 @@ PEERS_MAX: Final = 64
 
 
 class PlainPeers(NamedTuple):
-    """The peers that may come, or be followed, without a greeting."""
+    """The peers that may follow, or be followed, without a greeting."""
 
     networks: tuple[Network, ...] = ()
 
     @classmethod
     def read(cls, text: str) -> "PlainPeers":
-        """Addresses and networks, separated by commas. Raises ValueError."""
+        """Parse addresses and networks separated by commas. Raises ValueError."""
         words = [word for word in text.replace(",", " ").split() if word]
         if len(words) > PEERS_MAX:
             raise ValueError(f"{len(words)} peers are listed; at most {PEERS_MAX} are allowed")
@@ -41,12 +41,12 @@ class PlainPeers(NamedTuple):
 
 
 def checked_plain_peers(text: str) -> str:
-    """For the setting: the same text, if it is a list of addresses. Raises ValueError."""
+    """Validate the setting: return the text if it is a list of addresses. Raises ValueError."""
     if text.strip().lower() in ("", "false"):
         return ""
     if text.strip().lower() == "true":
         raise ValueError(
-            "true admits every address, which is not supported any more; list the IP addresses or "
+            "the value true, for every address, is no longer supported; list the IP addresses or "
             "networks of the RocketMQ brokers, separated by commas"
         )
     PlainPeers.read(text)
@@ -54,7 +54,7 @@ def checked_plain_peers(text: str) -> str:
 
 
 class Overlap:
-    """The last bytes of a slave's log, which a master that knows no epochs must send again.
+    """The last bytes of a slave's log, which a master without epochs must send again.
 
     Owner: the connection. Until `is_proven` nothing may be appended or confirmed.
     """
@@ -73,7 +73,8 @@ class Overlap:
         return self.start + len(self._data)
 
     def strip(self, pieces: list[Piece]) -> list[Piece]:
-        """Compare what came with what we hold; what lies beyond it. Raises PeerRefused."""
+        """Compare received bytes with the slave's own; returns those beyond them. Raises
+        PeerRefused."""
         beyond: list[Piece] = []
         for offset, data in pieces:
             if self.is_proven:
@@ -85,8 +86,9 @@ class Overlap:
             ours = self._data[self._compared : self._compared + len(data)]
             if data[: len(ours)] != ours:
                 raise PeerRefused(
-                    f"the master's log differs from ours before {self.end}; a broker that knows "
-                    "no epochs cannot tell where they part: give this slave an empty directory"
+                    f"the master's log differs from this slave's before {self.end}; a broker "
+                    "without epochs cannot tell where they diverge: start this slave with an "
+                    "empty directory"
                 )
             self._compared += len(ours)
             if len(data) > len(ours):

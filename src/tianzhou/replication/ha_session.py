@@ -1,13 +1,13 @@
 """The master's side of one connection, without a socket, a clock or a file.
 
     GREETING --report--> STREAMING           a RocketMQ slave, if ha_plain_peers lists it
-    GREETING --hello---> PROVING | READY     one of ours; with a secret it must prove itself
+    GREETING --hello---> PROVING | READY     a Tianzhou slave; with a secret it must prove itself
     PROVING  --proof---> READY
     READY    --report--> STREAMING
 
-Whoever drives it passes in what was received and asks what to send. In STREAMING the log is sent
-from the first reported offset on, and every report confirms what it names: never more than was
-sent, never less than before. What is wrong raises PeerRefused, and the connection closes.
+The caller passes in received bytes and gets the bytes to send. In STREAMING the log is sent from
+the first reported offset on, and every report confirms an offset: never more than was sent, never
+less than before. Invalid input raises PeerRefused, and the connection closes.
 """
 
 import enum
@@ -73,7 +73,7 @@ class MasterFacts(NamedTuple):
     secret: str
     plain_peers: PlainPeers
     plain_copies: bool
-    """Confirmations of slaves that do not greet count as copies."""
+    """Whether confirmations of slaves without a greeting count as copies."""
     plain_frame_bytes: int
     frame_bytes: int
     heartbeat_s: float
@@ -96,8 +96,8 @@ class MasterSession:
         nonce: str,
         now_s: float,
     ) -> None:
-        """`matches` tells whether our log has these bytes, `host` is the IP address of the peer,
-        and `nonce` is drawn by the caller."""
+        """`matches` tells whether the master's log has these bytes, `host` is the peer's IP
+        address, and `nonce` is chosen by the caller."""
         self._facts = facts
         self._host = host
         self._extent = extent
@@ -118,7 +118,7 @@ class MasterSession:
 
     @property
     def counts(self) -> bool:
-        """Whether its confirmations are those of a copy of this log."""
+        """Whether the slave's confirmations count as those of a copy of this log."""
         return self.is_streaming and (self.hello is not None or self._facts.plain_copies)
 
     # Hearing
@@ -211,7 +211,7 @@ class MasterSession:
             raise PeerRefused("the slave did not prove that it knows the secret")
         if self.state is State.GREETING and not self._facts.plain_peers.admits(self._host):
             raise PeerRefused(
-                f"the peer at {self._host} asks for the log without a greeting; if it is a "
+                f"the peer at {self._host} requests the log without a greeting; if it is a "
                 "RocketMQ slave of this group, list its address in ha_plain_peers"
             )
         extent = self._extent()
@@ -281,7 +281,7 @@ def proof_of(secret: str, who: str, nonce: str) -> str:
 
 
 def is_proof(proof: str, secret: str, who: str, nonce: str) -> bool:
-    # As bytes: text that is not ASCII can't be compared so.
+    # Compared as bytes: compare_digest rejects text that is not ASCII.
     return hmac.compare_digest(
         proof.encode(errors="replace"), proof_of(secret, who, nonce).encode()
     )

@@ -1,9 +1,9 @@
-"""The slave's side on a socket: it goes to the master, takes its log, and says how far it is.
+"""The slave's side on a socket: it connects to the master, receives its log and reports progress.
 
-It retries until it is stopped, sooner at first. A master that does not answer the greeting is
-greeted again: it may be paused, slow or cut off. Only if the operator listed the address as that of
-a RocketMQ broker (`Follower.why_not_plain`) does the next attempt go without a greeting, and then
-the master must first send the last bytes that we hold once more.
+It retries with growing pauses until it is stopped. A master that does not answer the greeting is
+greeted again: it may be paused, slow or unreachable. Only if the operator listed the address as
+that of a RocketMQ broker (`Follower.why_not_plain`) does the next attempt omit the greeting, and
+the master must then first send the slave's last bytes again.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ CONNECT_S: Final = 3.0
 GREET_S: Final = 3.0
 """One of our masters answers a greeting at once."""
 PROVE_S: Final = 15.0
-"""How long a master that does not greet may take to send our last bytes again."""
+"""How long a master without a greeting may take to send the slave's last bytes again."""
 LAZY_S: Final = 0.02
 """How late a report may be that nobody waits for."""
 RETRY_S_MIN: Final = 0.2
@@ -192,15 +192,15 @@ class _Following(asyncio.Protocol):
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.reason = "the master closed the connection"
         self.may_go_plain = False
-        """The next attempt goes without a greeting: this one was not answered, and may not be."""
+        """Whether the next attempt omits the greeting, because this one was not answered."""
         self._host = ""
         self._overlap: Overlap | None = None
-        """What a master that does not greet has to send again first."""
+        """The bytes that a master without a greeting must send again first."""
         self._later: asyncio.TimerHandle | None = None
 
     @property
     def is_streaming(self) -> bool:
-        """Whether the master knows where we are, and has the log that we hold."""
+        """Whether the master knows the slave's position and has the slave's log."""
         if self._greets:
             return self.session.welcome is not None
         return self.session.master_end > 0 and self._is_proven
@@ -221,7 +221,7 @@ class _Following(asyncio.Protocol):
             self._begin_plain()
 
     def _begin_plain(self) -> None:
-        """Ask a master that does not greet for the last bytes that we hold, and what follows."""
+        """Request the slave's last bytes, and what follows, from a master without a greeting."""
         reason = self._slave.follower.why_not_plain(self._host)
         if reason:
             self.fail(reason)
@@ -305,8 +305,8 @@ class _Following(asyncio.Protocol):
         if not self._is_proven and now_s - self._begun_s > PROVE_S:
             assert self._overlap is not None
             self.fail(
-                f"the master did not send our last bytes, up to {self._overlap.end}, again within "
-                f"{PROVE_S:.0f} s; its log may be shorter than ours"
+                f"the master did not resend the slave's last bytes, up to {self._overlap.end}, "
+                f"within {PROVE_S:.0f} s; its log may be shorter"
             )
             return
         try:

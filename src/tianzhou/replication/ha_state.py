@@ -26,11 +26,12 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     copies: int = 1
     """What the master promised that we follow or followed: copies that hold what is answered."""
     copies_min: int = 0
-    """How far an operator may lower that at run time; 0: not at all."""
+    """The lowest value an operator may set at run time; 0 if it may not be lowered."""
     epoch_seen: int = 0
-    """The highest epoch that a NameServer knows of; a promotion takes a higher one."""
+    """The highest epoch that a NameServer knows; a promotion uses a higher one."""
     epoch_token: str = ""
-    """A master: drawn at its promotion, to tell it from another one of the same epoch."""
+    """On a master: random, set at its promotion, to distinguish it from another one with the same
+    epoch."""
 
 
 _DECODER: Final = msgspec.json.Decoder(GroupState)
@@ -47,7 +48,8 @@ def extent_of(store: MessageStore) -> Extent:
 
 
 def log_bytes(store: MessageStore, offset: int, size: int) -> bytes | None:
-    """Bytes of the log, inside one file; None if it does not hold them, or cannot read them."""
+    """Bytes of the log within one file; None if the log does not contain them or cannot read
+    them."""
     try:
         return store.log.read(offset, size)
     except OSError:
@@ -55,7 +57,7 @@ def log_bytes(store: MessageStore, offset: int, size: int) -> bytes | None:
 
 
 def probe_of(store: MessageStore) -> Probe | None:
-    """The last bytes of our log that belong to a message; None while it is empty."""
+    """The last bytes of the log that belong to a message; None while it is empty."""
     end = _end_of_messages(store)
     start = _start_of_last(store, end)
     data = log_bytes(store, start, end - start) if end > start else None
@@ -63,10 +65,10 @@ def probe_of(store: MessageStore) -> Probe | None:
 
 
 def overlap_of(store: MessageStore) -> Overlap | None:
-    """The last bytes of our log, messages among them; None while it is empty."""
+    """The last bytes of the log, including a message; None while it is empty."""
     if store.log.end == store.log.min_offset:
         return None
-    # A master takes a report of 0 for that of an empty slave, which it sends its last file.
+    # A master treats a report of 0 as that of an empty slave, to which it sends its last file.
     start = max(_start_of_last(store, _end_of_messages(store)), 1)
     data = log_bytes(store, start, store.log.end - start)
     assert data, f"the log ends at {store.log.end} and has no bytes at {start}"
@@ -79,8 +81,8 @@ def _start_of_last(store: MessageStore, end: int) -> int:
 
 
 def _end_of_messages(store: MessageStore) -> int:
-    """Where the last bytes other than zeros end: the room that a blank fills up at the end of a
-    file is the same in every log, and proves nothing."""
+    """The end of the last non-zero bytes: the zeros of a blank at the end of a file are the same in
+    every log and prove nothing."""
     end, file_bytes = int(store.log.end), store.log.file_bytes
     first = max((end - 1) // file_bytes * file_bytes, store.log.min_offset)
     while end > first:

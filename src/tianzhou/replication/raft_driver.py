@@ -106,7 +106,7 @@ class RaftDriver:
         """Carry out what the node asks for, once for all that happens in this round of the loop."""
         if not self._is_awake:
             self._loop.call_soon(self._run)
-            self._is_awake = True  # only now: there may be no memory to plan it
+            self._is_awake = True  # set last: scheduling the call may raise MemoryError
 
     def _tick(self) -> None:
         if self.is_stopped:

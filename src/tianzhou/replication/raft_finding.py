@@ -14,7 +14,7 @@ from tianzhou.store.segments import Segment
 
 
 class Found(NamedTuple):
-    """An entry in the log: its header, and where it stands in its file."""
+    """An entry in the log: its header, and its position in its file."""
 
     header: Header
     segment: Segment

@@ -120,8 +120,8 @@ def text_of(addresses: dict[NodeId, str]) -> str:
 
 
 def _check_content(message: Message) -> None:
-    """Check what Raft itself does not read, before it becomes part of our log. Raises UsageError
-    or ProtocolError."""
+    """Check the payload, which Raft itself does not read, before it becomes part of the log. Raises
+    UsageError or ProtocolError."""
     if isinstance(message, Install):
         decode_mark(message.mark)
         peers_of(membership.decode(message.members).addresses)
@@ -325,7 +325,7 @@ class RaftGroup:
     # Writing
 
     def check_append(self, size: int = 0) -> None:
-        """Raise Refused unless this member leads and may propose so many bytes now."""
+        """Raise Refused unless this member is the leader and may propose this many bytes now."""
         node = self.node
         if not self._is_leading or node.role is not Role.LEADER:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "this member does not lead its group")

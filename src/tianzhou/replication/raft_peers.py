@@ -42,7 +42,7 @@ UNSENT_BYTES_MAX: Final = 64 << 20
 """More than this is not queued for a member that does not read."""
 CONNECT_S: Final = 2.0
 GREET_S: Final = RAFT_PORT.prove_s
-"""A peer that has not shown by then that it is a member is not one, or has lost its power."""
+"""A peer that has not proven its membership by then is not a member, or is dead."""
 UNHEARD_MS: Final = 10_000
 """A machine that takes nothing for so long has lost its power. It is dialed anew until it is back;
 the system by itself tries an old connection only every other minute."""
@@ -75,7 +75,7 @@ class Wire(asyncio.Protocol):
         on_closed: Callable[["Wire"], None],
         slot: Slot | None = None,
     ) -> None:
-        """`slot` is the place of an accepted connection; one that we dialled has none."""
+        """`slot` belongs to an accepted connection; outgoing connections have none."""
         self.slot = slot
         self._on_frame = on_frame
         self._on_closed = on_closed
@@ -90,7 +90,7 @@ class Wire(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self.since = loop.time()
         self.closed = loop.create_future()
-        # An accepted connection has the deadline of its slot.
+        # For an accepted connection the deadline of its slot applies.
         self._expiry = loop.call_later(GREET_S, self._expire) if slot is None else None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -312,15 +312,15 @@ class Peers:
     def _admit(self, wire: Wire, value: dict[str, Any]) -> None:
         assert wire.slot is not None, "only accepted connections are admitted"
         if not wire.slot.prove():
-            self._turn_away(wire, "too many connections of members; close some of them")
+            self._turn_away(wire, "members have too many connections; close some of them")
             return
         self._replace_oldest(value["member"])
         wire.member = value["member"]
         self.brokers[wire.member] = str(value.get("broker", ""))
 
     def _replace_oldest(self, member: NodeId) -> None:
-        """A member needs one connection. An old one may linger for a while after the member came
-        back; more of them would take the places of other members."""
+        """A member needs one connection. An old one may remain for a while after the member
+        reconnected; more of them would take the slots of other members."""
         known = [wire for wire in self._in if wire.member == member]
         if len(known) >= CONNECTIONS_PER_MEMBER:
             min(known, key=lambda wire: wire.since).abort()

@@ -74,7 +74,7 @@ def peers_of(text: str) -> dict[NodeId, str]:
                 f"invalid peer {part[:128]!r}; use name=host:port, several separated by ;"
             )
         if _is_nowhere(host):
-            raise UsageError(f"{address} can't be the address of a member; use one of its machine")
+            raise UsageError(f"{address} is not a valid member address; use one of its machine")
         if name in found:
             raise UsageError(f"{name} is named twice in raft_peers")
         found[name] = address
@@ -82,16 +82,17 @@ def peers_of(text: str) -> dict[NodeId, str]:
 
 
 def _is_nowhere(host: str) -> bool:
-    """Whether this names the metadata services of clouds, many machines at once, or none."""
+    """Whether this address belongs to a cloud metadata service, to many machines at once, or to
+    none."""
     ip = _ip(host)
     if ip is None:
-        return False  # a name
+        return False  # a host name
     is_reserved = ip.is_reserved and not ip.is_loopback  # ::1 is both
     return ip.is_link_local or ip.is_multicast or ip.is_unspecified or is_reserved
 
 
 def is_loopback(address: str) -> bool:
-    """Whether host:port is on the machine that dials it."""
+    """Whether host:port is on the machine that connects to it."""
     host = address.rpartition(":")[0]
     ip = _ip(host)
     return host.lower() == "localhost" if ip is None else ip.is_loopback

@@ -379,7 +379,7 @@ class RaftStorage:
 
 
 def decode_mark(mark: bytes) -> tuple[PhysicalOffset, tuple[tuple[str, int, int], ...]]:
-    """Where the log of a leader begins, and the rank at which each of its queues does. Raises
+    """The start of a leader's log, and the first rank of each of its queues. Raises
     RemoteProtocolError."""
     try:
         place, ranks = msgspec.json.decode(mark, type=tuple[int, list[tuple[str, int, int]]])

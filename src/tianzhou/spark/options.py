@@ -106,8 +106,8 @@ def _checked(make: Callable[[], Any]) -> Any:
 
 CLUSTER: Final = {
     "nameserver": Option(
-        _read_nameserver, "Name servers, `host:port` with `;` between them; `TIANZHOU_NAMESERVER` "
-        "or `NAMESRV_ADDR` of the environment unless given.",
+        _read_nameserver, "NameServers as `host:port`, separated by `;`. Defaults to "
+        "`TIANZHOU_NAMESERVER` or `NAMESRV_ADDR` in the environment.",
         ("namesrvAddr", "nameservers")),
     "accessKey": Option(read_text, "Whose secret key signs the requests."),
     "secretKey": Option(read_text, "Signs every request; needs `accessKey`."),

@@ -125,13 +125,14 @@ def _is_head(head: bytes, physical_offset: int) -> bool:
 
 
 def read_piece(piece: Piece, *, verify: bool, skip_damage: bool) -> Iterator[LogSlice]:
-    """Its records in slices. Raises LogDamaged, or with `skip_damage` goes on behind. Raises
-    OSError for what the disk can't read; a mapping would end the worker with a signal instead."""
+    """The file's records in slices. Raises LogDamaged, or with `skip_damage` continues after the
+    damage. Raises OSError if the disk cannot read; a mapping would kill the worker with a signal
+    instead."""
     with open(piece.path, "rb") as file:
         fd = file.fileno()
         at = piece.start
         while at < piece.end:
-            # Positions in a slice count from its own beginning, because columns have 32 of them.
+            # Positions are relative to the slice, because columns have 32 bits for them.
             window = os.pread(fd, min(SLICE_BYTES, piece.end - at), at)
             found = walk(window, 0, len(window), count_max=SLICE_RECORDS)
             if not found.starts and found.stop is Stop.TORN and len(window) >= INT32.size:
@@ -158,8 +159,8 @@ def read_piece(piece: Piece, *, verify: bool, skip_damage: bool) -> Iterator[Log
 
 
 def _first_bad(window: bytes, found: Walk, *, base: int, verify: bool) -> int | None:
-    """Rank of the first record that cannot be shown. Checksums may be waived, lengths may not:
-    columns are cut out of the bytes by them."""
+    """Rank of the first record that cannot be returned. Checksums may be ignored but lengths may
+    not: columns are sliced by them."""
     starts, end = found.starts, found.end
     if verify:
         return first_unsound(window, starts, end, base=base, well_formed=True)
@@ -180,7 +181,7 @@ def _next_sound(fd: int, after: int, piece: Piece) -> int | None:
     """The first sound record behind this place, in this piece."""
     at = after + 1
     while at < piece.end:
-        # Windows overlap by the bytes of a head, so that none is missed at an edge.
+        # Windows overlap by the size of a record header, so that none is missed at an edge.
         window = os.pread(fd, min(_SEARCH_BYTES + AT_MAGIC + 4, piece.end - at), at)
         for place in _heads(window):
             if _is_sound_at(fd, at + place, piece):
@@ -190,7 +191,7 @@ def _next_sound(fd: int, after: int, piece: Piece) -> int | None:
 
 
 def _heads(window: bytes) -> list[int]:
-    """Positions where a record may begin, ascending."""
+    """Positions at which a record may start, ascending."""
     found: list[int] = []
     for magic in _MAGICS:
         at = window.find(magic, AT_MAGIC)

@@ -1,8 +1,8 @@
-"""A second opinion on every chunk before it is written. Tests install one; production has none.
+"""A hook that checks every chunk before it is written. Tests install one; production has none.
 
-What the log takes cannot be taken back, so that a mistake in building records must be found before
-they are written. The checker is `stored_form` of the test kit, which shares no code with the
-modules that build records and derive queues from them.
+Appends to the log cannot be undone, so a mistake in building records must be found before they are
+written. The checker is `stored_form` of the test kit, which shares no code with the modules that
+build records and derive queues from them.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ installed: list[Check] = []
 
 
 def check(data: Bytes, offset: int, queues: Sequence[QueueKey | None] | None) -> None:
-    """Raises what a check that a test installed raises."""
+    """Run the installed check, if any, and raise what it raises."""
     for one in installed:
         one(data, offset, queues)
 

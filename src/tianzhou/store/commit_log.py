@@ -37,16 +37,16 @@ class Piece(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Where the records of a chunk went."""
+    """The positions of a chunk's records."""
 
     end: PhysicalOffset
-    """They are as durable as the log is up to here."""
+    """The records are durable once the log is flushed up to here."""
     queue_offsets: Sequence[int]
     pieces: list[Piece]
     starts: list[int]
 
     def physical_offsets(self) -> list[int]:
-        """Where each record stands in the log."""
+        """The log offset of each record."""
         return [
             piece.offset - self.starts[piece.first] + start
             for piece in self.pieces
@@ -89,9 +89,10 @@ class CommitLog:
     def append(
         self, chunk: RecordChunk, *, queue_offsets: Sequence[int], now_ms: int
     ) -> list[Piece]:
-        """Write all records of a chunk; where they stand. Almost always that is one piece.
+        """Write all records of a chunk and return their positions. The chunk is almost always one
+        piece.
 
-        Raises DiskFull, and then nothing was written. After an OSError some may be."""
+        Raises DiskFull if nothing was written. After an OSError some records may be written."""
         failpoint("log.before_append")
         try:
             pieces = self._plan(chunk)
@@ -151,7 +152,7 @@ class CommitLog:
         if not is_shortage(error):
             return error
         return DiskFull(
-            f"no room in {self.directory} for {size} more bytes; nothing was stored; "
+            f"not enough space in {self.directory} for {size} more bytes; nothing was stored; "
             f"{shortage_text(error)}"
         )
 
@@ -194,7 +195,8 @@ class CommitLog:
             return self.segments[(offset - self.segments[0].start) // self.file_bytes]
         failpoint("log.before_roll")
         with self._preparing:
-            # It stays prepared until it is part of the log: memory may run out in between.
+            # The file stays in `_prepared` until it is part of the log: memory may run out in
+            # between.
             segment = self.prepared = self.prepared or self._create(offset)
             assert segment.start == offset
             segment.sums = PageSums(0)
@@ -255,7 +257,7 @@ class CommitLog:
         return self.segments[(offset - self.segments[0].start) // self.file_bytes]
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """Stored bytes, inside one file; None if the log does not hold them. Raises OSError."""
+        """Stored bytes within one file; None if the log does not contain them. Raises OSError."""
         segment = self.segment_at(offset)
         if segment is None or offset + size > self.end:
             return None
@@ -328,7 +330,7 @@ class CommitLog:
     def remove_first(self) -> None:
         """Drop the oldest file."""
         assert len(self.segments) > 1, "the file that is being written stays"
-        # Each for good before the next: a crash must not bring back an older file alone.
+        # Sync each removal before the next: a crash must not restore an older file alone.
         if self._is_removal_unsynced:
             self._files.sync_dir(self.directory)
         segment = self.segments[0]

@@ -45,9 +45,10 @@ def delay_levels(text: str) -> tuple[int, ...]:
 
 
 def _path(text: str) -> str:
-    """One directory or file. RocketMQ spreads a log over several directories, which we do not."""
+    """One directory or file. Unlike RocketMQ, Tianzhou does not spread a log over several
+    directories."""
     if "," in text:
-        raise ValueError("several paths are not supported; name one")
+        raise ValueError("several paths are not supported; set one")
     return text.rstrip("/") or text
 
 
@@ -55,8 +56,8 @@ DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
 _ON_DISK = "the files of the store are laid out by it"
-_PROMISED = "senders were told by it what an acknowledgement means"
-_LEVELS = "messages that wait were stored under these levels"
+_PROMISED = "it defines what an acknowledgement guarantees"
+_LEVELS = "waiting messages were stored with these levels"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,7 @@ class StoreConfig:
     accept_loss_at: int = setting(
         -1, min=-1, max=1 << 62,
         help="Start although the log ends at this offset and the checkpoint vouches for more. The "
-        "refusal of a start names the offset; the setting has no effect on any other loss.",
+        "error of a refused start names the offset; the setting has no effect on any other loss.",
     )  # fmt: skip
     commit_log_file_bytes: int = setting(
         limits.COMMIT_LOG_FILE_BYTES, min=PAGE, max=1 << 40, alias="mappedFileSizeCommitLog",

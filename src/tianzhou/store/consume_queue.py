@@ -34,7 +34,7 @@ TAIL_BYTES_MAX: Final = 4096
 _BLANK: Final = bytes(UNIT_BYTES)
 _PAGE_UNITS: Final = TAIL_BYTES_MAX // UNIT_BYTES
 _BLOCK_BYTES: Final = 4096
-"""Where files have holes, the holes begin at multiples of this, or of a larger number."""
+"""Holes in files start at multiples of this number, or of a larger one."""
 
 assert UNIT_BYTES == 20
 
@@ -48,10 +48,10 @@ class Unit(NamedTuple):
 def gap_max(before: int, offset: int, size: int, file_units: int) -> int:
     """How many messages can be missing between a queue's last record and the one at `offset`.
 
-    Each took a byte of the log at least. A record that claims a rank further on is wrong, and would
-    fill the disk with units that mean nothing.
+    Each of them took at least one byte of the log. A record that claims a higher rank is wrong, and
+    would fill the disk with meaningless units.
     """
-    if size == MISSING_SIZE:  # no record, but recovery or replication says where it goes on
+    if size == MISSING_SIZE:  # not a record: recovery or replication sets the next rank
         return QUEUE_OFFSET_MAX
     return max(offset + size - before, file_units)
 
@@ -81,7 +81,7 @@ class ConsumeQueue:
         self._last_written = b""
         """The unit before `written`; empty if the file has to be read for it."""
         self.log_min = PhysicalOffset(0)
-        """The minimum is that of a log which begins here."""
+        """The log offset for which the minimum was computed."""
 
     @property
     def count(self) -> int:
@@ -146,13 +146,13 @@ class ConsumeQueue:
 
     def _search_written(self, below: PhysicalOffset) -> tuple[QueueOffset, bytes]:
         """First rank that is not written, or points at or beyond `below`; and the unit before it,
-        if it was at hand."""
+        if it was already read."""
 
         def is_written(offset: int, size: int) -> bool:
             return size == MISSING_SIZE or (size > 0 and 0 <= offset < below)
 
-        # A start comes here once per queue, and most queues hold less than a page. A written unit
-        # is never all zeros, so the first zeros of the page show where the units end.
+        # A start calls this once per queue, and most queues hold less than a page. A written unit
+        # is never all zeros, so the units end at the first zeros of the page.
         page = self.read(self.first, min(_PAGE_UNITS, self.written - self.first))
         count = -(-page.find(_BLANK) // UNIT_BYTES)
         last = page[max(0, count - 1) * UNIT_BYTES : count * UNIT_BYTES]
@@ -161,8 +161,8 @@ class ConsumeQueue:
         return self._first_not(is_written, self.first, self.written)
 
     def _is_blank_from(self, end: QueueOffset) -> bool:
-        """Whether the files hold nothing from this rank on, so that nothing has to be cut off: to
-        cut 50,000 files is slow, and each of them has to be synced afterwards."""
+        """Whether the files are empty from this rank on and need no truncation: truncating 50,000
+        files is slow, and each of them must be synced afterwards."""
         start = (self.written - 1) // self._file_units * self._file_units
         if end < start:
             return False  # in the last file but one, or before
@@ -175,7 +175,7 @@ class ConsumeQueue:
         self, is_before: Callable[[int, int], bool], low: QueueOffset, high: QueueOffset
     ) -> tuple[QueueOffset, bytes]:
         """First rank in `low … high` whose unit is not "before", by its offset and size; and the
-        unit before that rank, or nothing if it was not at hand.
+        unit before that rank, or nothing if it was not read.
 
         Reads a page at `low` first, then single units in steps that double, then the page where
         the answer is: a start searches every queue, and most hold less than a page.
@@ -211,9 +211,9 @@ class ConsumeQueue:
     # Writing
 
     def append(self, first: QueueOffset, units: bytes) -> bool:
-        """Add units from rank `first` on. What is there already is skipped, a gap is marked.
+        """Add units from rank `first` on. Existing units are skipped; a gap is marked.
 
-        False, and nothing is added, if the gap would be larger than the log could explain.
+        False, and nothing is added, if the gap is larger than the log allows.
         """
         if first < self.end and units and self._is_behind_all(units):
             self._begin_again()
@@ -237,7 +237,7 @@ class ConsumeQueue:
         if first - self.end > gap_max(before, offset, size, self._file_units):
             return False
         if self.end < first:
-            self.log_min = PhysicalOffset(0)  # the minimum may have to pass over these
+            self.log_min = PhysicalOffset(0)  # the minimum may have to skip these
         while self.end < first:
             self._tail += MISSING * min(first - self.end, TAIL_BYTES_MAX // UNIT_BYTES)
             if len(self._tail) >= TAIL_BYTES_MAX // UNIT_BYTES * UNIT_BYTES:
@@ -279,7 +279,7 @@ class ConsumeQueue:
             file = self._file_for_write(path, fresh=self.written == start)
             file.pwrite((self.written - start) * UNIT_BYTES, piece)
             self._cache.dirty.add(path)
-            # Computed first and then assigned, so that a lack of memory can't come between.
+            # Computed first and then assigned, so that a MemoryError cannot leave a partial update.
             written = QueueOffset(self.written + len(piece) // UNIT_BYTES)
             last = bytes(piece[-UNIT_BYTES:])
             del self._tail[:room]
@@ -339,13 +339,13 @@ class ConsumeQueue:
         return units + self._tail[at : at + (end - start) * UNIT_BYTES]
 
     def _pread(self, path: str, at: int, size: int) -> bytes:
-        """Raises StoreDamaged if the disk can't read these bytes or the file was shortened. Readers
-        must not pass such messages over: the next start derives the queue from the log again."""
+        """Raises StoreDamaged if the disk cannot read these bytes or the file was truncated.
+        Readers must not skip such messages: the next start derives the queue from the log again."""
         try:
             data = self._cache.get(path).pread(at, size)
         except OSError as error:
             if is_unopened(error):
-                raise  # nothing is wrong with the file
+                raise  # the file itself is intact
             raise StoreDamaged(path, f"cannot be read: {error}", offset=at) from error
         if len(data) != size:
             raise StoreDamaged(path, f"ends at byte {at + len(data)}", offset=at)
@@ -393,7 +393,8 @@ class ConsumeQueue:
             if start > expired[0]:
                 self._cache.files.sync_dir(self.directory)
             self._remove([start])
-            # After each: if no descriptor is free for the next sync, the rest goes another time.
+            # Updated after each file: if no descriptor is free for the next sync, the rest is
+            # synced later.
             self.first = QueueOffset(start + self._file_units)
         return len(expired)
 
@@ -416,7 +417,7 @@ class ConsumeQueue:
             self._cache.files.remove_dir(self.directory)
 
     def move_files(self, places: Iterator[str]) -> list[str]:
-        """Move the queue's files to these places and remove its directory; where they are now."""
+        """Move the queue's files to these paths and remove its directory. Returns the new paths."""
         files, moved = self._cache.files, list[str]()
         for name in reversed(files.list(self.directory)):
             path, place = f"{self.directory}/{name}", next(places)

@@ -1,9 +1,9 @@
-"""What queues are derived from besides the log: delay levels as they were, and deleted topics.
+"""The inputs of queue derivation besides the log: earlier delay levels and deleted topics.
 
-`config/derivation.json`. A delayed message has its time of delivery in its unit, which depends on
-the `messageDelayLevel` of its day; records of a deleted topic stay in the log until that expires.
-Whoever derives a log again, or compares it with its queues, needs both. A directory without the
-file, such as one of RocketMQ, has had the current levels all the time.
+Stored in `config/derivation.json`. The unit of a delayed message contains its delivery time, which
+depends on the `messageDelayLevel` in force when it was stored; records of a deleted topic stay in
+the log until it expires. Deriving a log again, or comparing it with its queues, needs both. For a
+directory without the file, such as one of RocketMQ, the current levels are assumed for all records.
 """
 
 import threading
@@ -31,7 +31,7 @@ class DelayLevels(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class _Stored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     delay_levels: tuple[DelayLevels, ...] = ()
     deleted_topics: dict[str, int] = msgspec.field(default_factory=dict[str, int])
-    """Topic to the offset before which its records are deleted."""
+    """Maps a topic to the offset before which its records are deleted."""
 
 
 _DECODER: Final = msgspec.json.Decoder(_Stored)
@@ -50,7 +50,7 @@ class Derivation:
     """Owner: the store's writer, or a tool that has the lock of the directory."""
 
     def __init__(self, files: Files, tables_path: str, delays_ms: Sequence[int]) -> None:
-        """`delays_ms` count where the directory does not say which levels it had."""
+        """`delays_ms` apply if the directory does not record its levels."""
         self._table = Table(
             files, f"{tables_path}/{FILE}", _DECODER.decode, _Stored(), needs=_NEEDS
         )
@@ -76,20 +76,21 @@ class Derivation:
         return self._stored.deleted_topics
 
     def begin(self, log_min: int, log_end: int) -> None:
-        """The store is open with these levels: keep them, and since when."""
+        """Record the levels with which the store was opened, and the offset from which they
+        apply."""
         levels, deleted = self._stored.delay_levels, self._stored.deleted_topics
         if not levels or levels[-1].delays_ms != self._delays_ms:
             since = log_end if levels else 0
             levels = (*levels, DelayLevels(since=since, delays_ms=self._delays_ms))
-        # What speaks only of expired records is not needed any more.
+        # Entries that only concern expired records are no longer needed.
         while len(levels) > 1 and levels[1].since <= log_min:
             levels = levels[1:]
-        # A log that lost its end takes new records where deleted ones stood.
+        # A log that lost its end reuses the offsets of deleted records.
         kept = {topic: min(at, log_end) for topic, at in deleted.items() if at > log_min}
         self._save(levels, kept)
 
     def delete_topic(self, topic: str, at: int) -> None:
-        """Records of the topic before this offset are deleted; durable after `save`."""
+        """Mark the topic's records before this offset as deleted; durable after `save`."""
         deleted = self._stored.deleted_topics
         if at > deleted.get(topic, 0):
             self._stored = _Stored(
@@ -97,7 +98,7 @@ class Derivation:
             )
 
     def cut(self, log_end: int) -> None:
-        """The log was cut here: what is stored next is not what was known of these offsets."""
+        """Handle truncation of the log here: entries for later offsets no longer apply."""
         levels = tuple(
             msgspec.structs.replace(one, since=min(one.since, log_end))
             for one in self._stored.delay_levels
@@ -110,7 +111,7 @@ class Derivation:
         self.save()
 
     def save(self) -> None:
-        """Bring every change made so far to the medium. May be called from any thread."""
+        """Make every change so far durable. May be called from any thread."""
         with self._saving:
             stored = self._stored
             if stored != self._saved:

@@ -1,4 +1,4 @@
-"""What the queues and the index must hold, worked out from the bytes of the log. Pure.
+"""Derivation of queue units and index entries from the bytes of the log. Pure.
 
 One function, used right after an append and when everything is rebuilt: `derive` takes a row of
 records and returns runs of consume-queue units, one per queue, and the entries of the key index.
@@ -8,8 +8,8 @@ reads all heads at once and groups the records whose topic and properties have t
 names and lengths of all properties); inside a group every tag and key stands at the same place, so
 that they are hashed as columns of a matrix. Records of a rare shape go through the loop.
 
-No bytes make it fail: a record that contributes nothing because it is malformed is listed with the
-reason, and the others count.
+No input makes it fail: a malformed record is listed with the reason and contributes nothing; the
+others are derived as usual.
 """
 
 from collections.abc import Sequence

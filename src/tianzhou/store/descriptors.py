@@ -1,9 +1,9 @@
 """Opening files when descriptors or memory are short.
 
 A process that has no free descriptor can't open the next file of the log, or the file that it is
-about to sync. Nothing is wrong with the disk then: what was to be done is refused or put off, and
-works again when connections close. A store that owns a directory also keeps a few descriptors in
-reserve, so that others can take the last ones without stopping it.
+about to sync. The disk is not at fault then: the operation is refused or deferred, and works again
+when connections close. A store that owns a directory also keeps a few descriptors in reserve, so
+that it continues when other code has taken the last ones.
 """
 
 import errno
@@ -16,30 +16,30 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 SPARES: Final = 16
-"""More than the store opens at a time besides what it keeps open: a file, its mapping and its
+"""More than the store opens at a time besides the files it keeps open: a file, its mapping and its
 directory, in each of two threads."""
 _SHORT: Final = (errno.EMFILE, errno.ENFILE)
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class NotOpened(OSError):
-    """A file could not be opened, created or mapped for want of descriptors or memory. Nothing
-    happened to its bytes."""
+    """A file could not be opened, created or mapped for lack of descriptors or memory. Its bytes
+    are unchanged."""
 
 
 Failure = OSError | MemoryError
-"""What a step that uses files and memory may raise. The interpreter allocates a buffer before it
-calls the system, so a MemoryError never says anything about the disk."""
+"""Exceptions of a step that uses files and memory. The interpreter allocates a buffer before the
+system call, so a MemoryError never indicates a fault of the disk."""
 
 
 def is_unopened(error: Failure) -> bool:
-    """Whether this says that no file could be opened, and nothing about the disk."""
+    """Whether the error means that no file could be opened, not that the disk failed."""
     return isinstance(error, MemoryError | NotOpened) or error.errno in _SHORT
 
 
 def is_shortage(error: Failure) -> bool:
-    """Whether trying again makes sense later: the disk is full, no file can be opened, or memory
-    is short."""
+    """Whether a later retry may succeed: the disk is full, no file can be opened, or memory is
+    short."""
     return is_unopened(error) or (isinstance(error, OSError) and error.errno in _FULL)
 
 
@@ -49,7 +49,7 @@ def not_opened(path: str) -> NotOpened:
 
 
 def shortage_text(error: Failure) -> str:
-    """What is short, and what to do about it."""
+    """Describe the shortage and its remedy."""
     if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
         return (
             "the broker is out of memory: raise its memory limit (ulimit -v, or that of the "
@@ -64,7 +64,7 @@ def shortage_text(error: Failure) -> str:
 
 
 class Spares:
-    """Descriptors that are open only to be closed when a file needs one. Thread-safe."""
+    """Spare descriptors, held open only to be closed when a file needs one. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -75,30 +75,30 @@ class Spares:
         return len(self._held)
 
     def hold(self, count: int) -> None:
-        """Keep so many in reserve from now on, or as many as there are."""
+        """Keep this many in reserve from now on, or as many as are available."""
         with self._lock:
             self._wanted = count
         self.refill()
 
     def refill(self) -> None:
-        """Take descriptors up to what is wanted; those that are not free now come later."""
+        """Fill the reserve; descriptors that are not free now are added later."""
         while len(self._held) < self._wanted:
             with self._lock:
                 try:
                     self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-                except OSError:  # they are short already
+                except OSError:  # none are free
                     return
 
     def open(self, path: str, flags: int) -> int:
-        """As os.open, with a spare descriptor if there is no other. Raises NotOpened."""
+        """Like os.open, using a spare descriptor if no other is free. Raises NotOpened."""
         return self._with_spares(path, lambda: os.open(path, flags, 0o644))
 
     def list(self, path: str) -> "list[str]":
-        """As os.listdir, which needs a descriptor too."""
+        """Like os.listdir, which needs a descriptor too."""
         return self._with_spares(path, lambda: os.listdir(path))
 
     def map(self, path: str, fd: int, access: int) -> mmap.mmap:
-        """Map a whole file. A mapping of Python has a descriptor of its own."""
+        """Map a whole file. Python's mmap duplicates the descriptor."""
         return self._with_spares(path, lambda: mmap.mmap(fd, 0, prot=access))
 
     def _with_spares(self, path: str, step: Callable[[], T]) -> T:
@@ -114,7 +114,7 @@ class Spares:
                 raise not_opened(path) from error
 
     def close(self, fd: int) -> None:
-        """Close a file; what becomes free goes back to the reserve first."""
+        """Close a file; its descriptor first refills the reserve."""
         os.close(fd)
         self.refill()
 

@@ -11,8 +11,8 @@ from tianzhou.store.files import Files, list_visible
 
 
 def detect(files: Files, root: str) -> StoreConfig:
-    """Sizes of this directory's files, its paths and its delay levels; where it has none, the
-    defaults.
+    """Detect the file sizes, paths and delay levels of this directory, with defaults for missing
+    ones.
 
     RocketMQ's own proportion of four index entries a slot is assumed.
     """

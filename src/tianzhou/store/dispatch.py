@@ -25,7 +25,7 @@ _WORTH_KEEPING: Final = 512
 
 
 def malformed_of(run: Run) -> list[Malformed]:
-    """Records whose queue refused them, see `ConsumeQueue.append`."""
+    """Records that their queue rejected, see `ConsumeQueue.append`."""
     return [
         Malformed(offset, size, f"claims offset {rank} of queue {run.queue.queue_id} of "
                   f"{run.queue.topic}, more than the log can have held before it")
@@ -55,16 +55,16 @@ class Dispatcher:
         self._index = index
         self._delays_ms = delays_ms
         self.derivation: Derivation | None = None
-        """Delay levels as they were, and deleted topics; None: the levels above, and none."""
+        """Earlier delay levels and deleted topics; None means the levels above and no deletions."""
         self.position = log.min_offset
         self.anchor = PhysicalOffset(0)
         """Start of the last record before `position`."""
         self.last_timestamp = 0
         self.damage: list[Damage] = []
-        """Ranges that held no record any more when their turn came."""
+        """Ranges that no longer contained a record when they were dispatched."""
         self.malformed: list[Malformed] = []
-        """Records that were stepped over because they cannot be put into a queue. Whoever owns the
-        dispatcher takes both lists from here and reports them."""
+        """Records that were skipped because they cannot be put into a queue. The owner of the
+        dispatcher clears and reports both lists."""
         self._fresh: deque[_Fresh] = deque()
         self._fresh_bytes = 0
 
@@ -104,8 +104,8 @@ class Dispatcher:
         return self.run(limit)
 
     def _step_over(self, limit: PhysicalOffset, reason: str) -> None:
-        """Leave out bytes that the medium changed after they were appended. The limit is the end
-        of a record, so that dispatch can always go on there."""
+        """Skip bytes that the medium changed after they were appended. The limit is the end of a
+        record, so dispatch can always continue there."""
         log, start = self._log, self.position
         behind = next_sound_record(log.segments, log.file_bytes, start)
         self.skip_to(limit if behind is None else min(behind, limit))
@@ -139,7 +139,7 @@ class Dispatcher:
         if derived.last_timestamp is not None:
             self.last_timestamp = derived.last_timestamp
         if malformed:
-            self.malformed += malformed  # now, because a slice that fails is applied again
+            self.malformed += malformed  # added here because a failed slice is applied again
         self.anchor, self.position = PhysicalOffset(anchor), PhysicalOffset(end)
         failpoint("dispatch.after")
         return runs

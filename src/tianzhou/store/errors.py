@@ -19,12 +19,13 @@ class StoreDamaged(StoreError):
 
 
 class StoreRefused(StoreError):
-    """The directory must not be opened for writing as it is. Nothing in it was changed."""
+    """The directory cannot be opened for writing in its current state. Nothing in it was
+    changed."""
 
     def __init__(self, message: str, *, loss_at: int = -1) -> None:
         super().__init__(message)
         self.loss_at = loss_at
-        """The value of `accept_loss_at` that lets the store open all the same; -1: none does."""
+        """The value of `accept_loss_at` that allows the store to open anyway; -1 if none does."""
 
 
 class StoreLocked(StoreError):

@@ -33,7 +33,7 @@ class Run(NamedTuple):
 
 
 class Malformed(NamedTuple):
-    """A record that is stored as it was written, but cannot be taken apart or put into a queue."""
+    """An intact record that cannot be parsed or put into a queue."""
 
     offset: int
     size: int
@@ -65,11 +65,11 @@ class Facts(NamedTuple):
 def facts_of(
     buffer: Bytes, start: int, end: int, delays_ms: Sequence[int], *, with_keys: bool = True
 ) -> Facts:
-    """Everything dispatch wants to know of one record of at least `RECORD_BYTES_MIN` bytes. Without
-    `with_keys` the hashes of its keys, which take half of the time, are left out.
+    """Parse the fields that dispatch needs from one record of at least `RECORD_BYTES_MIN` bytes.
+    Without `with_keys` the hashes of its keys, which take half of the time, are left out.
 
-    Raises RecordDamaged, and nothing else, whatever the bytes are: a checksum that agrees proves
-    that a record is stored as it was written, not that whoever wrote it did so correctly.
+    Raises only RecordDamaged, whatever the bytes are: a matching checksum proves that a record is
+    stored as it was written, not that it was written correctly.
     """
     (
         _, magic, _, queue_id, _, queue_offset, _, sys_flag, _, _, store_timestamp,
@@ -180,7 +180,7 @@ _topics: dict[bytes, str] = {}
 def topic_of(name: bytes) -> str:
     """The topic as text; the same object each time, so that dictionaries find it fast.
 
-    Raises RecordDamaged for a name that no directory of queues can have.
+    Raises RecordDamaged for a name that is not valid as a directory name.
     """
     topic = _topics.get(name)
     if topic is None:

@@ -31,12 +31,12 @@ class FileCache:
         except OSError as error:
             if not is_unopened(error) or not self._open:
                 raise
-            self.close()  # descriptors are short; ours are the first to go
+            self.close()  # descriptors are short: free the cached ones first
             return self.files.open(path)
 
     def create(self, path: str, size: int) -> File:
         self.drop(path)
-        # First, because a file that exists is found by its name later and must have been synced;
+        # Registered first: a file that exists is later found by its name and must have been synced;
         # syncing one that could not be created does nothing.
         self.dirty.add(path)
         self.dirty_dirs.add(path.rpartition("/")[0])
@@ -57,7 +57,7 @@ class FileCache:
         return taken
 
     def mark_dirty(self, files: set[str], directories: set[str]) -> None:
-        """Take back what was handed out and not synced."""
+        """Return files that were handed out and not synced."""
         self.dirty |= files
         self.dirty_dirs |= directories
 

@@ -1,4 +1,4 @@
-"""The one door to the disk: what the store needs of a file system, and the real one.
+"""The only access to the disk: the file system interface of the store, and its implementation.
 
 Everything the store does to files goes through these two protocols, so that tests can record the
 calls, fail the n-th of them, and rebuild every state in which a crash may leave a disk.
@@ -71,8 +71,9 @@ class Files(Protocol):
     """A file system. Paths are plain strings with `/`."""
 
     def create(self, path: str, size: int) -> File:
-        """A new file of this length, sparse; an existing one is emptied. If this fails there is no
-        such file. Call it through `creating`, which holds the same for the steps that follow."""
+        """A new file of this length, sparse; an existing one is emptied. If this fails, the file
+        does not exist. Call it through `creating`, which guarantees the same for the steps that
+        follow."""
         ...
 
     def open(self, path: str) -> File: ...
@@ -95,8 +96,8 @@ class Files(Protocol):
         ...
 
     def write_back(self) -> None:
-        """Write what is dirty, of all files at once. Promises nothing; the syncs that follow, which
-        do, are then cheap."""
+        """Start writing back the dirty pages of all files. Guarantees nothing, but makes the
+        following syncs cheap."""
         ...
 
     def lock(self, path: str) -> File:
@@ -112,9 +113,9 @@ class Files(Protocol):
 def creating(files: Files, path: str, size: int) -> Generator[File]:
     """Create a file and complete it in the block; if the block fails, close and remove the file.
 
-    Work that fails for want of space, descriptors or memory is retried for as long as the shortage
-    lasts, so a file left behind by each attempt would fill the disk. Raises NotOpened if memory
-    ran out. When the block succeeds the file stays open."""
+    Work that fails for lack of space, descriptors or memory is retried for as long as the shortage
+    lasts, so a file left behind by each attempt would fill the disk. Raises NotOpened if memory ran
+    out. When the block succeeds the file stays open."""
     file = files.create(path, size)
     try:
         yield file
@@ -162,7 +163,8 @@ class RealFile:
         self._read_only = True
 
     def size(self) -> int:
-        # Nothing here uses the position of the file; fstat makes an object with all its facts.
+        # Faster than fstat, which creates an object with all attributes; no code here uses the
+        # position.
         return os.lseek(self._fd, 0, os.SEEK_END)
 
     def next_data(self, at: int) -> int:
@@ -291,7 +293,7 @@ class RealFiles:
         return min(total, int(allowed)) if allowed.isdecimal() else total
 
     def lock(self, path: str) -> RealFile:
-        PROCESS_SPARES.hold(SPARES)  # for whoever owns a store
+        PROCESS_SPARES.hold(SPARES)  # the process owns a store
         return _lock(path, _OPEN | os.O_CREAT, fcntl.LOCK_EX)
 
     def lock_dir(self, path: str) -> RealFile:
@@ -302,8 +304,8 @@ class RealFiles:
         except BlockingIOError as error:
             os.close(fd)
             raise StoreLocked(
-                f"{path} is the commit log of another broker that runs now; "
-                "give each broker a commit_log_path (storePathCommitLog) of its own"
+                f"{path} is the commit log of another running broker; "
+                "set a different commit_log_path (storePathCommitLog) for each broker"
             ) from error
         except OSError:
             os.close(fd)

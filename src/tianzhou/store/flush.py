@@ -26,9 +26,9 @@ from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files
 
 MANY_FILES: Final = 1000
-"""From this many on a stop writes all of them back at once first: each sync by itself would make
-the file system commit its journal. Not while clients wait for the log, which would wait as well.
-A start after a crash does not wait for so many either."""
+"""From this many files on, a stop first writes all of them back at once: separate syncs would each
+make the file system commit its journal. Not used while clients wait for the log, whose sync would
+wait as well. A start after a crash does not wait for this many syncs either."""
 
 
 class Derivations(NamedTuple):
@@ -63,7 +63,7 @@ class Flusher:
         """Work on files that the writer does not wait for, in order. The log is flushed before
         each, and no checkpoint is written before all are done. The writer only appends."""
         self.wake: Callable[[], None] | None = None
-        """Tells the flush thread, while there is one, of errands."""
+        """Notifies the flush thread, if there is one, of errands."""
         self.times = Histogram()
         """How long syncs of the log took; only those of the flush thread are measured."""
 
@@ -101,10 +101,10 @@ class Flusher:
         clean: bool = False,
         between: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Sync derived files, then say so in the checkpoint; whether that was done.
+        """Sync derived files, then record that in the checkpoint; returns whether that was done.
 
         `between` is called after each sync, because the log must not wait for thousands of files;
-        it says whether to go on.
+        it returns whether to continue.
         """
         self.flush()
         if self.error is not None:
@@ -135,7 +135,7 @@ class Flusher:
         return True
 
     def save_found(self) -> None:
-        """Sync the log, and keep the checkpoint that a start found, which is not clean any more."""
+        """Sync the log, and keep the checkpoint that the start found, which is no longer clean."""
         self.flush()
         if self.error is None:
             try:
@@ -144,13 +144,13 @@ class Flusher:
                 self._fence("the checkpoint", error)
 
     def run_later(self, errand: Callable[[], None]) -> None:
-        """Have the flush thread do this; without one it is done now, see `begin_errands`."""
+        """Queue this call for the flush thread; without one it runs now, see `begin_errands`."""
         self.errands.append(errand)
         self.begin_errands()
 
     def begin_errands(self) -> None:
-        """Let the flush thread do what was added to the errands. Without one they are done now;
-        raises StoreFenced or DiskFull if they can't be."""
+        """Let the flush thread run the queued errands. Without one they run now; raises StoreFenced
+        or DiskFull if they cannot."""
         if self.wake is not None:
             self.wake()
         elif not self.run_errands():
@@ -159,8 +159,8 @@ class Flusher:
             )
 
     def run_errands(self, between: Callable[[], bool] = lambda: True) -> bool:
-        """Do what the writer handed over; whether all of it is done. What fails because the disk is
-        full, or no file can be opened, stays for another time."""
+        """Run the errands of the writer; returns whether all are done. An errand that fails because
+        the disk is full, or no file can be opened, stays queued."""
         while self.errands:
             try:
                 self.flush()
@@ -178,13 +178,13 @@ class Flusher:
 
     @property
     def is_owing(self) -> bool:
-        """Whether a checkpoint was put off because its files could not be opened, or is being
+        """Whether a checkpoint was deferred because its files could not be opened, or is being
         written."""
         return self._owed is not None
 
     def _with_owed(self, made: Derivations) -> Derivations:
-        """With files of an earlier checkpoint that could not be opened: they have yet to be
-        synced, and who made this one does not know of them any more."""
+        """Add the files of an earlier checkpoint that could not be opened: they still have to be
+        synced, and this checkpoint does not list them."""
         if self._owed is not None:
             made = made._replace(
                 files=made.files | self._owed.files,
@@ -227,7 +227,7 @@ class Flusher:
 
 
 def _sync(files: Files, path: str) -> None:
-    """By a handle of its own: the writer may close its one at any moment, or remove the file."""
+    """Sync with a separate handle: the writer may close its own at any time, or remove the file."""
     try:
         file = files.open(path)
     except FileNotFoundError:
@@ -257,7 +257,7 @@ class Pace(NamedTuple):
 
 _STOP_S: Final = 30.0
 _NO_MEMORY_S: Final = 0.1
-"""How long the flush thread waits before it tries again what it had no memory for."""
+"""How long the flush thread waits before it retries work that failed for lack of memory."""
 
 
 class FlushThread:
@@ -329,7 +329,7 @@ class FlushThread:
             self._wake.wait_for(done, timeout_s)
 
     def stop(self) -> Derivations | None:
-        """End the thread; what it did not finish syncing for a checkpoint, if anything."""
+        """Stop the thread; returns the checkpoint that it did not finish syncing, if any."""
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
@@ -352,8 +352,8 @@ class FlushThread:
             try:
                 self._round()
             except MemoryError:
-                # A failed allocation says nothing about the disk. What was asked for, the files of
-                # a checkpoint included, is still here and is done in a later round.
+                # A failed allocation does not indicate a fault of the disk. The pending work,
+                # including the files of a checkpoint, is kept and retried in a later round.
                 self._asked = True
                 time.sleep(_NO_MEMORY_S)
 

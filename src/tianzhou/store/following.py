@@ -34,7 +34,7 @@ class FollowingStore(StoreReader, ABC):
 
     @property
     def refusal(self) -> str:
-        """Why appends are refused now; empty when they are not."""
+        """Why appends are currently refused; empty if they are not."""
         return self._refusal
 
     def _refuse(self, reason: str) -> None:
@@ -142,7 +142,7 @@ class FollowingStore(StoreReader, ABC):
         self._next_offsets = None
 
     def _forget_offsets(self, topic: str) -> None:
-        """The queues of a deleted topic begin at 0 again, unless they are there."""
+        """Restart the queues of a deleted topic at 0, unless they exist."""
         if self._next_offsets is not None:
             kept = {queue.key for queue in self.queues.of_topic(topic)}
             self._next_offsets = {

@@ -1,7 +1,7 @@
-"""Incidents: what a start found to be lost or damaged, kept until an operator acknowledges it.
+"""Incidents: losses and damage that a start found, kept until an operator acknowledges them.
 
-`config/incidents.json`. A start that repairs a directory also removes the evidence, so what it
-found is written here first, and synced, before anything is changed. Acknowledged incidents stay in
+Stored in `config/incidents.json`. A start that repairs a directory also removes the evidence, so
+its findings are written and synced here before anything is changed. Acknowledged incidents stay in
 the file for a while, so that the same damage, found again, is not reported a second time.
 """
 
@@ -15,7 +15,7 @@ from tianzhou.store.tables import Table
 
 FILE: Final = "incidents.json"
 KEPT_MAX: Final = 64
-"""Incidents of each kind of state, open and acknowledged, that the file holds."""
+"""The file holds at most this many open, and this many acknowledged, incidents."""
 
 LOG_ENDED_EARLY: Final = "log_ended_early"
 LOG_DAMAGED: Final = "log_damaged"
@@ -31,21 +31,21 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     found_ms: int
     """When the start found it."""
     place: str = ""
-    """Tells two incidents of a kind apart: the range of the log, or the name of a file."""
+    """Distinguishes incidents of one kind: the range of the log, or the name of a file."""
     is_loss: bool = True
-    """False: nothing was lost, but an operator should know."""
+    """False if nothing was lost but an operator should know."""
     acknowledged_ms: int = 0
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     incidents: tuple[Incident, ...] = ()
     left_out: int = 0
-    """Open incidents that had no room in the file."""
+    """Open incidents that did not fit into the file."""
     queue_ends: dict[str, dict[int, int]] = msgspec.field(default_factory=dict[str, dict[int, int]])
     """Topic to queue to the offset below which no message may be stored: those offsets belonged to
     messages that are lost."""
     skipped: int = 0
-    """Offsets still to be left out at the end of every queue, for the same reason."""
+    """Offsets still to be skipped at the end of every queue, for the same reason."""
 
 
 _decode: Final = msgspec.json.Decoder(_Stored).decode
@@ -62,7 +62,7 @@ class Incidents:
 
     @property
     def open(self) -> list[Incident]:
-        """Incidents that nobody acknowledged, oldest first."""
+        """Unacknowledged incidents, oldest first."""
         return [one for one in self._stored.incidents if not one.acknowledged_ms]
 
     @property
@@ -74,7 +74,7 @@ class Incidents:
         return self._stored.queue_ends
 
     def report(self, found: Iterable[Incident]) -> None:
-        """Keep what is not known yet; on the medium when this returns."""
+        """Add new incidents; they are durable when this returns."""
         known = {(one.kind, one.place) for one in self._stored.incidents}
         new = [one for one in found if (one.kind, one.place) not in known]
         if not new:
@@ -90,8 +90,8 @@ class Incidents:
         return self._stored.skipped
 
     def keep_ends(self, ends: Mapping[str, Mapping[int, int]], *, skipped: int) -> None:
-        """Let no queue end before these offsets again, and the next recovery leave out so many
-        more at the end of every queue."""
+        """Ensure that no queue ends before these offsets again, and that the next recovery skips
+        this many more at the end of every queue."""
         kept = {topic: dict(row) for topic, row in self._stored.queue_ends.items()}
         for topic, row in ends.items():
             known = kept.setdefault(topic, {})
@@ -101,13 +101,13 @@ class Incidents:
             self._save(queue_ends=kept, skipped=skipped)
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: its queues begin at 0 again."""
+        """Drop the offsets of a deleted topic: its queues restart at 0."""
         if topic in self._stored.queue_ends:
             rest = {name: row for name, row in self._stored.queue_ends.items() if name != topic}
             self._save(queue_ends=rest)
 
     def acknowledge(self, now_ms: int) -> list[Incident]:
-        """Close every open incident; those that were open."""
+        """Close every open incident and return them."""
         closed = self.open
         if closed or self.left_out:
             marked = [

@@ -13,9 +13,9 @@ the place of entry 0 stays unused. `seconds` is the store time relative to the f
 Entries gather in memory and are written a page at a time, in blocks that were reserved before: a
 write for each key would cost as much as the rest of the index. Slots of the newest file and its
 header change in memory too (see `slot_table`). A checkpoint writes all of it: entries, then the
-header, then slots, so that no slot in the file leads beyond the header's count. A crash takes what
+header, then slots, so that no slot in the file leads beyond the header's count. A crash loses what
 was not written, and recovery derives it from the log again. Everything is read with `pread`: a bad
-sector or a shortened file is an error of this file, and never a signal.
+sector or a truncated file raises an error for this file, never a signal.
 """
 
 import struct
@@ -44,9 +44,9 @@ _NUMPY_FROM: Final = 20
 _RESERVE_BYTES: Final = 1 << 20
 _SECONDS_MAX: Final = 2**31 - 1
 _TAIL_BYTES: Final = 4096
-"""Entries that gather in memory before they are written."""
+"""Entries that are buffered in memory before they are written."""
 _CUT_ENTRIES: Final = 1 << 16
-"""Entries that a cut reads at once."""
+"""Entries that a truncation reads at once."""
 
 assert (HEADER.size, SLOT.size, ENTRY.size, _ENTRY_DTYPE.itemsize) == (40, SLOT_BYTES, 20, 20)
 
@@ -79,19 +79,20 @@ class IndexFile:
         self._reserved = 0
         """Blocks are known to be taken up to here: a copy of a file may have holes."""
         self._table: SlotTable | None = None
-        """The slots, once something was written; None: they are read from the file."""
+        """The slots, once something was written; None while they are read from the file."""
         self._is_written = True
-        """Whether the file holds the header as it is here."""
+        """Whether the header in the file is up to date."""
         self._are_slots_doubtful = False
-        """Memory ran out during a put: slots may lead to entries that do not count."""
+        """Whether memory ran out during a put: slots may then lead to entries that were not
+        added."""
         self.damage = ""
-        """Why nothing is added to this file any more."""
+        """Why no more entries are added to this file."""
         (
             self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset,
             self.slot_count, self.count,
         ) = HEADER.unpack(self._read(0, HEADER.size))  # fmt: skip
         self._tail = bytearray()
-        """The newest entries, which are not in the file yet."""
+        """The newest entries, which are not yet in the file."""
         self._tail_from = self.count
         """The number of the first of them, or of the next entry."""
 
@@ -105,7 +106,7 @@ class IndexFile:
         offset: int,
         timestamp: int,
     ) -> "IndexFile":
-        """A new file. It inherits the last one's end as its begin until the first entry comes.
+        """Create a file. It uses the last one's end as its begin until the first entry is added.
 
         `slots` are `empty_slots`, which the caller allocates before it creates the file."""
         slots_end = HEADER.size + SLOT.size * len(slots)
@@ -117,7 +118,8 @@ class IndexFile:
         return made
 
     def _check_length(self) -> None:
-        """Entries added behind a hole would be found, and those in the hole silently missing."""
+        """Raise if the file was truncated: entries after a hole would be found, and those in it
+        silently missing."""
         found = self.file.size()
         if found < self._bytes:
             raise StoreDamaged(self.file.path, f"was shortened to {found} of {self._bytes} bytes")
@@ -134,8 +136,8 @@ class IndexFile:
     # Writing
 
     def put(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
-        """Add entries in the order of the log. The caller looked at `room`. Raises StoreDamaged or
-        OSError, and then nothing was added."""
+        """Add entries in the order of the log. The caller has checked `room`. If this raises
+        StoreDamaged or OSError, nothing was added."""
         assert len(hashes) <= self.room
         self._check_length()
         if self._are_slots_doubtful:
@@ -216,7 +218,7 @@ class IndexFile:
     def _was_put(
         self, count: int, offsets: Sequence[int] | Ints, timestamps: Sequence[int] | Ints
     ) -> None:
-        # Computed first and then assigned, so that a lack of memory can't come between.
+        # Computed first and then assigned, so that a MemoryError cannot leave a partial update.
         count += self.count
         end_offset, end_timestamp = int(offsets[-1]), int(timestamps[-1])
         if self.is_empty:
@@ -225,8 +227,8 @@ class IndexFile:
         self._is_written = False
 
     def _write_tail(self) -> None:
-        """Bring all entries into the file. Raises StoreDamaged or OSError; the entries stay in
-        memory then."""
+        """Write all buffered entries to the file. On StoreDamaged or OSError the entries stay in
+        memory."""
         if self._tail:
             self._check_length()
             behind = self._tail_from + len(self._tail) // ENTRY.size
@@ -261,12 +263,13 @@ class IndexFile:
         return self._table
 
     def begin_write(self) -> None:
-        """Let `write_some` bring what changed until now into the file."""
+        """Mark all changes so far to be written by `write_some`."""
         if self._table is not None:
             self._table.begin_write()
 
     def write_some(self) -> bool:
-        """Write a slice of what is due; whether that was all. Raises StoreDamaged or OSError."""
+        """Write a slice of the marked changes; returns whether that was all. Raises StoreDamaged or
+        OSError."""
         if self.damage:
             return True
         self._write_tail()
@@ -282,12 +285,12 @@ class IndexFile:
             pass
 
     def seal(self) -> None:
-        """Write everything, and free the memory of the slots: no more entries come."""
+        """Write everything and free the memory of the slots: the file is complete."""
         self.write_out()
         self._table = None
 
     def count_below(self, offset: int) -> int:
-        """What `count` was before the first entry of a message at or beyond this offset. Raises
+        """The value of `count` before the first entry of a message at or beyond this offset. Raises
         StoreDamaged."""
         low, high = 1, min(self.count, self._entries_max)
         while low < high:
@@ -356,7 +359,7 @@ class IndexFile:
         )
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of entries with this hash in this time, newest first. Raises
+        """Physical offsets of entries with this hash in this time range, newest first. Raises
         StoreDamaged."""
         number = self._head(key_hash % self._slots_number)
         # Entries know the second, so a time may be up to 999 ms later than they say.
@@ -374,7 +377,7 @@ class IndexFile:
             number = previous
 
     def close(self) -> None:
-        """Close the file. What was not written out is left to recovery."""
+        """Close the file. Unwritten changes are left to recovery."""
         self.file.close()
 
     def _head(self, slot: int) -> int:
@@ -393,7 +396,8 @@ class IndexFile:
         return np.frombuffer(self._read(self._entries_at + ENTRY.size * first, size), _ENTRY_DTYPE)
 
     def _read(self, at: int, size: int) -> bytes:
-        """Bytes of the file. Raises StoreDamaged if the disk can't read them or they are gone."""
+        """Bytes of the file. Raises StoreDamaged if the disk cannot read them or the file was
+        truncated."""
         try:
             data = self.file.pread(at, size)
         except OSError as error:

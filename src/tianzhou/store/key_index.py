@@ -24,7 +24,7 @@ class KeyIndexView:
     def __init__(self, files: list[IndexFile]) -> None:
         self.files = files
         self.damaged: dict[str, str] = {}
-        """Why files, by name, could not be searched or written."""
+        """Maps the name of a file that could not be searched or written to the reason."""
         self.on_damage: Callable[[str, str], None] = lambda _path, _reason: None
         """Called with path and reason once for each of them."""
 
@@ -59,7 +59,7 @@ class KeyIndexView:
         )
 
     def _found(self, file: IndexFile, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """What one file knows. A file that can't be read has no part in this search."""
+        """The matches in one file. A file that cannot be read is skipped."""
         try:
             yield from file.find(hash_, begin_ms, end_ms)
         except StoreDamaged as error:
@@ -90,8 +90,8 @@ class KeyIndex(KeyIndexView):
         self.dirty: set[str] = set()
         """Names of files written to since they were last handed out for syncing."""
         self._next_name = ""
-        """The name of the file that is to be created next. An attempt that fails is repeated with
-        the same name, so that attempts can't leave more than one file behind."""
+        """The name of the file that is to be created next. A failed attempt is retried with the
+        same name, so that attempts never leave more than one file behind."""
         files.make_dirs(directory)
 
     def load(self) -> None:
@@ -111,7 +111,7 @@ class KeyIndex(KeyIndexView):
             try:
                 file.put(hashes[at:end], offsets[at:end], timestamps[at:end])
             except StoreDamaged as error:
-                # The entries go into a new file; a search reports what is lost of this one.
+                # The entries go into a new file; a search reports the losses of this one.
                 self._abandon(file, error)
                 continue
             self.dirty.add(file.file.path)
@@ -126,12 +126,12 @@ class KeyIndex(KeyIndexView):
             try:
                 count += file.count - file.count_below(offset)
             except StoreDamaged as error:
-                # Its entries are put again: a search returns each place once.
+                # Its entries are added again: a search returns each offset once.
                 self._abandon(file, error)
         return count
 
     def _abandon(self, file: IndexFile, error: StoreDamaged) -> None:
-        """Write nothing more to a damaged file."""
+        """Stop writing to a damaged file."""
         file.damage = error.reason
         self._note(file, error)
 
@@ -221,8 +221,8 @@ class KeyIndex(KeyIndexView):
         return True
 
     def remove_expired(self, log_min: PhysicalOffset) -> int:
-        """Remove files that speak only of messages the log no longer has; never the newest. What
-        there is no memory for is removed the next time."""
+        """Remove files that only refer to messages the log no longer has; never the newest. A file
+        that cannot be removed for lack of memory is removed the next time."""
         removed = 0
         try:
             while len(self.files) > 1 and self.files[0].end_offset < log_min:
@@ -250,12 +250,13 @@ class KeyIndex(KeyIndexView):
     # Checkpoints
 
     def begin_write(self) -> None:
-        """Let `write_some` bring what changed until now into the files."""
+        """Mark all changes so far to be written by `write_some`."""
         if self.files:
             self.files[-1].begin_write()
 
     def write_some(self) -> bool:
-        """Write a slice of that; whether it was all. Only the newest file changes in memory."""
+        """Write a slice of the marked changes; returns whether that was all. Only the newest file
+        changes in memory."""
         if not self.files:
             return True
         try:
@@ -276,7 +277,7 @@ class KeyIndex(KeyIndexView):
         return taken
 
     def _remove(self, file: IndexFile) -> None:
-        # First: a file that could not be removed is still one of the index.
+        # Remove the file first: one that could not be removed is still part of the index.
         self._files.remove(file.file.path)
         self.dirty.discard(file.file.path)
         file.close()

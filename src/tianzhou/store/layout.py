@@ -1,8 +1,7 @@
 """Names in a store directory, and the two marker files. The same as RocketMQ's.
 
-The log, the queues, the index and the tables may each have a path of their own. Where one lies
-outside of the store directory, `paths.json` in the store directory says so, for tools that know
-only the directory.
+The log, the queues, the index and the tables may each have a separate path. `paths.json` in the
+store directory records paths outside of it, for tools that know only the directory.
 """
 
 import os
@@ -50,7 +49,7 @@ class Paths:
 
     @property
     def quarantine(self) -> str:
-        """Bytes of the log that recovery set aside."""
+        """Bytes of the log that recovery quarantined."""
         return f"{self.root}/{QUARANTINE}"
 
     @property
@@ -85,13 +84,13 @@ def paths_of(root: str, config: StoreConfig) -> Paths:
 
 
 def with_recorded_paths(files: Files, root: str, config: StoreConfig) -> StoreConfig:
-    """These settings with the paths that a broker used when it last had the directory open."""
+    """These settings, with the paths that a broker used when it last opened the directory."""
     return replace(config, **msgspec.structs.asdict(recorded_paths(files, root)))
 
 
 def paths_in_use(root: str) -> Paths:
-    """Where the parts of a store were when a broker last had the directory open, for readers that
-    open no store."""
+    """The paths of a store's parts when a broker last opened the directory, for readers that open
+    no store."""
     return paths_of(root, with_recorded_paths(LookingFiles(), root, StoreConfig()))
 
 
@@ -103,13 +102,13 @@ def recorded_paths(files: Files, root: str) -> _Recorded:
     try:
         return msgspec.json.decode(file.pread(0, file.size()), type=_Recorded)
     except msgspec.DecodeError as error:
-        raise StoreDamaged(path, f"can't be read: {error}; repair or remove it") from error
+        raise StoreDamaged(path, f"cannot be read: {error}; repair or remove it") from error
     finally:
         file.close()
 
 
 def record_paths(files: Files, paths: Paths) -> None:
-    """Keep the paths that are not at their defaults, for tools that know only the directory."""
+    """Save the paths that differ from their defaults, for tools that know only the directory."""
     usual = paths_of(paths.root, StoreConfig())
     places = {
         f"{one.name}_path": getattr(paths, one.name)
@@ -129,7 +128,7 @@ def record_paths(files: Files, paths: Paths) -> None:
 
 
 def check_distinct(paths: Paths) -> None:
-    """Refuse directories that lie in each other: files of one would be taken for the other's."""
+    """Refuse nested directories: files of one would be mistaken for the other's."""
     directories = {
         "commit_log_path": paths.commit_log, "consume_queue_path": paths.consume_queue,
         "index_path": paths.index, "tables_path": paths.tables,
@@ -138,7 +137,7 @@ def check_distinct(paths: Paths) -> None:
         for other, inner in (*directories.items(), ("the store directory", paths.root)):
             if name != other and f"{inner}/".startswith(f"{path}/"):
                 raise UsageError(
-                    f"{name} = {path!r} contains {other} ({inner}); give each its own directory"
+                    f"{name} = {path!r} contains {other} ({inner}); use separate directories"
                 )
 
 
@@ -147,7 +146,7 @@ def is_outside(path: str, root: str) -> bool:
 
 
 def make_directories(files: Files, paths: Paths) -> None:
-    """Create what lies outside of the store directory, so that a crash keeps the names."""
+    """Create directories outside of the store directory, durably."""
     directories = paths.commit_log, paths.consume_queue, paths.index, paths.tables
     for path in (*directories, parent_of(paths.checkpoint), parent_of(paths.abort)):
         if is_outside(path, paths.root) and path != paths.root:

@@ -1,4 +1,4 @@
-"""How a store comes to own its directory, and the parts that it is made of."""
+"""Opening a store: acquire its directory and create its parts."""
 
 from tianzhou.base.clock import Clock
 from tianzhou.store import layout, preflight, recovery
@@ -23,10 +23,10 @@ def take(
     now_ms: int,
     lenient: bool,
 ) -> Shortfall | None:
-    """Own the directory, once it is known that it may be opened; what its log lacks. The locks are
-    added to `locks`, the one of the store directory first, whatever this raises."""
+    """Lock the directory after checking that it may be opened. Returns what its log lacks. The
+    locks are added to `locks`, that of the store directory first, even if this raises."""
     layout.check_distinct(paths)
-    # A directory that is refused stays as it is: not even a lock file is created there.
+    # A refused directory stays unchanged: not even a lock file is created there.
     if files.exists(paths.lock):
         locks.append(layout.take_lock(files, paths.root))
     shortfall = preflight.examine(files, paths, config, now_ms)

@@ -48,7 +48,7 @@ class PageSums:
             self._open = crc32(view[whole:])
 
     def around(self, start: int, end: int) -> tuple[int, int] | None:
-        """The pages with some of these bytes, as positions; None if not all of them are known."""
+        """The pages that contain these bytes, as positions; None if not all of them are known."""
         first, behind = start // PAGE, -(-end // PAGE)
         if first < self._known or end > self._end:
             return None

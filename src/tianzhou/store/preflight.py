@@ -1,7 +1,7 @@
 """Examine a directory before it is opened for writing: is its log there, and is it complete?
 
 Recovery makes everything agree with the log. If the log itself is missing, because its disk is not
-mounted or lies on another path, that would erase queues, index and offsets. So this runs first,
+mounted or lies on another path, recovery would erase queues, index and offsets. So this runs first,
 reads only, and raises StoreRefused; nothing in the directory has changed by then.
 """
 
@@ -29,28 +29,28 @@ _ROCKSDB_FILE: Final = "CURRENT"
 """Every RocksDB database has a file of this name."""
 _COPY_BYTES: Final = 4 * 1024 * 1024
 _SKIPPED_UNITS_MAX: Final = 3_000_000
-"""Units of 20 bytes: what marking offsets as used may write in all."""
+"""The total number of 20-byte units that marking offsets as used may write."""
 
 
 class Shortfall(NamedTuple):
-    """The log ends before the place up to which it was known to be on the medium."""
+    """The log ends before the offset up to which it was known to be durable."""
 
     end: int
-    """Behind the last sound record."""
+    """The end of the last intact record."""
     vouched: int
-    """What the checkpoint says; -1 if it knows only a time, as that of RocketMQ does. Such a
-    shortfall is reported, but does not keep a store from opening: the time has no checksum."""
+    """The offset in the checkpoint; -1 if it only has a time, as RocketMQ's does. Such a shortfall
+    is reported but does not prevent a store from opening: the time has no checksum."""
     vouched_ms: int
     kept_ends: dict[str, dict[int, int]]
     """Topic to queue to the end that the files of the queue have; 0 if it has none."""
     skipped: int
-    """Offsets of each queue to leave out behind that: messages that no file of a queue knew of may
-    have had them."""
+    """Offsets to skip after the end of each queue: messages that no queue file lists may have had
+    them."""
     reused_max: int
-    """So many offsets of a queue, at most, may be used a second time in spite of that."""
+    """At most this many offsets of a queue may be reused despite that."""
 
     def may_open(self, config: StoreConfig) -> bool:
-        """Whether the store opens although something is lost."""
+        """Whether the store opens despite the loss."""
         return self.vouched < 0 or self.end == config.accept_loss_at
 
     @property
@@ -58,12 +58,12 @@ class Shortfall(NamedTuple):
         if self.vouched < 0:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.vouched_ms / 1000))
             return (
-                f"the commit log ends at offset {self.end}, but the checkpoint says that messages "
-                f"up to {at} were on the medium, and no record of that time is left"
+                f"the commit log ends at offset {self.end}, but according to the checkpoint "
+                f"messages up to {at} were durable, and no record of that time is left"
             )
         return (
-            f"the commit log ends at offset {self.end}, but the checkpoint says that it was on the "
-            f"medium up to {self.vouched}; {self.vouched - self.end} bytes are missing"
+            f"the commit log ends at offset {self.end}, but according to the checkpoint it was "
+            f"durable up to {self.vouched}; {self.vouched - self.end} bytes are missing"
         )
 
 
@@ -78,9 +78,9 @@ def read_checkpoint(files: Files, path: str) -> Checkpoint:
 
 
 def examine(files: Files, paths: Paths, config: StoreConfig, now_ms: int) -> Shortfall | None:
-    """What the log lacks, if anything. Raises StoreRefused for a directory without its log or of a
-    layout that we can't read, and StoreDamaged for a log whose files do not fit together or a table
-    that can't be read."""
+    """Return what the log lacks, if anything. Raises StoreRefused for a directory without its log
+    or with an unsupported layout, and StoreDamaged for a log with inconsistent files or an
+    unreadable table."""
     _check_layout(files, paths)
     Tables(files, paths.tables).check_all()
     checkpoint = read_checkpoint(files, paths.checkpoint)
@@ -93,8 +93,8 @@ def examine(files: Files, paths: Paths, config: StoreConfig, now_ms: int) -> Sho
         return None
     vouched = checkpoint.flushed if checkpoint.exact else -1
     ends = _ends_before(files, paths, config)
-    # Of what was only in the log nobody knows to which queues it belonged. For each queue as many
-    # of the smallest records are assumed as fit into it, within reason.
+    # The queues of records that existed only in the lost part are unknown. For each queue, assume
+    # as many of the smallest records as fit into that part, up to a limit.
     unknown_bytes = checkpoint.flushed - max(checkpoint.derived, end) if checkpoint.exact else 0
     unknown = -(-max(unknown_bytes, 0) // RECORD_BYTES_MIN)
     skipped = min(unknown, _SKIPPED_UNITS_MAX // max(sum(map(len, ends.values())), 1))
@@ -107,7 +107,7 @@ def refuse(paths: Paths, shortfall: Shortfall) -> StoreRefused:
     return StoreRefused(
         f"{paths.root}: {shortfall.text}. Nothing was changed. Restore the missing files of "
         f"{paths.commit_log}, or a backup; `tianzhou store verify {paths.root}` shows what is "
-        "there. To go on without the lost messages, start once with the setting "
+        "there. To continue without the lost messages, start once with the setting "
         f"accept_loss_at={shortfall.end}",
         loss_at=shortfall.end,
     )
@@ -136,7 +136,7 @@ def _check_layout(files: Files, paths: Paths) -> None:
 
 
 def _check_new(files: Files, paths: Paths, checkpoint: Checkpoint) -> None:
-    """Without a log only a directory in which nothing was ever stored may be opened."""
+    """Without a log, only a directory that never stored a message may be opened."""
     evidence = _evidence(files, paths, checkpoint)
     if not evidence:
         return
@@ -151,8 +151,8 @@ def _check_new(files: Files, paths: Paths, checkpoint: Checkpoint) -> None:
 
 
 def _evidence(files: Files, paths: Paths, checkpoint: Checkpoint) -> list[str]:
-    """What speaks of messages. The time in a checkpoint that is not ours does not count: it has no
-    checksum."""
+    """Evidence that messages existed. The time in a checkpoint of RocketMQ does not count: it has
+    no checksum."""
     if checkpoint.exact:
         spoken = f"the checkpoint vouches for its first {checkpoint.flushed} bytes"
         return [spoken] if checkpoint.flushed else []
@@ -175,13 +175,12 @@ def _evidence(files: Files, paths: Paths, checkpoint: Checkpoint) -> list[str]:
 
 
 class _Padded:
-    """A last file that is shorter than it should be, as a crash leaves one, read as if its end
-    were zero."""
+    """A last file that a crash left too short, read as if it ended in zeros."""
 
     def __init__(self, file: File, size: int) -> None:
         self._file = file
         self.path = file.path
-        self._map = mmap.mmap(-1, size)  # not a bytearray: pages are taken only where bytes are
+        self._map = mmap.mmap(-1, size)  # unlike a bytearray, allocates only pages that are written
         for at in range(0, file.size(), _COPY_BYTES):
             piece = file.pread(at, _COPY_BYTES)
             if any(piece):
@@ -225,11 +224,11 @@ def _opened(files: Files, directory: str, size: int) -> Generator[list[Segment]]
 
 
 def _early_end(log: list[Segment], size: int, checkpoint: Checkpoint, now_ms: int) -> int | None:
-    """Behind the last sound record, if that is before what the checkpoint vouches for."""
+    """The end of the last intact record, if that is before what the checkpoint vouches for."""
     if checkpoint.exact:
         return _end_below(log, size, checkpoint)
-    # RocketMQ's checkpoint knows no offset, but the store time of the last record on the medium.
-    # It has no checksum: a time that has yet to come says nothing.
+    # RocketMQ's checkpoint has no offset, but the store time of the last durable record. It has no
+    # checksum: a time in the future is ignored.
     newest = checkpoint.log_timestamp
     return _end_before(log, size, newest) if 0 < newest <= now_ms else None
 
@@ -256,8 +255,8 @@ def _end_below(log: list[Segment], size: int, checkpoint: Checkpoint) -> int | N
 
 
 def _record_start(log: list[Segment], size: int, checkpoint: Checkpoint) -> PhysicalOffset:
-    """A place from which the log can be read up to what the checkpoint vouches for: behind the
-    anchor if that is there, else the beginning of a file, where a record always begins."""
+    """An offset from which the log can be read up to what the checkpoint vouches for: the anchor if
+    it exists, else the start of a file, where a record always starts."""
     begin, end = log[0].start, log[-1].start + size
     anchored = sound_record_at(log, size, checkpoint.anchor)
     if anchored is not None and checkpoint.anchor + len(anchored) <= checkpoint.flushed:
@@ -267,13 +266,13 @@ def _record_start(log: list[Segment], size: int, checkpoint: Checkpoint) -> Phys
 
 
 def _last_used(log: list[Segment], start: PhysicalOffset) -> PhysicalOffset:
-    """The last file up to this one in which something is written."""
+    """The last non-empty file up to this one."""
     used = [one.start for one in log if one.start <= start and any(one.salvage(0, 8).data)]
     return used[-1] if used else log[0].start
 
 
 def _end_before(log: list[Segment], size: int, newest: int) -> int | None:
-    """The end of a log in which no record is as young as this."""
+    """The end of a log that contains no record as recent as this."""
     end: int | None = None
     for segment in reversed(log):
         at: PhysicalOffset | None = segment.start
@@ -292,8 +291,8 @@ def _end_before(log: list[Segment], size: int, newest: int) -> int | None:
 
 
 def _ends_before(files: Files, paths: Paths, config: StoreConfig) -> dict[str, dict[int, int]]:
-    """Where queues ended by their files. A queue of a topic may have had its first messages in the
-    part of the log that is lost; it ends at 0."""
+    """The ends of queues according to their files. A queue may have had its first messages in the
+    lost part of the log; it ends at 0."""
     queues = Queues(files, paths.consume_queue, config.consume_queue_file_units, create=False)
     found: dict[str, dict[int, int]] = {}
     topics = Tables(files, paths.tables).topics.load().topic_config_table

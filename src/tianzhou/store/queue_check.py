@@ -1,4 +1,4 @@
-"""Whether a consume queue holds what the log says: `ConsumeQueue.append` as it must have gone."""
+"""Check of a consume queue against the log: replays what `ConsumeQueue.append` must have done."""
 
 from collections.abc import Callable
 
@@ -17,26 +17,26 @@ class QueueCheck:
     def __init__(
         self, queue: ConsumeQueue | None, file_units: int, owed_of: Callable[[bytes], int]
     ) -> None:
-        """`owed_of` says how many of some units should be in the queue by now."""
+        """`owed_of` returns how many of some units should be in the queue by now."""
         self._queue = queue
         self._file_units = file_units
         self._owed_of = owed_of
         self.end = 0
         self._last: int | None = None
-        """Where the newest message stands; None before the first."""
+        """The log offset of the newest message; None before the first."""
         self.count = 0
         self.is_wrong = False
         self.pending = self.owed = 0
         """Units that the queue lacks, and how many of these it should have."""
         self.deleted = 0
-        """Units of a former life: the topic was deleted, and created again."""
+        """Units from before the topic was deleted and created again."""
 
     @property
     def exists(self) -> bool:
         return self._queue is not None
 
     def take(self, run: Run) -> bool:
-        """False for a run that dispatch refused, because its rank cannot be right."""
+        """False for a run that dispatch rejected because its rank is impossible."""
         first, units = int(run.first), run.units
         offset, size, _ = UNIT.unpack_from(units)
         if self._last is not None:
@@ -45,7 +45,7 @@ class QueueCheck:
             elif first - self.end > gap_max(self._last, offset, size, self._file_units):
                 return False
             elif first < self.end:
-                # Two records claim one rank, and the first has it.
+                # Two records claim the same rank; the first one keeps it.
                 units = units[(self.end - first) * UNIT_BYTES :]
                 first = self.end
         if units:

@@ -1,12 +1,12 @@
 """Work on all queues of a store, in slices, so that no slice stops the event loop for long.
 
-Two things have to visit every queue. A checkpoint writes out the units that queues hold in memory.
+Two tasks have to visit every queue. A checkpoint writes out the units that queues hold in memory.
 Retention raises the minimum of every queue and removes the files below it. A broker with 50,000
-queues would stand still for seconds; here one call visits as many queues as fit into a slice.
+queues would be blocked for seconds; here one call visits as many queues as fit into a slice.
 
-A checkpoint that takes several slices describes the moment of the first: the position of dispatch,
-the number of queues and units, and the state of the index. Units that come later are in the files
-when it is saved, and a start cuts them off, as it does after every checkpoint.
+A checkpoint that takes several slices describes the state at the first: the position of dispatch,
+the number of queues and units, and the state of the index. Later units may be in the files when it
+is saved; a start truncates them, as it does after every checkpoint.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ SLICE_QUEUES: Final = 256
 SLICE_S: Final = 0.01
 """A slice ends at either bound. A queue takes about 20 µs, or 120 µs if its file is new."""
 _ROUND: Final = 16
-"""Queues between two looks at the clock."""
+"""Queues between two checks of the clock."""
 
 
 class QueueWork:
@@ -49,11 +49,12 @@ class QueueWork:
         return bool(self._expiring) or self._begun is not None
 
     def expire(self) -> None:
-        """Files of the log were removed. A checkpoint must follow: it counts the units."""
+        """Handle removed files of the log. A checkpoint must follow, because it counts the
+        units."""
         self._expiring = list(self._queues)
 
     def begin(self) -> None:
-        """Begin a checkpoint of what the queues hold now; one that was begun before is void."""
+        """Start a checkpoint of the current queues; one that was started before is void."""
         index, dispatcher = self._index, self._dispatcher
         newest = index.files[-1] if index is not None and index.files else None
         self._tails = self._queues.unwritten()
@@ -68,7 +69,7 @@ class QueueWork:
         )  # fmt: skip
 
     def step(self) -> Derivations | None:
-        """Do one slice; what is to be synced and saved, when the checkpoint is ready for that."""
+        """Run one slice; returns what to sync and save once the checkpoint is ready."""
         try:
             self._slice()
             if self._expiring or self._tails or self._begun is None:
@@ -76,7 +77,8 @@ class QueueWork:
             if self._index is not None and not self._index.write_some():
                 return None
         except (OSError, StoreDamaged):
-            # Which units are in the files is unknown now; the next checkpoint begins with all.
+            # It is now unknown which units are in the files; the next checkpoint starts with all
+            # queues.
             self._tails, self._begun = [], None
             raise
         return self._finish(self._begun)
@@ -90,7 +92,7 @@ class QueueWork:
                 break
 
     def whole(self) -> Derivations:
-        """All of a new checkpoint at once, however long it takes."""
+        """Run a whole checkpoint at once, however long it takes."""
         while self._expiring:
             self._visit(len(self._expiring))
         self.begin()
@@ -101,7 +103,7 @@ class QueueWork:
         return self._finish(self._begun)
 
     def _visit(self, count: int) -> None:
-        """Files expire first: a checkpoint that was begun before would count their units."""
+        """Expire files first: a checkpoint that was started before would count their units."""
         queues = self._expiring or self._tails
         for queue in filter(self._queues.has, queues[-count:]):
             if queues is self._expiring:

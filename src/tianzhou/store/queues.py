@@ -16,11 +16,11 @@ from tianzhou.store.files import Files, list_visible
 OPEN_FILES_MAX: Final = 256
 _NOTHING: Final = PhysicalOffset(0)
 DELETED: Final = ".deleted"
-"""Directory of the files of deleted queues that are yet to be removed. Listings skip it."""
+"""Directory for files of deleted queues that still have to be removed. Listings skip it."""
 
 
 class SetAside(NamedTuple):
-    """Queues that were taken out of service, and the files that they leave."""
+    """Deleted queues, and their remaining files."""
 
     queues: int
     files: list[str]
@@ -48,7 +48,7 @@ class Queues:
         self._deleted = f"{directory}/{DELETED}"
         self._places = (f"{self._deleted}/{number:020d}" for number in count())
         self.log_min = PhysicalOffset(0)
-        """Where the log begins: messages below it are gone."""
+        """The start of the log: messages below it have expired."""
         if create:
             files.make_dirs(directory)
 
@@ -61,12 +61,13 @@ class Queues:
     def get(self, key: QueueKey) -> ConsumeQueue | None:
         queue = self._queues.get(key)
         if queue is not None and queue.log_min < self.log_min:
-            # Retention has removed files of the log and not come to this queue yet.
+            # Retention has removed files of the log but not yet visited this queue.
             queue.raise_minimum(self.log_min)
         return queue
 
     def has(self, queue: ConsumeQueue) -> bool:
-        """Whether this very object still stands for its queue: the topic may have been deleted."""
+        """Whether this object is still the current one of its queue: the topic may have been
+        deleted."""
         return self._queues.get(queue.key) is queue
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
@@ -84,13 +85,13 @@ class Queues:
     def load(
         self, *, below: PhysicalOffset, clean: bool, log_min: PhysicalOffset = _NOTHING
     ) -> None:
-        """Open what is on disk, as far as it speaks of messages below one offset, and raise the
-        minimum of each queue to the other."""
+        """Open the queues on disk up to messages below one offset, and raise the minimum of each
+        queue to the other."""
         self.log_min = log_min
         for key in self.on_disk():
             queue = self._make(key)
             queue.load(below=below, clean=clean)
-            # While its file is open: with many queues it would have to be opened again.
+            # Done while the file is open: with many queues it would have to be opened again.
             queue.raise_minimum(log_min)
             self._queues[key] = queue
 
@@ -104,8 +105,8 @@ class Queues:
                 yield queue_key(topic, int(name))
 
     def ends_on_disk(self) -> dict[QueueKey, int]:
-        """Where queues end by their files alone. A queue whose files contradict each other is left
-        out. Changes nothing."""
+        """The ends of queues according to their files alone. A queue with inconsistent files is
+        left out. Changes nothing."""
         found: dict[QueueKey, int] = {}
         for key in self.on_disk():
             queue = self._make(key)
@@ -116,7 +117,7 @@ class Queues:
 
     def used(self) -> int:
         """Queues that ever had a unit. A crash may leave the file of a queue that the checkpoint
-        does not know of; it counts for nothing, because its units were cut off."""
+        does not know of; it is not counted, because its units were truncated."""
         return sum(queue.end > 0 for queue in self._queues.values())
 
     def units(self) -> int:
@@ -132,7 +133,8 @@ class Queues:
             queue.write_out()
 
     def remove_topic(self, topic: str, *, before: PhysicalOffset | None = None) -> int:
-        """Remove every queue of a topic, or those that end before a place of the log; how many."""
+        """Remove every queue of a topic, or those that end before a log offset; returns how
+        many."""
         queues = self._ending(topic, before)
         for queue in queues:
             queue.remove_all()
@@ -146,8 +148,8 @@ class Queues:
         return len(queues)
 
     def set_aside(self, topic: str, *, before: PhysicalOffset | None) -> SetAside:
-        """Like `remove_topic`, but only rename the files: neither removes a file nor syncs, either
-        of which may take long. The queues may be created again at once."""
+        """Like `remove_topic`, but only rename the files, without removing or syncing any, which
+        may take long. The queues may be created again at once."""
         queues, moved = self._ending(topic, before), list[str]()
         if queues:
             self._files.make_dirs(self._deleted)
@@ -161,14 +163,14 @@ class Queues:
         return SetAside(len(queues), moved)
 
     def _ending(self, topic: str, before: PhysicalOffset | None) -> list[ConsumeQueue]:
-        """The queues of a topic, or those that end before a place of the log."""
+        """The queues of a topic, or those that end before a log offset."""
         queues = self.of_topic(topic)
         if before is None:
             return queues
         return [queue for queue in queues if queue.last_physical_offset() < before]
 
     def remove_set_aside(self) -> None:
-        """Remove what is left of the files of deleted queues, now."""
+        """Remove the remaining files of deleted queues now."""
         if self._files.exists(self._deleted):
             for name in self._files.list(self._deleted):
                 self._files.remove(f"{self._deleted}/{name}")
@@ -197,7 +199,7 @@ class Queues:
         self.cache.close()
 
     def _make(self, key: QueueKey) -> ConsumeQueue:
-        # Admission and `derive` check names too; this is the wall behind them.
+        # Admission and `derive` check names too; this is the last line of defence.
         if not is_topic_name(key.topic):
             raise StoreDamaged(self.directory, f"{key.topic!r} can't be the name of a directory")
         directory = f"{self.directory}/{key.topic}/{key.queue_id}"

@@ -1,7 +1,7 @@
 """Reading a queue: find the units, filter by tag, and read the stored bytes.
 
-What is returned are bytes of the log as they are stored, neighbours joined into one. Every record
-is checked first; what is not as it was written, or cannot be read, is left out and reported.
+The result is bytes of the log as they are stored, adjacent records joined. Every record is checked
+first; damaged or unreadable ones are left out and reported.
 """
 
 import contextlib
@@ -54,8 +54,8 @@ class ReadLimit:
 
 
 class ReadResult:
-    """What was found, and where to go on. Use it as a context, or call `release`: a large result
-    is memory."""
+    """The result of a read, and the next offset. Use it as a context manager, or call `release`: a
+    large result holds memory."""
 
     __slots__ = (
         "count", "damaged", "max_offset", "min_offset", "next_offset", "size", "spans", "status",
@@ -76,8 +76,8 @@ class ReadResult:
         self.count = 0
         self.size = 0
         self.damaged: list[int] = []
-        """Where in the log records should stand that were left out, because their checksum fails,
-        something else stands there, or the disk cannot read them."""
+        """Log offsets of records that were left out because their checksum fails, something else is
+        stored there, or the disk cannot read them."""
         self.spans: list[memoryview] = []
 
     def add(self, records: Bytes, count: int) -> None:
@@ -151,7 +151,7 @@ def _read_all(
         offsets, sizes = offsets[:units], sizes[:units]
         total = sum(sizes)
     first, queue_id = offsets[0], queue.key.queue_id
-    # Neighbours in one file: the whole run is one read, and its ends vouch for the middle.
+    # Adjacent records in one file: the whole run is one read, and its ends vouch for the middle.
     if offsets[-1] + sizes[-1] - first == total and min(sizes) >= RECORD_BYTES_MIN:
         found = _read_neighbours(log, first, sizes, total)
         if found is not None and (
@@ -214,7 +214,7 @@ def _read_matching(
 def _read_neighbours(
     log: CommitLog, first: int, sizes: tuple[int, ...], total: int
 ) -> memoryview | None:
-    """Records of these sizes, one behind the other from `first` on; None unless all are sound."""
+    """Consecutive records of these sizes from `first` on; None unless all are intact."""
     segment = log.segment_at(first)
     if segment is None:
         return None
@@ -240,7 +240,7 @@ def _read_neighbours(
 
 
 class _Units(NamedTuple):
-    """Messages of one queue, and where they stand in the log; not all of it need be true."""
+    """Units of one queue with their log offsets, which may be wrong."""
 
     queue_id: int
     ranks: Sequence[int]
@@ -249,7 +249,7 @@ class _Units(NamedTuple):
 
 
 def _take(log: CommitLog, units: _Units, result: ReadResult) -> None:
-    """Read the records of these units, which need not be neighbours."""
+    """Read the records of these units, which need not be adjacent."""
     for part in _by_file(log, units):
         _take_of_file(log, part, result)
 
@@ -286,8 +286,8 @@ def _take_of_file(log: CommitLog, units: _Units, result: ReadResult) -> None:
 def _read_scattered(
     log: CommitLog, offsets: Sequence[int], sizes: Sequence[int]
 ) -> memoryview | None:
-    """The bytes of these records, one behind the other. None if a unit leads to no record, the disk
-    cannot read one of them, or they stand in several files: then each has to be looked at."""
+    """The concatenated bytes of these records. None if a unit does not lead to a record, the disk
+    cannot read one of them, or they span several files: then each must be checked separately."""
     if not sizes or min(sizes) < RECORD_BYTES_MIN or max(sizes) > RECORD_BYTES_MAX:
         return None
     segment = log.segment_at(offsets[0])
@@ -309,8 +309,8 @@ def _read_scattered(
 
 
 def _are_sound(data: memoryview, units: _Units) -> bool:
-    """Whether these bytes are the records of these units, as they were written. False says nothing:
-    `_judge` knows records without a checksum too."""
+    """Whether these bytes are the intact records of these units. False proves nothing: `_judge`
+    also handles records without a checksum."""
     queue_id, ranks, offsets, sizes = units
     starts = list(accumulate(sizes, initial=0))
     heads = list(map(_CHECK.unpack_from, repeat(data), starts[:-1]))
@@ -339,8 +339,8 @@ def _read_one(log: CommitLog, offset: int, size: int, result: ReadResult) -> mem
 
 
 def _judge(record: memoryview, place: tuple[int, int], offset: int, result: ReadResult) -> None:
-    """Add a record if it is as it was written. A unit that leads to no record of its queue and rank
-    is passed over: a wrong message is worse than none."""
+    """Add a record if it is intact. A unit that does not lead to a record of its queue and rank is
+    skipped: a wrong message is worse than none."""
     size, (queue_id, rank) = len(record), place
     if _is_record(record, 0, size, queue_id, rank) and is_sound(record, 0, size, base=offset):
         result.add(record, 1)

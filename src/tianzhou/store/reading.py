@@ -36,7 +36,7 @@ class StoreReader:
         self.on_damage: Callable[[int], None] = lambda _offset: None
         """Told once of each of them."""
         self.on_malformed: Callable[[Malformed], None] = lambda _record: None
-        """Told once of each record that was stored as it came, but belongs to no queue."""
+        """Called once for each intact record that belongs to no queue."""
 
     def read(
         self,
@@ -55,21 +55,21 @@ class StoreReader:
         try:
             return self._noted(read.read(self.log, queue, start, limit, tags_codes))
         except NotOpened as error:
-            raise DiskFull(f"the queue can't be read now; {shortage_text(error)}") from error
+            raise DiskFull(f"the queue cannot be read now; {shortage_text(error)}") from error
 
     @property
     def derivation(self) -> Derivation:
-        """What queues are derived from besides the log."""
+        """Inputs of queue derivation besides the log."""
         assert self.dispatcher.derivation is not None
         return self.dispatcher.derivation
 
     def _was_recovered(self, malformed: Iterable[int]) -> None:
-        """Recovery left out records at these places, and has settled where the log ends."""
+        """Take over from recovery: the offsets of records it left out, and the end of the log."""
         self.damaged.update(islice(malformed, DAMAGED_MAX))
         self.derivation.begin(self.log.min_offset, self.log.end)
 
     def _note_damage(self) -> None:
-        """Report what dispatch had to step over."""
+        """Report the records that dispatch had to skip."""
         for damage in self.dispatcher.take_damage():
             self._report(damage.start, self.on_damage)
         for record in self.dispatcher.take_malformed():

@@ -68,12 +68,12 @@ class Report:
     quarantine: str = ""
     damage: list[Damage] = field(default_factory=list[Damage])
     malformed: list[Damage] = field(default_factory=list[Damage])
-    """Records that are stored as they were written, but cannot be put into a queue. They are not
-    delivered. Every copy of the log has them, so no replica can repair them."""
+    """Intact records that cannot be put into a queue. They are not delivered. Every copy of the log
+    has them, so no replica can repair them."""
     clamped: int = 0
     """Stored consumer and delay offsets that lay beyond the end of their queue."""
     shortfall: Shortfall | None = None
-    """The log ended before what the checkpoint vouched for, and the start went on all the same."""
+    """The log ended before what the checkpoint vouched for, and the start continued anyway."""
 
 
 class Parts(NamedTuple):
@@ -153,8 +153,8 @@ def _kept(incidents: Incidents) -> dict[QueueKey, int]:
 
 
 def _finish_deletions(parts: Parts) -> None:
-    """Remove the queues of deleted topics that a crash left or brought back. A checkpoint behind
-    the place of a deletion was written without them."""
+    """Remove the queues of deleted topics that a crash left or restored. A checkpoint after the
+    deletion was written without them."""
     if parts.dispatcher.derivation is not None:
         for topic, at in parts.dispatcher.derivation.deleted_topics.items():
             if at >= parts.checkpoint.derived:
@@ -402,7 +402,7 @@ def rewrite_unsynced(log: CommitLog, flushed: PhysicalOffset) -> None:
 
 
 def _rewrite(segment: Segment, start: int, end: int) -> None:
-    """Write bytes again, less the pages that cannot be read: what is damaged stays as it is."""
+    """Rewrite bytes, except pages that cannot be read: damaged ones stay unchanged."""
     try:
         data = segment.read(start, end)
     except OSError:

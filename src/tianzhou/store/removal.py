@@ -1,9 +1,9 @@
 """Deleting topics without waiting for the disk.
 
-The writer only renames the files of the queues, into a directory that listings skip. Whoever syncs
-the log does the rest, as errands: record the deletion in `config/derivation.json`, sync the renames
-and remove the files. A deletion is durable once it is recorded; what a crash leaves of its files is
-removed by the next start.
+The writer only renames the files of the queues, into a directory that listings skip. The thread
+that syncs the log does the rest, as errands: record the deletion in `config/derivation.json`, sync
+the renames and remove the files. A deletion is durable once it is recorded; the next start removes
+files that a crash leaves behind.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ class Removals:
         self.begun = 0
         """Deletions so far."""
         self.durable = 0
-        """How many of them survive a crash. May be read from any thread."""
+        """How many of them are durable. May be read from any thread."""
 
     def delete(self, topic: str, at: PhysicalOffset, *, before: PhysicalOffset | None) -> int:
-        """Delete the records of a topic that stand below `at`, and its queues or those that end
-        below `before`; how many queues."""
+        """Delete the records of a topic below `at`, and its queues or those that end below
+        `before`; returns how many queues."""
         self._derivation.delete_topic(topic, at)
         taken = self._queues.set_aside(topic, before=before)
         self.begun += 1

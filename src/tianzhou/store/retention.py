@@ -40,8 +40,8 @@ def pressure_of(used_ratio: float, config: StoreConfig) -> Pressure:
 
 
 def usages(files: Files, paths: Paths) -> dict[str, Usage]:
-    """Of the disks of log, queues, index and tables, by path. Directories that lie side by side
-    are taken to be on one disk."""
+    """Usage of the disks of log, queues, index and tables, by path. Directories with the same
+    parent are assumed to be on one disk."""
     parts = (paths.tables, paths.index, paths.consume_queue, paths.commit_log)
     apart = {parent_of(path): path for path in parts if files.exists(path)}
     return {path: files.usage(path) for path in apart.values()}
@@ -84,8 +84,8 @@ class Retention:
         self._log = log
         self.config = config
         self.floor: Callable[[], int | None] = lambda: None
-        """Offset of the first record that expiry must leave, such as the oldest message that still
-        waits for its delivery; None if there is none. A disk that is nearly full does not ask."""
+        """Offset of the first record that expiry must keep, such as the oldest message that still
+        waits for delivery; None if there is none. Ignored when the disk is nearly full."""
 
     def due(self, pressure: Pressure, *, now_ms: int, by_hand: bool = False) -> int:
         """How many of the oldest files should go now."""
@@ -100,8 +100,8 @@ class Retention:
         return sum(segment.start + size <= floor for segment in self._log.segments[:files])
 
     def remove(self, count: int, *, flushed: int) -> int:
-        """Remove so many files; how many went. One that is not flushed stays for now, and so do the
-        younger ones: the log has no gaps."""
+        """Remove this many files; returns how many were removed. A file that is not flushed stays
+        for now, and so do newer ones: the log has no gaps."""
         removed = 0
         while removed < count:
             oldest = self._log.segments[0]
@@ -115,7 +115,7 @@ class Retention:
             except (OSError, MemoryError) as error:
                 if not is_unopened(error):
                     raise
-                count = 0  # no more for now; what is not synced yet is synced first the next time
+                count = 0  # stop for now; files that are not synced yet are synced first next time
             removed += before - len(self._log.segments)
         return removed
 

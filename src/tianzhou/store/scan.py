@@ -24,8 +24,8 @@ from tianzhou.store.segments import Segment
 
 SLICE_RECORDS: Final = 2048
 SLICE_BYTES: Final = 1024 * 1024
-"""What is read at once. With 4 MiB most of it was read again for the next slice, because a slice of
-small messages ends after `SLICE_RECORDS`, long before the bytes do."""
+"""Bytes per read. With 4 MiB most of them were read again for the next slice, because a slice of
+small messages ends after `SLICE_RECORDS`, long before the end of the bytes."""
 NOWHERE: Final = PhysicalOffset(1 << 62)
 _CRC_DIGITS_BYTES: Final = CRC_PROPERTY_BYTES - len(CRC_PROPERTY) - 1
 _SEARCH_BYTES: Final = 1 << 20
@@ -33,23 +33,23 @@ _MAGICS: Final = (INT32.pack(MAGIC_V1), INT32.pack(MAGIC_V2))
 
 
 class Window(NamedTuple):
-    """Bytes of one file, and the records that were found in them. Positions count from the first
-    byte of `data`, which stands at `base` in the log."""
+    """Bytes of one file, and the records that were found in them. Positions are relative to the
+    first byte of `data`, whose log offset is `base`."""
 
     data: bytes
     base: PhysicalOffset
     walk: Walk
     is_whole: bool
-    """Everything could be read; zeros stand for the rest."""
+    """Whether everything could be read; unreadable bytes are zeros."""
 
 
 def read_slice(segment: Segment, start: int, end: int) -> Window:
-    """The first records of the file's bytes from `start` to `end`: no more than one slice takes,
-    and one at least."""
+    """The first records of the file's bytes from `start` to `end`: at most one slice, and at least
+    one record."""
     data, is_whole = segment.salvage(start, min(end, start + SLICE_BYTES))
     found = walk(data, 0, len(data), count_max=SLICE_RECORDS)
     if not found.starts and found.stop is Stop.TORN and start + len(data) < end:
-        # A record larger than the slice; one that announces more than there is stays torn.
+        # A record larger than the slice; one whose size exceeds the available bytes is torn.
         (size,) = INT32.unpack_from(data) if len(data) >= INT32.size else (end,)
         data, is_whole = segment.salvage(start, min(end, start + max(size, len(data))))
         found = walk(data, 0, len(data), count_max=1)
@@ -57,7 +57,7 @@ def read_slice(segment: Segment, start: int, end: int) -> Window:
 
 
 class Damage(NamedTuple):
-    """A range of the log that was on the medium and is not readable."""
+    """A range of the log that was durable and is not readable."""
 
     start: int
     end: int
@@ -65,7 +65,7 @@ class Damage(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Sound records, neighbours in one file. Positions count from the first byte of `data`."""
+    """Intact adjacent records in one file. Positions are relative to the first byte of `data`."""
 
     data: bytes
     base: PhysicalOffset
@@ -151,9 +151,9 @@ class LogScan:
 
 
 def _why(window: Window) -> str:
-    """Why the first record that was not taken is none."""
+    """Why the scan stopped before the next record."""
     if not window.is_whole:
-        return "the disk cannot read these bytes, or the file was shortened"
+        return "the disk cannot read these bytes, or the file was truncated"
     if window.walk.starts:
         return "a record whose checksum fails"
     return f"no record begins here ({window.walk.stop.name.lower()})"
@@ -165,7 +165,7 @@ def has_checksum(view: Bytes, end: int) -> bool:
 
 
 def _has_proof(data: Bytes, start: int, end: int, checked: int | None) -> bool:
-    """Whether a sound record behind `checked` has a checksum, or may be without one."""
+    """Whether an intact record after `checked` has a checksum, or may have none."""
     return has_checksum(data, end) or (checked is None and _is_text(data, start))
 
 
@@ -185,7 +185,7 @@ def segment_of(segments: list[Segment], file_bytes: int, offset: int) -> Segment
 
 
 def sound_record_at(segments: list[Segment], file_bytes: int, offset: int) -> bytes | None:
-    """The sound record at this offset, or None."""
+    """The intact record at this offset, or None."""
     segment = segment_of(segments, file_bytes, offset)
     if segment is None:
         return None
@@ -199,8 +199,8 @@ def sound_record_at(segments: list[Segment], file_bytes: int, offset: int) -> by
 
 
 def record_bytes(segment: Segment, at: int, end: int) -> bytes | None:
-    """As many bytes as the record at this position of the file announces; None if that is no size
-    of a record that ends before `end`. Raises OSError."""
+    """The bytes of the record at this position, by the size in its header; None if that is not the
+    size of a record that ends before `end`. Raises OSError."""
     if at < 0 or at + RECORD_BYTES_MIN > end:
         return None
     (size,) = INT32.unpack(segment.read(at, at + INT32.size))
@@ -210,7 +210,7 @@ def record_bytes(segment: Segment, at: int, end: int) -> bytes | None:
 
 
 def store_time_at(segments: list[Segment], file_bytes: int, offset: int) -> int:
-    """Store time of the sound record at this offset; 0 if it cannot be read any more."""
+    """Store time of the intact record at this offset; 0 if it can no longer be read."""
     record = sound_record_at(segments, file_bytes, offset)
     return 0 if record is None else store_time_of(record, 0)
 

@@ -56,7 +56,7 @@ def _time_at(log: CommitLog, queue: ConsumeQueue, rank: int, end: int) -> int | 
 
 
 def _store_time(log: CommitLog, offset: int) -> int | None:
-    """Store time of the record that should stand here; None if it is gone or cannot be read."""
+    """Store time of the record at this offset; None if it is gone or cannot be read."""
     try:
         data = log.read(offset, RECORD_BYTES_MIN)
     except OSError:

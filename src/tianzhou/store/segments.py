@@ -16,7 +16,7 @@ from tianzhou.store.page_sums import PAGE, PageSums
 
 class Salvaged(NamedTuple):
     data: bytes
-    """All bytes that were asked for; zeros stand for those that can't be read."""
+    """All requested bytes, with zeros for those that cannot be read."""
     is_whole: bool
     """Everything could be read."""
 
@@ -24,8 +24,8 @@ class Salvaged(NamedTuple):
 class Segment:
     """One open file, read with `pread`.
 
-    A mapping would be no faster, and turns a bad sector or a file that somebody shortened into a
-    signal that kills the process; here they are errors, and damage to the records concerned.
+    A mapping would be no faster, and turns a bad sector or a truncated file into a signal that
+    kills the process; with `pread` they are errors that affect only the records concerned.
 
     Owner: the store's writer.
     """
@@ -48,7 +48,7 @@ class Segment:
         return data
 
     def salvage(self, start: int, end: int) -> Salvaged:
-        """The same for bytes whose soundness is not known, page by page if need be."""
+        """The same for bytes that may be unreadable, page by page if necessary."""
         try:
             return Salvaged(self.read(start, end), is_whole=True)
         except OSError:
@@ -69,7 +69,8 @@ class Segment:
             try:
                 self.sums.wrote(at, data)
             except MemoryError:
-                # The bytes are in the file. Readers check each record by its own checksum now.
+                # The bytes are in the file. From now on readers check each record by its own
+                # checksum.
                 self.sums = None
 
     def close(self) -> None:
@@ -95,8 +96,8 @@ def create(files: Files, directory: str, start: PhysicalOffset, size: int, reser
 
 
 def starts_of(files: Files, directory: str, size: int) -> list[PhysicalOffset]:
-    """Where the files of a directory begin, in order. Raises StoreDamaged for a name that does not
-    belong there, or for a gap."""
+    """The start offsets of a directory's files, in order. Raises StoreDamaged for an unexpected
+    name or a gap."""
     names = list_visible(files, directory)
     for name in names:
         if not is_file_name(name):
@@ -118,7 +119,7 @@ def starts_of(files: Files, directory: str, size: int) -> list[PhysicalOffset]:
 
 
 def open_all(files: Files, directory: str, size: int, *, heal: bool = True) -> list[Segment]:
-    """Every file of the directory, in order. Only with `heal` is anything put right."""
+    """Every file of the directory, in order. Only with `heal` is anything repaired."""
     starts = starts_of(files, directory, size)
     opened = (
         _open(files, f"{directory}/{file_name(start)}", start, size,

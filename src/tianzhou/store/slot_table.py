@@ -1,9 +1,9 @@
 """The hash slots of the newest index file, held in memory and written in slices.
 
 Keys hash all over the slots, so writing each changed slot would cost one system call per key, and
-writing through a mapping turns a bad sector or a shortened file into a signal that kills the
-process. The table is therefore changed in memory, and a checkpoint writes the pages that changed.
-A crash between two checkpoints loses nothing: recovery rebuilds the slots from the entries.
+writing through a mapping turns a bad sector or a truncated file into a signal that kills the
+process. The table is therefore changed in memory, and a checkpoint writes the pages that changed. A
+crash between two checkpoints loses nothing: recovery rebuilds the slots from the entries.
 """
 
 from typing import Any, Final
@@ -65,16 +65,17 @@ class SlotTable:
         self._changed[slots >> _PAGE_SHIFT] = True
 
     def change_all(self) -> None:
-        """Treat every slot as changed: the file holds something else."""
+        """Treat every slot as changed: the file has different content."""
         self._changed[:] = True
 
     def begin_write(self) -> None:
-        """Let `write_some` write every page that changed until now."""
+        """Mark all pages changed so far to be written by `write_some`."""
         self._due |= self._changed
         self._changed[:] = False
 
     def write_some(self) -> bool:
-        """Write a slice of the due pages; whether all of them are written. Raises OSError."""
+        """Write a slice of the marked pages; returns whether all of them are written. Raises
+        OSError."""
         pages = np.flatnonzero(self._due)
         for run in _runs(pages[:SLICE_PAGES]):
             first, last = int(run[0]), int(run[-1])
@@ -86,7 +87,7 @@ class SlotTable:
 
 
 def _runs(pages: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-    """Neighbouring pages, which one call writes."""
+    """Adjacent pages, which one call writes."""
     if not len(pages):
         return []
     return np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1)

@@ -1,7 +1,7 @@
-"""What a start found, as incidents: which of it an operator must see, and in which words.
+"""Findings of a start as incidents: which of them an operator must see, and their wording.
 
-A torn end that was never synced is what a crash leaves: it is cut, and that is all. An incident is
-what the configuration promised to keep and what is not there any more.
+A torn end that was never synced is normal after a crash: it is truncated without an incident. An
+incident is the loss of something that the configuration guaranteed to keep.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tianzhou.store.recovery import Report
 from tianzhou.store.tables import SetBack
 
 _NAMED_MAX: Final = 5
-"""Offsets that a sentence names; the rest is counted."""
+"""Offsets listed in a sentence; the rest are counted."""
 
 
 @dataclass(slots=True)
@@ -25,11 +25,11 @@ class StartReport:
     incidents: Incidents
     now_ms: int
     is_repaired: bool
-    """Peers have what this log lacks."""
+    """Whether peers have what this log lacks."""
 
     def log_ended_early(self, found: Shortfall) -> None:
-        """On the medium before anything is changed: the start is about to overwrite the evidence,
-        and the queues that know which offsets were used."""
+        """Make the incident durable before anything is changed: the start is about to overwrite the
+        evidence, and the queues that show which offsets were used."""
         if not self.is_repaired:
             self.incidents.keep_ends(found.kept_ends, skipped=found.skipped)
         what = "peers replace them" if self.is_repaired else "the lost messages stay lost"
@@ -41,32 +41,32 @@ class StartReport:
     def recovered(
         self, report: Report, before: Checkpoint, *, set_aside: list[str], beyond: list[SetBack]
     ) -> None:
-        """Keep what recovery reports. `before` is the checkpoint that it began with."""
+        """Record recovery's findings. `before` is the checkpoint that it started with."""
         for damage in report.damage:
             if report.shortfall is not None and damage.end == report.shortfall.vouched:
                 continue  # the same as `log_ended_early`
             if report.quarantine and damage.start == report.cut_at:
-                continue  # its copy in quarantine stands for it
+                continue  # reported with its copy in quarantine
             self._report(
                 kinds.LOG_DAMAGED, f"{damage.start}-{damage.end}",
                 f"the commit log is damaged from offset {damage.start} to {damage.end} "
                 f"({damage.end - damage.start} bytes): {damage.reason}; its messages are lost, "
-                "those behind it are served",
+                "later ones are served",
             )  # fmt: skip
         for bad in report.malformed:
             self._report(
                 kinds.LOG_DAMAGED, f"{bad.start}-{bad.end}",
                 f"the record at offset {bad.start} ({bad.end - bad.start} bytes) is malformed: it "
                 f"{bad.reason}; it was written like this, so no replica has a better copy; it is "
-                "not delivered, those behind it are served",
+                "not delivered, later ones are served",
             )  # fmt: skip
         for name in set_aside:
             self._report(
                 kinds.LOG_QUARANTINED, name,
                 f"the end of the commit log could not be trusted and is now in quarantine/{name}; "
-                "messages that were not on the medium yet may be in it",
+                "messages that were not yet durable may be in it",
             )  # fmt: skip
-        # An interrupted rebuild, or a deleted topic, leaves a checkpoint that says so itself.
+        # An interrupted rebuild, or a deleted topic, leaves a checkpoint that records it.
         if report.rebuilt and before.exact and before.queues != NO_QUEUES:
             self._rebuilt(report)
         if beyond and not self.is_repaired:

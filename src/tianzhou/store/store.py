@@ -60,9 +60,9 @@ class MessageStore(FollowingStore):
         visible: PhysicalOffset = NOWHERE,
         is_repaired: bool = False,
     ) -> None:
-        """`visible`: recovery makes nothing visible behind this offset that was not before. For
-        owners that learn only later, from peers, what of the log is to stay. `is_repaired`: peers
-        have whatever this log lacks, so a log that ends too early is opened all the same.
+        """`visible`: recovery makes nothing beyond this offset newly visible, for owners that learn
+        only later, from peers, which part of the log to keep. `is_repaired`: peers have what this
+        log lacks, so a log that ends too early is opened anyway.
 
         Raises StoreRefused, before anything is changed, if the log is missing or ends before what
         the checkpoint vouches for; `StoreConfig.accept_loss_at` overrides the latter."""
@@ -150,8 +150,8 @@ class MessageStore(FollowingStore):
         failpoint("recovery.before_abort")
         layout.write_abort(files, paths.abort)
         fits = found.exact and not self.recovered.rebuilt
-        # The checkpoint that was found is as good for another start. A new one that needs thousands
-        # of files to be synced is written while the store serves.
+        # The existing checkpoint is still valid for another start. A new one that needs thousands
+        # of syncs is written while the store serves.
         self._is_checkpoint_owed = fits and len(self.queues.unwritten()) >= MANY_FILES
         if self._is_checkpoint_owed:
             self._flusher.save_found()
@@ -183,7 +183,7 @@ class MessageStore(FollowingStore):
         return self.files.usage(self.paths.commit_log)
 
     def usages(self) -> dict[str, Usage]:
-        """Of every disk that the store is on, by path."""
+        """Usage of every disk of the store, by path."""
         return usages(self.files, self.paths)
 
     def _visible_limit(self) -> PhysicalOffset:
@@ -195,8 +195,8 @@ class MessageStore(FollowingStore):
     # Writing
 
     def append(self, chunk: RecordChunk) -> Appended:
-        """Write records to the log. Raises DiskFull, StoreFenced or StoreClosed, and then
-        nothing of the chunk counts as stored. After a MemoryError it may be stored or not."""
+        """Write records to the log. After DiskFull, StoreFenced or StoreClosed nothing of the chunk
+        counts as stored. After a MemoryError it may be stored."""
         self._raise_if_broken()
         if self._refusal:
             raise DiskFull(self._refusal)
@@ -224,7 +224,7 @@ class MessageStore(FollowingStore):
         first = queues[0] if queues else None
         if first is not None and queues.count(first) == len(queues):
             offset = get(first)
-            if offset is None:  # a place in the table now, while a lack of memory does no harm
+            if offset is None:  # add the row now, while a MemoryError is harmless
                 offset = self._next_offsets[first] = 0
             return range(offset, offset + len(queues)), {first: offset + len(queues)}
         ends: dict[QueueKey, int] = {}
@@ -260,7 +260,7 @@ class MessageStore(FollowingStore):
         except (OSError, MemoryError, StoreDamaged) as error:
             if isinstance(error, StoreDamaged) or not is_shortage(error):
                 raise self._fence("deriving queues and index", error) from error
-            self._refuse(f"no room for queues and index in {self.root}: {shortage_text(error)}")
+            self._refuse(f"cannot write queues and index in {self.root}: {shortage_text(error)}")
             return []
 
     @property
@@ -305,7 +305,7 @@ class MessageStore(FollowingStore):
         return self._flusher.flushed >= offset
 
     def checkpoint(self, *, whole: bool = False) -> None:
-        """Sync queues and index and say so: now, or with many queues in slices, by `advance`."""
+        """Sync queues and index, then write a checkpoint: now, or in slices by `advance`."""
         self._raise_if_broken()
         if self._thread is not None and self._thread.is_saving:
             # What is dirty stays so until it can be handed over.
@@ -316,12 +316,12 @@ class MessageStore(FollowingStore):
 
     @property
     def _in_slices(self) -> bool:
-        """An owner without a flush thread waits for the disk anyway."""
+        """Whether to run in slices; an owner without a flush thread waits for the disk anyway."""
         return self._thread is not None
 
     def advance(self) -> None:
-        """Continue a checkpoint, or cleaning up after expired files, by one slice. Call it about
-        ten times a second; it does nothing when nothing was begun."""
+        """Continue a checkpoint, or the clean-up after expired files, by one slice. Call it about
+        ten times a second; it does nothing if neither was started."""
         if self._work.is_unfinished and not (self._thread is not None and self._thread.is_saving):
             self._raise_if_broken()
             self._advance(whole=False)
@@ -345,7 +345,7 @@ class MessageStore(FollowingStore):
     # Housekeeping
 
     def adopt(self, config: StoreConfig) -> None:
-        """Use other values from now on, of settings that may change while a store is open."""
+        """Apply new values of settings that may change while a store is open."""
         self.config = self.retention.config = config
 
     def maintain(self) -> None:
@@ -417,15 +417,15 @@ class MessageStore(FollowingStore):
 
     @property
     def broken_reason(self) -> str:
-        """Why; empty if nothing failed."""
+        """Why the store is fenced; empty if it is not."""
         return str(self._flusher.error or "")
 
     def delete_topic(self, topic: str, *, before: PhysicalOffset | None = None) -> int:
         """Remove the queues of a topic. Its records stay in the log until that expires.
 
-        With `before` a queue whose newest message stands at that place or behind it stays: the
-        topic was deleted there and created again since. With a flush thread this does not wait for
-        the disk; `removals` says when the deletion is durable."""
+        With `before`, a queue whose newest message is at or after that offset is kept: the topic
+        was deleted there and created again since. With a flush thread this does not wait for the
+        disk; `removals` tells when the deletion is durable."""
         self._raise_if_broken()
         at = self.log.end if before is None else before
         with self._guard(f"removing topic {topic}", final=True):
@@ -481,7 +481,8 @@ class MessageStore(FollowingStore):
 
     @contextlib.contextmanager
     def _guard(self, what: str, *, final: bool = False) -> Generator[None]:
-        """Translate errors. A lack of room or memory only refuses writes, unless that is final."""
+        """Translate errors. A lack of space or memory only refuses writes, unless the error is
+        final."""
         try:
             yield
         except (OSError, MemoryError, StoreDamaged) as error:
@@ -492,7 +493,7 @@ class MessageStore(FollowingStore):
 
     def _fence(self, what: str, error: Exception) -> StoreFenced:
         fenced = StoreFenced(
-            f"{what} failed: {str(error) or 'out of memory'}; nothing is stored any more; "
+            f"{what} failed: {str(error) or 'out of memory'}; the store accepts no more writes; "
             "check the disk and restart"
         )
         self._flusher.error = fenced

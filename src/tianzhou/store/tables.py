@@ -1,11 +1,11 @@
-"""The small tables in `config/`: topics, groups, and how far consumers and delays have come.
+"""The small tables in `config/`: topics, groups, and the progress of consumers and delays.
 
-JSON, in RocketMQ's shapes. A table is replaced as a whole: written beside the old one, synced, and
-renamed; the version before stays as `.bak`. A crash leaves the old table or the new one. A table
-that can't be read is an error that names the file: starting with an empty one would forget topics,
-or deliver everything again.
+JSON, in RocketMQ's shapes. A table is replaced atomically: written next to the old one, synced, and
+renamed; the previous version stays as `.bak`. A crash leaves the old table or the new one. An
+unreadable table is an error that names the file: starting with an empty one would lose topics, or
+deliver everything again.
 
-`save` waits for the disk, `save_later` leaves that to the flush thread.
+`save` waits for the disk; `save_later` leaves the write to the flush thread.
 """
 
 import threading
@@ -57,7 +57,7 @@ class Table(Generic[T]):
         self._staged: bytes | None = None
         """The value of the last `save_later`, until it is written."""
         self.run_later: Callable[[Callable[[], None]], None] = lambda write: write()
-        """Has something done that waits for the disk. The store sets it, to its flush thread."""
+        """Runs a call that waits for the disk. The store sets it to use its flush thread."""
 
     def load(self) -> T:
         """The stored value; the empty one if there never was any."""
@@ -95,12 +95,12 @@ class Table(Generic[T]):
         with self._guard():
             data = msgspec.json.encode(value)
         with self._writing, self._guard():
-            self._staged = None  # it is older
+            self._staged = None  # the staged value is older
             self._replace(data)
 
     def save_later(self, value: T) -> None:
-        """Replace the stored value without waiting for the disk. A value that was not written yet
-        when the next one comes is never written. The owner of the table calls this."""
+        """Replace the stored value without waiting for the disk. A value that is replaced before it
+        was written is never written. Called by the owner of the table."""
         with self._guard():
             self._staged = msgspec.json.encode(value)
         self.run_later(self._write_staged)
@@ -122,7 +122,7 @@ class Table(Generic[T]):
 
     @contextmanager
     def _guard(self) -> Generator[None]:
-        """Translate errors of the disk, and of memory that is short."""
+        """Translate errors of the disk and MemoryError."""
         try:
             yield
         except (OSError, MemoryError) as error:
@@ -184,7 +184,7 @@ class Tables:
             Table(self._files, f"{self._directory}/{name}.json", _OBJECT.decode, {}).load()
 
     def run_later(self, runner: Callable[[Callable[[], None]], None]) -> None:
-        """Let `runner` do what waits for the disk in a `save_later`."""
+        """Use `runner` for the disk writes of `save_later`."""
         for table in (self.topics, self.groups, self.consumer_offsets, self.delay_offsets):
             table.run_later = runner
 
@@ -204,8 +204,8 @@ class Tables:
     def set_back(self, found: list["SetBack"]) -> None:
         """Replace offsets that lie beyond the end of their queue by that end.
 
-        A crash may take the end of a log. An offset beyond it would skip the messages that get
-        these ranks next; brought back to the end, they are delivered.
+        A crash may lose the end of a log. An offset beyond it would skip the messages that get
+        these ranks next; lowered to the end, the group gets them.
         """
         offsets = self.consumer_offsets.load()
         delays = self.delay_offsets.load()

@@ -20,7 +20,7 @@ _UNIQUE: Final = properties.encode({"UNIQ_KEY": "0A" * 16}).decode()
 
 
 class Known(NamedTuple):
-    """What exists at the group that is asked: TOPIC with messages, GROUP with an offset."""
+    """What exists at the group under test: TOPIC with messages, GROUP with an offset."""
 
     broker_name: str
     record_at: int = 0
@@ -139,4 +139,4 @@ EXAMPLES: Final[Mapping[Code, Callable[[Known], Example]]] = {
     Code.DELETE_TOPIC_IN_BROKER: _ext(topic=TOPIC),
     Code.CHANGE_RAFT: _ext(action="learner", member="n9", address="127.0.0.1:9"),
 }
-"""In an order in which each finds what it needs: deletions come last."""
+"""Ordered so that each request finds what it needs: deletions come last."""

@@ -1,4 +1,4 @@
-"""A record whose flag claims longer hosts than it has, as a former version wrote it.
+"""A record whose flag claims longer hosts than it has, as an earlier version wrote it.
 
 Everything is packed by hand: today's code refuses to write such a record.
 """
@@ -24,7 +24,7 @@ def poisoned_record(
     store_ms: int,
     properties: bytes = b"",
 ) -> bytes:
-    """A record with IPv4 hosts, any flag, and a checksum that agrees."""
+    """A record with IPv4 hosts, any flag, and a matching checksum."""
     topic = queue.topic.encode()
     covered = bytes((len(topic),)) + topic
     total = _HEAD.size + len(body) + len(covered) + 2 + len(properties) + 20
@@ -36,7 +36,7 @@ def poisoned_record(
         )
     )  # fmt: skip
     if sys_flag & 0x10:
-        # The store time was written where it stands behind a long host.
+        # The store time was written at its position after a long host.
         struct.pack_into(">q", record, _TIME_BEHIND_LONG_HOST, store_ms)
     record += body + covered + struct.pack(">h", len(properties) + 20) + properties
     digits = b"%010d" % (zlib.crc32(record) & 0x7FFFFFFF)

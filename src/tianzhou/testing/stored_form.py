@@ -1,8 +1,8 @@
-"""An independent reading of the stored form: every chunk is checked with it before it is written.
+"""An independent parser of the stored form, which checks every chunk before it is written.
 
-Written from docs/formats/record.md with constants of its own. It imports nothing that builds,
-stamps, walks or derives records, so that one mistake cannot be in both. Slow, and only for tests:
-`install` turns it on for a process.
+Written from docs/formats/record.md with its own constants. It imports nothing that builds, stamps,
+walks or derives records, so that both cannot share a mistake. Slow, and only for tests: `install`
+enables it for a process.
 """
 
 import struct
@@ -42,7 +42,7 @@ def install() -> None:
 
 
 def check_chunk(data: Bytes, offset: int, queues: Sequence[QueueKey | None] | None) -> None:
-    """Raises StoredFormError unless these are whole records that say where they stand."""
+    """Raises StoredFormError unless these are whole records with the right physical offsets."""
     raw, at, found = bytes(data), 0, list[Read]()
     while at < len(raw):
         if len(raw) - at >= 8 and struct.unpack_from(">I", raw, at + 4)[0] == _BLANK:
@@ -61,7 +61,7 @@ def check_chunk(data: Bytes, offset: int, queues: Sequence[QueueKey | None] | No
 
 
 def read_record(raw: bytes, at: int, offset: int) -> Read:
-    """The record at this byte, which will stand at this physical offset."""
+    """Parse the record at this byte, which will be written at this physical offset."""
     size, magic, body_crc = struct.unpack_from(">iIi", raw, at)
     _expect(magic in (_V1, _V2), f"record at {offset} has magic {magic:#x}")
     _expect(91 <= size <= len(raw) - at, f"record at {offset} claims {size} bytes")
@@ -91,7 +91,8 @@ def read_record(raw: bytes, at: int, offset: int) -> Read:
 
 
 def _after_host(record: bytes, at: int, *, is_long: bool, offset: int) -> int:
-    """The byte behind a host. A port above 65535 shows that address and flag do not agree."""
+    """The position after a host. A port above 65535 shows that address and flag contradict each
+    other."""
     end = at + (20 if is_long else 8)
     (port,) = struct.unpack_from(">i", record, end - 4)
     _expect(0 <= port <= _PORT_MAX, f"record at {offset} has a host with port {port}")

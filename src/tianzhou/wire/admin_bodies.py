@@ -208,7 +208,7 @@ class _ClientStatusText(msgspec.Struct, rename="camel"):
 
 
 class Acknowledged(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to ACKNOWLEDGE_INCIDENTS: what was closed."""
+    """Response to ACKNOWLEDGE_INCIDENTS: the closed incidents."""
 
     acknowledged: tuple[str, ...] = ()
 

@@ -59,8 +59,8 @@ def _to_text(value: str | int | bool) -> str:
 
 
 def _with_plain_integers(cls: type[ExtFields], ext: Mapping[str, str]) -> dict[str, str]:
-    """The fields, with integers as msgspec reads them where they are spelled as only Java does:
-    `007`, `+7`. Text is left alone, whatever it looks like."""
+    """The fields, with integers that only Java accepts (`007`, `+7`) rewritten for msgspec. Text
+    fields are never changed."""
     plain = dict(ext)
     for field in msgspec.structs.fields(cls):
         value = plain.get(field.encode_name, "")

@@ -36,7 +36,7 @@ class AlarmRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A condition of the broker that holds now and that an operator must see."""
 
     is_problem: bool
-    """False: a warning. Everything works, but may not for long."""
+    """False for a warning: everything still works, but may soon fail."""
     kind: str
     """A stable identifier, such as `store_broken`."""
     remedy: str
@@ -169,7 +169,7 @@ class BrokerLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     started_ms: int
     totals: Totals
     troubled: tuple[GroupRow, ...]
-    """Groups that are behind or otherwise in trouble, the worst first; no internal ones."""
+    """Groups with lag or problems, the worst first; no internal ones."""
     troubled_count: int = 0
     """How many there are; `troubled` may have fewer."""
     version: str

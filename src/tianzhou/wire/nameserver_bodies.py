@@ -1,7 +1,7 @@
-"""What a NameServer knows besides routes: brokers that vanished, and brokers that it refuses.
+"""The state of a NameServer besides routes: missing brokers, and brokers that it refuses.
 
-RocketMQ has no request for it, so the request and its body are our own. Timestamps are milliseconds
-since 1970 by the NameServer's clock.
+RocketMQ has no request for it, so the request and its body are Tianzhou's own. Timestamps are
+milliseconds since 1970 by the NameServer's clock.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from tianzhou.wire.fastjson import BodyReader
 
 
 class MissingTopic(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A topic that had queues on a broker when it vanished."""
+    """A topic that had queues on a broker when the broker disappeared."""
 
     name: str
     read_queues: int
@@ -21,7 +21,7 @@ class MissingTopic(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class MissingBroker(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A broker that was registered, and is gone without having unregistered."""
+    """A broker that was registered and disappeared without unregistering."""
 
     address: str
     broker_id: int
@@ -32,18 +32,18 @@ class MissingBroker(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Topics and groups that are not listed."""
     name: str
     reason: str
-    """`disconnected`: its connection closed; `expired`: no heartbeat came in time."""
+    """`disconnected`: its connection closed; `expired`: no heartbeat arrived in time."""
     since_ms: int
     topics: tuple[MissingTopic, ...] = ()
     """Topics of users; those that every broker has are not listed."""
 
 
 class RefusedBroker(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A broker that wanted to register lately, and may not."""
+    """A broker whose recent registrations were refused."""
 
     address: str
     kind: str
-    """`signature`: it does not sign as the cluster; `name_taken`: another one has its name."""
+    """`signature`: no valid signature of the cluster; `name_taken`: another broker has its name."""
     name: str
     peer: str
     """Where it connected from."""
@@ -51,7 +51,7 @@ class RefusedBroker(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class NameServerLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to LOOK_AT_NAMESERVER."""
+    """Response to LOOK_AT_NAMESERVER."""
 
     missing: tuple[MissingBroker, ...] = ()
     now_ms: int

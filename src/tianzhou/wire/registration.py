@@ -53,21 +53,22 @@ to know if there is a later one. Of the answer: of which epoch that is."""
 FREE_ID: Final = "tzFreeId"
 """Of such an answer: an id that nobody in the group has."""
 EPOCH_TOKEN: Final = "tzEpochToken"
-"""Of a request: drawn when this master was appointed, so that two masters of one epoch are told
-apart. Raft groups send none: their terms are unique by themselves."""
+"""In a request: chosen at random when this master was appointed, to distinguish two masters with
+the same epoch. Raft groups send none: their terms are already unique."""
 EPOCH_SEEN: Final = "tzEpochSeen"
-"""Of the answer: the highest epoch that a master of this name ever registered with, if it is higher
-than that of the request. The next master takes a higher one."""
+"""In the response: the highest epoch that a master of this name ever registered with, if it is
+higher than that of the request. The next master uses a higher one."""
 EPOCH_MAX: Final = 2**53 - 1
-"""Every JSON reader knows integers up to here exactly. At one promotion a second it lasts 285
-million years; see `EPOCH_STEP_MAX` for who would hurry."""
+"""Every JSON parser reads integers up to here exactly. At one promotion a second they last 285
+million years; `EPOCH_STEP_MAX` prevents larger steps."""
 MASTER_GREETS: Final = "tzMasterGreets"
-"""Of the answer to a slave: `true` if the master registered with an epoch, as our brokers do."""
+"""In the response to a slave: `true` if the master registered with an epoch, as Tianzhou's brokers
+do."""
 
 NAME_TAKEN: Final = "tzNameTaken"
-"""Of a refusal: the address of the broker that is alive and has the name and id."""
+"""In a refusal: the address of the live broker that has the name and id."""
 MISSING: Final = "tzMissing"
-"""Of an answer to a broker: brokers that vanished, as JSON: names, and since when."""
+"""In the response to a broker: missing brokers as JSON, with names and times."""
 MISSING_MAX: Final = 32
 """Brokers in that field: a header has at most 64 KiB."""
 
@@ -91,7 +92,7 @@ _FILTERS: Final = BodyReader(tuple[str, ...])
 
 
 def missing_field(missing: Iterable[MissingBroker]) -> dict[str, str]:
-    """The field that tells a broker which others vanished; none if none did."""
+    """The field that lists missing brokers; absent if there are none."""
     since: dict[str, int] = {}
     for row in missing:
         if row.name in since or len(since) < MISSING_MAX:
@@ -100,7 +101,7 @@ def missing_field(missing: Iterable[MissingBroker]) -> dict[str, str]:
 
 
 def read_missing(ext: Mapping[str, str]) -> dict[str, int]:
-    """Since when each broker is missing, by name. BodyError: the field is unreadable."""
+    """The time since which each broker has been missing, by name. Raises BodyError."""
     return _SINCE.read(ext[MISSING].encode()) if MISSING in ext else {}
 
 

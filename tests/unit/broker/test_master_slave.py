@@ -77,7 +77,7 @@ def test_next_epoch_rejects_one_that_hardly_any_could_follow(above: int) -> None
 
 def test_next_epoch_never_exceeds_what_can_be_stored() -> None:
     assert taking_over.next_epoch(EPOCH_MAX - 1) == EPOCH_MAX
-    with pytest.raises(Refused, match="is the last one"):
+    with pytest.raises(Refused, match="is the highest possible"):
         taking_over.next_epoch(EPOCH_MAX)
 
 

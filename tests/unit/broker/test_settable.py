@@ -122,7 +122,7 @@ def test_one_key_that_may_not_change_refuses_all(text: bytes) -> None:
         (b"name=x", "name cannot change while the broker runs: clients and NameServers know"),
         (b"maxHashSlotNum=1", "the files of the store are laid out by it"),
         (b"held_pulls_max=7", "it is read when the server starts"),
-        (b"inSyncReplicas=2", "this broker is in no group of master and slaves"),
+        (b"inSyncReplicas=2", "this broker does not belong to a master-slave group"),
     ],
 )
 def test_a_setting_that_cannot_change_says_why(text: bytes, said: str) -> None:

@@ -37,7 +37,7 @@ def test_progress_without_our_fields_is_that_of_rocketmq() -> None:
 )
 def test_progress_that_can_not_be_read_is_a_protocol_error(ext: dict[str, str]) -> None:
     """Anything else would end the task that follows the master's tables."""
-    with pytest.raises(RemoteProtocolError, match="progress of the master"):
+    with pytest.raises(RemoteProtocolError, match="cannot decode the master's progress"):
         _log_end_and_timers(ext)
 
 

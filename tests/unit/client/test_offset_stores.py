@@ -47,6 +47,6 @@ def test_failed_commit_is_logged_once_per_cause_and_when_it_succeeds(
     (line,) = commit(5, "the topic is gone")
     assert "the topic is gone" in line
     (line,) = commit(5, "")
-    assert line.startswith("INFO group readers commits offsets of queue broker-a:3")
+    assert line.startswith("INFO group readers resumed committing offsets of queue broker-a:3")
     assert commit(5, "") == []
     assert len(commit(1, "timed out")) == 1, "a new failure after a recovery is logged"

@@ -81,7 +81,7 @@ def test_overlap_strips_what_is_held_however_it_is_cut() -> None:
 def test_overlap_refuses_another_byte_anywhere(changed: int) -> None:
     data = bytearray(100)
     data[changed] = 1
-    with pytest.raises(PeerRefused, match="differs from ours before 150"):
+    with pytest.raises(PeerRefused, match="differs from this slave's before 150"):
         Overlap(PhysicalOffset(50), bytes(100)).strip([Piece(PhysicalOffset(50), bytes(data))])
 
 
@@ -255,7 +255,7 @@ def test_slave_with_a_stale_tail_refuses_a_listed_master() -> None:
         held = int(slave.store.log.end)
         slave.side.start()
         await slave.pass_time(GREET_S + 1)
-        await until(lambda: "differs from ours" in slave.side.last_error)
+        await until(lambda: "differs from this slave's" in slave.side.last_error)
         assert slave.store.log.end == held
         assert all(offset < held for offset in master.reports), "nothing was confirmed"
 
@@ -273,6 +273,6 @@ def test_slave_gives_up_on_a_listed_master_whose_log_is_shorter() -> None:
         await until(lambda: bool(master.reports))
         assert not slave.side.is_streaming
         await slave.pass_time(PROVE_S + 1)
-        await until(lambda: "may be shorter than ours" in slave.side.last_error)
+        await until(lambda: "its log may be shorter" in slave.side.last_error)
 
     play(scene)

@@ -27,10 +27,10 @@ def test_nobody_loses_its_vote_by_being_added() -> None:
 @pytest.mark.parametrize(
     ("member", "address", "complaint"),
     [
-        ("n0", "elsewhere:1", "n0 is a member already, at a:1"),
+        ("n0", "elsewhere:1", "n0 is already a member, at a:1"),
         ("n3", "b:2", "b:2 is the address of n1"),
-        ("n3", "127.0.0.1:9", "name an address that all can reach"),
-        ("n3", "localhost:9", "name an address that all can reach"),
+        ("n3", "127.0.0.1:9", "use an address all can reach"),
+        ("n3", "localhost:9", "use an address all can reach"),
         ("n3", "", "the address of n3 is missing"),
         ("n3", "d", "invalid peer"),
         ("n3", "d:0", "invalid peer"),

@@ -165,7 +165,7 @@ def test_a_queue_that_cannot_be_opened_is_refused_and_not_empty() -> None:
     store.checkpoint()
     store.queues.cache.close()
     disk.error = errno.EMFILE
-    with pytest.raises(DiskFull, match="the queue can't be read now"):
+    with pytest.raises(DiskFull, match="the queue cannot be read now"):
         store.read(KEY, store.min_offset(KEY))
     disk.error = 0
     assert len(read(store, 0)) == 30

@@ -105,7 +105,7 @@ def test_recorded_paths_that_cannot_be_read_are_named(disk: SimDisk) -> None:
     ],
 )
 def test_directories_that_contain_each_other_are_refused(config: StoreConfig) -> None:
-    with pytest.raises(UsageError, match="give each its own directory"):
+    with pytest.raises(UsageError, match="use separate directories"):
         layout.check_distinct(layout.paths_of("store", config))
 
 

@@ -9,7 +9,7 @@ from tianzhou.admin.commands.session import Session, asking
 @click.argument("name", required=False)
 @asking
 def acknowledge(session: Session, name: str | None) -> None:
-    """Close the incidents that starts of the broker NAME, and of its slaves, reported.
+    """Close the incidents that broker NAME and its slaves reported when they started.
 
     For a broker that is stopped: tianzhou store acknowledge DIRECTORY.
     """

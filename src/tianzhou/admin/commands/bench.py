@@ -65,7 +65,8 @@ def _measure(session: Session, load: "Load", queues: int) -> dict[str, Any]:
     from tianzhou.admin.commands import bench_steps
 
     with terminable(), ExitStack() as ending:
-        # Before the topic is created: a signal may come before the broker's response does.
+        # Install the handlers before the topic is created: a signal may arrive before the response
+        # does.
         ending.callback(session.admin.topics.delete, load.topic)
         try:
             session.admin.topics.create(load.topic, queues=queues)

@@ -12,7 +12,7 @@ from tianzhou.base.settings import masked
 @click.argument("name", required=False)
 @click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE",
-    help="Change a live setting until the next start.",
+    help="Change a live setting until the broker restarts.",
 )  # fmt: skip
 @click.option("--like", default="", metavar="TEXT", help="Only settings with this in their name.")
 @asking

@@ -27,7 +27,8 @@ def refusal_of(session: Session, status: "BrokerStatus") -> str:
 
 
 def version_text(rocketmq: str | None, tianzhou: str | None) -> str:
-    """Our version, and the one of RocketMQ that it stands for; Apache's broker has only that."""
+    """Tianzhou's version and the RocketMQ version it implements; Apache's brokers have only the
+    latter."""
     if rocketmq is None:
         return ""
     return f"{tianzhou} ({rocketmq})" if tianzhou else rocketmq
@@ -69,7 +70,7 @@ def _facts(session: Session, name: str, *, everything: bool) -> dict[str, Any]:
 
 
 def _alarms(session: Session, name: str) -> list[dict[str, Any]]:
-    """Of every member of its group; none of a broker that raises no alarms, such as Apache's."""
+    """Alarms of every member of the group; empty for brokers without alarms, such as Apache's."""
     view = session.admin.looks.cluster()
     return [
         {
@@ -90,7 +91,7 @@ def _alarms(session: Session, name: str) -> list[dict[str, Any]]:
 
 
 def _alarm_lines(alarm: dict[str, Any]) -> "Iterator[RenderableType]":
-    """As the doctor prints its findings."""
+    """Alarms in the format of the doctor's findings."""
     level, since = alarm["level"], output.moment_text(alarm["since_ms"])
     replica = f"replica {alarm['id']} at {alarm['address']}: " if alarm["id"] else ""
     style = "bold red" if level == "problem" else "yellow"

@@ -46,7 +46,7 @@ def _rows(session: Session) -> list[dict[str, Any]]:
 
 
 def _unknown(cluster: str, name: str, broker_id: int, address: str) -> dict[str, Any]:
-    """A broker that tells nothing of itself."""
+    """A row for a broker that does not report its state."""
     return {
         "cluster": cluster, "broker": name, "id": broker_id, "address": address, "version": None,
         "tianzhou_version": None,
@@ -56,7 +56,7 @@ def _unknown(cluster: str, name: str, broker_id: int, address: str) -> dict[str,
 
 
 def _missing(row: "MissingBroker") -> dict[str, Any]:
-    """A broker that vanished, and what it had."""
+    """A row for a missing broker, with the topics and groups it last reported."""
     return _unknown(row.cluster, row.name, row.broker_id, row.address) | {
         "missing_since_ms": row.since_ms,
         "topics": {

@@ -35,7 +35,7 @@ PAUSE_MAX_S: Final = 0.5
 POLL_S: Final = 0.5
 STARTS: Final = ("first", "last")
 LAST_MAX: Final = 10_000
-"""They are put in order in memory."""
+"""The upper bound for --last, which sorts the messages in memory."""
 
 
 def where(text: str) -> str | int:
@@ -49,9 +49,9 @@ def where(text: str) -> str | int:
               help="first, last, or a moment: 10m, 2026-11-16T08:30.")  # fmt: skip
 @queues.queue_id
 @queues.broker
-@click.option("--offset", type=click.IntRange(0), help="Begin at this offset of --queue.")
+@click.option("--offset", type=click.IntRange(0), help="Start at this offset of --queue.")
 @click.option("--last", type=click.IntRange(1, LAST_MAX), metavar="N",
-              help="Begin with the last N messages of the topic, or of --queue.")  # fmt: skip
+              help="Start with the last N messages of the topic, or of --queue.")  # fmt: skip
 @click.option("-t", "--tag", default="*", show_default=True, help="Only these tags: a,b or a || b.")
 @click.option("--sql", help="Only these, by their properties: amount > 100 AND region = 'north'.")
 @click.option("--max", "count", type=click.IntRange(1), help="End after so many.")
@@ -106,15 +106,15 @@ def consume(
 
 
 class Interruption:
-    """Turns SIGTERM into what Ctrl-C does, but not between printing a message and recording that,
-    and not while offsets are committed."""
+    """Treats SIGTERM like Ctrl-C, but defers it between printing a message and recording its
+    offset, and while offsets are committed."""
 
     def __init__(self) -> None:
         self._is_requested = False
         self._is_deferred = False
 
     def request(self) -> None:
-        """Interrupt now, or as soon as that is allowed again."""
+        """Interrupt now, or when the deferral ends."""
         self._is_requested = True
         if not self._is_deferred:
             self._interrupt()
@@ -195,7 +195,7 @@ def _pull(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where reading begins."""
+    """The position at which reading starts."""
 
     start: str | int
     queue_id: int | None
@@ -213,17 +213,17 @@ class Place:
         ways = (is_from is not ParameterSource.DEFAULT, self.offset is not None,
                 self.last is not None)  # fmt: skip
         if sum(ways) > 1:
-            raise click.UsageError("--from, --offset and --last exclude each other; give one")
+            raise click.UsageError("--from, --offset and --last exclude each other; pass only one")
         if group is not None and (self.queue_id is not None or self.last is not None):
             raise click.UsageError(
-                "--queue, --offset and --last are for reading without --group, whose members "
+                "--queue, --offset and --last cannot be combined with --group, whose members "
                 "share all queues"
             )
 
     def begin(
         self, session: Session, consumer: "PullConsumer", topic: str
     ) -> "dict[MessageQueue, int]":
-        """The queues that are read, and the first offset of each."""
+        """The queues to read, and the first offset of each."""
         if self.queue_id is None:
             chosen = list(consumer.queues(topic))
         else:
@@ -245,7 +245,7 @@ class Place:
 def _newest(
     consumer: "PullConsumer", at: "dict[MessageQueue, int]", wanted: "str | Sql92", count: int
 ) -> "list[ReceivedMessage]":
-    """The last messages of all queues, in the order in which they were stored. Moves `at` on."""
+    """The last messages of all queues, in the order in which they were stored. Advances `at`."""
     found: list[ReceivedMessage] = []
     for queue in at:
         end = consumer.end(queue)
@@ -267,7 +267,8 @@ def _join(
     session: Session, topic: str, start: str | int, wanted: "str | Sql92", group: str,
     shown: "Mapping[MessageQueue, int]", interruption: "Interruption", *, idle_s: float | None,
 ) -> "Batches":  # fmt: skip
-    """Read as a member of the group. At the end commit what was shown, and nothing else."""
+    """Read as a member of the group. At the end commit the offsets of the messages shown, and no
+    others."""
     from tianzhou.client.consumer_options import ConsumerOptions
     from tianzhou.client.core.offsets import Start
     from tianzhou.client.sync.lite_pull import LitePullConsumer

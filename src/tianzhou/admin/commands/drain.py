@@ -51,14 +51,14 @@ def drain(session: Session, name: str | None, timeout: float, undo: bool) -> Non
     if session.as_json:
         output.echo_json(facts)
     raise Failure(
-        f"{name} is not drained after {timeout:g} s: {_remaining(traffic)}; it still takes no "
+        f"{name} is not drained after {timeout:g} s: {_remaining(traffic)}; it still accepts no "
         f"messages: wait with another `tianzhou broker drain {name}`, or allow writes again with "
         "--undo"
     )
 
 
 def _remaining(traffic: "Traffic") -> str:
-    """What keeps the broker from being stopped."""
+    """The reasons why the broker cannot be stopped yet."""
     left = [f"group {group} has {lag:,} messages left to read"
             for group, lag in sorted(traffic.lags.items())]  # fmt: skip
     if traffic.put_per_second:

@@ -1,15 +1,15 @@
-"""What went wrong, in one sentence with the next step, and as a number for scripts.
+"""Report a failure: one sentence with the next step, and an exit code for scripts.
 
     0    done
     1    failed for a reason that is not below
     2    the command line, or a value in it, is wrong; or an extra is not installed
-    3    nobody answers: NameServer or broker
-    4    what was named does not exist: topic, group, message, broker
-    5    a broker refused
+    3    no NameServer or broker answers
+    4    the named topic, group, message or broker does not exist
+    5    a broker rejected the request
     6    `tianzhou doctor` found something that does not work
     130  interrupted
 
-Nothing of the client is imported until something has gone wrong.
+The client is imported only after a failure, which keeps successful commands fast.
 """
 
 import enum

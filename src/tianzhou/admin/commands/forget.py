@@ -1,4 +1,4 @@
-"""`tianzhou broker forget`: a broker that vanished will not come back."""
+"""`tianzhou broker forget`: stop reporting a missing broker that was retired."""
 
 import click
 
@@ -10,14 +10,14 @@ from tianzhou.admin.commands.session import Session, asking
 @click.argument("name")
 @asking
 def forget(session: Session, name: str) -> None:
-    """Stop reporting the missing broker NAME, which will not come back."""
+    """Stop reporting the missing broker NAME, which was retired."""
     from tianzhou.client.errors import BrokerNotFound
 
     try:
         session.admin.brokers.forget(name)
     except BrokerNotFound:
         raise not_found(
-            f"no NameServer misses a broker {name!r}; `tianzhou cluster` shows all brokers, "
-            "missing ones included"
+            f"no NameServer reports broker {name!r} as missing; `tianzhou cluster` lists all "
+            "brokers, including missing ones"
         ) from None
     session.done({"broker": name, "forgotten": True}, f"{name} is not reported as missing any more")

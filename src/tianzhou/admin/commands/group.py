@@ -243,7 +243,7 @@ def _show_moves(
 
 
 def _check_known(session: Session, group: str) -> None:
-    """Raise if no broker has the group, with the one that is probably meant."""
+    """Raise if no broker has the group, and suggest the most similar name."""
     from tianzhou.base.settings import suggestion
     from tianzhou.client.errors import GroupNotExist
 
@@ -251,7 +251,7 @@ def _check_known(session: Session, group: str) -> None:
         session.admin.groups.show(group)
     except GroupNotExist:
         near = suggestion(group, session.admin.groups.all())
-        hint = f"did you mean {near}?" if near else "`tianzhou group list` shows those that do"
+        hint = f"did you mean {near}?" if near else "`tianzhou group list` lists all groups"
         raise not_found(
             f"group {group} does not exist on any broker, so there is nothing to reset; {hint}"
         ) from None
@@ -280,7 +280,7 @@ def clone(session: Session, group: str, target: str, topic: str | None) -> None:
 @group.command()
 @group_name
 @click.option("--keep-offsets", is_flag=True, help="So that it goes on there if it comes back.")
-@click.option("--force", "connected", is_flag=True, help="Also while members are connected.")
+@click.option("--force", "connected", is_flag=True, help="Delete even while members are connected.")
 @force
 @asking
 def delete(session: Session, group: str, keep_offsets: bool, connected: bool, yes: bool) -> None:
@@ -289,7 +289,7 @@ def delete(session: Session, group: str, keep_offsets: bool, connected: bool, ye
     if members and yes and not connected:
         raise Failure(
             f"group {group} has {len(members)} connected members ({', '.join(sorted(members))}); "
-            "stop them first, or pass --force: they go on without offsets and retries"
+            "stop them first, or pass --force: they then run without offsets and retries"
         )
     told = f", {len(members)} of whose members are connected" * bool(members)
     question = f"Delete group {group}{told}, with its dead letters?"

@@ -73,7 +73,7 @@ def _now() -> int:
 @click.argument("message_id", required=False)
 @queues.queue_id
 @queues.broker
-@click.option("--offset", type=click.IntRange(0), help="Its place in --queue, instead of an id.")
+@click.option("--offset", type=click.IntRange(0), help="Offset in --queue, instead of MESSAGE_ID.")
 @asking
 def show(
     session: Session, topic: str, message_id: str | None, queue_id: int | None, broker: str | None,
@@ -89,7 +89,8 @@ def show(
         found = session.admin.messages.by_id(topic, str(message_id))
         if found is None:
             raise not_found(
-                f"topic {topic} has no message {message_id}; it may be of another topic, or expired"
+                f"topic {topic} has no message {message_id}; it may have expired, "
+                "or belong to another topic"
             )
     session.show(lambda: message_facts.facts_of(found), message_facts.view_one)
 

@@ -32,7 +32,7 @@ AHEAD_MAX: Final = 2_000
 
 
 def _as_bytes(_ctx: click.Context, _param: click.Parameter, body: str | None) -> bytes | None:
-    """The body as the shell gave it, whether it is text or not."""
+    """The raw bytes of the body argument, which need not be valid UTF-8."""
     return None if body is None else os.fsencode(body)
 
 
@@ -40,7 +40,7 @@ def _as_bytes(_ctx: click.Context, _param: click.Parameter, body: str | None) ->
 @topic_name
 @click.argument("body", required=False, type=click.UNPROCESSED, callback=_as_bytes)
 @click.option("--body-file", type=click.File("rb"), metavar="FILE",
-              help="Send the whole file as the body of one message; - is the standard input.",
+              help="Send the whole file as the body of one message; - reads standard input.",
               )  # fmt: skip
 @click.option("-f", "--file", "source", type=click.File("rb"), default="-",
               help="Where lines come from; the standard input unless given.")  # fmt: skip
@@ -67,7 +67,7 @@ def produce(
     """Send messages to a topic: BODY as one message, or one message for each line.
 
     With --format json a line is {"body": "...", "tags": "...", "keys": [...], "properties": {...}};
-    body_base64, delay_s, deliver_ms, delay_level and sharding_key can be said too.
+    body_base64, delay_s, deliver_ms, delay_level and sharding_key are accepted too.
     """
     chosen = click.get_current_context().get_parameter_source
     if count is not None and {chosen("source"), chosen("form")} != {ParameterSource.DEFAULT}:
@@ -76,7 +76,7 @@ def produce(
     given = [name for value, name in sources if value is not None]
     given += ["--file"] * (chosen("source") is not ParameterSource.DEFAULT)
     if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(given)} exclude each other; give one")
+        raise click.UsageError(f"{' and '.join(given)} are mutually exclusive; pass only one")
     if not given and source.isatty():
         click.echo("one message a line; Ctrl-D ends", err=True)
     template = Template(topic, tag, keys, _properties(properties), delay, sharding_key)

@@ -51,7 +51,7 @@ def from_lines(stream: IO[bytes], template: Template) -> "Iterator[Message]":
 
 
 def whole(stream: IO[bytes], template: Template) -> "Iterator[Message]":
-    """Everything there is, as the body of one message."""
+    """Read the whole input as the body of one message."""
     yield template.message(stream.read())
 
 

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from tianzhou.wire.queues import MessageQueue
 
 READER: Final = "TOOLS_CONSUMER"
-"""The group in whose name tools read: it has no offsets, and every broker has it."""
+"""The group that tools read with: it exists on every broker and commits no offsets."""
 
 queue_id = click.option("--queue", "queue_id", type=click.IntRange(0), metavar="ID",
                         help="Only this queue.")  # fmt: skip
-broker = click.option("--broker", help="The broker of --queue, where several have the topic.")
+broker = click.option("--broker", help="The broker of --queue, if several brokers serve the topic.")
 
 
 def one(session: Session, topic: str, queue_id: int, broker: str | None) -> "MessageQueue":
-    """The queue that is meant. Raises if there is none, or if it could be one of several."""
+    """Find the queue with this id. Raises if no broker has it, or several do."""
     found = [queue for queue in all_of(session, topic)
              if queue.queue_id == queue_id and broker in (None, queue.broker_name)]  # fmt: skip
     if not found:
@@ -43,7 +43,7 @@ def all_of(session: Session, topic: str) -> "list[MessageQueue]":
 
 
 def message_at(session: Session, queue: "MessageQueue", offset: int) -> "MessageView":
-    """The message with this offset. Raises if it is not there, with what is."""
+    """Read the message at this offset. The error names the offsets that exist."""
     from tianzhou.client.sync.pull_consumer import PullConsumer
 
     with PullConsumer(READER, nameserver=session.nameserver) as consumer:

@@ -272,14 +272,15 @@ def _ask(address: str, action: str, member: str, where: str) -> None:
     with BlockingPeer(address, timeout_s=CHANGE_S) as peer:
         answer, _ = peer.call(RequestCode.CHANGE_RAFT, ext)
     if answer.code != 0:
-        # Busy, not the leader any more, or the outcome is unknown: look, and ask again.
+        # The member is busy, lost the leadership, or does not know the outcome: check the state and
+        # retry.
         passing = (
             ResponseCode.SYSTEM_BUSY,
             ResponseCode.SERVICE_NOT_AVAILABLE,
             ResponseCode.SYSTEM_ERROR,
         )
         kind = _NotYet if answer.code in passing else TianzhouError
-        raise kind(f"{address} rejects it: {answer.remark}")
+        raise kind(f"{address} rejected the request: {answer.remark}")
 
 
 def _is_near(look: "RaftLook", name: str) -> bool:
@@ -299,7 +300,7 @@ def _wait_for_learner(session: Session, group: str, name: str) -> None:
                 if _is_near(look, name):
                     return
                 said = _lag_of(look, name)
-                if hasattr(shown, "update"):  # nothing is shown to programs
+                if hasattr(shown, "update"):  # programs get no progress display
                     shown.update(f"until {name} has caught up: {said}")
             except (_NotYet, Failure):
                 pass  # between two leaders, and for a moment perhaps without anybody who answers

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 ASK_S: Final = 2.0
 ANSWER_S: Final = 15.0
-"""A broker that is promoted asks its old master and, twice, NameServers that may hang."""
+"""A promotion waits for the old master and, twice, for NameServers that may not respond."""
 CATCH_UP_S: Final = 60.0
 _PAUSE_S: Final = 0.05
 UNKNOWN: Final[dict[str, Any]] = {

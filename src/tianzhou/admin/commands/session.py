@@ -138,8 +138,8 @@ class Session(Teller):
         return self._stack.enter_context(Admin(nameserver=self.nameserver, client=options))
 
     def broker(self, name: str | None) -> str:
-        """The broker that a command is about: the only one there is, if none was named. Raises
-        NoRoute while there is none, so that `--watch` goes on."""
+        """The broker a command refers to: the only one in the cluster if no name was given. Raises
+        NoRoute while there is none, so that `--watch` keeps running."""
         if name is not None:
             return name
         names = [place.name for place in self.admin.brokers.all()]
@@ -149,7 +149,7 @@ class Session(Teller):
             from tianzhou.client.errors import NoRoute
 
             raise NoRoute("the NameServer knows no broker; is one running, and registered?")
-        raise click.UsageError(f"which broker? name one of {', '.join(names)}")
+        raise click.UsageError(f"there are several brokers; name one of {', '.join(names)}")
 
 
 def telling(command: Callable[Concatenate[Teller, P], None]) -> Callable[..., None]:
@@ -202,7 +202,7 @@ def watched(command: Callable[Concatenate[Session, P], None]) -> Callable[..., N
 
 
 def _check_text(ctx: click.Context) -> None:
-    """Refuse arguments that are not UTF-8 here, before one of them is part of a request."""
+    """Reject arguments that are not UTF-8 before one of them becomes part of a request."""
     for param in ctx.command.params:
         value: object = ctx.params.get(param.name or "")
         for text in cast("tuple[object, ...]", value if isinstance(value, tuple) else (value,)):

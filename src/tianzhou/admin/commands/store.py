@@ -1,7 +1,7 @@
 """`tianzhou store`: inspect, verify and repair a store directory while no broker runs on it.
 
-This is the one command that opens files itself instead of asking a broker. The store is imported by
-those who open one, not by those who ask for help.
+This is the one command that opens files itself instead of asking a broker. The store is imported
+only by commands that open one, so that `--help` stays fast.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ def verify(teller: Teller, directory: Path) -> None:
 @directory
 @click.option(
     "--accept-loss-at", type=int, metavar="OFFSET", default=-1,
-    help="Go on although the log ends at OFFSET, which the refusal names.",
+    help="Continue although the log ends early, at the OFFSET that the error names.",
 )  # fmt: skip
 @telling
 def rebuild(teller: Teller, directory: Path, accept_loss_at: int) -> None:
@@ -99,7 +99,7 @@ def rebuild(teller: Teller, directory: Path, accept_loss_at: int) -> None:
 @directory
 @telling
 def acknowledge(teller: Teller, directory: Path) -> None:
-    """Close the incidents that a start reported, and print them.
+    """Print and close the incidents that a start reported.
 
     For a running broker: tianzhou broker acknowledge NAME.
     """

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP as what Ctrl-C is, for commands that have something to finish or to say."""
+"""SIGTERM and SIGHUP handled like Ctrl-C, for commands that clean up or report before they exit."""
 
 import signal
 from collections.abc import Generator

@@ -94,8 +94,9 @@ def _brokers(
     admin: Admin, reached: dict[str, str], configs: dict[str, dict[str, str]],
     view: ClusterView, now_ms: Callable[[], int],
 ) -> Iterator[Finding]:  # fmt: skip
-    """What brokers say of themselves. `configs` gets their settings; who says nothing is taken out
-    of `reached`. What a broker's view told already is not repeated: RocketMQ's have none."""
+    """Findings that brokers report about themselves. Adds their settings to `configs` and removes
+    brokers that do not answer from `reached`. Findings of a broker's view are not repeated;
+    RocketMQ's brokers have no view."""
     statuses: list[BrokerStatus] = []
     for name, address in tuple(reached.items()):
         try:
@@ -126,7 +127,7 @@ def _groups(admin: Admin, complaint: Complaint) -> list[Look]:
 def _group_lines(
     admin: Admin, complaint: Complaint, looks: list[Look], known: Mapping[str, core.Finding]
 ) -> Iterator[Finding]:
-    """One line for each group: what its brokers found, and what a second look adds."""
+    """One line for each group: the findings of its brokers, plus those of a second sample."""
     if any(look.lag or look.connected for look in looks):
         sleep(complaint.observe_s)
     is_named = complaint.group is not None

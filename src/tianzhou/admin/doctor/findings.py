@@ -1,4 +1,4 @@
-"""What the doctor says: a sentence about something, and the command that fixes it."""
+"""Findings of the doctor: a sentence about a subject, and the command that fixes the problem."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,7 +30,8 @@ def fine(about: str, said: str) -> Finding:
 
 
 def from_view(found: core.Finding, *, is_problem: bool = False) -> Finding:
-    """A finding that the dashboard shows too; a problem in any case if the user complained."""
+    """Convert a finding of the dashboard; it is always a problem if the user asked about its
+    subject."""
     about = found.name if found.about == "cluster" else f"{found.about} {found.name}"
     level = Level.PROBLEM if is_problem else found.level
     return Finding(level, about, found.said, found.mend)
@@ -40,8 +41,8 @@ _ORDER = {Level.PROBLEM: 0, Level.WARNING: 1, Level.FINE: 2}
 
 
 def merged(found: Iterable[Finding]) -> list[Finding]:
-    """One finding for all that is said about one thing: the worst level, and its remedy. A sentence
-    that another one begins with is left out."""
+    """Merge the findings about one subject: the worst level and its remedy. A sentence that is a
+    prefix of another one is left out."""
     rows = sorted(found, key=lambda finding: _ORDER[finding.level])
     if len(rows) < 2:
         return rows

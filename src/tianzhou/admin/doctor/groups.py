@@ -20,20 +20,21 @@ Subscriptions = Mapping[str, str]
 """Expressions by topic."""
 
 STUCK_S: Final = 120.0
-"""A queue whose offset moved less long ago is slow, not stuck; the watchdog's default too."""
+"""A queue whose offset moved more recently is slow, not stuck; the same as the watchdog's
+default."""
 _STANDING: Final = frozenset({"unowned", "not_pulled", "blocked", "frozen", "stuck"})
-"""What brokers themselves found to stand still."""
+"""Findings of brokers about stuck groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the user wants to know of a group."""
+    """The user's question about a group."""
 
     topic: str | None = None
     is_named: bool = False
-    """Whether the user complains about this group, and not about anything."""
+    """Whether the user asked about this group, not about the whole cluster."""
     observed_s: float
-    """Between the two looks."""
+    """Seconds between the two samples."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ class Look:
     )
     """Confirmed, and the end of the queue."""
     waited_s: Mapping[MessageQueue, float] = field(default_factory=dict[MessageQueue, float])
-    """How long a message has waited at the same offset; RocketMQ's brokers do not know."""
+    """How long a message has waited at the same offset; RocketMQ's brokers do not report it."""
     has_view: bool = False
-    """Whether its brokers told what they know of it."""
+    """Whether the brokers of the group reported its state."""
 
     @property
     def lag(self) -> int:
@@ -108,7 +109,8 @@ def look_at(admin: "Admin", name: str) -> Look:
 
 
 def _waited_s(view: GroupLook, held: HeldQueue) -> float:
-    """Since the offset moved, or since the message at it came, by the broker's own clock."""
+    """Seconds since the offset moved, or since the message at it was stored, by the broker's
+    clock."""
     since_ms = max(held.moved_ms or view.started_ms, held.oldest_ms)
     return max(0, view.now_ms - since_ms) / 1000
 
@@ -128,8 +130,8 @@ def _subscriptions(admin: "Admin", group: str, client_id: str) -> Subscriptions 
 def group_findings(
     before: Look, now: Look, asked: Asked, seen: core.Finding | None = None
 ) -> Iterable[Finding]:
-    """What two looks at a group, a while apart, say together; `seen` is what its brokers found,
-    which is not said again."""
+    """Findings from two samples of a group, some seconds apart; findings in `seen`, which its
+    brokers reported, are not repeated."""
     about = f"group {now.name}"
     if not now.exists:
         said = "no broker has it; its first consumer makes it, unless brokers do not allow that"
@@ -153,7 +155,8 @@ def _membership(now: Look, asked: Asked, kinds: frozenset[str]) -> Iterable[Find
         said = "it is switched off: brokers give it nothing"
         yield problem(about, said, f"tianzhou group update {now.name} --consume")
     if now.connected is None:
-        # A job that commits without being a member is no fault; brokers can tell.
+        # A job that commits offsets without joining the group is not a problem; brokers know the
+        # difference.
         if asked.is_named or (now.lag and not now.has_view):
             said = f"none of its consumers is connected; {now.lag:,} messages wait"
             level = problem if asked.is_named else warning
@@ -202,8 +205,9 @@ def _reading(before: Look, now: Look, kinds: frozenset[str]) -> Iterable[Finding
 
 
 def _standing(before: Look, now: Look, asked: Asked) -> Iterable[Finding]:
-    """Queues whose offset stayed between the looks while messages came in. If it moved not long
-    before, the consumer is slow, and skipping its messages would lose them for nothing."""
+    """Queues whose offset did not move between the samples while messages arrived. If it moved
+    shortly before, the consumer is only slow, and advice to skip messages would lose them for
+    nothing."""
     if now.connected is None or now.connected.message_model is MessageModel.BROADCASTING:
         return
     still = {
@@ -218,7 +222,7 @@ def _standing(before: Look, now: Look, asked: Asked) -> Iterable[Finding]:
     grew = f"while its lag there grew from {lags[0]:,} to {lags[1]:,}"
     if still[worst] < STUCK_S:
         said = (
-            f"it is slow: in {asked.observed_s:g} s it confirmed nothing in {len(still)} of its "
+            f"it is slow: in {asked.observed_s:g} s it committed nothing in {len(still)} of its "
             f"queues, {grew}"
         )
         mend = f"start more consumers, or make them faster: tianzhou group show {now.name}"
@@ -228,10 +232,10 @@ def _standing(before: Look, now: Look, asked: Asked) -> Iterable[Finding]:
     more = f"; and {len(still) - 1} more queues" if len(still) > 1 else ""
     said = (
         f"for {still[worst]:,.0f} s it has stayed at offset {at} in {_named([worst])} of "
-        f"{worst.topic}, {grew}; {owner} has the queue{more}"
+        f"{worst.topic}, {grew}; the queue is assigned to {owner}{more}"
     )
     mend = (
-        "look what that consumer does; to leave the message out: tianzhou group reset "
+        "check what that consumer is doing; to skip the message: tianzhou group reset "
         f"{now.name} {worst.topic} --broker {worst.broker_name} --queue {worst.queue_id} "
         f"--to-offset {at + 1}"
     )

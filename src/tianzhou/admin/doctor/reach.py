@@ -55,7 +55,7 @@ def probe(address: str, code: int) -> Probe:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         return Probe(Reached.NO_NAME, error.strerror or str(error))
-    except UnicodeError:  # such as a..b, which no name server can be asked for
+    except UnicodeError:  # such as a..b, which DNS cannot resolve
         return Probe(Reached.NO_NAME, "it is not a valid host name")
     try:
         socket.create_connection((host, port), WITHIN_S).close()

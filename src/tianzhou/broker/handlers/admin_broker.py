@@ -74,7 +74,7 @@ class AdminBroker:
     timers: Callable[[], TimerProgress]
     """How far timers came."""
     proof: ClusterProof
-    """For changes of what the group promises."""
+    """Authorizes changes to the guarantees of the group."""
 
     def handlers(self) -> dict[int, Handler]:
         return {

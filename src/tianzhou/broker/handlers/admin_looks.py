@@ -57,9 +57,10 @@ from tianzhou.wire.replication_bodies import ReplicationLook
 from tianzhou.wire.tables import TopicConfig
 
 TOP: Final = 10
-"""Busy topics of an overview: what fits on a screen."""
+"""Busy topics in an overview, limited to what fits on a screen."""
 TROUBLED_MAX: Final = 100
-"""Groups behind or in trouble; findings are computed from them, so there are more than shown."""
+"""Groups with lag or findings; findings are computed from them, so there are more than are
+shown."""
 EVENTS_MAX: Final = 50
 STEP_S: Final = 2
 TAIL: Final = ReadLimit(count=8)

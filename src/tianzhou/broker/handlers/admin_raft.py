@@ -65,7 +65,8 @@ class AdminRaft:
         return Reply(body=fastjson.encode(look_at(self._group())))
 
     def change(self, request: Request) -> Reply | None:
-        """Hand over, or change the members; that is answered when the change is committed."""
+        """Transfer the leadership or change the members; a change is confirmed when it is
+        committed."""
         wanted, group = ChangeRaftRequest.from_ext(request.header.ext), self._group()
         try:
             if wanted.action == TRANSFER:
@@ -85,7 +86,8 @@ class AdminRaft:
         return None
 
     def progressed(self) -> None:
-        """The group has committed more, or somebody else leads, or time has passed."""
+        """Answer waiting requests: entries were committed, the leader changed, or a timeout
+        passed."""
         if self._waiting and self.group is not None:
             waiting, self._waiting = self._waiting, []
             for one in waiting:
@@ -106,7 +108,7 @@ class AdminRaft:
 
 def _raise_if_refused(refusal: Refusal | None, group: RaftGroup) -> None:
     if refusal is not None:
-        # The others are of the moment: a client that asks again may get it.
+        # The other refusals are temporary: a client that retries may succeed.
         is_final = refusal in (Refusal.UNFIT, Refusal.NOT_A_LEARNER)
         code = ResponseCode.INVALID_PARAMETER if is_final else ResponseCode.SYSTEM_BUSY
         raise Refused(code, f"{refusal.value}; the leader is {group.node.leader or 'unknown'}")
@@ -122,7 +124,7 @@ def changed(members: Members, action: str, member: str, *, address: str) -> Memb
         if address:
             addresses |= {member: _checked_address(addresses, member, address)}
         if member not in addresses:
-            raise UsageError(f"the address of {member} is missing; say {member}=host:port")
+            raise UsageError(f"the address of {member} is missing; use {member}=host:port")
         if len(members.everyone() | {member}) > MEMBERS_MAX:
             raise UsageError(f"a group has at most {MEMBERS_MAX} members; remove some first")
         if action == VOTER:
@@ -139,17 +141,17 @@ def changed(members: Members, action: str, member: str, *, address: str) -> Memb
 
 
 def _checked_address(known: Mapping[str, str], member: str, address: str) -> str:
-    """Where the leader will dial. Raises UsageError."""
+    """Validate the address that the leader will connect to. Raises UsageError."""
     if not _NAME.fullmatch(member):
         raise UsageError(
             f"invalid member name {member[:64]!r}; use up to 64 letters, digits, dots, _ and -"
         )
     if ";" in address:
-        raise UsageError(f"invalid peer address {address[:128]!r}; name one host:port")
+        raise UsageError(f"invalid peer address {address[:128]!r}; use one host:port")
     (checked,) = peers_of(f"{member}={address}").values()
     if known.get(member, checked) != checked:
         raise UsageError(
-            f"{member} is a member already, at {known[member]}; if it has moved to {checked}, "
+            f"{member} is already a member, at {known[member]}; if it has moved to {checked}, "
             "remove it first"
         )
     owner = next((name for name, held in known.items() if held == checked and name != member), None)
@@ -157,7 +159,7 @@ def _checked_address(known: Mapping[str, str], member: str, address: str) -> str
         raise UsageError(f"{checked} is the address of {owner}; give each member its own")
     if is_loopback(checked) and not all(map(is_loopback, known.values())):
         raise UsageError(
-            f"{checked} is a different machine for each member; name an address that all can reach"
+            f"{checked} is a different machine for each member; use an address all can reach"
         )
     return checked
 

@@ -30,7 +30,7 @@ class Group(settable.Group, Protocol):
 
     @property
     def hear_nameservers(self) -> Callable[[Callable[[], None]], None]:
-        """Register, and call this when all NameServers have answered or took too long."""
+        """Register, and call the callback when all NameServers have responded or timed out."""
         ...
 
     def promote(self, *, above: int = 0) -> int: ...
@@ -78,7 +78,7 @@ class AdminReplication:
             except Refused as refused:
                 respond(Reply(refused.code, remark=refused.remark))
             else:
-                # If this master dies right after its response, the old one must hear from a
+                # If this master dies right after its response, the old one must learn from a
                 # NameServer that it was replaced, and no other slave may get the same epoch.
                 group.hear_nameservers(lambda: respond(done))
 

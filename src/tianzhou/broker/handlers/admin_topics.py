@@ -130,8 +130,8 @@ class AdminTopics:
         """Settings, offsets and queues go; the messages themselves go when their files expire.
         Deleting a topic that is not there is no mistake: a tool asks every broker."""
         name = self._own_name(TopicRequest.from_ext(request.header.ext).topic)
-        # Only a Raft group has to know that the table is saved; otherwise the deletion, which the
-        # response waits for, is recorded behind it.
+        # Only a Raft group must know that the table is saved; otherwise the response waits for the
+        # deletion, which is recorded after the table.
         is_known = self.topics.remove(name, wait=self.removal.is_replicated)
         if is_known or not self.removal.is_replicated:
             self.removal.request(name)

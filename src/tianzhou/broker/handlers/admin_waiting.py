@@ -1,7 +1,7 @@
-"""Messages that wait, as administrators see them: timed ones, and undecided or parked transactions.
+"""Waiting messages for administrators: timed messages, and undecided or parked transactions.
 
-RocketMQ has no request for any of these lists, so they are of our own. For what can be done with a
-message of a list it has: RECALL_MESSAGE, END_TRANSACTION, RESUME_CHECK_HALF_MESSAGE.
+RocketMQ has no request for any of these lists, so these requests are Tianzhou's own. Actions on a
+listed message use RocketMQ's requests: RECALL_MESSAGE, END_TRANSACTION, RESUME_CHECK_HALF_MESSAGE.
 """
 
 import logging

@@ -66,7 +66,7 @@ class Clients:
         self._check_count(told)
         self._make_groups(told)
         now_ms, header, peer = self._uptime_ms(), request.header, request.peer
-        # Clients without an id must not be taken for one client that reconnects.
+        # Clients without an id must not be mistaken for one client that reconnects.
         client_id = told.client_id or peer.remote
         for producer in told.producer_data_set:
             if _is_name(names.checked_group, producer.group_name):

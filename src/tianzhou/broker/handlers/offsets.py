@@ -80,8 +80,8 @@ class Offsets:
         return Reply()
 
     def _takes_from_slave(self, asked: UpdateConsumerOffsetRequest, seen: str | None) -> bool:
-        """Whether an offset that a slave hands over counts here. `seen` is the latest reset that
-        the slave knows; slaves of an earlier version do not send it."""
+        """Whether the master adopts an offset that a slave hands over. `seen` is the latest reset
+        that the slave knows; slaves of an earlier version do not send it."""
         if seen is not None and not (seen.isascii() and seen.isdigit() and len(seen) < 20):
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,

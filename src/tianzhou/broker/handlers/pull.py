@@ -124,7 +124,7 @@ class Pull:
         """The other brokers with the same messages; None: there are none."""
 
     def adopt(self, config: BrokerConfig) -> None:
-        """Settings changed while the broker runs."""
+        """Apply settings that changed while the broker runs."""
         self._config = config
 
     def one(self, link: Link, batch: FrameBatch, index: int) -> None:
@@ -186,7 +186,7 @@ class Pull:
         except MemoryError:
             try:
                 self._refuse(hold.peer, hold.opaque, hold.serialise_type, out_of_memory())
-            except MemoryError:  # not even for that; a closed connection is an answer too
+            except MemoryError:  # no memory for an error response either: close the connection
                 hold.peer.close()
 
     def _refuse(
@@ -259,10 +259,10 @@ class Pull:
         return self._filters.get(subscription.expression_type, subscription.sub_string)
 
     def _newer(self, request: PullMessageRequest) -> Filter:
-        """The consumer knows a newer subscription than its group told us: a heartbeat was skipped
-        or is on its way, which may take 30 s. The known expression may be outdated, and what it
-        leaves out would be lost. But every client compares tags itself, so a pull by tags can be
-        served with all messages; one by SQL92 only if it carries its expression."""
+        """Serve a pull whose subscription is newer than the group's last heartbeat: a heartbeat was
+        lost or is in flight, which may take 30 s. The known expression may be outdated, and
+        messages that it filters out would be lost. Every client compares tags itself, so a pull by
+        tags is served with all messages; one by SQL92 only if it carries its expression."""
         kind = request.expression_type or TAG
         if request.subscription:
             return self._filters.get(kind, request.subscription)

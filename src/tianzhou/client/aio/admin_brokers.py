@@ -39,13 +39,13 @@ class Brokers:
         return await self._calls.places()
 
     async def missing(self) -> list[MissingBroker]:
-        """Brokers that vanished without unregistering, as any NameServer remembers them."""
+        """Brokers that disappeared without unregistering, as remembered by any NameServer."""
         looks, _ = await self._calls.nameservers()
         return missing_together(looks.values())
 
     async def forget(self, name: str) -> None:
-        """Let every NameServer forget a broker that vanished and will not come back. Raises
-        BrokerNotFound if none of them misses it, RemoteError if one refuses."""
+        """Make every NameServer forget a missing broker that was retired. Raises BrokerNotFound if
+        none of them reports it missing, RemoteError if one refuses."""
         looks, silent = await self._calls.nameservers()
         holders = [at for at, look in looks.items() if name in {row.name for row in look.missing}]
         if not holders:
@@ -56,7 +56,7 @@ class Brokers:
             await self._calls.ask(address, RequestCode.FORGET_BROKER, fields)
         if silent:
             told = "; ".join(f"{address}: {reason}" for address, reason in silent.items())
-            raise NoRoute(f"forgotten, except by NameServers that do not answer: {told}")
+            raise NoRoute(f"forgotten, except by NameServers that did not respond: {told}")
 
     async def status(self, name: str) -> BrokerStatus:
         address = await self._address(name)
@@ -105,11 +105,11 @@ class Brokers:
         await self._calls.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
 
     async def acknowledge(self, name: str) -> dict[str, list[str]]:
-        """Close the incidents that starts of the brokers NAME reported, master and slaves; what
-        each of them closed, by address."""
+        """Close the incidents that the master and slaves of broker NAME reported when they started.
+        Returns the closed incidents by address."""
         places = [place for place in await self._calls.places() if place.name == name]
         if not places:
-            await self._address(name)  # raises, and says which brokers there are
+            await self._address(name)  # raises with a list of the known brokers
         closed: dict[str, list[str]] = {}
         for address in (one for place in places for one in place.addresses.values()):
             _, body = await self._calls.ask(address, RequestCode.ACKNOWLEDGE_INCIDENTS)

@@ -50,8 +50,8 @@ class AdminCalls:
         ]
 
     async def nameservers(self) -> tuple[dict[str, NameServerLook], dict[str, str]]:
-        """What each NameServer tells of brokers that are not there, by address; and those that do
-        not answer, with the reason. Apache's NameServers answer, and tell nothing."""
+        """The missing brokers that each NameServer reports, by address; and the NameServers that do
+        not respond, with the reason. Apache's NameServers report none."""
         found: dict[str, NameServerLook] = {}
         silent: dict[str, str] = {}
 
@@ -109,8 +109,8 @@ class AdminCalls:
     async def ask(
         self, address: str, code: int, fields: ExtFields | None = None, body: bytes = b""
     ) -> tuple[Header, bytes]:
-        """The response, if it is a success. A replica that names its master is not the one to
-        execute a change: the master is asked instead, once. Raises RemoteError."""
+        """Return a successful response. If a replica responds with the address of its master, the
+        request is sent to the master, once. Raises RemoteError."""
         ext = fields.to_ext() if fields is not None else {}
         cluster = self.cluster
         timeout_s = cluster.options.call_timeout_s

@@ -68,8 +68,8 @@ class Looks:
         return await self._ask(RequestCode.LOOK_AT_BROKER, decode_broker_look)
 
     async def cluster(self, skip: Collection[str] = ()) -> ClusterView:
-        """What every member of every group says, slaves and Raft followers included; addresses in
-        `skip` are not asked. Empty if the NameServer knows no broker."""
+        """The state that every member of every group reports, including slaves and Raft followers;
+        addresses in `skip` are left out. Empty if the NameServer knows no broker."""
         places = tuple(await self._calls.places())
         addresses = [at for place in places for at in place.addresses.values() if at not in skip]
         members: dict[str, BrokerLook] = {}
@@ -156,7 +156,7 @@ class Looks:
         return sorted(found, key=lambda pending: pending.half.store_timestamp), looked
 
     async def parked(self, *, count: int) -> tuple[list[ParkedTransaction], Looked[HalfMessages]]:
-        """Parked transactions, the oldest of each broker, and which brokers responded."""
+        """Parked transactions, the oldest of each broker, and the brokers that responded."""
         fields = ListWaitingRequest(count=count)
         looked = await self._ask(RequestCode.LIST_PARKED_MESSAGES, decode_half_messages, fields)
         found = [

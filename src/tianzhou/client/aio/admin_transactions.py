@@ -30,7 +30,7 @@ class PendingTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ParkedTransaction:
-    """A transaction that its broker no longer asks about."""
+    """A transaction that its broker no longer checks."""
 
     broker_name: str
     half: HalfMessage
@@ -86,9 +86,9 @@ class Transactions:
         await self._resume(pending.broker_name, pending.half.offset_msg_id)
 
     async def resume(self, parked: ParkedTransaction) -> None:
-        """Resume a parked transaction: it is pending again, and its producers are asked.
+        """Resume a parked transaction: it is pending again, and the broker checks its producers.
 
-        Raises RemoteError if it was resumed before.
+        Raises RemoteError if it was already resumed.
         """
         await self._resume(parked.broker_name, parked.half.offset_msg_id)
 

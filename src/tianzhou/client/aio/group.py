@@ -102,7 +102,7 @@ class Group:
         self._dice = random.Random()
         self._is_alone = False
         self._missing: set[str] = set()
-        """Subscribed topics that do not exist, and that the log has named."""
+        """Subscribed topics that do not exist and were already logged."""
 
     # Being a member
 
@@ -177,7 +177,8 @@ class Group:
                 self._warn_missing(topic)
 
     def _warn_missing(self, topic: str) -> None:
-        """Once, until the topic is there: a misspelt name gets nothing, and no error either."""
+        """Warn once until the topic exists: a misspelt name would get neither messages nor an
+        error."""
         # The broker creates the retry topic at the first heartbeat.
         if topic in self._missing or topic == retry_topic(self.name):
             return

@@ -74,7 +74,7 @@ class Listener:
         began = self.trace.began(messages) if self.trace is not None else None
         try:
             result = self._function(messages if self.is_batch else messages[0])
-        except (Exception, asyncio.CancelledError) as error:  # no task is cancelled in a thread
+        except (Exception, asyncio.CancelledError) as error:  # threads have no cancellation
             return self._ended(began, self._raised(messages, error), ContextCode.EXCEPTION)
         return self._ended(began, self._judged(messages, result), ContextCode.FAILED)
 
@@ -119,19 +119,19 @@ def _is_being_cancelled() -> bool:
 
 
 def described(messages: Sequence[ReceivedMessage]) -> str:
-    """Say which delivery this is, for people who read a log."""
+    """Describe this delivery for human readers of a log."""
     first = messages[0]
     others = f" and {len(messages) - 1} more of its batch" if len(messages) > 1 else ""
     text = (
         f"message {first.message_id}{others} (topic {first.topic}, queue {first.queue.broker_name}:"
         f"{first.queue_id}, offset {first.queue_offset}, attempt {first.reconsume_times + 1})"
     )
-    # Its producer chose the id; a terminal must not obey it, and a log must not get extra lines.
+    # Its producer chose the id; it must not inject terminal control sequences or extra log lines.
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def message_facts(group: str, message: ReceivedMessage) -> dict[str, object]:
-    """The same as fields, for programs that read a log."""
+    """The same as fields, for programs that parse a log."""
     return {
         "group": group, "topic": message.topic, "message_id": message.message_id,
         "queue_id": message.queue_id, "queue_offset": message.queue_offset,

@@ -82,7 +82,7 @@ class BrokerOffsets:
             self._table.saved({queue: offset})
             if self._failing.pop(queue, None) is not None:
                 log.info(
-                    "group %s commits offsets of queue %s:%d of topic %s again, now %d",
+                    "group %s resumed committing offsets of queue %s:%d of topic %s, now %d",
                     self._offsets.group, queue.broker_name, queue.queue_id, queue.topic, offset,
                 )  # fmt: skip
 

@@ -70,8 +70,8 @@ class Outgoing:
         return answer
 
     def _alone_if_moved(self, message: Message, pick: Pick, awaited: Awaited) -> Awaited:
-        """A batch goes to one queue. If that is gone, because its broker is being drained, each
-        message looks for the queue of its key by itself."""
+        """A batch goes to one queue. If that queue is gone because its broker is being drained,
+        each message selects the queue of its key separately."""
 
         def on_sent(result: SendResult | None, failure: Failure | None) -> None:
             left_s = self._options.send_timeout_s - (failure.spent_s if failure else 0)

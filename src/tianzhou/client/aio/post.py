@@ -55,7 +55,8 @@ PAUSE_S: Final = 0.1
 four times as long."""
 PAUSE_GROWTH: Final = 4
 PAUSES_GROW: Final = 5
-"""How often pauses grow: an ordered message may be tried more often than options say."""
+"""How often the pause grows: an ordered message may be retried more often than the options
+allow."""
 REFRESH_S: Final = 0.05
 """After this the name server is asked again if it knew nothing new; each next time after twice as
 long. A group that hands over has its next master in less than a tenth of a second."""
@@ -348,13 +349,12 @@ class Delivery:
             self._pause()
 
     def _may_go_on(self, error: TianzhouError) -> bool:
-        """Whether another try makes sense.
+        """Whether to retry.
 
-        An ordered message is sent again only if it was certainly not stored: behind others that
-        were sent meanwhile, a second one would be out of order. If its broker is being drained,
-        the route leads elsewhere soon, and it is tried until its time is up. The same if its broker
-        is not the master, or not yet: the queue stays the same, so that a named queue is tried
-        again too.
+        An ordered message is sent again only if it was certainly not stored: a second copy after
+        messages sent meanwhile would be out of order. If its broker is being drained, the route
+        will soon change, so it is retried until its timeout. The same applies if its broker is not
+        the master, or not yet: the queue stays the same, so a send to a named queue is retried too.
         """
         if self._post.is_closed:
             return False
@@ -368,7 +368,7 @@ class Delivery:
         route = self._post.cluster.known_route(self._parcel.topic)
         if route is None:
             return False
-        if self._pick is not None:  # it may choose another one as soon as its last one is gone
+        if self._pick is not None:  # it may choose another queue once its last one is gone
             return self._queue not in route.write_queues and bool(route.write_queues)
         avoid = [*self._avoid, besides]
         return any(queue.broker_name not in avoid for queue in route.write_queues)

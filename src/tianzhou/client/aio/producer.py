@@ -301,7 +301,7 @@ class Producer:
         check_message(message)
         checked_timeout(timeout_s)
         if timeout_s == math.inf:
-            raise UsageError("timeout_s is infinite; a request carries its timeout as milliseconds")
+            raise UsageError("timeout_s must be finite: requests carry it in milliseconds")
         loop = outgoing.post.loop
         deadline = loop.time() + timeout_s
         correlation_id, waiting = self._requests.expect()

@@ -169,7 +169,7 @@ class Puller:
         log.log(
             logging.WARNING if failures == 1 else logging.DEBUG,
             "group %s could not pull from queue %s:%d of topic %s (failure %d in a row): %s; it "
-            "tries again until it can",
+            "retries until it succeeds",
             self._group.name, lane.queue.broker_name, lane.queue.queue_id, lane.queue.topic,
             failures, error,
         )  # fmt: skip

@@ -170,7 +170,7 @@ class PushConsumer:
         self._raise_failure()
 
     async def closed_or(self, wanted: asyncio.Event) -> None:
-        """Wait as `closed` does, but no longer than until the event is set."""
+        """Wait like `closed`, but return when the event is set."""
         waiting = [asyncio.ensure_future(self.closed()), asyncio.ensure_future(wanted.wait())]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -181,7 +181,7 @@ class PushConsumer:
             await waiting[0]
 
     async def run(self) -> None:
-        """Start, consume until stopped, cancelled or told to end by SIGTERM, and stop.
+        """Start, consume until stopped, cancelled or terminated by SIGTERM, and stop.
 
         SIGTERM is handled in the main thread, unless the program has a handler of its own:
         in-flight messages are finished, offsets committed, the group left, and `run` returns.

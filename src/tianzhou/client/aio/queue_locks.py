@@ -1,8 +1,8 @@
-"""Locks on queues, for ordered consumption: asked of the brokers, renewed, given back.
+"""Queue locks for ordered consumption: acquire, renew and release them at the brokers.
 
-A broker keeps a lock for 60 seconds after it was asked for. We rely on it for 30 at most, and ask
-again every 20, or every second while a lock is missing. So a consumer that can't reach its broker
-stops in time, and goes on soon after the broker is back.
+A broker keeps a lock for 60 seconds after the request. The consumer relies on it for at most 30
+seconds and renews it every 20, or every second while a lock is missing. A consumer that cannot
+reach its broker therefore stops in time, and resumes soon after the broker is back.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ class QueueLocks:
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._silent: set[str] = set()
-        """Brokers that did not answer the last time they were asked."""
+        """Brokers that did not respond to the last request."""
 
     async def lock(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
         """Those that are ours now, and until when."""
         return {queue: until for queue, until in (await self._ask(queues)).items() if until}
 
     async def renew(self, lanes: Iterable[Lane]) -> bool:
-        """Ask again for the locks of these queues. Returns False if some were not granted.
+        """Renew the locks of these queues. Returns False if some were not granted.
 
-        A queue that its broker refuses is not served until it is granted. One whose broker does
-        not answer is served until the lock it has runs out.
+        A queue whose lock the broker refuses is not consumed until the lock is granted. A queue
+        whose broker does not respond is consumed until its current lock expires.
         """
         held = {lane.queue: lane for lane in lanes}
         answers = await self._ask(held)
@@ -56,7 +56,8 @@ class QueueLocks:
         return all(answers.get(queue) for queue in held)
 
     async def _ask(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
-        """Until when each queue is ours, 0 if it is not; those of brokers that answer."""
+        """When the lock of each queue expires, or 0 if it was refused; only for brokers that
+        responded."""
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             by_broker.setdefault(queue.broker_name, []).append(queue)
@@ -73,12 +74,12 @@ class QueueLocks:
         try:
             answer = await self._call(RequestCode.LOCK_BATCH_MQ, broker, wanted)
         except ClientError as error:
-            # The locks are asked for every second until the broker answers; one line is enough.
+            # The request is repeated every second until the broker responds; one line is enough.
             if broker not in self._silent:
                 self._silent.add(broker)
                 log.warning(
-                    "group %s could not lock %d queues at broker %s: %s; it asks again until the "
-                    "broker answers, and consumes a queue in order only while it has the lock",
+                    "group %s could not lock %d queues at broker %s: %s; it retries until the "
+                    "broker responds, and consumes a queue only while it holds the lock",
                     self._group, len(wanted), broker, error,
                 )  # fmt: skip
             return {}

@@ -87,7 +87,7 @@ class Routes:
         if not done.cancelled() and done.exception() is None:
             if topic in self._stale:
                 self._stale.remove(topic)
-                log.info("the route of topic %s could be refreshed again", topic)
+                log.info("the route of topic %s was refreshed again", topic)
             self._learn(done.result())
 
     def _learn(self, route: TopicRoute) -> None:

@@ -29,7 +29,8 @@ class BrokerPlace:
 
     @property
     def nearest(self) -> str:
-        """The address of the master, or else of the first slave, which knows what it copied."""
+        """The address of the master, or else of the first slave, which knows what it has
+        replicated."""
         return self.addresses[min(self.addresses)]
 
 

@@ -13,8 +13,8 @@ from tianzhou.client.errors import (
 )
 
 MOVED: Final = (NoPermission, TopicNotExist)
-"""A broker refused because the route that led to it is stale: it is being drained, or the topic
-is elsewhere. Nothing was stored."""
+"""A broker refused because the client's route is stale: the broker is being drained, or no longer
+has the topic. Nothing was stored."""
 
 
 class Failure:
@@ -36,7 +36,8 @@ class Failure:
 
     @property
     def is_moved(self) -> bool:
-        """Whether nothing was stored, and another route may lead to a broker that takes it."""
+        """Whether nothing was stored and a fresh route may lead to a broker that accepts the
+        message."""
         tries = self.tries
         return (
             bool(tries)

@@ -1,10 +1,10 @@
-"""What is wrong with a cluster: computed from views alone, without asking anything.
+"""Findings about a cluster, computed from views alone, without further requests.
 
 `tianzhou doctor` and the dashboard both show this list, so that they cannot disagree; the doctor
-adds only what needs probing or a second look. What is wrong with one broker that the broker itself
-knows are its alarms, which `/metrics` and `tianzhou broker status` show too.
+only adds findings that need probing or a second sample. Problems that a broker detects itself are
+its alarms, which `/metrics` and `tianzhou broker status` show too.
 
-There is at most one finding for each group, however many of its queues hang.
+There is at most one finding for each group, however many of its queues are stuck.
 """
 
 import enum
@@ -31,26 +31,26 @@ from tianzhou.wire.nameserver_bodies import MissingBroker, RefusedBroker
 from tianzhou.wire.tables import PERM_WRITE
 
 SKEW_MAX_MS: Final = 5_000
-"""Timed messages, retention and lag in seconds are wrong by what clocks differ."""
+"""The clock difference is an error in timed messages, retention and lag in seconds."""
 DAY_S: Final = 86_400
 UNREACHABLE: Final = "unreachable"
 VERSIONS: Final = "versions"
 MISSING: Final = "broker_missing"
 NAME_TAKEN: Final = "name_taken"
-"""Kinds of alarms too, of brokers that were told so."""
+"""Also the kinds of the alarms that brokers raise for these conditions."""
 LISTED_MAX: Final = 5
-"""Names in one sentence."""
+"""Names listed in one sentence."""
 DRAINING: Final = "draining"
 """The kind of the alarm of a broker that is being drained."""
 DIFFER: Final = "subscriptions_differ"
-"""As the watchdog calls it."""
+"""The watchdog's name for it."""
 
 
 class Level(enum.Enum):
     PROBLEM = "problem"
     """Something does not work."""
     WARNING = "warning"
-    """Everything works, but may not for long, or not as one thinks."""
+    """Everything works, but may soon fail or behave unexpectedly."""
     FINE = "fine"
 
 
@@ -69,7 +69,7 @@ class Finding:
 
 
 def findings(view: ClusterView, now_ms: int) -> list[Finding]:
-    """Everything that is wrong, problems first; `now_ms` is the clock of this machine."""
+    """All findings, problems first; `now_ms` is the clock of this machine."""
     found = [finding for place in view.places for finding in _place_findings(view, place, now_ms)]
     if not any(look.permission & PERM_WRITE for look in view.brokers.found.values()):
         found = [_worse(finding) if DRAINING in finding.kinds else finding for finding in found]
@@ -94,7 +94,7 @@ def _place_findings(view: ClusterView, place: BrokerPlace, now_ms: int) -> Itera
         yield _problem(
             "no_master",
             place.name,
-            "its group has no master: what it holds can be read, but nothing written there",
+            "its group has no master: its messages can be read, but it accepts no writes",
             "start its master (brokerId 0): tianzhou broker -n NAMESERVER -c ITS-SETTINGS, "
             f"or: tianzhou broker promote {place.name}",
         )
@@ -115,7 +115,7 @@ def _place_findings(view: ClusterView, place: BrokerPlace, now_ms: int) -> Itera
 
 
 def _replica(place: BrokerPlace, broker_id: int) -> str:
-    """How a sentence about one replica begins; the one that answers for the broker needs none."""
+    """The start of a sentence about one replica; empty for the one that answers for the broker."""
     if broker_id == min(place.addresses):
         return ""
     return f"its replica {broker_id} at {place.addresses[broker_id]}: "
@@ -126,7 +126,7 @@ def _member_findings(
 ) -> Iterator[Finding]:
     prefix = _replica(place, broker_id)
     for alarm in look.alarms:
-        if alarm.kind != MISSING:  # NameServers tell more about it
+        if alarm.kind != MISSING:  # NameServers know more about it
             yield _from_alarm(alarm, place.name, prefix)
     if abs(look.now_ms - now_ms) > SKEW_MAX_MS:
         said = prefix + skew_text((look.now_ms - now_ms) / 1000)
@@ -140,7 +140,7 @@ def _member_findings(
 
 
 def _vanished_findings(view: ClusterView, now_ms: int, known: list[Finding]) -> Iterator[Finding]:
-    """What NameServers remember of brokers that are gone; `known` is not said again."""
+    """Missing brokers that NameServers remember; findings in `known` are not repeated."""
     gone: dict[str, list[MissingBroker]] = {}
     for row in view.vanished:
         gone.setdefault(row.name, []).append(row)
@@ -151,7 +151,7 @@ def _vanished_findings(view: ClusterView, now_ms: int, known: list[Finding]) -> 
             continue
         look = view.brokers.found.get(name)
         if look is not None and look.raft is not None:
-            continue  # its members tell who is away
+            continue  # its members report who is down
         said = " ".join(finding.said for finding in known if finding.name == name)
         for row in rows:
             if f"slave {row.broker_id} at" not in said:
@@ -163,14 +163,14 @@ def _whole_broker(view: ClusterView, row: MissingBroker, now_ms: int) -> Finding
         f"it has been missing for {_since(row, now_ms)}, and was at {row.address}; "
         f"{_affected(view, row)}"
     )
-    mend = f"start it; if it will not come back: tianzhou broker forget {row.name}"
+    mend = f"start it; if it was retired: tianzhou broker forget {row.name}"
     return replace(_problem(MISSING, row.name, said, mend), since_ms=row.since_ms)
 
 
 def _one_replica(row: MissingBroker, now_ms: int) -> Finding:
     what = "its master" if row.broker_id == MASTER else f"its replica {row.broker_id}"
     said = f"{what} at {row.address} has been missing for {_since(row, now_ms)}"
-    mend = f"start it; if it will not come back: tianzhou broker forget {row.name}"
+    mend = f"start it; if it was retired: tianzhou broker forget {row.name}"
     return replace(_warning(MISSING, row.name, said, mend), since_ms=row.since_ms)
 
 
@@ -185,7 +185,7 @@ def _affected(view: ClusterView, row: MissingBroker) -> str:
     said = f"its {queues} queues of {_listed(topics, 'topic')} can be neither read nor written"
     groups = {group for group in {*row.groups, *readers} if not is_internal_group(group)}
     if groups:
-        said += f", which {_listed(groups, 'group')} may wait for"
+        said += f", which {_listed(groups, 'group')} may be waiting for"
     return said + (f"; {row.left_out} more topics and groups are not listed" * bool(row.left_out))
 
 
@@ -208,10 +208,10 @@ def _nameserver_findings(view: ClusterView) -> Iterator[Finding]:
 
 
 def _refused_finding(server: str, refused: RefusedBroker, *, is_known: bool) -> Finding:
-    """A broker that does not sign may be a stranger that only calls itself so."""
+    """A broker that does not sign may be an impostor that only claims this name."""
     at = f"at {refused.address}, from {refused.peer}: {refused.reason}"
     if refused.kind == NAME_TAKEN:
-        mend = "two brokers have one name: give the second one another brokerName, or stop it"
+        mend = "two brokers have the same name: give the second another brokerName, or stop it"
         said = f"NameServer {server} refuses a second broker of this name {at}"
         return _problem(NAME_TAKEN, refused.name, said, mend)
     said = f"NameServer {server} refuses its registration {at}"
@@ -242,10 +242,10 @@ def _disk_findings(name: str, prefix: str, disk: Disk) -> Iterator[Finding]:
     if seen.used_ratio > disk.clean_ratio:
         said = marks_text(seen.used_ratio, clean=disk.clean_ratio, refuse=disk.refuse_ratio)
         yield _warning("disk_filling", name, prefix + said, mend)
-    # What is kept for less than that expires before.
+    # With a shorter retention the messages expire before the disk is full.
     elif seen.refuse_s is not None and seen.refuse_s < min(DAY_S, disk.retention_hours * 3600):
         said = (
-            f"its disk is full in {span_text(seen.refuse_s)} if messages keep coming as now, "
+            f"its disk will be full in {span_text(seen.refuse_s)} at the current rate, "
             f"{size_text(seen.bytes_per_second)} a second"
         )
         yield _warning("disk_filling", name, prefix + said, mend)
@@ -282,7 +282,7 @@ def _warning(kind: str, name: str, said: str, mend: str) -> Finding:
 
 
 def _group_findings(view: ClusterView, now_ms: int) -> Iterator[Finding]:
-    """One for each group that something is wrong with, and one for those left out of the views."""
+    """One finding for each group with problems, and one for the groups left out of the views."""
     looks = view.brokers.found.values()
     events: dict[str, list[Event]] = {}
     for look in looks:
@@ -325,7 +325,7 @@ def _group_finding(
 
 
 def _event_sentences(events: list[Event]) -> Iterator[_Sentence]:
-    """One for each kind: twenty queues that hang alike are one fault."""
+    """One sentence for each kind: twenty queues stuck in the same way are one problem."""
     alike: dict[str, list[Event]] = {}
     for event in sorted(events, key=lambda event: event.since_ms):
         alike.setdefault(event.kind, []).append(event)
@@ -335,10 +335,10 @@ def _event_sentences(events: list[Event]) -> Iterator[_Sentence]:
 
 
 def _row_sentences(row: GroupRow, told: set[str]) -> Iterator[_Sentence]:
-    """What the watchdog found but had no room to tell, or has not watched for long enough."""
+    """Findings that the watchdog had no room to report, or has not observed for long enough."""
     show = f"tianzhou group show {row.name}"
     if row.stuck and not told:
-        said = f"{row.stuck} {_queues_word(row.stuck)} stand still; {row.lag:,} messages wait"
+        said = f"{row.stuck} {_queues_word(row.stuck)} are stuck; {row.lag:,} messages wait"
         yield _Sentence("stuck", said, show)
     if not row.is_consistent and DIFFER not in told:
         said = "its members subscribe to different things, so messages get lost"
@@ -346,9 +346,9 @@ def _row_sentences(row: GroupRow, told: set[str]) -> Iterator[_Sentence]:
 
 
 def _idle_sentences(row: GroupRow, now_ms: int) -> Iterator[_Sentence]:
-    """What the watchdog does not watch: groups that are switched off, or have no members."""
+    """Groups that the watchdog does not check: disabled ones, and those without members."""
     if not row.enabled:
-        said = f"it is switched off: brokers deliver nothing to it; {row.lag:,} messages wait"
+        said = f"it is disabled: brokers deliver nothing to it; {row.lag:,} messages wait"
         mend = f"tianzhou group update {row.name} --consume"
         yield _Sentence("switched_off", said, mend, is_problem=False)
     elif row.lag and not row.members and not is_job(row, now_ms):
@@ -358,11 +358,11 @@ def _idle_sentences(row: GroupRow, now_ms: int) -> Iterator[_Sentence]:
 
 
 def _left_out(looks: Iterable[BrokerLook], now_ms: int) -> Iterator[Finding]:
-    """A view has the worst groups only: if the last of them is in trouble, others may be."""
+    """A view lists only the worst groups: if the last of them has problems, others may too."""
     for look in looks:
         more = look.troubled_count - len(look.troubled)
         if more > 0 and look.troubled and _is_in_trouble(look.troubled[-1], now_ms):
-            said = f"{more:,} more of its groups are behind or in trouble"
+            said = f"{more:,} more of its groups have lag or problems"
             yield _warning("more_groups", look.name, said, "tianzhou group list")
 
 

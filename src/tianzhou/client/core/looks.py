@@ -1,4 +1,4 @@
-"""What several brokers say of the same topics and groups, put together.
+"""Views of several brokers on the same topics and groups, merged.
 
 A broker answers for itself. A topic has queues on several brokers, and a member of a group is
 connected to all of them: numbers of messages add up, numbers of members do not.
@@ -32,7 +32,7 @@ class Looked(Generic[T]):
 
 @dataclass(frozen=True)
 class ClusterView:
-    """Every broker that the NameServer knows, and what each member of its group answered."""
+    """Every broker that the NameServer knows, with the response of each member of its group."""
 
     places: tuple[BrokerPlace, ...]
     members: Mapping[str, BrokerLook]
@@ -40,11 +40,11 @@ class ClusterView:
     missing: Mapping[str, str] = field(default_factory=dict[str, str])
     """Addresses that did not answer, and why."""
     nameservers: Mapping[str, NameServerLook] = field(default_factory=dict[str, NameServerLook])
-    """What each NameServer tells of brokers that are not there, by address."""
+    """Missing brokers that each NameServer reports, by address."""
     silent: Mapping[str, str] = field(default_factory=dict[str, str])
     """NameServers that did not answer, and why."""
     groups: tuple[GroupRow, ...] = ()
-    """All groups, if a broker is missing: some of them read what it had."""
+    """All groups, if a broker is missing: some of them may have consumed its topics."""
 
     @cached_property
     def brokers(self) -> Looked[BrokerLook]:
@@ -57,15 +57,16 @@ class ClusterView:
 
     @cached_property
     def vanished(self) -> list[MissingBroker]:
-        """Brokers that are gone without having unregistered. One that a NameServer lost sight of,
-        and that another one still knows, is not gone."""
+        """Brokers that disappeared without unregistering. A broker that one NameServer misses and
+        another one still knows is not missing."""
         alive = {address for place in self.places for address in place.addresses.values()}
         every = missing_together(self.nameservers.values())
         return [row for row in every if row.address not in alive]
 
 
 def missing_together(looks: Iterable[NameServerLook]) -> list[MissingBroker]:
-    """What several NameServers miss, by name: each process once, since it was first missed."""
+    """Missing brokers of several NameServers, by name: each process once, with the earliest
+    time."""
     found: dict[tuple[str, str], MissingBroker] = {}
     for look in looks:
         for row in look.missing:

@@ -117,12 +117,12 @@ class PullPlan:
 _INVALID: Final = (
     RecordDamaged, ProtocolError, UsageError, ValueError, IndexError, OverflowError, struct.error,
 )  # fmt: skip
-"""What reading an invalid response raises."""
+"""Exceptions that decoding an invalid response raises."""
 
 
 @contextlib.contextmanager
 def untrusted(queue: MessageQueue, offset: int) -> Generator[None]:
-    """Raise BadPullAnswer for whatever is wrong with the response to a pull from this offset."""
+    """Raise BadPullAnswer for any error in the response to a pull from this offset."""
     try:
         yield
     except BadPullAnswer:

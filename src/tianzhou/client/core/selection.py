@@ -151,7 +151,7 @@ def pick_of(
         return Fixed(queue)
     if select is not None:
         if not callable(select):
-            raise UsageError(f"select {select!r} is not a function of the queues and the message")
+            raise UsageError(f"select {select!r} must be a function of the queues and the message")
         return lambda route: _selected(message, select(route.write_queues, message))
     if key is None:
         return None
@@ -159,8 +159,8 @@ def pick_of(
 
 
 def pick_of_batch(messages: Sequence[Message], queue: MessageQueue | None) -> Pick | None:
-    """Like `pick_of`, for a batch, which goes to one queue: the one of its sharding key.
-    Raises UsageError if its messages have different keys."""
+    """Like `pick_of`, for a batch, which goes to the queue of its sharding key. Raises UsageError
+    if its messages have different keys."""
     keyed = messages[0]
     if queue is None:
         for message in messages:
@@ -170,14 +170,14 @@ def pick_of_batch(messages: Sequence[Message], queue: MessageQueue | None) -> Pi
                 raise UsageError(
                     "a batch goes to one queue; this one has messages with the sharding keys "
                     f"{keyed.sharding_key!r} and {message.sharding_key!r}: send a batch for each "
-                    "key, or give its queue"
+                    "key, or pass its queue"
                 )
             keyed = message
     return pick_of(keyed, queue)
 
 
 def check_message(message: object) -> None:
-    """Raises UsageError for what is not a message."""
+    """Raises UsageError if the argument is not a message."""
     if not isinstance(message, Message):
         raise UsageError(
             f"message {repr(message)[:42]} is of type {type(message).__name__}; it must be a "
@@ -193,7 +193,7 @@ def _selected(message: Message, found: object) -> MessageQueue:
 
 
 class Fixed:
-    """Picks one queue, whatever the route says."""
+    """Picks one queue, whatever the route contains."""
 
     __slots__ = ("_queue",)
 

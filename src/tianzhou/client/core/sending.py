@@ -116,7 +116,7 @@ def with_id(encoded: bytes, message_id: str) -> bytes:
 
 def _check_is_list(messages: object) -> None:
     if not isinstance(messages, Sequence):
-        raise UsageError(f"a batch is a list of messages, not of type {type(messages).__name__}")
+        raise UsageError(f"a batch must be a list of messages, not {type(messages).__name__}")
 
 
 def check_batchable(messages: Sequence[Message]) -> None:

@@ -25,7 +25,7 @@ SQL92: Final = "SQL92"
 
 
 def is_internal_group(name: str) -> bool:
-    """Whether brokers created the group for themselves; it has no lag that concerns a user."""
+    """Whether brokers created the group for internal use; its lag does not concern users."""
     return name.startswith(INTERNAL_GROUPS)
 
 

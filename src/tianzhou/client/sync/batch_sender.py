@@ -51,11 +51,11 @@ class _Gathered:
     """A delayed message, which brokers take only by itself."""
     entries: list[Entry] = field(default_factory=list[Entry])
     keys: list[str] = field(default_factory=list[str])
-    """The sharding key of each entry, if there is a queue."""
+    """The sharding key of each entry, if the batch has a queue."""
     size: int = 0
 
     def keep(self, entries: Sequence[Entry]) -> None:
-        """Only these; the others are stored."""
+        """Keep only these entries; the others are stored."""
         kept = set(map(id, entries))
         if self.keys:
             pairs = zip(self.entries, self.keys, strict=True)
@@ -89,7 +89,7 @@ class BatchSender:
         self._first_turn = first_turn
         self._turns: dict[str, int] = {}
         self._queues: dict[str, Sequence[MessageQueue]] = {}
-        """Of each topic: the queues among which keys were last distributed."""
+        """For each topic, the queues among which keys were last distributed."""
 
     def add(self, topic: str, entry: Entry, sharding_key: str | None = None) -> None:
         """One message to a queue that its key decides, or to any."""
@@ -130,8 +130,8 @@ class BatchSender:
         return route
 
     def _queue_of_next(self, topic: str, key: str) -> MessageQueue:
-        """The queue of a message that is being added. If keys have other queues than before, all
-        earlier messages are stored first, so that none of a key overtakes another."""
+        """The queue of a message that is being added. If keys map to other queues than before, all
+        earlier messages are stored first, so that messages of one key stay in order."""
         while (queues := self._route(topic).write_queues) is not self._queues.get(topic):
             is_new = queues != self._queues.get(topic, queues)
             self._queues[topic] = queues
@@ -242,16 +242,16 @@ class BatchSender:
         self._brokers.persist(attempt, on_failure=failed)
 
     def _is_moved(self, gathered: _Gathered) -> bool:
-        """Whether the queue of these keys takes no messages any more, and others do: its broker is
-        being drained. Messages in doubt were looked for there before."""
+        """Whether the queue of these keys no longer accepts messages while others do, because its
+        broker is being drained. Messages in doubt have already been searched for there."""
         return (
             gathered.queue is not None
             and gathered.queue not in self._route(gathered.topic).write_queues
         )
 
     def _store_by_key(self, gathered: _Gathered) -> None:
-        """Each message in the queue that its key has by now, in order; what is stored is gone from
-        the batch."""
+        """Store each message in the current queue of its key, in order; stored messages leave the
+        batch."""
         while gathered.entries:
             queue = self._queue_by_key(gathered.topic, gathered.keys[0])
             count = next(

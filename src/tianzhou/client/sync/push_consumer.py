@@ -110,7 +110,7 @@ class PushConsumer:
         self._runner.run(self._inner.closed(), timeout_s)
 
     def run(self) -> None:
-        """Start, consume until stopped, interrupted or told to end by SIGTERM, and stop.
+        """Start, consume until stopped, interrupted or terminated by SIGTERM, and stop.
 
         SIGTERM is handled in the main thread, unless the program has a handler of its own:
         in-flight messages are finished, offsets committed, the group left, and `run` returns.

@@ -1,4 +1,4 @@
-"""Transactions that nobody decided yet, and those that brokers no longer ask about."""
+"""Undecided transactions, and parked ones, which brokers no longer check."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -39,7 +39,7 @@ async def decide(here: Here, request: Request) -> Response:
     if what == "resume":
         parked = _chosen((await admin.looks.parked(count=COUNT))[0], chosen)
         if parked is None:
-            raise UsageError("this transaction is not parked any more: it was resumed or expired")
+            raise UsageError("this transaction is no longer parked: it was resumed or has expired")
         await admin.transactions.resume(parked)
         return here.done("/transactions", f"{parked.half.msg_id} was {SAID[what]}.")
     one = _chosen((await admin.looks.transactions(count=COUNT))[0], chosen)

@@ -1,8 +1,8 @@
 """Administration as part of a load: creating and deleting topics and groups, resets, settings and
 members, each request sent to any member of the cluster, whether or not it is the master.
 
-One administrator asks one question after the other, so what a name must be at the end follows from
-its own requests. Between them it sends messages to its topics. It is a `Foreign` of a load: give
+One administrator sends one request after the other, so the final value of a name follows from its
+own requests. Between them it sends messages to its topics. It is a `Foreign` of a load: give
 `administrators(seed)` to a `Play`, with any scenario.
 """
 
@@ -33,7 +33,7 @@ QUEUES: Final = 2
 ASK_S: Final = 4.0
 """Longer than a leader waits for its majority."""
 EQUAL_S: Final = 40.0
-"""Slaves ask for their master's tables every ten seconds at most."""
+"""Slaves request their master's tables at least every ten seconds."""
 ENOUGH: Final = 5
 """Messages that an administrator stores in its topics, at least."""
 ENOUGH_S: Final = 20.0
@@ -42,7 +42,7 @@ NOT_DONE: Final = (
     ResponseCode.INVALID_PARAMETER, ResponseCode.TOPIC_NOT_EXIST,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
 )  # fmt: skip
-"""Codes that say that nothing was changed or stored."""
+"""Codes which mean that nothing was changed or stored."""
 
 
 class Asked(NamedTuple):
@@ -56,7 +56,7 @@ class Asked(NamedTuple):
 
 
 class Administering:
-    """Owner: its thread, from its making to `stop_producing`."""
+    """Owner: its thread, from creation to `stop_producing`."""
 
     group: str | None = None
 
@@ -141,7 +141,7 @@ class Administering:
             self._history.changes.append(row)
 
     def _send(self, broker: Broker, topic: str) -> None:
-        """One message to a topic that may not exist, at a broker that may not take it."""
+        """Send one message to a topic that may not exist, at a broker that may not accept it."""
         self._serial += 1
         value, queue_id = f"{CLIENT}-{self._serial}", self._dice.randrange(QUEUES)
         fields = SendMessageV2Request(
@@ -162,7 +162,7 @@ class Administering:
             with BlockingPeer(broker.address, timeout_s=ASK_S) as peer:
                 answer, _ = peer.call(asked.code, asked.ext, asked.body)
         except TianzhouError as error:
-            # A connection that was never made did nothing; one that broke may have.
+            # A connection that was never established changed nothing; one that broke may have.
             never = "nothing answers" in str(error)
             return (Outcome.REFUSED if never else Outcome.UNKNOWN), str(error), {}
         if answer.code == ResponseCode.SUCCESS:
@@ -173,7 +173,7 @@ class Administering:
     # Foreign
 
     def stop_producing(self) -> None:
-        """End the requests, once enough messages were stored to judge places by."""
+        """Stop sending requests once enough messages are stored to check offsets."""
         placed = self._history.placed
         patience = Patience(ENOUGH_S, progress=placed.__len__)
         while len(placed) < ENOUGH and self._thread.is_alive() and not patience.is_over():
@@ -185,7 +185,7 @@ class Administering:
         return set()
 
     def stop(self) -> None:
-        """Note what every member shows, once all show the same."""
+        """Record what every member shows, once all show the same."""
         self.stop_producing()
         if self._history.views:
             return
@@ -200,7 +200,7 @@ class Administering:
 
 
 def view_of(broker: Broker) -> View:
-    """What a member shows of everything that administrators change."""
+    """A member's view of everything that administrators change."""
     with BlockingPeer(broker.address) as peer:
         topics = decode_topic_table(peer.call(RequestCode.GET_ALL_TOPIC_CONFIG)[1])
         groups = decode_group_table(peer.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)[1])

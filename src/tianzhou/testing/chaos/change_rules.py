@@ -1,5 +1,5 @@
-"""Rules about administration: what was answered with success is so, what was refused is not, and a
-place of a queue never names two acknowledged messages."""
+"""Rules about administration: a change that succeeded holds, a rejected one does not, and an offset
+of a queue never belongs to two acknowledged messages."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from tianzhou.testing.chaos.promise import Promise
 
 
 def changes_are_linear(history: History, _: Evidence, promise: Promise) -> Iterator[str]:
-    """Every name is what the last successful change made it, or one of unknown outcome since, and
-    all members agree."""
+    """Every name has the value of the last successful change, or of a later one with an unknown
+    outcome, and all members agree."""
     if not promise.keeps_changes:
         return
     changes: defaultdict[str, list[Change]] = defaultdict(list)
@@ -29,8 +29,8 @@ def changes_are_linear(history: History, _: Evidence, promise: Promise) -> Itera
 
 
 def _allowed(changes: list[Change]) -> list[str | None]:
-    """What a name may be at the end, after its changes in the order in which they were asked for.
-    Names do not exist at first."""
+    """The possible final values of a name, after its changes in the order of the requests. Names do
+    not exist at first."""
     allowed: list[str | None] = [None]
     for change in sorted(changes, key=lambda change: change.began):
         if change.outcome is Outcome.OK:
@@ -41,8 +41,8 @@ def _allowed(changes: list[Change]) -> list[str | None]:
 
 def refused_deletions_delete_nothing(history: History, _: Evidence, promise: Promise
                                      ) -> Iterator[str]:  # fmt: skip
-    """Acknowledged messages of a topic are there at the end, on every member, unless a deletion
-    of it succeeded or may have."""
+    """Acknowledged messages of a topic exist at the end, on every member, unless a deletion of the
+    topic succeeded or may have."""
     if not promise.keeps_changes:
         return
     deletions = _deletions(history)
@@ -58,7 +58,8 @@ def refused_deletions_delete_nothing(history: History, _: Evidence, promise: Pro
 
 def places_of_topics_name_one_message(history: History, _: Evidence, promise: Promise
                                       ) -> Iterator[str]:  # fmt: skip
-    """No two acknowledged messages have one place, unless the topic was deleted between them."""
+    """No two acknowledged messages have the same offset, unless the topic was deleted between
+    them."""
     if not promise.keeps_changes:
         return
     deletions = _deletions(history)
@@ -74,7 +75,7 @@ def places_of_topics_name_one_message(history: History, _: Evidence, promise: Pr
 
 
 def _deletions(history: History) -> defaultdict[str, list[Change]]:
-    """Of each topic, those that succeeded or may have."""
+    """For each topic, the deletions that succeeded or may have."""
     found: defaultdict[str, list[Change]] = defaultdict(list)
     for change in history.changes:
         if change.value is None and change.outcome is not Outcome.REFUSED:

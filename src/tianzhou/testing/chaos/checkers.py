@@ -104,8 +104,8 @@ def transactions_end_as_decided(history: History, found: Evidence, _: Promise) -
 
 def a_place_names_one_message(history: History, found: Evidence, promise: Promise
                               ) -> Iterator[str]:  # fmt: skip
-    """3. Answers, deliveries and all replicas agree on what stands where. What an old master showed
-    and gave up may differ from that, but not from what it showed to another reader."""
+    """3. Responses, deliveries and all replicas agree on the message at each offset. Messages that
+    an old master delivered and then gave up may differ from that, but not between its readers."""
     if not promise.keeps_places:
         return
     lost = given_up(history, found, promise)
@@ -144,7 +144,7 @@ def replicas_hold_the_same(_: History, found: Evidence, __: Promise) -> Iterator
 def logs_are_the_same_bytes(history: History, found: Evidence, _: Promise) -> Iterator[str]:
     """11. Replicas have the same log, byte for byte, and sound queues over it."""
     # `store verify` expects the queues of a topic that was deleted and created again to hold the
-    # messages of its first life, which are still in the log.
+    # messages from before the deletion, which are still in the log.
     is_reborn = any(change.name and change.value is None for change in history.changes)
     for first, *others in found.logs:
         for log in (first, *others):
@@ -201,8 +201,8 @@ def _overtakings(queue: Queue, sends: list[tuple[float, float, int, str]]) -> It
 
 
 def readers_do_not_go_back(history: History, found: Evidence, promise: Promise) -> Iterator[str]:
-    """5. Nobody who reads on is told to read again what it has read, unless an old master gave up
-    the last of it."""
+    """5. No broker sends a reader back to offsets it has already read, unless an old master gave up
+    the last of them."""
     lost = {place for place, _ in given_up(history, found, promise)}
     for turn in history.turns if promise.keeps_places else ():
         if Place(turn.queue, turn.asked - 1) not in lost:

@@ -93,10 +93,10 @@ class Broker:
     def name(self) -> str:
         return self.server.name
 
-    # Its disk, if it has one of its own
+    # A separate disk, if the broker has one
 
     def mount_disk(self, size: int) -> None:
-        """Give its data a disk of this size. Raises CannotMount."""
+        """Mount a disk of this size for the broker's data. Raises CannotMount."""
         self._disk = Disk(self.data, size)
 
     def fill_disk(self) -> None:

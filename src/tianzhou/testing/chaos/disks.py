@@ -1,7 +1,6 @@
 """Small disks that can be filled to the last byte and freed again: file systems in memory.
 
-Mounting one needs the rights of root. The data stays when the process that uses it dies, as it does
-on a real disk.
+Mounting one requires root. As on a real disk, the data survives the process that uses it.
 """
 
 import subprocess
@@ -28,7 +27,7 @@ class Disk:
         self._place = place
 
     def fill(self) -> None:
-        """Leave no byte."""
+        """Fill the disk to the last byte."""
         chunk = bytes(CHUNK_BYTES)
         with (self._place / FILLER).open("ab", buffering=0) as file:
             while chunk:

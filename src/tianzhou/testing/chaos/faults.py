@@ -17,12 +17,12 @@ from tianzhou.testing.chaos.stage import Stage
 Act = Callable[[Stage], object]
 GARBAGE_BYTES: Final = (1, 7, 8, 20, 4_096)
 HEAD_START_S_MAX: Final = 3.0
-"""By which one of two faults ends before the other."""
+"""By how much one of two faults ends before the other."""
 PROMOTIONS: Final = frozenset({"promote", "depose"})
 CHANGED_S: Final = 60.0
-"""How long an operator tries to change the members of a group."""
+"""How long an operator retries to change the members of a group."""
 UNCOMBINED: Final = frozenset({"none", "rolling-restart", "kill-all"})
-"""Faults that leave nothing for a second one to strike, or strike nothing."""
+"""Faults that leave no target for a second one, or have no target."""
 FRAME_BYTES_MAX: Final = 5_000
 """A link freezes within so many bytes: somewhere in one of the next frames."""
 
@@ -44,9 +44,9 @@ class Fault:
     answers_min: int = 50
     """Sends that are answered meanwhile, unless there is nobody to answer."""
     touches: frozenset[str] = frozenset()
-    """What it strikes: of two faults at once, the second must not strike what the first did."""
+    """The fault's target: of two faults at once, the second must have another target."""
     count: int = 1
-    """How many faults it is: each may explain one more copy of a delayed message."""
+    """The number of faults: each may explain one more copy of a delayed message."""
 
 
 MASTER: Final = frozenset({"master"})
@@ -92,8 +92,8 @@ def _move(stage: Stage) -> None:
 
 
 def _depose(stage: Stage) -> None:
-    """The master hangs, and an operator makes the slave the master; the old one comes back without
-    having noticed anything."""
+    """The master hangs, and an operator promotes the slave; the old master resumes without having
+    noticed."""
     stage.master.server.pause()
     command("broker", "promote", stage.master.group, "-n", stage.cluster.nameserver, "--yes")
 
@@ -116,7 +116,7 @@ def _heal(stage: Stage) -> None:
 
 
 def _write_garbage(stage: Stage, broker: Broker, address: str) -> None:
-    """To a port of a broker, unless another fault has killed it."""
+    """Connect to a port of a broker, unless another fault has killed it."""
     if not broker.server.is_alive:
         return
     host, _, port = address.rpartition(":")
@@ -126,7 +126,7 @@ def _write_garbage(stage: Stage, broker: Broker, address: str) -> None:
 
 
 def _intrude(stage: Stage) -> None:
-    """Strangers write to the master's port, and a stranger pretends to be the master."""
+    """Unknown peers write to the master's port, and one of them impersonates the master."""
     _write_garbage(stage, stage.master, stage.master.ha_address)
     stage.ha_link.pretend(stage.dice.randbytes(max(GARBAGE_BYTES)))
     stage.ha_link.reset()
@@ -171,9 +171,9 @@ def _restart_each(stage: Stage) -> None:
 
 
 def _wipe(broker: Broker) -> None:
-    """Replace its disk by an empty one."""
+    """Replace the broker's disk with an empty one."""
     broker.server.kill()
-    for path in broker.data.iterdir():  # the directory itself may be where a disk is mounted
+    for path in broker.data.iterdir():  # the directory itself may be a mount point
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
@@ -183,7 +183,7 @@ def _wipe_follower(stage: Stage) -> None:
 
 def _remove_member(stage: Stage) -> None:
     """An operator removes a follower from the group, and then its machine. The group refuses if
-    another fault left it without a majority of those who stay."""
+    another fault left it without a majority of the remaining members."""
     member, names = stage.third, stage.cluster.nameserver
     try:
         command("raft", "remove", member.group, member.raft_id, "-n", names, "--yes")
@@ -193,7 +193,7 @@ def _remove_member(stage: Stage) -> None:
 
 
 def _add_member(stage: Stage) -> None:
-    """It comes back as a new one, while the other fault may still last."""
+    """The member rejoins as a new one, while the other fault may still be active."""
     member, names = stage.third, stage.cluster.nameserver
     if member.server.is_alive:
         return  # the group refused to remove it
@@ -225,8 +225,8 @@ def _damage_follower(stage: Stage) -> None:
 
 
 def _transfer(stage: Stage) -> None:
-    """An operator hands leadership to a follower. Whether the group can do that now is its affair:
-    another fault may have left it without a leader."""
+    """An operator transfers the leadership to a follower. This may fail: another fault may have
+    left the group without a leader."""
     target = stage.slave
     with contextlib.suppress(ProcessFailed):
         command("raft", "transfer", target.group, target.raft_id, "-n", stage.cluster.nameserver)
@@ -407,15 +407,15 @@ NEEDS_SMALL_DISKS: Final = frozenset({"fill-leader", "fill-follower"})
 
 
 def both(first: Fault, second: Fault) -> Fault:
-    """The second fault strikes while the first lasts; dice decide which of them ends first.
+    """Start the second fault while the first is active; a random choice decides which ends first.
 
-    Together they may take away more than the cluster can do without, so nothing is asked of the
-    time until both have ended; what was promised before must hold all the same.
+    Together they may exceed what the cluster tolerates, so availability is not required until both
+    have ended; earlier guarantees must hold anyway.
     """
 
     def strike(stage: Stage) -> None:
         first.strike(stage)
-        time.sleep(first.lasts_s / 2)  # the fault lasts; that is what it is
+        time.sleep(first.lasts_s / 2)  # the duration of the fault, not a wait for a condition
         second.strike(stage)
 
     def mend(stage: Stage) -> None:
@@ -442,9 +442,9 @@ def fault_named(name: str, *, is_raft: bool) -> Fault:
 
 
 def can_be_both(first: str, second: str, *, is_raft: bool) -> bool:
-    """Whether the second fault finds what it strikes while the first lasts."""
+    """Whether the second fault has a target while the first is active."""
     table = RAFT_FAULTS if is_raft else FAULTS
     if {first, second} & UNCOMBINED or table[first].touches & table[second].touches:
         return False
-    # Promotion is an operator's command to a slave that answers, through a NameServer that does.
+    # A promotion needs a slave and a NameServer that respond.
     return second not in PROMOTIONS or not table[first].touches & (SLAVE | NAMES)

@@ -1,9 +1,10 @@
-"""Deliveries that nobody must answer for: what an old master showed and then gave up.
+"""Deliveries that no guarantee covers: messages that an old master delivered and then gave up.
 
-A master that hangs while its slave is promoted does not know of that when it resumes. Until a
-NameServer tells it, and it has followed the new master, readers see messages that only it has:
-their senders are not told SEND_OK. It sets these messages aside, and their offsets are used again.
-docs/replication.md says so, under promotion. Everything else that a reader got must stay.
+A master that hangs while its slave is promoted does not know about the promotion when it resumes.
+Until it learns of it from a NameServer and follows the new master, readers see messages that only
+the old master has: their senders do not get SEND_OK. The old master sets these messages aside, and
+their offsets are reused, as docs/replication.md describes under promotion. All other delivered
+messages must be kept.
 """
 
 from tianzhou.testing.chaos.evidence import Evidence
@@ -14,8 +15,8 @@ Shown = tuple[Place, str]
 
 
 def given_up(history: History, found: Evidence, promise: Promise) -> set[Shown]:
-    """Places and values that readers got while the fault and its effects lasted, that are not
-    stored there in the end, and that no sender was promised."""
+    """Offsets and values that readers got during the fault and its effects, that are not stored
+    there in the end, and that were never acknowledged."""
     if not promise.old_master_resumes:
         return set()
     stored = found.stored()

@@ -120,11 +120,12 @@ class Change:
     what: str
     """The request."""
     name: str
-    """What it changes: a topic, a group, a member. Empty: nothing that is compared at the end."""
+    """What the request changes: a topic, a group, a member. Empty if it is not compared at the
+    end."""
     value: str | None
-    """What the name is afterwards; None: it does not exist."""
+    """The value of the name afterwards; None if it does not exist."""
     member: str
-    """Who was asked."""
+    """The member that got the request."""
     began: float
     ended: float
     outcome: Outcome
@@ -145,7 +146,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one member shows at the end of all that administrators changed."""
+    """One member's final view of everything that administrators changed."""
 
     member: str
     names: dict[str, str | None]

@@ -36,7 +36,7 @@ def sum_up(name: str, root: Path, topic: str, end: int | None = None) -> LogSum:
 
 
 def _digest(segment: Segment, end: int) -> str:
-    """Of the bytes before this physical offset."""
+    """Digest of the bytes before this physical offset."""
     found, at = hashlib.sha256(), 0
     stop = min(end - segment.start, segment.file.size())
     while at < stop:

@@ -101,5 +101,5 @@ class Producing:
 
 
 def is_refusal(error: TianzhouError) -> bool:
-    """Whether the message is certainly nowhere, as the client says it."""
+    """Whether the message is certainly not stored, according to the client."""
     return not may_be_stored(error)

@@ -1,27 +1,27 @@
-"""What a configuration promises to the clients of a scenario."""
+"""The guarantees of a configuration to the clients of a scenario."""
 
 from dataclasses import dataclass
 from typing import Final
 
 FORGETS_S: Final = 10.0
-"""What a group confirmed in so long before a fault may come again: clients report every five
-seconds and brokers save every five."""
+"""Messages that a group confirmed within this time before a fault may be redelivered: clients
+report every five seconds and brokers save every five."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What the configuration promises, and who must have seen everything."""
+    """The guarantees of the configuration, and the groups that must have seen everything."""
 
     groups: tuple[str, ...] = ()
     """Consumer groups that had to see every acknowledged message."""
     keeps_acknowledged: bool = True
     keeps_places: bool = True
-    """What a reader got at a place stays there, whether or not it was acknowledged."""
+    """A delivered message stays at its offset, whether or not it was acknowledged."""
     old_master_resumes: bool = False
-    """A master that was replaced while it hung may show messages until it has heard of that, and
-    gives them up then. See `given_up`."""
+    """A master that was replaced while it hung may deliver messages until it learns of that, and
+    then gives them up. See `given_up`."""
     waits_for_slave: bool = False
-    """SEND_OK means that a slave has it."""
+    """SEND_OK means that a slave has the message."""
     keeps_changes: bool = True
-    """What administrators were told of their changes is so at the end."""
+    """The responses to administrators' changes hold at the end."""
     forgets_s: float = FORGETS_S

@@ -75,15 +75,16 @@ class Scenario:
         return bool(self.rounds) or self.what.stops_sends
 
     def promise(self, groups: tuple[str, ...]) -> Promise:
-        """A promotion gives up what only the old master had: without synchronous replication that
-        may be acknowledged messages. Everything else keeps all of them, in all modes."""
+        """A promotion gives up messages that only the old master had: without synchronous
+        replication these may be acknowledged ones. All other faults keep all acknowledged messages,
+        in all modes."""
         waits = self.mode.sync_replication and self.shape is shapes.pair
         faults = self.fault.split("+")
         keeps = waits or PROMOTIONS.isdisjoint(faults)
         return Promise(
             groups, keeps_acknowledged=keeps, keeps_places=keeps, waits_for_slave=waits,
             old_master_resumes="depose" in faults,
-            # A slave asks for tables now and then: a promotion may go back to those of a while ago.
+            # A slave requests tables periodically: a promotion may revert to slightly older ones.
             keeps_changes=self.is_raft or PROMOTIONS.isdisjoint(faults),
         )  # fmt: skip
 
@@ -153,7 +154,7 @@ class Play:
 
     @property
     def _may_pass_places(self) -> bool:
-        """Whether readers may have passed a place before it was used again."""
+        """Whether readers may have passed an offset before it was reused."""
         promise = self.scenario.promise(())
         return promise.old_master_resumes or not promise.keeps_places
 

@@ -211,7 +211,7 @@ def raft(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
 
 
 def raft_on_small_disks(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
-    """The same, each member with a disk of its own that can be filled."""
+    """The same, each member with a separate disk that can be filled."""
     stage = raft(cluster, mode, dice)
     for broker in cluster.brokers:
         broker.mount_disk(DISK_BYTES)

@@ -40,7 +40,7 @@ DOUBLES: Final = tuple(
     [Scenario(name, mode) for name in _doubles(FAULTS, is_raft=False) for mode in SAFE_AND_FAST]
     + [_in_group(name) for name in _doubles(RAFT_FAULTS, is_raft=True)]
 )
-"""Every pair of faults that can be there at once: too many for one sitting, so some are drawn."""
+"""Every pair of faults that can coincide: too many for one run, so a random sample is used."""
 FAILOVERS: Final = tuple(failovers(rank, rounds=20) for rank in range(10))
 
 ALWAYS: Final = (*SINGLES, *PAIRS, *GROUPS, *FAILOVERS)
@@ -48,7 +48,7 @@ SCENARIOS: Final = {scenario.name: scenario for scenario in (*ALWAYS, *DOUBLES)}
 
 
 def drawn(seed: int) -> list[str]:
-    """What one sitting plays: every fault alone, and pairs that the seed draws."""
+    """The plays of one run: every fault alone, and pairs selected by the seed."""
     doubles = Random(f"doubles {seed}").sample(DOUBLES, DOUBLES_DRAWN)
     return [scenario.name for scenario in (*ALWAYS, *doubles)]
 
@@ -81,4 +81,4 @@ ADMINISTERED: Final = (
     "cut-leader/raft",
     "transfer/raft",
 )
-"""Those that are also played while administrators change everything, at any member."""
+"""Faults that are also played while administrators change everything, at any member."""

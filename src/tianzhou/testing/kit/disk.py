@@ -36,7 +36,7 @@ class KitDisk:
         return KitFile(self._files.open(path), self)
 
     def write_back(self) -> None:
-        """Nothing waits for a disk here."""
+        """No-op: this disk never waits."""
 
     def memory_bytes(self) -> int:
         return self._files.memory_bytes()

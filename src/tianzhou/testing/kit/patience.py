@@ -1,8 +1,8 @@
-"""How long a test waits: in seconds of a machine that has time for it, and while nothing happens.
+"""Timeouts for tests, in seconds of an idle machine without progress.
 
 A limit in plain seconds fails on a slow machine, where everything takes ten times as long, and a
-limit that is long enough for that makes every failure slow. So a second counts as much less as
-processes compete for a core, and the time starts again whenever there was progress.
+limit that is long enough for that makes every failure slow. So a second counts for less the more
+processes compete for a core, and the time restarts whenever there was progress.
 """
 
 import os
@@ -12,25 +12,25 @@ from pathlib import Path
 from typing import Final
 
 STRETCH_MAX: Final = 30
-"""Something that changes without end is waited for at most this many times longer."""
+"""The upper limit for something that never stops changing, as a multiple of the time."""
 _LOADAVG: Final = Path("/proc/loadavg")
 
 
 def crowding() -> float:
-    """How many processes want each core now; 1 where they all can run."""
+    """How many processes currently compete for each core; 1 if all of them can run."""
     cores = os.cpu_count() or 1
     try:
         running = int(_LOADAVG.read_text().split()[3].partition("/")[0])
-    except OSError:  # not on Linux: the average of the last minute is the best there is
+    except OSError:  # not Linux: use the average of the last minute
         return max(1.0, os.getloadavg()[0] / cores)
     return max(1.0, running / cores)
 
 
 class Patience:
-    """Ask `is_over` once per look. Owner: the test that waits.
+    """Call `is_over` once per check. Owner: the waiting test.
 
-    `progress` returns what changes while something still happens, such as a number of messages. It
-    is asked only when the time is up.
+    `progress` returns a value that changes while there is progress, such as a number of messages.
+    It is called only when the time is up.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Patience:
         self._seen = repr(progress())
 
     def is_over(self) -> bool:
-        """Whether the time is up, and nothing happened in it."""
+        """Whether the time is up without progress."""
         now_s = self._now_s()
         self._left_s -= (now_s - self._last_s) / self._crowding()
         self._last_s = now_s

@@ -1,4 +1,4 @@
-"""Time that something took, without the time in which this machine had no core for it.
+"""Elapsed time, without the time in which no core was free for the process.
 
 For tests that bound how long something takes. A bound on the wall clock fails on a busy machine,
 and one that is long enough for that proves little on an idle one. The kernel counts how long each
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 class Stopwatch:
-    """Starts when it is created. Counts the waits of this process and of `pids`, if they live."""
+    """Starts when created. Subtracts the waits of this process and of `pids`, if they are alive."""
 
     def __init__(self, *pids: int) -> None:
         self._pids = (os.getpid(), *pids)
@@ -24,7 +24,7 @@ class Stopwatch:
 
     def seconds(self) -> float:
         passed_s = time.monotonic() - self._began_s
-        # A thread that ended takes its counts along, so the sum can fall.
+        # The counts of a thread disappear when it ends, so the sum can decrease.
         return max(0.0, passed_s - max(0.0, self._waits() - self._waited_s))
 
     def _waits(self) -> float:

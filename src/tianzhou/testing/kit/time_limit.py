@@ -1,8 +1,8 @@
-"""A limit for a whole test, in seconds of a machine that has time for it.
+"""A time limit for a whole test, in seconds of an idle machine.
 
 A limit in plain seconds is either too short for a busy machine or lets a test that hangs on an idle
-one waste minutes. This one is a `Patience`: on an idle machine it ends after its time, and lasts as
-much longer as processes compete for the cores.
+one waste minutes. This one is a `Patience`: on an idle machine it ends after its time, and on a
+busy one it is extended in proportion to the load.
 """
 
 import signal
@@ -13,14 +13,15 @@ from typing import Final
 from tianzhou.testing.kit.patience import Patience, crowding
 
 LOOKS: Final = 24
-"""How often the load is looked at within the limit. Tests that end before the first look, which are
-nearly all, are never interrupted by a signal."""
+"""How often the load is checked within the limit. Nearly all tests end before the first check and
+are never interrupted by a signal."""
 
 
 def start_limit(
     limit_s: float, expire: Callable[[], None], *, crowding: Callable[[], float] = crowding
 ) -> Callable[[], None]:
-    """Call `expire` in the main thread when the time is up. Returns what cancels the limit.
+    """Call `expire` in the main thread when the time is up. Returns a function that cancels the
+    limit.
 
     Uses SIGALRM, which interrupts a main thread that is blocked; call it in the main thread.
     """

@@ -29,7 +29,7 @@ class Call(NamedTuple):
 
 
 Cause = int | type[MemoryError]
-"""Why a call fails: a number of `errno`, or the interpreter had no memory to make the call."""
+"""Why a call fails: an `errno`, or the interpreter had no memory for the call."""
 
 
 class _Fault(NamedTuple):
@@ -293,7 +293,7 @@ class SimDisk:
         self.leave()
 
     def write_back(self) -> None:
-        """Makes nothing durable that a crash could not have taken a moment before."""
+        """Makes nothing durable: a crash may still lose everything that it could lose before."""
 
     def memory_bytes(self) -> int:
         return 1 << 30

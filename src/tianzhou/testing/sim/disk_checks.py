@@ -93,7 +93,7 @@ def check_log(store: MessageStore, history: History, promise: Promise, required:
         f"a crash was taken for damage: {report.damage}",
     )
     kinds = {one.kind for one in store.incidents.open}
-    demand(not report.quarantine or LOG_QUARANTINED in kinds, "cut, and nobody is told of it")
+    demand(not report.quarantine or LOG_QUARANTINED in kinds, "the log was cut without a report")
     demand(not report.clamped or OFFSETS_SET_BACK in kinds, "offsets were set back silently")
     if report.quarantine:
         demand(store.files.exists(report.quarantine), "cut, and not a trace of it in quarantine")
@@ -125,7 +125,7 @@ def _short(contents: Contents) -> str:
 
 
 def _floors(store: MessageStore, sent: list[Sent], queue: QueueKey, promise: Promise) -> list[int]:
-    """Where the queue may begin. A topic whose deletion was confirmed never comes back. One whose
+    """Where the queue may start. A topic whose deletion was confirmed never reappears. One whose
     deletion a crash interrupted may; if its next message has a rank above 0, it did."""
     floors = [0]
     for deletion in promise.deletions:

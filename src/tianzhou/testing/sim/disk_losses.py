@@ -1,8 +1,8 @@
-"""Take away what a store was known to have on the medium, and see that no start is silent about it.
+"""Remove data that a store had made durable, and check that every start reports the loss.
 
 A directory whose log ends too early, or is missing, must be refused without a change. An operator
-may accept the loss; then the store reports it, and no offset of a lost message is used again. That
-holds whenever the power fails while such a start is at work.
+may accept the loss; then the store reports it and reuses no offset of a lost message. The same
+holds if the power fails at any point of such a start.
 """
 
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ class Losses:
         return [path for path in self._image if path.startswith(_LOG)]
 
     def _without_end(self, end: int) -> Image:
-        """The log reads as zero from this offset on, and later files are gone."""
+        """Zero the log from this offset on, and remove later files."""
         image = dict(self._image)
         for path in self._log_files():
             start, content = int(path[len(_LOG) :]), image[path]
@@ -67,7 +67,7 @@ class Losses:
                 image[path] = content[: end - start].ljust(len(content), b"\0")
         return image
 
-    # A log that is not there
+    # A missing log
 
     def _check_missing(self) -> None:
         files = self._log_files()
@@ -97,12 +97,13 @@ class Losses:
             yield build(point, plan)
 
     def _check_start(self, image: Image) -> None:
-        """A start refuses, and opens when it is told to; or it opens and says what is lost."""
+        """A start refuses and opens only with `accept_loss_at`; or it opens and reports the
+        loss."""
         refused = self._refused(image, -1)
         self._check_told(self._open(SimDisk(image), refused.loss_at if refused else -1))
 
     def _check_told(self, store: MessageStore) -> None:
-        demand(store.incidents.open, "messages are lost, and no incident tells of it")
+        demand(store.incidents.open, "messages are lost, and no incident reports it")
         deleted = {one.topic for one in self.workload.promise.deletions}
         for one in self.workload.sent:
             if one.queue is None or one.queue.topic in deleted:

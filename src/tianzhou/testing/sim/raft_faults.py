@@ -182,7 +182,7 @@ class Faults:
             return  # operators wait until everybody is repaired
         for leader in world.leaders():
             target = self._other_members()
-            # A leader must refuse newcomers that ask for a vote; then they join as learners. And it
+            # A leader must refuse to add newcomers as voters; then they join as learners. And it
             # must refuse a second change while the first is open.
             self._ask(leader, target)
             self._ask(leader, self._first_as_learners(leader, target))

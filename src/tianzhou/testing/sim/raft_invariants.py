@@ -290,7 +290,7 @@ class ElectionsDisturbNobody(Invariant):
 
 
 class MembersChangeSafely(Invariant):
-    """One change at a time, majorities in common; who gets a vote has caught up; new voters answer.
+    """One change at a time with overlapping majorities; new voters have caught up and respond.
 
     A leader begins a change after it has committed an entry of its own term. A member gets a vote
     only if it was a learner that lacked few entries, and a majority of the voters that the change
@@ -301,7 +301,7 @@ class MembersChangeSafely(Invariant):
     def __init__(self, ghost: Ghost) -> None:
         super().__init__(ghost)
         self._answered: dict[tuple[Term, NodeId], set[NodeId]] = {}
-        """By term and leader: whose answers it has taken up."""
+        """By term and leader: the members whose responses it has processed."""
 
     def on_delivered(self, member: SimMember, message: Message) -> None:
         if type(message) is AppendReply:
@@ -334,12 +334,12 @@ class MembersChangeSafely(Invariant):
         node = member.live()
         enough = entry.index - 1 - node.core.config.learner_lag_max
         for name in after.voters - before.voters:
-            self.demand(name in before.learners, f"{name} gets a vote, and was no learner")
+            self.demand(name in before.learners, f"{name} gets a vote but was not a learner")
             last = self.ghost.members[name].disk.last
             self.demand(last >= enough, f"{name} gets a vote with {last} of {entry.index - 1}")
         answered = self._answered.get((entry.term, member.id), set()) | {member.id}
         is_majority = 2 * len(after.voters & answered) > len(after.voters)
-        self.demand(is_majority, f"{after} at {member.id}, whom only {answered} answered")
+        self.demand(is_majority, f"{after} at {member.id}, to whom only {answered} responded")
 
 
 def _adjacent(before: Members, after: Members) -> bool:
