@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import logging
+import os
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -240,18 +242,19 @@ class Registration:
         if self._group is not None and self._group.epoch_token:
             ext[EPOCH_TOKEN] = self._group.epoch_token
         answer = await self._call(server, RequestCode.REGISTER_BROKER, ext, body)
-        if answer is not None and answer.code == 0:
+        if isinstance(answer, Header) and answer.code == 0:
             self._failed.pop(server, None)
             self._taken.pop(server, None)
             self._note_missing(server, answer.ext)
             self._heard(answer.ext)
             return
         self._missing.pop(server, None)
-        if answer is not None and NAME_TAKEN in answer.ext:
+        if isinstance(answer, Header) and NAME_TAKEN in answer.ext:
             self._taken[server] = answer.ext[NAME_TAKEN]
         else:
             self._taken.pop(server, None)
-        reason = f"{answer.remark} (code {answer.code})" if answer else NO_ANSWER
+        is_response = isinstance(answer, Header)
+        reason = f"{answer.remark} (code {answer.code})" if is_response else answer
         if self._failed.get(server) != reason:
             log.warning("registration.failed", extra={"nameserver": server, "reason": reason})
         self._failed[server] = reason
@@ -284,25 +287,24 @@ class Registration:
             "brokerId": str(self._standing.broker_id),
         }
 
-    async def _call(
-        self, server: str, code: int, ext: dict[str, str], body: bytes
-    ) -> Header | None:
+    async def _call(self, server: str, code: int, ext: dict[str, str], body: bytes) -> Header | str:
+        """The response, or why there is none."""
         link = self._links.get(server)
         if link is None or not link.is_open:
             host, _, port = server.strip().rpartition(":")
             try:
                 link = self._links[server] = await dial(host.strip("[]"), int(port))
-            except (OSError, TimeoutError):
-                return None
+            except OSError as error:  # a TimeoutError is one as well
+                return _unreachable(host, error)
         answered: asyncio.Future[Header | None] = asyncio.get_running_loop().create_future()
         if self._pair is not None:
             ext = self._pair.sign(ext, body)
         link.ask(code, ext, body, _resolve(answered), ANSWER_S)
         try:
             async with asyncio.timeout(ANSWER_S):
-                return await answered
+                return await answered or NO_ANSWER
         except TimeoutError:
-            return None
+            return NO_ANSWER
 
     def abort(self) -> None:
         """Say nothing more, as the end of a process does."""
@@ -334,6 +336,15 @@ def allowed(table: TopicConfigTable, bits: int) -> TopicConfigTable:
         return table
     topics = {name: with_perm(t, t.perm & bits) for name, t in table.topic_config_table.items()}
     return msgspec.structs.replace(table, topic_config_table=topics)
+
+
+def _unreachable(host: str, error: OSError) -> str:
+    """Why no connection came about, in words that tell a wrong name from a server that is down."""
+    if isinstance(error, socket.gaierror):
+        return f"the host name {host!r} cannot be resolved ({error.strerror})"
+    if isinstance(error, TimeoutError):
+        return "it cannot be reached (connection timed out)"
+    return f"it cannot be reached ({os.strerror(error.errno) if error.errno else error})"
 
 
 def _number(ext: Mapping[str, str], name: str) -> int:

@@ -172,6 +172,11 @@ class Broker:
         self.standing.take(role, broker_id, epoch)
         log.info("role.taken", extra={"role": role.value, "id": broker_id, "epoch": epoch})
 
+    def unregistered(self) -> dict[str, str]:
+        """The reason for each NameServer if none of them knows of this broker; else nothing."""
+        missing = self._registration.missing()
+        return missing if len(missing) == len(self._registration.servers) else {}
+
     async def register(self) -> None:
         """Let name servers know of every topic now, not in a moment."""
         await self._registration.register()

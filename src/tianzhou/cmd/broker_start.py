@@ -1,5 +1,6 @@
 """A broker put together: by itself, with slaves, or as a member of a Raft group."""
 
+import logging
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -8,7 +9,7 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.role import Role
 from tianzhou.broker.server import Broker
 from tianzhou.cmd import http as http_server
-from tianzhou.cmd import serve
+from tianzhou.cmd import logs, serve
 from tianzhou.cmd.clock import SystemClock
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.replication.ha_state import state_table
@@ -69,7 +70,21 @@ async def start(wanted: Wanted) -> list[serve.Running]:
         text += f", dashboard {pages.url}"
         started.append(pages)
     serve.announce(text, wanted.ready_file, facts)
+    _warn_if_unregistered(running)
     return started
+
+
+def _warn_if_unregistered(running: Broker) -> None:
+    """Tell the person at the terminal, who may have mistyped an address. The alarm is in the log,
+    which may be a file."""
+    if reasons := running.unregistered():
+        told = "; ".join(f"{server}: {reason}" for server, reason in reasons.items())
+        logs.say(
+            f"tianzhou: no NameServer knows of this broker, so clients cannot find it: {told}; "
+            "check the addresses given by --nameserver and that NameServers run there. The broker "
+            "keeps trying",
+            "broker.unregistered", level=logging.ERROR,
+        )  # fmt: skip
 
 
 def _is_slave(wanted: Wanted) -> bool:

@@ -142,7 +142,8 @@ def test_delete_topic_once_durable_outlives_a_crash(deleting: Deleting) -> None:
     assert read(store) == [b"new"]
 
 
-def test_open_after_a_crash_removes_files_of_deleted_queues(deleting: Deleting) -> None:
+def test_open_after_a_crash_removes_files_of_deleted_queues(tmp_path: Path) -> None:
+    deleting = Deleting(tmp_path)
     put(deleting.store, b"old", b"older")
     deleting.store.checkpoint(whole=True)  # before it, queues have no files
     deleting.files.loses_removals = True
