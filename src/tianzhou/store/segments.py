@@ -137,6 +137,8 @@ def _open(
     if found == 0 and heal:
         file.close()
         files.remove(path)
+        # The file before it may be cut next, and only the last file of a log may be short.
+        files.sync_dir(path.rpartition("/")[0])
         return None
     if found < size and heal:
         # A crash between creating the file and giving it its length, or during a cut.

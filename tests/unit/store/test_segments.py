@@ -94,12 +94,16 @@ def test_a_gap_is_named_by_the_file_that_is_missing(disk: SimDisk) -> None:
     assert caught.value.path == f"{LOG}/{file_name(SIZE)}"
 
 
-def test_an_empty_last_file_goes(disk: SimDisk) -> None:
-    """A crash between creating it and giving it its length; the log has not come so far."""
+def test_an_empty_last_file_is_removed_for_good(disk: SimDisk) -> None:
+    """A crash between creating the file and giving it its length leaves it behind. If it came back
+    after recovery had cut the file before it, that file would be short and not the last one."""
     make(disk, 0)
-    make(disk, SIZE, 0)
+    empty = make(disk, SIZE, 0)
+    disk.sync_dir(LOG)
+    assert empty in lost(disk)
     assert starts(open_all(disk, LOG, SIZE)) == [0]
     assert disk.list(LOG) == [file_name(0)]
+    assert empty not in lost(disk)
 
 
 def test_a_short_last_file_gets_its_length_for_good(disk: SimDisk) -> None:

@@ -19,6 +19,7 @@ from tianzhou.client.errors import BadPullAnswer
 from tianzhou.record import flags, layout, names, properties
 from tianzhou.record.batch import decode_batch, join_properties
 from tianzhou.record.chunk import Entry, build, stamp
+from tianzhou.record.compression import DecompressionError
 from tianzhou.record.crc import crc31
 from tianzhou.record.errors import RecordDamaged
 from tianzhou.record.ids import encode_host
@@ -115,7 +116,8 @@ class PullPlan:
 
 
 _INVALID: Final = (
-    RecordDamaged, ProtocolError, UsageError, ValueError, IndexError, OverflowError, struct.error,
+    RecordDamaged, DecompressionError, ProtocolError, UsageError, ValueError, IndexError,
+    OverflowError, struct.error,
 )  # fmt: skip
 """Exceptions that decoding an invalid response raises."""
 
