@@ -120,6 +120,9 @@ def test_clone_and_delete(run: Run, mq: RunningBroker) -> None:
     run("group", "reset", "billing", "orders", "--to-offset", "3", "--queue", "1", "-y")
     assert run("group", "clone", "billing", "audit", "--json").json["target"] == "audit"
     assert mq.committed("audit", "orders")[1] == 3
+    itself = run("group", "clone", "billing", "billing")
+    assert itself.code != 0
+    assert "source and target are both group 'billing'" in itself.err
     assert run("group", "delete", "billing", stdin="n\n").code == 1
     assert run("group", "delete", "billing", "-y", "--json").json["group"] == "billing"
     gone = run("group", "show", "billing")

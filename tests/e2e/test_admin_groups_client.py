@@ -9,7 +9,7 @@ from admin_world import commit, member, send
 from abuse.raw_client import RawClient, frame, heartbeat_of
 from tianzhou.base.errors import UsageError
 from tianzhou.client.core.admin_results import LATEST
-from tianzhou.client.errors import GroupNotExist, RemoteError
+from tianzhou.client.errors import GroupNotExist, RemoteError, TopicNotFound
 from tianzhou.client.sync.admin import Admin
 from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import RequestCode
@@ -126,6 +126,24 @@ def test_progress_in_messages_and_in_seconds(admin: Admin, mq: RunningBroker) ->
     commit(mq, "billing", "orders", queue_id=1, offset=1)
     progress = admin.offsets.progress("billing", "orders")
     assert (progress.lag, progress.behind_s) == (0, 0)
+
+
+def test_progress_of_an_unknown_group_or_topic_raises(admin: Admin) -> None:
+    with pytest.raises(GroupNotExist, match="group biling does not exist"):
+        admin.offsets.progress("biling")
+    admin.groups.create("billing")
+    assert admin.offsets.progress("billing").lag == 0
+    assert admin.offsets.progress("billing", "orders").lag == 0
+    with pytest.raises(TopicNotFound, match="oders"):
+        admin.offsets.progress("billing", "oders")
+
+
+def test_clone_of_a_group_to_itself_or_of_an_unknown_group_is_refused(admin: Admin) -> None:
+    admin.groups.create("billing")
+    with pytest.raises(UsageError, match="source and target are both group 'billing'"):
+        admin.offsets.clone("billing", "billing")
+    with pytest.raises(GroupNotExist, match="group biling does not exist"):
+        admin.offsets.clone("biling", "shipping")
 
 
 def test_a_group_is_moved_to_a_time(admin: Admin, mq: RunningBroker) -> None:

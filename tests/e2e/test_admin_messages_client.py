@@ -10,7 +10,7 @@ from abuse.raw_client import RawClient, heartbeat_of
 from tianzhou.base.errors import UsageError
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.client.core.trace import ConsumeBegun, Published, encode_trace
-from tianzhou.client.errors import RemoteError
+from tianzhou.client.errors import GroupNotExist, RemoteError
 from tianzhou.client.sync.admin import Admin
 from tianzhou.record import flags
 from tianzhou.testing import RunningBroker, running_broker
@@ -113,6 +113,7 @@ def test_the_trace_of_a_message(admin: Admin, mq: RunningBroker) -> None:
 
 
 def test_dead_letters_are_counted_and_looked_at(admin: Admin, mq: RunningBroker) -> None:
+    admin.groups.create("billing")
     assert admin.dead_letters.all() == []
     assert admin.dead_letters.show("billing").count == 0
     assert admin.dead_letters.peek("billing") == []
@@ -145,6 +146,26 @@ def test_dead_letters_are_replayed_once(admin: Admin, mq: RunningBroker, to_topi
     # A consumer of the retry topic learns from this which topic it is about.
     is_retry = {"RETRY_TOPIC" in message.properties for message in sent}
     assert is_retry == {not to_topic}
+
+
+def test_dead_letters_of_an_unknown_group_raise(admin: Admin) -> None:
+    for call in (
+        lambda: admin.dead_letters.replay("biling"),
+        lambda: admin.dead_letters.peek("biling"),
+        lambda: admin.dead_letters.show("biling"),
+        lambda: admin.dead_letters.send_again("biling", []),
+    ):
+        with pytest.raises(GroupNotExist, match="group biling does not exist"):
+            call()
+
+
+def test_dead_letters_with_a_negative_count_are_refused(admin: Admin) -> None:
+    admin.groups.create("billing")
+    assert admin.dead_letters.replay("billing", count=0).count == 0
+    with pytest.raises(UsageError, match="count is -1; it must be at least 0"):
+        admin.dead_letters.replay("billing", count=-1)
+    with pytest.raises(UsageError, match="count is -1; it must be at least 0"):
+        admin.dead_letters.peek("billing", count=-1)
 
 
 def test_a_committed_message_is_replayed_as_a_plain_one(admin: Admin, mq: RunningBroker) -> None:

@@ -11,6 +11,7 @@ from tianzhou.client.core.pulling import PullAnswer, read_answer, records_of, un
 from tianzhou.client.core.routing import MASTER, TopicRoute
 from tianzhou.client.errors import (
     BrokerNotFound,
+    GroupNotExist,
     NoRoute,
     RequestCodeNotSupported,
     remote_error,
@@ -22,7 +23,7 @@ from tianzhou.wire.fields import ExtFields
 from tianzhou.wire.header import Header
 from tianzhou.wire.nameserver_bodies import NameServerLook, decode_nameserver_look
 from tianzhou.wire.queues import MessageQueue
-from tianzhou.wire.tables import decode_topic_list
+from tianzhou.wire.tables import SubscriptionGroupConfig, decode_group_table, decode_topic_list
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group in whose name tools read; every broker has it."""
@@ -134,6 +135,25 @@ class AdminCalls:
             *(self.ask(address, code, fields, body) for address in addresses.values())
         )
         return {name: data for name, (_, data) in zip(addresses, answers, strict=True)}
+
+    async def group_configs(
+        self, group: str, masters: dict[str, str]
+    ) -> dict[str, SubscriptionGroupConfig]:
+        """The group's settings by broker name. Raises GroupNotExist if no broker has the group."""
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        tables = {
+            name: decode_group_table(body).subscription_group_table
+            for name, body in (await self.ask_each(masters, code)).items()
+        }
+        # One by one they could be asked for only since RocketMQ 5.
+        configs = {name: table[group] for name, table in tables.items() if group in table}
+        if not configs:
+            raise GroupNotExist(
+                ", ".join(masters.values()),
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"group {group} does not exist",
+            )
+        return configs
 
     async def offset(self, address: str, code: int, fields: ExtFields) -> int:
         header, _ = await self.ask(address, code, fields)

@@ -56,8 +56,11 @@ class DeadLetterBox:
         return [box for box in found if box.count]
 
     async def show(self, group: str) -> DeadLetters:
+        """How many dead letters the group has. Raises GroupNotExist."""
         topic = dead_letter_topic(group)
         masters = await self._masters(topic)
+        if not masters:
+            await self._check_known(group)
         code, fields = RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic=topic)
         bodies = await self._calls.ask_each(masters, code, fields)
         rows = [r for b in bodies.values() for r in decode_topic_stats(b).offset_table.items()]
@@ -70,10 +73,11 @@ class DeadLetterBox:
         return DeadLetters(group, count, left, last_ms)
 
     async def peek(self, group: str, *, count: int = COUNT) -> list[MessageView]:
-        """The newest dead letters of each broker; the oldest of them first."""
-        topic = dead_letter_topic(group)
+        """The newest dead letters of each broker; the oldest of them first. Raises
+        GroupNotExist."""
+        _check_count(count)
         found: list[MessageView] = []
-        for queue, address in await self._queues(topic):
+        for queue, address in await self._queues(group):
             low, high = await self._offsets.bounds(queue)
             start = max(low, high - count)
             found += await self._calls.read(address, queue, start=start, end=high, count=count)
@@ -83,10 +87,12 @@ class DeadLetterBox:
         """Send dead letters again that were not replayed yet, the oldest first: to the group
         alone, or with `to_topic` to the topic they came from, for every group that reads it.
 
-        Raises what a broker says to one that it does not take; those before it are replayed.
+        Raises GroupNotExist, and what a broker says to one that it does not take; those before it
+        are replayed.
         """
-        topic, sent, left = dead_letter_topic(group), 0, 0
-        for queue, address in await self._queues(topic):
+        _check_count(count)
+        sent, left = 0, 0
+        for queue, address in await self._queues(group):
             low, high = await self._offsets.bounds(queue)
             start = max(low, await self._offsets.committed(group, queue) or 0)
             while start < high and sent < count:
@@ -111,7 +117,7 @@ class DeadLetterBox:
         """Send these dead letters again, whichever they are. `replay` passes over those that come
         next after what it has replayed; others it sends once more."""
         topic, count = dead_letter_topic(group), 0
-        places = await self._queues(topic)
+        places = await self._queues(group)
         for letter in sorted(letters, key=lambda one: (one.queue_id, one.queue_offset)):
             if letter.topic != topic:
                 raise UsageError(f"{letter!r} is no dead letter of group {group}")
@@ -150,20 +156,30 @@ class DeadLetterBox:
         )
         await self._calls.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
-    async def _queues(self, topic: str) -> list[tuple[MessageQueue, str]]:
-        """With the address of the master; none, if the group has no dead letters."""
+    async def _queues(self, group: str) -> list[tuple[MessageQueue, str]]:
+        """With the address of the master; none, if the group has no dead letters. Raises
+        GroupNotExist."""
         try:
-            route = await self._calls.route(topic)
+            route = await self._calls.route(dead_letter_topic(group))
         except TopicNotFound:
+            await self._check_known(group)
             return []
         found = [(queue, route.address(queue.broker_name)) for queue in route.read_queues]
         return [(queue, address) for queue, address in found if address is not None]
+
+    async def _check_known(self, group: str) -> None:
+        await self._calls.group_configs(group, await self._calls.masters())
 
     async def _masters(self, topic: str) -> dict[str, str]:
         try:
             return await self._calls.masters_of(topic)
         except TopicNotFound:
             return {}
+
+
+def _check_count(count: int) -> None:
+    if count < 0:
+        raise UsageError(f"count is {count}; it must be at least 0")
 
 
 def _place_of(

@@ -8,10 +8,10 @@ from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.aio.admin_topics import Topics
 from tianzhou.client.core.admin_results import GroupState
 from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from tianzhou.client.errors import BrokerSystemError, ConsumerNotOnline, GroupNotExist, RemoteError
+from tianzhou.client.errors import BrokerSystemError, ConsumerNotOnline, RemoteError
 from tianzhou.client.options import checked_group
 from tianzhou.wire import fastjson
-from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_admin import (
     DeleteGroupRequest,
     GetConsumeStatsRequest,
@@ -56,7 +56,7 @@ class Groups:
     async def show(self, group: str) -> GroupState:
         """Raises GroupNotExist if no broker has it."""
         masters = await self._calls.masters()
-        configs = await self._configs(group, masters)
+        configs = await self._calls.group_configs(group, masters)
         held = {name: masters[name] for name in configs}
         fields = GetConsumeStatsRequest(consumer_group=group)
         bodies = await self._calls.ask_each(held, RequestCode.GET_CONSUME_STATS, fields)
@@ -66,25 +66,6 @@ class Groups:
         connected = await self.consumers(group)
         ids = {c.client_id for c in connected.connection_set} if connected else set[str]()
         return GroupState(group, configs, tuple(sorted(topics)), tuple(sorted(ids)))
-
-    async def _configs(
-        self, group: str, masters: dict[str, str]
-    ) -> dict[str, SubscriptionGroupConfig]:
-        """Raises GroupNotExist if no broker has it."""
-        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        tables = {
-            name: decode_group_table(body).subscription_group_table
-            for name, body in (await self._calls.ask_each(masters, code)).items()
-        }
-        # One by one they could be asked for only since RocketMQ 5.
-        configs = {name: table[group] for name, table in tables.items() if group in table}
-        if not configs:
-            raise GroupNotExist(
-                ", ".join(masters.values()),
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"group {group} does not exist",
-            )
-        return configs
 
     # Changing
 
@@ -122,7 +103,7 @@ class Groups:
         }
         given = {field: value for field, value in asked.items() if value is not None}
         masters = await self._calls.masters()
-        for broker, config in (await self._configs(group, masters)).items():
+        for broker, config in (await self._calls.group_configs(group, masters)).items():
             changed = msgspec.structs.replace(config, attributes={}, **given)
             await self._put(changed, {broker: masters[broker]})
 

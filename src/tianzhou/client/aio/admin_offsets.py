@@ -43,7 +43,7 @@ class Offsets:
     async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
         """Lag in messages and in seconds, of one topic or of all that the group has consumed.
         Dead letters count only if `topic` asks for them: a replay moves that offset, not a
-        consumer."""
+        consumer. Raises GroupNotExist and TopicNotFound."""
         masters = await self._calls.masters()
         fields = GetConsumeStatsRequest(consumer_group=group, topic=topic)
         bodies = await self._calls.ask_each(masters, RequestCode.GET_CONSUME_STATS, fields)
@@ -54,6 +54,10 @@ class Offsets:
             for queue, row in one.offset_table.items()
             if topic or not queue.topic.startswith(DEAD_LETTER_PREFIX)
         }
+        if not rows:  # nothing was consumed, or a name is wrong
+            await self._calls.group_configs(group, masters)
+            if topic is not None:
+                await self._calls.route(topic)
         late = {q for q, row in rows.items() if row.broker_offset > row.consumer_offset}
         behind = await self._behind(group, masters, late)
         found = [
@@ -161,8 +165,12 @@ class Offsets:
         return OffsetMove(queue, await self.committed(group, queue), target)
 
     async def clone(self, source: str, target: str, topic: str | None = None) -> None:
-        """Let a group begin where another one is, in one topic or in all of the other's."""
+        """Copy the offsets of one group to another, in one topic or in all that `source` has
+        consumed. Raises GroupNotExist if there is no group `source`."""
+        if source == target:
+            raise UsageError(f"source and target are both group {source!r}; give two groups")
         masters = await self._calls.masters()
+        await self._calls.group_configs(source, masters)
         fields = CloneGroupOffsetRequest(
             src_group=source, dest_group=target, topic=topic, offline=True
         )
