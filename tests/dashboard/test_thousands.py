@@ -1,5 +1,6 @@
 """A thousand topics and a thousand groups: each page asks the broker once, and stays small."""
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -58,7 +59,7 @@ def site() -> Iterator[Site]:
 def asked(site: Site, monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """Requests to the broker, by code."""
     found: Counter[int] = Counter()
-    desk = site.mq._running().parts.requests._desk
+    desk = site.mq._running().parts.requests.desk
     before = desk.request
 
     def counted(request: Request) -> None:
@@ -67,6 +68,50 @@ def asked(site: Site, monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
     monkeypatch.setattr(desk, "request", counted)
     return found
+
+
+def test_group_page_with_thousands_of_queues_shows_those_with_the_largest_lag(
+    site: Site, request: pytest.FixtureRequest
+) -> None:
+    parts = site.mq._running().parts
+
+    def read_all() -> None:
+        for n in range(COUNT):
+            for queue_id in range(QUEUES):
+                parts.offsets.put("reads-all", f"topic-{n:04}", queue_id, 0)
+        parts.clients.groups.put(SubscriptionGroupConfig(group_name="reads-all"))
+
+    def forget() -> None:
+        parts.clients.groups.remove("reads-all")
+        parts.offsets.remove_group("reads-all")
+
+    site.mq._do(read_all)
+    request.addfinalizer(lambda: site.mq._do(forget))
+    page = ask(site.port, "/groups/reads-all").body.decode()
+    assert len(page) < PAGE_BYTES_MAX
+    rows = re.findall(r'<th scope="row"><a href="/topics/(topic-\d+)">', page)
+    assert len(rows) == 100
+    assert rows[:20] == [f"topic-{n:04}" for n in range(20)]  # they have a message
+    assert f"{COUNT * QUEUES - 100:,} more queues" in page
+    page = ask(site.port, "/groups/reads-all?like=topic-099").body.decode()
+    assert len(re.findall(r'<th scope="row"><a href="/topics/topic-099\d">', page)) == 80
+    assert "more queues" not in page
+    assert "reads no topic with" in ask(site.port, "/groups/reads-all?like=none").body.decode()
+
+
+def test_topic_page_with_many_queues_shows_a_page_of_them(
+    site: Site, request: pytest.FixtureRequest
+) -> None:
+    parts = site.mq._running().parts
+    wide = TopicConfig(topic_name="wide", read_queue_nums=1024, write_queue_nums=1024)
+    site.mq._do(lambda: parts.topics.put(wide))
+    request.addfinalizer(lambda: site.mq._do(lambda: parts.topics.remove("wide")))
+    page = ask(site.port, "/topics/wide?page=11").body.decode()
+    assert len(page) < PAGE_BYTES_MAX
+    assert re.findall(r'broker-a</th><td class="num">(\d+)</td>', page) == [
+        str(queue_id) for queue_id in range(1000, 1024)
+    ]
+    assert "11 of 11" in page
 
 
 ASKS = {

@@ -1,7 +1,9 @@
 """Consumer groups as pages show them: how far behind, who reads, what does not move."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import Final
 
 from tianzhou.base.clock import Clock
@@ -18,6 +20,7 @@ from tianzhou.broker.stats import MINUTE, Stats
 from tianzhou.broker.store_times import last_store_time, store_time
 from tianzhou.broker.topics import Topics
 from tianzhou.store.store import MessageStore
+from tianzhou.wire._generated_headers_admin import LookAtGroupRequest
 from tianzhou.wire.look_bodies import (
     Event,
     GroupLook,
@@ -226,9 +229,14 @@ class GroupRows:
     # One of them
 
     def one(
-        self, name: str, rows: list[GroupRow], now_ms: int, moves: tuple[PlannedMove, ...] = ()
+        self,
+        asked: LookAtGroupRequest,
+        rows: list[GroupRow],
+        now_ms: int,
+        moves: tuple[PlannedMove, ...] = (),
     ) -> Steps[GroupLook | None]:
         """Include the findings of the last `all`, which a group created since is not part of."""
+        name = asked.group
         config = self.groups.get(name)
         if config is None:
             return None
@@ -236,6 +244,13 @@ class GroupRows:
         row = found[0] if found else self._row(name, _Tally(), 0.0)
         members = self.sessions.consumers.get(name)
         queues = yield from self._queues(name, members, now_ms)
+        owned = Counter(queue.owner for queue in queues if queue.owner)
+        yield
+        shown = [queue for queue in queues if asked.queues_like in queue.topic]
+        count = len(shown)
+        if asked.queues_max is not None and count > asked.queues_max:
+            yield
+            shown = nlargest(max(asked.queues_max, 0), shown, key=lambda queue: queue.lag)
         described = members.described if members else None
         return GroupLook(
             config=config,
@@ -246,7 +261,9 @@ class GroupRows:
             message_model=described.message_model.value if described else "",
             moves=moves,
             now_ms=now_ms,
-            queues=tuple(queues),
+            owned=dict(owned),
+            queue_count=count,
+            queues=tuple(shown),
             row=row,
             started_ms=self.stats.started_ms,
         )

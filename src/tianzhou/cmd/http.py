@@ -139,6 +139,7 @@ class HttpServer:
 
     async def _load_and_listen(self) -> None:
         app, self._here = await asyncio.to_thread(self._load)
+        await asyncio.to_thread(importlib.import_module, "tianzhou.cmd.http_protocol")
         from tianzhou.cmd.http_protocol import PatientProtocol, server_of
 
         server = self._server = server_of(app)

@@ -23,6 +23,8 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters.update(FILTERS)
+    for name in made.list_templates():
+        made.get_template(name)  # compiled now, by a thread, and not in the loop by the first page
     return made
 
 

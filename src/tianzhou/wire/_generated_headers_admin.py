@@ -171,6 +171,8 @@ class LookAtGroupRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     group: str
     topic: str | None = None
     timestamp_ms: Int64 = field(name="timestamp", default=-1)
+    queues_max: Int32 | None = field(name="queuesMax", default=None)
+    queues_like: str = field(name="queuesLike", default="")
 
 
 class LookAtMessagesRequest(ExtFields, frozen=True, kw_only=True, gc=False):

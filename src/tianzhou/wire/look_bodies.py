@@ -267,6 +267,10 @@ class HeldQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     queue_id: int
     topic: str
 
+    @property
+    def lag(self) -> int:
+        return max(self.end - max(self.committed, self.first), 0)
+
 
 class PlannedMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Where a group would go on in one queue."""
@@ -291,6 +295,11 @@ class GroupLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     moves: tuple[PlannedMove, ...] = ()
     """What a move that was asked about would do, in the queues of its topic."""
     now_ms: int
+    owned: dict[str, int] = {}
+    """How many queues each owner has, of all queues of the group."""
+    queue_count: int = -1
+    """Queues that match the request, also those above its limit; -1: from a broker that knows no
+    limit, so all are in `queues`."""
     queues: tuple[HeldQueue, ...]
     row: GroupRow
     started_ms: int

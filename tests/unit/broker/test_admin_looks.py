@@ -245,6 +245,31 @@ def test_a_group_that_is_not_there_is_refused() -> None:
     )
 
 
+def test_look_at_group_with_a_limit_has_the_queues_with_the_largest_lag() -> None:
+    broker = world()
+    make_topic(broker, "other", 3)
+    for queue_id, count in enumerate((1, 5, 2)):
+        for _ in range(count):
+            broker.send("other", queue_id=queue_id)
+        commit(broker, "billing", "other", 0, queue_id)
+    administrator = Administrator(broker)
+
+    def ask(**ext: str) -> GroupLook:
+        response = administrator.ask(RequestCode.LOOK_AT_GROUP, group="billing", **ext)
+        return decode_group_look(response.body)
+
+    whole, limited = ask(), ask(queuesMax="2")
+    assert whole.queue_count == limited.queue_count == len(whole.queues) == 5
+    lags = sorted((queue.lag for queue in whole.queues), reverse=True)
+    assert [queue.lag for queue in limited.queues] == lags[:2] == [5, 3]
+    assert limited.owned == whole.owned
+    filtered = ask(queuesMax="2", queuesLike="the")
+    assert [(queue.topic, queue.lag) for queue in filtered.queues] == [("other", 5), ("other", 2)]
+    assert filtered.queue_count == 3
+    for none in ("0", "-1"):
+        assert ask(queuesMax=none).queues == ()
+
+
 def test_internal_groups_and_dead_letters_are_nobodys_lag() -> None:
     broker = world()
     dead = "%DLQ%billing"

@@ -1,6 +1,9 @@
-"""Times as pages show them without a script."""
+"""Templates, and times as pages show them without a script."""
 
-from tianzhou.dashboard.render import exact_text, moment_text
+import jinja2
+import pytest
+
+from tianzhou.dashboard.render import environment, exact_text, moment_text
 
 AT_MS = 1_794_817_800_007
 
@@ -13,3 +16,15 @@ def test_moment_has_date_and_zone() -> None:
 def test_exact_moment_has_milliseconds() -> None:
     assert exact_text(AT_MS) == "2026-11-16 08:30:00.007 UTC"
     assert exact_text(0) == "never"
+
+
+def test_environment_has_compiled_every_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = environment()
+
+    def refuse(_environment: jinja2.Environment, _source: str, name: str, *_: object) -> None:
+        pytest.fail(f"{name} is compiled when a page is shown")
+
+    monkeypatch.setattr(jinja2.Environment, "compile", refuse)
+    assert len(made.list_templates()) > 20
+    for name in made.list_templates():
+        made.get_template(name)

@@ -317,7 +317,7 @@ class AdminLooks:
         asked = LookAtGroupRequest.from_ext(request.header.ext)
         name, moves = asked.group, tuple(self._moves(asked))
         groups = yield from self._groups.get()
-        look = yield from self.rows.one(name, groups, self.clock.now_ms(), moves)
+        look = yield from self.rows.one(asked, groups, self.clock.now_ms(), moves)
         if look is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {name[:128]} does not exist"

@@ -120,11 +120,21 @@ class Looks:
         return looked
 
     async def group(
-        self, name: str, *, move_in: str | None = None, time_ms: int = LATEST
+        self,
+        name: str,
+        *,
+        move_in: str | None = None,
+        time_ms: int = LATEST,
+        queues_max: int | None = None,
+        queues_like: str = "",
     ) -> Looked[GroupLook]:
-        """With `move_in` also what a move in this topic, to this moment, would do. Raises
-        GroupNotExist if no broker has the group."""
-        fields = LookAtGroupRequest(group=name, topic=move_in, timestamp_ms=time_ms)
+        """With `move_in` also what a move in this topic, to this moment, would do. Each broker
+        responds with the `queues_max` queues that have the largest lag, of topics whose name
+        contains `queues_like`. Raises GroupNotExist if no broker has the group."""
+        fields = LookAtGroupRequest(
+            group=name, topic=move_in, timestamp_ms=time_ms,
+            queues_max=queues_max, queues_like=queues_like,
+        )  # fmt: skip
         looked = await self._ask(RequestCode.LOOK_AT_GROUP, decode_group_look, fields)
         if not looked.found and not looked.missing:
             code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

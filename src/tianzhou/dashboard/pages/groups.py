@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from heapq import nlargest
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -33,6 +34,11 @@ class Held(NamedTuple):
     broker: str
     queue: HeldQueue
     lag: int
+
+
+ROWS_MAX: Final = 100
+"""Queues, members and events of a group that its page shows: rendering a row takes about 50 us of
+the event loop, and a group may have 50,000 queues."""
 
 
 WHERES: Final = {
@@ -67,16 +73,15 @@ async def exported(here: Here, _request: Request) -> Response:
 
 
 async def show(here: Here, request: Request) -> Response:
-    name = request.path_params["name"]
-    looked = await (await here.admin()).looks.group(name)
+    name, like = request.path_params["name"], request.query_params.get("like", "").strip()
+    looked = await (await here.admin()).looks.group(name, queues_max=ROWS_MAX, queues_like=like)
     looks = looked.found
     (row,) = groups_together(look.row for look in looks.values()) or (None,)
     members = {member.client_id: member for look in looks.values() for member in look.members}
-    queues = [
-        Held(broker, queue, max(queue.end - max(queue.committed, queue.first), 0))
-        for broker, look in looks.items()
-        for queue in look.queues
-    ]
+    queues, queue_count = _queues(looks)
+    owned = Counter[str]()
+    for look in looks.values():
+        owned.update(look.owned or (queue.owner for queue in look.queues))
     events = [event for look in looks.values() for event in look.events]
     return here.show(
         request,
@@ -88,14 +93,29 @@ async def show(here: Here, request: Request) -> Response:
         looks=looks,
         missing=looked.missing,
         members=[members[key] for key in sorted(members)],
-        owned=Counter(held.queue.owner for held in queues),
+        owned=owned,
         queues=queues,
+        queue_count=queue_count,
+        like=like,
+        rows_max=ROWS_MAX,
         events=events,
         stuck={(event.topic, event.queue_id): event for event in events},
         now_look_ms=max((look.now_ms for look in looks.values()), default=0),
         topics=row.topics if row else (),
         longest=max((held.lag for held in queues), default=0),
     )
+
+
+def _queues(looks: Mapping[str, GroupLook]) -> tuple[list[Held], int]:
+    """The queues to show, and how many there are. If there are too many, those with the largest lag
+    are shown, and the largest lag first."""
+    found = [
+        Held(broker, queue, queue.lag) for broker, look in looks.items() for queue in look.queues
+    ]
+    count = sum(max(look.queue_count, len(look.queues)) for look in looks.values())
+    if count > ROWS_MAX:
+        found = nlargest(ROWS_MAX, found, key=lambda held: held.lag)
+    return found, count
 
 
 # Moving
@@ -110,7 +130,9 @@ async def ask_reset(here: Here, request: Request) -> Response:
     is_asked = bool(topic and where)
     time_ms = _time_ms(where, asked.get("time", "")) if is_asked else LATEST
     looks = (
-        await admin.looks.group(name, move_in=topic if is_asked else None, time_ms=time_ms)
+        await admin.looks.group(
+            name, move_in=topic if is_asked else None, time_ms=time_ms, queues_max=0
+        )
     ).found
     if is_asked:
         moves = _moves(topic, looks)
@@ -125,6 +147,7 @@ async def ask_reset(here: Here, request: Request) -> Response:
         wheres=WHERES,
         topics=sorted({t for look in looks.values() for t in look.row.topics}),
         members=len(members),
+        rows_max=ROWS_MAX,
         time=asked.get("time", ""),
         **values,
     )
@@ -179,7 +202,7 @@ def _time_ms(where: str, time: str) -> int:
 
 async def ask_switch(here: Here, request: Request) -> Response:
     name = request.path_params["name"]
-    looks = (await (await here.admin()).looks.group(name)).found
+    looks = (await (await here.admin()).looks.group(name, queues_max=0)).found
     (row,) = groups_together(look.row for look in looks.values())
     if row.enabled:
         facts = [

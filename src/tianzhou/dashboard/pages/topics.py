@@ -10,7 +10,7 @@ from starlette.responses import Response
 from tianzhou.base.errors import UsageError
 from tianzhou.dashboard.exports import csv_response
 from tianzhou.dashboard.here import Here, field_of
-from tianzhou.dashboard.listing import listing
+from tianzhou.dashboard.listing import ROWS, listing
 from tianzhou.dashboard.render import rate_text, segment
 from tianzhou.wire.look_bodies import ReaderLook, TopicRow
 
@@ -53,6 +53,7 @@ async def show(here: Here, request: Request) -> Response:
     name = request.path_params["name"]
     looked = await (await here.admin()).looks.topic(name)
     looks = looked.found
+    queues = [(broker, queue) for broker, look in looks.items() for queue in look.queues]
     hours = [sum(column) for column in zip(*(look.hours for look in looks.values()), strict=False)]
     return here.show(
         request,
@@ -65,17 +66,16 @@ async def show(here: Here, request: Request) -> Response:
         is_system=any(look.is_system for look in looks.values()),
         put_per_second=sum(look.put_per_second for look in looks.values()),
         put_size_per_second=sum(look.put_size_per_second for look in looks.values()),
-        count=sum(q.max_offset - q.min_offset for look in looks.values() for q in look.queues),
+        count=sum(queue.max_offset - queue.min_offset for _, queue in queues),
+        list=listing(request, queues, name=lambda row: f"{row[0]} {row[1].queue_id:05}", sorts={}),
+        rows_max=ROWS,
         readers=_readers(r for look in looks.values() for r in look.readers),
         producers=sorted(
             {p.address: p for look in looks.values() for p in look.producers}.values(),
             key=lambda seen: -seen.last_ms,
         ),
         hours=json.dumps(hours),
-        longest=max(
-            (q.max_offset - q.min_offset for look in looks.values() for q in look.queues),
-            default=0,
-        ),
+        longest=max((queue.max_offset - queue.min_offset for _, queue in queues), default=0),
     )
 
 
