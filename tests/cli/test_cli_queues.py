@@ -64,6 +64,21 @@ def test_consume_reads_one_queue_from_an_offset(run: Run, mq: RunningBroker) -> 
     assert run("consume", "orders", "--queue", "2", "--until-end").code == 4
 
 
+def test_consume_from_an_offset_beyond_the_end_reports_where_the_queue_ends(
+    run: Run, mq: RunningBroker
+) -> None:
+    fill(mq)
+    beyond = run("consume", "orders", "--queue", "1", "--offset", "9", "--until-end")
+    assert (beyond.code, beyond.out) == (0, "")
+    assert "queue 1 of orders on broker-a has no message with offset 9" in beyond.err
+    assert "it has 0 to 4, and the next message gets 5; starting at 5" in beyond.err
+    at_end = run("consume", "orders", "--queue", "1", "--offset", "5", "--until-end")
+    assert (at_end.code, at_end.out, at_end.err) == (0, "", "")
+    mq.create_topic("bare", queues=1)
+    empty = run("consume", "bare", "--queue", "0", "--offset", "1", "--until-end")
+    assert "it is empty, and the next message gets 0; starting at 0" in empty.err
+
+
 def test_consume_shows_the_last_messages_of_all_queues_in_order(
     run: Run, mq: RunningBroker
 ) -> None:

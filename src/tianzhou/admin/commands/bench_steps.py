@@ -10,6 +10,7 @@ from tianzhou.admin.commands.failures import Failure
 
 if TYPE_CHECKING:
     from tianzhou.client.aio.producer import Producer
+    from tianzhou.client.core.sending import SendResult
     from tianzhou.record.message import Message
 
 GROUP: Final = "TIANZHOU_BENCH"
@@ -68,7 +69,7 @@ async def measure(nameserver: str, load: Load) -> list[Step]:
 
     message = Message(load.topic, b"." * load.size)
     async with Producer(GROUP, nameserver=nameserver) as producer:
-        await producer.send(message)  # the route and the connection are there from now on
+        warm = await producer.send(message)  # the route and the connection exist from now on
         single = min(load.count, SINGLE_MAX)
         steps = [
             await _sends("send, one at a time", producer, message, count=single, at_once=1),
@@ -76,7 +77,7 @@ async def measure(nameserver: str, load: Load) -> list[Step]:
                          count=load.count, at_once=load.in_flight),
             await _batches(producer, message, load),
         ]  # fmt: skip
-    return [*steps, await _read(nameserver, load.topic, 1 + sum(s.messages for s in steps))]
+    return [*steps, await _read(nameserver, warm, sum(step.messages for step in steps))]
 
 
 async def _sends(
@@ -115,14 +116,16 @@ async def _batches(producer: "Producer", message: "Message", load: Load) -> Step
     return Step(step, load.count, monotonic() - begun_s, times_ms)
 
 
-async def _read(nameserver: str, topic: str, count: int) -> Step:
+async def _read(nameserver: str, warm: "SendResult", count: int) -> Step:
+    """Read all messages of the topic behind the one that was sent first, which no step counts."""
     from tianzhou.client.aio.pull_consumer import PullConsumer
 
     seen, times_ms = 0, list[float]()
     begun_s = heard_s = monotonic()
     with progress_bar(count, "read") as tell:
         async with PullConsumer(READER, nameserver=nameserver) as consumer:
-            at = dict.fromkeys(await consumer.queues(topic), 0)
+            at = dict.fromkeys(await consumer.queues(warm.queue.topic), 0)
+            at[warm.queue] = warm.queue_offset + 1
             while seen < count:
                 for queue, offset in at.items():
                     pull_s = perf_counter()

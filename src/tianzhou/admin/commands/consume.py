@@ -232,7 +232,7 @@ class Place:
 
     def _begin(self, consumer: "PullConsumer", queue: "MessageQueue") -> int:
         if self.offset is not None:
-            return self.offset
+            return _within(consumer, queue, self.offset)
         if self.last is not None:
             return max(consumer.first(queue), consumer.end(queue) - self.last)
         if self.start == "first":
@@ -240,6 +240,21 @@ class Place:
         if self.start == "last":
             return consumer.end(queue)
         return consumer.offset_at(queue, int(self.start))
+
+
+def _within(consumer: "PullConsumer", queue: "MessageQueue", offset: int) -> int:
+    """The offset, or the nearest end of the queue if the queue does not reach there."""
+    first, end = consumer.first(queue), consumer.end(queue)
+    if first <= offset <= end:
+        return offset
+    start = first if offset < first else end
+    held = f"it has {first} to {end - 1}" if first < end else "it is empty"
+    click.echo(
+        f"queue {queue.queue_id} of {queue.topic} on {queue.broker_name} has no message with "
+        f"offset {offset}; {held}, and the next message gets {end}; starting at {start}",
+        err=True,
+    )
+    return start
 
 
 def _newest(
