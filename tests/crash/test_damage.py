@@ -26,6 +26,7 @@ from damaged_store import (
 from tianzhou.record.chunk import stamp
 from tianzhou.record.layout import MAGIC_V1
 from tianzhou.store.errors import StoreDamaged
+from tianzhou.store.incidents import LOG_BEGINS_LATE
 
 
 @pytest.fixture
@@ -385,9 +386,9 @@ def test_a_last_file_that_lost_its_bytes_is_reported(stopped: Known, place: Path
 
 
 def test_a_log_without_its_oldest_file_begins_later(stopped: Known, place: Path) -> None:
-    """As if it had expired."""
     known = stopped.copy(place / "copy")
     _remove(known.log_path(0))
     store = open_store(known.root)
+    assert LOG_BEGINS_LATE in {one.kind for one in store.incidents.open}
     assert readable(store) == {p for p in known.placed if p.offset >= FILE_BYTES}
     store.close()

@@ -114,6 +114,31 @@ def test_lost_log_files_stop_the_start_until_the_loss_is_accepted(
 
 
 @pytest.mark.slow
+def test_start_without_the_first_log_files_serves_the_rest_and_reports_the_range(
+    start: Start, tmp_path: Path
+) -> None:
+    server = start()
+    produce(server)
+    before = ends(server)
+    assert server.stop() == 0
+    for path in sorted((tmp_path / "data/commitlog").iterdir())[:2]:
+        path.unlink()
+    server = start()
+    assert ends(server) == before
+    assert "kind=log_begins_late" in server.log()
+    status, ready = asked(server, "/readyz")
+    assert (status, ready["status"]) == (200, "ready")
+    assert "131072 bytes are missing" in ready["alarms"][0]
+    name = server.facts["brokerName"]
+    assert "log_begins_late" in command("broker", "status", name, "-n", server.nameserver, "--json")
+    server.kill()
+    server = start()
+    assert "131072 bytes are missing" in asked(server, "/readyz")[1]["alarms"][0]
+    command("broker", "acknowledge", name, "-n", server.nameserver)
+    assert "alarms" not in asked(server, "/readyz")[1]
+
+
+@pytest.mark.slow
 def test_a_log_that_is_not_mounted_stops_the_start(start: Start, tmp_path: Path) -> None:
     apart = ("--set", f"storePathCommitLog={tmp_path}/disk/log")
     server = start(*apart)

@@ -173,6 +173,19 @@ def test_checkpoint() -> None:
     assert numbers["crc"] == crc32(page[first : first + checkpoint.OURS.size])
 
 
+def test_checkpoint_begin() -> None:
+    rows = placed(only_table(CHECKPOINT, "Where the log begins"))
+    end = checkpoint.BEGIN_AT + checkpoint.PREFIX.size + checkpoint.BEGIN.size
+    assert_adjoining(rows, start=checkpoint.BEGIN_AT, end=end)
+    page = checkpoint.encode(Checkpoint(log_begin=77))
+    found = {name: page[at : at + size] for at, size, name in rows}
+    assert int.from_bytes(found["begin_magic"], "big") == checkpoint.BEGIN_MAGIC
+    assert int.from_bytes(found["begin_crc"], "big") == crc32(found["log_begin"])
+    assert int.from_bytes(found["log_begin"], "big") == 77
+    assert f"`0x{checkpoint.BEGIN_MAGIC:08X}`, the letters TZLB" in CHECKPOINT
+    assert checkpoint.BEGIN_MAGIC.to_bytes(4, "big") == b"TZLB"
+
+
 def test_checkpoint_sizes() -> None:
     ours = placed(only_table(CHECKPOINT, "Our part"))
     end = checkpoint.OURS_AT + checkpoint.PREFIX.size + checkpoint.OURS.size

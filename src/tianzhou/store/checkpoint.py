@@ -10,6 +10,10 @@ All of it lies in the first 512 bytes, which a disk writes whole or not at all.
     64 magic 4 | 68 crc 4 | 72 flushed 8 | 80 derived 8 | 88 anchor 8 | 96 queues 8 |
     104 units 8 | 112 index_files 8 | 120 index_count 8 | 128 clean 8 | 136 checked 8 |
     144 index_name 24 | 168 timestamps 24
+    192 begin_magic 4 | 196 begin_crc 4 | 200 log_begin 8
+
+The last part came later and has a checksum of its own: versions that do not know it write zeros
+there, which means that the beginning of the log is unknown.
 """
 
 import struct
@@ -28,8 +32,13 @@ PREFIX: Final = struct.Struct(">iI")
 NO_QUEUES: Final = -1
 """As many queues are never found."""
 MAGIC: Final = 0x545A4350  # "TZCP"
+BEGIN_AT: Final = OURS_AT + PREFIX.size + OURS.size
+BEGIN: Final = struct.Struct(">q")
+BEGIN_MAGIC: Final = 0x545A4C42  # "TZLB"
+UNKNOWN: Final = -1
+"""The `log_begin` of a checkpoint that does not say where the log begins."""
 
-assert OURS_AT + PREFIX.size + OURS.size <= SECTOR
+assert BEGIN_AT + PREFIX.size + BEGIN.size <= SECTOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,9 @@ class Checkpoint:
     """Everything was written at an orderly stop, and nothing since."""
     checked: bool = False
     """Every record from `flushed` on carries a checksum of the whole: one without is torn."""
+    log_begin: int = UNKNOWN
+    """The store has removed no file of the log from this offset on. It is on the medium before
+    retention removes a file, so a log that begins later has lost files in another way."""
     exact: bool = False
     """Our part of the file was there and fits; otherwise only the three times are known."""
 
@@ -73,6 +85,9 @@ def encode(checkpoint: Checkpoint) -> bytes:
     page[:24] = times
     PREFIX.pack_into(page, OURS_AT, MAGIC, crc32(ours))
     page[OURS_AT + PREFIX.size : OURS_AT + PREFIX.size + OURS.size] = ours
+    begin = BEGIN.pack(checkpoint.log_begin)
+    PREFIX.pack_into(page, BEGIN_AT, BEGIN_MAGIC, crc32(begin))
+    page[BEGIN_AT + PREFIX.size : BEGIN_AT + PREFIX.size + BEGIN.size] = begin
     return bytes(page)
 
 
@@ -96,8 +111,17 @@ def decode(page: bytes) -> Checkpoint:
         flushed=flushed, derived=derived, anchor=anchor, queues=queues, units=units,
         index_files=index_files,
         index_name=name.rstrip(b"\0").decode("ascii", "replace"), index_count=index_count,
-        clean=bool(clean), checked=bool(checked), exact=True,
+        clean=bool(clean), checked=bool(checked), log_begin=_decode_begin(page), exact=True,
     )  # fmt: skip
+
+
+def _decode_begin(page: bytes) -> int:
+    magic, crc = PREFIX.unpack_from(page, BEGIN_AT)
+    begin = page[BEGIN_AT + PREFIX.size :][: BEGIN.size]
+    if magic != BEGIN_MAGIC or crc != crc32(begin):
+        return UNKNOWN
+    (offset,) = BEGIN.unpack(begin)
+    return max(offset, UNKNOWN)
 
 
 class CheckpointFile:

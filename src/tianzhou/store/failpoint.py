@@ -35,6 +35,7 @@ POINTS: Final = (
     "recovery.before_rebuild",
     "recovery.after_rebuild",
     "recovery.before_abort",
+    "retention.after_record",
     "retention.before_remove",
     "retention.after_remove",
     "close.before_flush",

@@ -59,6 +59,7 @@ class Flusher:
         self.flushed = log.min_offset
         self.error: StoreFenced | None = None
         self._owed: Derivations | None = None
+        self._begin_wanted = log.min_offset
         self.errands: deque[Callable[[], None]] = deque()
         """Work on files that the writer does not wait for, in order. The log is flushed before
         each, and no checkpoint is written before all are done. The writer only appends."""
@@ -72,9 +73,11 @@ class Flusher:
         what comes from now on carries a checksum."""
         self.flushed = PhysicalOffset(max(min(flushed, self._log.end), self._log.min_offset))
         marked = replace(
-            self._checkpoint.current, flushed=self.flushed, clean=False, checked=checked
-        )
+            self._checkpoint.current,
+            flushed=self.flushed, clean=False, checked=checked, log_begin=self._log.min_offset,
+        )  # fmt: skip
         self._checkpoint.current = marked
+        self._begin_wanted = self._log.min_offset
 
     def flush(self) -> bool:
         """Bring everything appended so far to the medium; whether the watermark moved."""
@@ -143,6 +146,18 @@ class Flusher:
             except OSError as error:
                 self._fence("the checkpoint", error)
 
+    def record_begin(self, offset: PhysicalOffset) -> None:
+        """Let the checkpoint say that log files below `offset` are removed. They may be removed
+        once its `log_begin` is there."""
+        if offset > self._begin_wanted:
+            self._begin_wanted = offset
+            self.run_later(self._save_begin)
+
+    def _save_begin(self) -> None:
+        marked = replace(self._checkpoint.current, log_begin=self._begin_wanted)
+        self._checkpoint.write(marked, sync=True)
+        failpoint("retention.after_record")
+
     def run_later(self, errand: Callable[[], None]) -> None:
         """Queue this call for the flush thread; without one it runs now, see `begin_errands`."""
         self.errands.append(errand)
@@ -169,7 +184,7 @@ class Flusher:
                 self.errands[0]()
             except (OSError, MemoryError, DiskFull, StoreFenced) as error:
                 if not isinstance(error, DiskFull) and not _is_short(error):
-                    self._fence("deleted topics", error)
+                    self._fence("deleted files and topics", error)
                 return False
             self.errands.popleft()
             if not between():

@@ -18,6 +18,7 @@ KEPT_MAX: Final = 64
 """The file holds at most this many open, and this many acknowledged, incidents."""
 
 LOG_ENDED_EARLY: Final = "log_ended_early"
+LOG_BEGINS_LATE: Final = "log_begins_late"
 LOG_DAMAGED: Final = "log_damaged"
 LOG_QUARANTINED: Final = "log_quarantined"
 OFFSETS_SET_BACK: Final = "offsets_set_back"

@@ -10,7 +10,7 @@ from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.files import File, Files, make_lasting_dirs
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.layout import Paths
-from tianzhou.store.preflight import Shortfall
+from tianzhou.store.preflight import LateBegin, Shortfall
 from tianzhou.store.queues import Queues
 
 
@@ -39,6 +39,16 @@ def take(
     if layout.is_outside(paths.commit_log, paths.root):
         locks.append(files.lock_dir(paths.commit_log))
     return shortfall
+
+
+def find_late_begin(
+    files: Files, paths: Paths, config: StoreConfig, *, lock: File
+) -> LateBegin | None:
+    """Whether the first files of the log are missing. A Java broker that had the directory since
+    may have removed them as expired, without a trace in the checkpoint."""
+    if layout.was_used_by_another(lock):
+        return None
+    return preflight.find_late_begin(files, paths, config)
 
 
 def make_parts(

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, cast
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.record.layout import RECORD_BYTES_MIN
 from tianzhou.store import segments
-from tianzhou.store.checkpoint import SECTOR, Checkpoint, decode
+from tianzhou.store.checkpoint import SECTOR, UNKNOWN, Checkpoint, decode
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.errors import StoreRefused
 from tianzhou.store.facts import store_time_of
@@ -67,6 +67,20 @@ class Shortfall(NamedTuple):
         )
 
 
+class LateBegin(NamedTuple):
+    """The log begins behind the place from which on the store has removed no file."""
+
+    expected: int
+    found: int
+
+    @property
+    def text(self) -> str:
+        return (
+            f"the commit log begins at offset {self.found}, but the store has removed no file from "
+            f"offset {self.expected} on; {self.found - self.expected} bytes are missing"
+        )
+
+
 def read_checkpoint(files: Files, path: str) -> Checkpoint:
     if not files.exists(path):
         return Checkpoint()
@@ -101,6 +115,16 @@ def examine(files: Files, paths: Paths, config: StoreConfig, now_ms: int) -> Sho
     return Shortfall(
         end, vouched, checkpoint.log_timestamp, ends, skipped, reused_max=unknown - skipped
     )
+
+
+def find_late_begin(files: Files, paths: Paths, config: StoreConfig) -> LateBegin | None:
+    """Compare the first file of the log with the checkpoint. A store opens in spite of a late
+    begin: what is left is sound, and an operator may have freed disk space by hand."""
+    expected = read_checkpoint(files, paths.checkpoint).log_begin
+    starts = segments.starts_of(files, paths.commit_log, config.commit_log_file_bytes)
+    if expected == UNKNOWN or not starts or starts[0] <= expected:
+        return None
+    return LateBegin(expected, starts[0])
 
 
 def refuse(paths: Paths, shortfall: Shortfall) -> StoreRefused:

@@ -13,9 +13,12 @@ from tianzhou.store.descriptors import NotOpened, shortage_text
 from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.facts import Malformed
+from tianzhou.store.files import Files, Usage
 from tianzhou.store.key_index import QUERY_COUNT_MAX, KeyIndex
+from tianzhou.store.layout import Paths
 from tianzhou.store.queues import Queues
 from tianzhou.store.read import ReadLimit, ReadResult, ReadStatus
+from tianzhou.store.retention import usages
 from tianzhou.store.search import Boundary
 
 DAMAGED_MAX: Final = 10_000
@@ -25,6 +28,8 @@ DAMAGED_MAX: Final = 10_000
 class StoreReader:
     """Owner: the store's writer."""
 
+    files: Files
+    paths: Paths
     log: CommitLog
     queues: Queues
     index: KeyIndex | None
@@ -62,6 +67,15 @@ class StoreReader:
         """Inputs of queue derivation besides the log."""
         assert self.dispatcher.derivation is not None
         return self.dispatcher.derivation
+
+    @property
+    def usage(self) -> Usage:
+        """Of the disk that the log is on."""
+        return self.files.usage(self.paths.commit_log)
+
+    def usages(self) -> dict[str, Usage]:
+        """Usage of every disk of the store, by path."""
+        return usages(self.files, self.paths)
 
     def _was_recovered(self, malformed: Iterable[int]) -> None:
         """Take over from recovery: the offsets of records it left out, and the end of the log."""

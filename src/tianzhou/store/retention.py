@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.descriptors import is_unopened
@@ -99,25 +100,23 @@ class Retention:
         size = self._log.file_bytes
         return sum(segment.start + size <= floor for segment in self._log.segments[:files])
 
-    def remove(self, count: int, *, flushed: int) -> int:
-        """Remove this many files; returns how many were removed. A file that is not flushed stays
-        for now, and so do newer ones: the log has no gaps."""
-        removed = 0
-        while removed < count:
-            oldest = self._log.segments[0]
-            if oldest.start + self._log.file_bytes > flushed:
-                break
-            before = len(self._log.segments)
-            try:
+    def begin_after(self, files: int) -> PhysicalOffset:
+        """Where the log begins once this many of its oldest files are removed."""
+        return PhysicalOffset(self._log.min_offset + files * self._log.file_bytes)
+
+    def remove(self, *, below: int) -> int:
+        """Remove the files that end at this offset or before it; return how many were removed."""
+        log, before = self._log, len(self._log.segments)
+        try:
+            while len(log.segments) > 1 and log.min_offset + log.file_bytes <= below:
                 failpoint("retention.before_remove")
-                self._log.remove_first()
+                log.remove_first()
                 failpoint("retention.after_remove")
-            except (OSError, MemoryError) as error:
-                if not is_unopened(error):
-                    raise
-                count = 0  # stop for now; files that are not synced yet are synced first next time
-            removed += before - len(self._log.segments)
-        return removed
+        except (OSError, MemoryError) as error:
+            # Without a descriptor the directory can't be synced: the next removal syncs it first.
+            if not is_unopened(error):
+                raise
+        return before - len(log.segments)
 
     def _ages(self, now_ms: int) -> list[int]:
         """Age of the youngest message of each file but the last: the first of the next file is

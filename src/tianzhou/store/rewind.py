@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.record.walk import Stop
-from tianzhou.store.checkpoint import NO_QUEUES
+from tianzhou.store.checkpoint import NO_QUEUES, UNKNOWN
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.errors import RawRefused, StoreDamaged
 from tianzhou.store.failpoint import failpoint
@@ -21,7 +21,7 @@ def rewind(parts: Parts, offset: PhysicalOffset) -> None:
     """Cut log, queues and index at `offset`, which must be the end of a record or of a file."""
     log = parts.log
     anchor, timestamp = _last_before(parts, offset)
-    _announce(parts, offset)
+    _announce(parts, offset, log_begin=parts.checkpoint.log_begin)
     failpoint("rewind.before_cut")
     log.cut(offset)
     log.set_end(offset, timestamp)
@@ -41,7 +41,7 @@ def rewind(parts: Parts, offset: PhysicalOffset) -> None:
 
 def begin_again(parts: Parts, offset: PhysicalOffset) -> None:
     """Drop everything and go on with an empty log that begins at `offset`."""
-    _announce(parts, PhysicalOffset(0))
+    _announce(parts, PhysicalOffset(0), log_begin=UNKNOWN)
     failpoint("rewind.before_cut")
     parts.log.begin_at(offset)
     failpoint("rewind.after_cut")
@@ -53,13 +53,14 @@ def begin_again(parts: Parts, offset: PhysicalOffset) -> None:
     parts.dispatcher.go_back(offset, PhysicalOffset(0), 0)
 
 
-def _announce(parts: Parts, offset: PhysicalOffset) -> None:
+def _announce(parts: Parts, offset: PhysicalOffset, *, log_begin: int) -> None:
     """From now on bytes behind the offset are no longer known to be on the medium, and queues
     that speak of them are not to be believed."""
     file, current = parts.checkpoint_file, parts.checkpoint
     queues = current.queues if current.derived <= offset else NO_QUEUES
     flushed = min(current.flushed, offset)
-    file.write(replace(current, flushed=flushed, queues=queues, clean=False), sync=True)
+    announced = replace(current, flushed=flushed, queues=queues, clean=False, log_begin=log_begin)
+    file.write(announced, sync=True)
 
 
 def _last_before(parts: Parts, offset: PhysicalOffset) -> tuple[PhysicalOffset, int]:

@@ -10,7 +10,7 @@ from typing import Final
 from tianzhou.store import incidents as kinds
 from tianzhou.store.checkpoint import NO_QUEUES, Checkpoint
 from tianzhou.store.incidents import Incident, Incidents
-from tianzhou.store.preflight import Shortfall
+from tianzhou.store.preflight import LateBegin, Shortfall
 from tianzhou.store.recovery import Report
 from tianzhou.store.tables import SetBack
 
@@ -37,6 +37,11 @@ class StartReport:
         if found.reused_max and not self.is_repaired:
             text += f"; up to {found.reused_max} offsets of a queue may be used again"
         self._report(kinds.LOG_ENDED_EARLY, f"{found.end}-{found.vouched}", text)
+
+    def log_begins_late(self, found: LateBegin) -> None:
+        what = "peers may have them" if self.is_repaired else "their messages are lost"
+        text = f"{found.text}; {what}; those behind them are served"
+        self._report(kinds.LOG_BEGINS_LATE, f"{found.expected}-{found.found}", text)
 
     def recovered(
         self, report: Report, before: Checkpoint, *, set_aside: list[str], beyond: list[SetBack]

@@ -20,14 +20,14 @@ from tianzhou.store.descriptors import is_shortage, shortage_text
 from tianzhou.store.errors import DiskFull, FlushTimeout, StoreClosed, StoreDamaged, StoreFenced
 from tianzhou.store.facts import Run
 from tianzhou.store.failpoint import failpoint
-from tianzhou.store.files import File, Files, Usage, list_visible
+from tianzhou.store.files import File, Files, list_visible
 from tianzhou.store.flush import MANY_FILES, Derivations, Flusher, FlushThread
 from tianzhou.store.following import FollowingStore
 from tianzhou.store.incidents import Incidents
 from tianzhou.store.preflight import Shortfall
 from tianzhou.store.queue_work import QueueWork
 from tianzhou.store.removal import Removals
-from tianzhou.store.retention import Pressure, Retention, pressure_of, usages
+from tianzhou.store.retention import Pressure, Retention, pressure_of
 from tianzhou.store.scan import NOWHERE
 from tianzhou.store.start_report import StartReport
 from tianzhou.store.tables import Tables
@@ -110,6 +110,9 @@ class MessageStore(FollowingStore):
         report = StartReport(self.incidents, self._clock.now_ms(), is_repaired=repaired)
         if shortfall is not None:
             report.log_ended_early(shortfall)
+        late = opening.find_late_begin(files, paths, self.config, lock=self._locks[0])
+        if late is not None:
+            report.log_begins_late(late)
         layout.record_paths(files, paths)
         self.was_clean = not files.exists(paths.abort)
         self._checkpoint = CheckpointFile(files, paths.checkpoint)
@@ -176,15 +179,6 @@ class MessageStore(FollowingStore):
     def flush_times(self) -> Histogram:
         """How long syncs of the log took. May be read from any thread."""
         return self._flusher.times
-
-    @property
-    def usage(self) -> Usage:
-        """Of the disk that the log is on."""
-        return self.files.usage(self.paths.commit_log)
-
-    def usages(self) -> dict[str, Usage]:
-        """Usage of every disk of the store, by path."""
-        return usages(self.files, self.paths)
 
     def _visible_limit(self) -> PhysicalOffset:
         """A message may be seen once it is as safe as the configuration promises: otherwise a
@@ -356,6 +350,8 @@ class MessageStore(FollowingStore):
         if now_s - self._last_clean_s >= config.clean_interval_ms / 1000:
             self._last_clean_s = now_s
             self.clean()
+        elif self._checkpoint.current.log_begin > self.log.min_offset:
+            self._remove_expired()
         idle_s = now_s - self._last_save_s
         behind = self.dispatcher.position - self._checkpoint.current.derived
         busy = self._thread is not None and self._thread.is_saving
@@ -370,23 +366,23 @@ class MessageStore(FollowingStore):
                 self.checkpoint()
 
     def clean(self, *, by_hand: bool = False, wait: bool = False) -> int:
-        """Remove expired log files if it is time, and what was derived from them. They go behind a
-        checkpoint: with `wait` behind this one, otherwise what it does not cover goes next time."""
+        """Remove expired log files if it is time, and what was derived from them; return how many
+        were removed. Without `wait`, `maintain` removes those that the checkpoint does not cover
+        yet."""
         self._raise_if_broken()
         fullest, usage = max(self.usages().items(), key=lambda found: found[1].used_ratio)
         pressure = pressure_of(usage.used_ratio, self.config)
         now_ms = self._clock.now_ms()
         due = self.retention.due(pressure, now_ms=now_ms, by_hand=by_hand)
         if due:
-            # The queues alone know which ranks these messages had. They say so on the medium
-            # before the messages go, or a crash would let their ranks begin at 0 again.
+            # The next start takes a log that begins behind the recorded offset for damaged. And
+            # only the queues know the offsets of expired messages: they must be on the medium
+            # first, or a crash would let the queues begin at 0 again.
+            self._flusher.record_begin(self.retention.begin_after(due))
             self._wait_saved(wait)
             self.checkpoint(whole=wait)
             self._wait_saved(wait)
-        with self._guard("removing expired files", final=True):
-            removed = self._remove_expired(due)
-        if removed:
-            self.checkpoint(whole=wait)
+        removed = self._remove_expired(whole=wait)
         self._refusal = ""
         if pressure is Pressure.REFUSE:
             self._refuse(
@@ -399,15 +395,19 @@ class MessageStore(FollowingStore):
         if wait and self._thread is not None:
             self._thread.wait_saved(self.config.sync_flush_timeout_ms / 1000)
 
-    def _remove_expired(self, due: int) -> int:
-        settled = min(self._flusher.flushed, self._checkpoint.current.derived)
-        removed = self.retention.remove(due, flushed=settled)
+    def _remove_expired(self, *, whole: bool = False) -> int:
+        current = self._checkpoint.current
+        settled = min(self._flusher.flushed, current.derived, current.log_begin)
+        with self._guard("removing expired files", final=True):
+            removed = self.retention.remove(below=settled)
+            if removed:
+                self.queues.log_min = self.log.min_offset
+                self._work.expire()
+                self.on_expired()
+            if self.index is not None:
+                self.index.remove_expired(self.log.min_offset)
         if removed:
-            self.queues.log_min = self.log.min_offset
-            self._work.expire()
-            self.on_expired()
-        if self.index is not None:
-            self.index.remove_expired(self.log.min_offset)
+            self.checkpoint(whole=whole)
         return removed
 
     @property

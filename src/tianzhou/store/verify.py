@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from tianzhou.base.kinds import PhysicalOffset, QueueKey
 from tianzhou.store import layout, segments
-from tianzhou.store.checkpoint import Checkpoint
+from tianzhou.store.checkpoint import UNKNOWN, Checkpoint
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import UNIT, UNIT_BYTES
 from tianzhou.store.derivation import Derivation
@@ -108,6 +108,9 @@ class Directory:
         check = _DerivedCheck(self, found)
         total = len(self.segments) * self.config.commit_log_file_bytes
         at = PhysicalOffset(found.log_start)
+        if UNKNOWN < self.checkpoint.log_begin < at:
+            reason = "the first files of the log are missing"
+            found.damage.append(Damage(self.checkpoint.log_begin, at, reason))
         while True:
             scan = LogScan(self.segments, self.config.commit_log_file_bytes, at)
             for piece in scan:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 from tianzhou.store import checkpoint as module
@@ -7,7 +8,7 @@ from tianzhou.store.files import RealFiles
 FULL = Checkpoint(
     log_timestamp=11, queues_timestamp=12, index_timestamp=13, flushed=1 << 40, derived=1 << 39,
     anchor=(1 << 39) - 200, queues=7, units=99, index_files=2, index_name="20261115184332523",
-    index_count=41, clean=True, checked=True, exact=True,
+    index_count=41, clean=True, checked=True, log_begin=1 << 38, exact=True,
 )  # fmt: skip
 
 
@@ -52,3 +53,18 @@ def test_a_new_file_has_the_size_java_expects(tmp_path: Path) -> None:
     file.distrust()
     assert file.current.queues == module.NO_QUEUES
     file.close()
+
+
+def test_decode_without_a_valid_begin_part_knows_the_rest_but_not_where_the_log_begins() -> None:
+    page = encode(FULL)
+    unknown = replace(FULL, log_begin=module.UNKNOWN)
+    assert decode(page[: module.BEGIN_AT]) == unknown, "as versions without the part wrote it"
+    for at in range(module.BEGIN_AT, module.BEGIN_AT + module.PREFIX.size + module.BEGIN.size):
+        for bit in range(8):
+            damaged = bytearray(page)
+            damaged[at] ^= 1 << bit
+            assert decode(bytes(damaged)) == unknown
+
+
+def test_decode_with_a_negative_begin_does_not_know_where_the_log_begins() -> None:
+    assert decode(encode(replace(FULL, log_begin=-5))).log_begin == module.UNKNOWN

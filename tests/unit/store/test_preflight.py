@@ -3,18 +3,21 @@
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 from small_store import KEY, OTHER, chunk, read
 
+from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.store.checkpoint import SECTOR, TIMES
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.errors import StoreDamaged, StoreRefused
-from tianzhou.store.incidents import LOG_ENDED_EARLY
+from tianzhou.store.incidents import LOG_BEGINS_LATE, LOG_ENDED_EARLY
+from tianzhou.store.preflight import read_checkpoint
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
-from tianzhou.testing.sim.disk_images import Image, build, plans
+from tianzhou.testing.sim.disk_images import CrashPoint, Image, build, plans
 from tianzhou.wire.tables import ConsumerOffsetTable
 
 FILE_BYTES = 4096
@@ -284,3 +287,113 @@ def test_unreadable_table_is_refused_before_anything_is_changed(name: str, clean
     with pytest.raises(StoreDamaged, match=rf"{path}: can't be read"):
         stored.open()
     assert bytes_of(stored.disk) == before, "a refused directory was changed"
+
+
+# A log that begins too late
+
+
+def lose_first(stored: Stored, count: int) -> int:
+    """Remove the oldest files; return where the log begins now."""
+    for name in stored.files()[:count]:
+        stored.disk.remove(f"store/commitlog/{name}")
+    return count * FILE_BYTES
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_open_without_the_first_log_files_reports_the_range_and_serves_the_rest(
+    clean: bool,
+) -> None:
+    stored = Stored(clean=clean)
+    begin = lose_first(stored, 2)
+    store = stored.open()
+    (incident,) = [one for one in store.incidents.open if one.kind == LOG_BEGINS_LATE]
+    assert incident.is_loss
+    assert incident.place == f"0-{begin}"
+    assert f"{begin} bytes are missing" in incident.text
+    first = int(store.min_offset(KEY))
+    assert first > 0
+    assert len(read(store, first)) == stored.ends[KEY] - first
+    stored.disk.kill()
+    again = stored.open()
+    assert [one.place for one in again.incidents.open if one.kind == LOG_BEGINS_LATE] == [
+        incident.place
+    ]
+    again.incidents.acknowledge(1)
+    again.close()
+    assert stored.open().incidents.open == [], "a new start does not report it again"
+
+
+def test_open_after_a_second_loss_at_the_begin_reports_only_the_new_range() -> None:
+    stored = Stored()
+    begin = lose_first(stored, 1)
+    stored.open().close()
+    stored.disk.remove(f"store/commitlog/{stored.files()[0]}")
+    places = [one.place for one in stored.open().incidents.open if one.kind == LOG_BEGINS_LATE]
+    assert places == [f"0-{begin}", f"{begin}-{begin + FILE_BYTES}"]
+
+
+def test_open_of_a_member_that_peers_repair_reports_a_late_begin_as_a_warning() -> None:
+    stored = Stored()
+    lose_first(stored, 1)
+    found = stored.open(is_repaired=True).incidents.open
+    assert [one.is_loss for one in found if one.kind == LOG_BEGINS_LATE] == [False]
+
+
+def test_open_after_retention_removed_files_reports_nothing() -> None:
+    stored = Stored()
+    store = stored.open(retention_hours=1)
+    stored.clock.advance(hours=2)
+    assert store.clean(by_hand=True) > 1
+    stored.disk.kill()
+    store = stored.open()
+    assert store.log.min_offset > 0
+    assert store.incidents.open == []
+
+
+def test_open_after_java_had_the_directory_takes_missing_first_files_for_expired() -> None:
+    stored = Stored()
+    stored.disk.open("store/lock").pwrite(0, b"lock")
+    lose_first(stored, 1)
+    kinds = [one.kind for one in stored.open().incidents.open]
+    assert LOG_BEGINS_LATE not in kinds
+
+
+def test_open_of_a_follower_that_began_later_reports_nothing() -> None:
+    stored = Stored()
+    store = stored.open()
+    store.begin_again(PhysicalOffset(10 * FILE_BYTES))
+    stored.disk.kill()
+    store = stored.open(is_repaired=True)
+    assert store.log.min_offset == 10 * FILE_BYTES
+    assert store.incidents.open == []
+    store.close()
+    assert read_checkpoint(stored.disk, "store/checkpoint").log_begin == 10 * FILE_BYTES
+
+
+def test_open_killed_at_any_call_of_begin_again_reports_no_late_begin() -> None:
+    stored = Stored()
+    store, points = stored.open(), list[CrashPoint]()
+    stored.disk.on_call = lambda: points.append(stored.disk.crash_point())
+    store.begin_again(PhysicalOffset(10 * FILE_BYTES))
+    assert len(points) > 10
+    for point in points:
+        for plan in islice(plans(point, "begin again"), 4):
+            disk = SimDisk(build(point, plan))
+            opened = MessageStore(disk, "store", CONFIG, stored.clock, is_repaired=True)
+            assert LOG_BEGINS_LATE not in {one.kind for one in opened.incidents.open}
+
+
+def test_retention_killed_at_any_call_leaves_a_directory_without_a_loss() -> None:
+    stored = Stored()
+    store, points = stored.open(retention_hours=1), list[CrashPoint]()
+    stored.clock.advance(hours=2)
+    stored.disk.on_call = lambda: points.append(stored.disk.crash_point())
+    removed = store.clean(by_hand=True)
+    assert removed > 1
+    begins = set[int]()
+    for point in points:
+        for plan in islice(plans(point, "retention"), 6):
+            opened = MessageStore(SimDisk(build(point, plan)), "store", CONFIG, stored.clock)
+            assert [one for one in opened.incidents.open if one.is_loss] == []
+            begins.add(int(opened.log.min_offset))
+    assert begins == {count * FILE_BYTES for count in range(removed + 1)}, "each step was seen"

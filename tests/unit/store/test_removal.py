@@ -203,7 +203,7 @@ def test_delete_topic_that_cannot_be_recorded_fences_the_store(
         raise OSError(5, "Input/output error", path)
 
     monkeypatch.setattr(store.files, "sync_dir", fail)
-    with pytest.raises(StoreFenced, match="deleted topics failed"):
+    with pytest.raises(StoreFenced, match="deleted files and topics failed"):
         store.delete_topic("orders")
     assert store.removals.durable == 0
     with pytest.raises(StoreFenced):

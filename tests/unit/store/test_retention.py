@@ -87,3 +87,28 @@ def test_floor_keeps_expired_files_unless_the_disk_is_nearly_full(tmp_path: Path
     assert due(Pressure.NONE) == 0
     assert due(Pressure.FORCE) == every
     store.close()
+
+
+def test_maintain_removes_no_file_before_the_begin_is_recorded(tmp_path: Path) -> None:
+    """With a flush thread the store does not wait for the disk: `maintain` removes the files."""
+    clock = ManualClock()
+    store = open_store(tmp_path, clock=clock)
+    while len(store.log.segments) < 4:
+        put(store, bytes(200))
+    store.flush()
+    store.checkpoint(whole=True)
+    errands = list[object]()
+    store._flusher.wake = lambda: errands.append(None)  # the thread has yet to run
+    for _ in range(2):
+        store._flusher.record_begin(store.retention.begin_after(3))
+        store.maintain()
+    assert len(errands) == 1, "the same begin is recorded once"
+    assert len(store.log.segments) == 4
+    assert store._flusher.run_errands()
+    store.maintain()
+    assert [segment.start for segment in store.log.segments] == [3 * FILE_BYTES]
+    store._flusher.wake = None
+    store.close()
+    reopened = open_store(tmp_path, clock=clock)
+    assert reopened.incidents.open == []
+    reopened.close()

@@ -114,6 +114,14 @@ def test_damage_is_a_range_and_what_follows_is_checked_too(world: World) -> None
     assert not found.is_sound
 
 
+def test_verify_of_a_log_without_its_first_file_reports_the_missing_range(world: World) -> None:
+    first, second = world.disk.list("store/commitlog")
+    world.disk.remove(f"store/commitlog/{first}")
+    (damage,) = world.verify().damage
+    assert (damage.start, damage.end) == (0, int(second))
+    assert damage.reason == "the first files of the log are missing"
+
+
 def test_an_end_that_was_flushed_and_is_gone_is_damage(world: World) -> None:
     world.write("store/commitlog/00000000000000004096", world.starts[6] - 4096, bytes(200))
     found = world.verify()

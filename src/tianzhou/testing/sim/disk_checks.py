@@ -7,7 +7,7 @@ asks the store whether it is well.
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import QueueKey, queue_key
-from tianzhou.store.incidents import LOG_QUARANTINED, OFFSETS_SET_BACK
+from tianzhou.store.incidents import LOG_BEGINS_LATE, LOG_QUARANTINED, OFFSETS_SET_BACK
 from tianzhou.store.queues import DELETED
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.workload import ALL, GROUP, Promise, Sent, clamped
@@ -95,6 +95,7 @@ def check_log(store: MessageStore, history: History, promise: Promise, required:
     kinds = {one.kind for one in store.incidents.open}
     demand(not report.quarantine or LOG_QUARANTINED in kinds, "the log was cut without a report")
     demand(not report.clamped or OFFSETS_SET_BACK in kinds, "offsets were set back silently")
+    demand(LOG_BEGINS_LATE not in kinds, "expired files were reported as lost")
     if report.quarantine:
         demand(store.files.exists(report.quarantine), "cut, and not a trace of it in quarantine")
     for segment in log.segments:

@@ -13,6 +13,7 @@ from typing import Final
 
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.errors import StoreRefused
+from tianzhou.store.incidents import LOG_BEGINS_LATE
 from tianzhou.store.store import MessageStore
 from tianzhou.store.tables import Tables
 from tianzhou.testing.sim.disk import SimDisk
@@ -49,6 +50,7 @@ class Losses:
         if flushed <= begin:
             return
         self._check_missing()
+        self._check_begin()
         for _ in range(places):
             self._check_end(self._dice.randrange(begin, flushed), cuts)
 
@@ -74,6 +76,27 @@ class Losses:
         image = {path: found for path, found in self._image.items() if path not in files}
         for accept in (-1, 0):
             demand(self._refused(image, accept), "a store without its log was opened")
+
+    # A log that begins late
+
+    def _check_begin(self) -> None:
+        """Without its first files a store opens, reports the missing range, and does not report it
+        again once an operator acknowledged it."""
+        files = sorted(self._log_files())
+        for count in range(1, len(files)):
+            begin = int(files[count][len(_LOG) :])
+            if begin >= self.workload.promise.flushed:
+                break
+            disk = SimDisk(
+                {path: self._image[path] for path in self._image if path not in files[:count]}
+            )
+            store = self._open(disk, -1)
+            kinds = [one.kind for one in store.incidents.open]
+            demand(LOG_BEGINS_LATE in kinds, f"nothing reports that the log lacks {count} files")
+            store.incidents.acknowledge(self.workload.clock.now_ms())
+            disk.kill()
+            kinds = [one.kind for one in self._open(disk, -1).incidents.open]
+            demand(LOG_BEGINS_LATE not in kinds, "an acknowledged loss was reported again")
 
     # A log that ends early
 
