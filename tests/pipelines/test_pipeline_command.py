@@ -226,6 +226,22 @@ def test_mistakes_are_told_before_spark_starts(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_sql_of_an_unknown_topic_exits_with_not_found_and_lists_topics(
+    shared_broker: RunningBroker, topic: str
+) -> None:
+    done = subprocess.run(
+        [SCRIPT, "sql", "SELECT * FROM nothing_here", "-n", shared_broker.nameserver],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 4, done.stderr
+    listed = done.stderr.partition("Topics here: ")[2]
+    assert topic in listed
+    assert "DefaultCluster" not in listed
+    assert "broker-a" not in listed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_report_of_what_clients_traced(
     shared_broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:

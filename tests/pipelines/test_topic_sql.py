@@ -19,7 +19,7 @@ from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.pipeline_file import parse
 from tianzhou.spark.pipelines.running import run_to_end
 from tianzhou.spark.tables.errors import TableError
-from tianzhou.spark.tables.history_table import Cluster, Range, history
+from tianzhou.spark.tables.history_table import Cluster, Range, history, topics_of
 from tianzhou.spark.tables.query import Bodies, query, query_once
 from tianzhou.spark.tables.sql_text import read_sql
 from tianzhou.testing import running_broker
@@ -284,5 +284,7 @@ def test_names_that_nobody_knows(place: Place) -> None:
     topic = place.topic("known")
     with pytest.raises(TableError, match=r"catalog\. Topics here: .*known"):
         ask(place, "SELECT * FROM nothing_of_the_kind", archive=None)
+    assert topic in topics_of(place.cluster(archive=None))
+    assert not topics_of(place.cluster(archive=None)) & {"DefaultCluster", "broker-a"}
     with pytest.raises(TableError, match="nothing"):
         ask(place, f"SELECT nothing FROM `{topic}`", archive=None, bodies="raw")

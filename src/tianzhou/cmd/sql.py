@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tianzhou.admin.commands.failures import not_found
 from tianzhou.admin.commands.session import DEFAULT_NAMESERVER, as_json
 from tianzhou.base.errors import UsageError
 from tianzhou.base.nameserver_addresses import NAMESERVER_VARIABLES
@@ -63,6 +64,7 @@ def sql(
     if output is not None and output.exists():
         raise UsageError(f"{output} is there already; name another file")
     from tianzhou.cmd.spark_session import SHORT, session, spark_errors
+    from tianzhou.spark.tables.errors import UnknownTable
     from tianzhou.spark.tables.history_table import Cluster, topics_of
     from tianzhou.spark.tables.query import query_once
 
@@ -71,7 +73,10 @@ def sql(
         topics_of(cluster)  # whether anybody answers, before Spark takes its time to start
     log = Path(tempfile.gettempdir()) / "tianzhou-sql.log"
     with session("tianzhou-sql", master=master, config=SHORT, log=log) as spark:
-        found = query_once(spark, text, cluster, bodies=bodies)
+        try:
+            found = query_once(spark, text, cluster, bodies=bodies)
+        except UnknownTable as error:
+            raise not_found(str(error)) from error
         show(found, form, output, rows_max=rows)
 
 

@@ -30,7 +30,7 @@ from tianzhou.wire._generated_headers_pull import (
     UpdateConsumerOffsetRequest,
 )
 from tianzhou.wire.queues import MessageQueue
-from tianzhou.wire.routes import decode_route
+from tianzhou.wire.routes import decode_cluster_table, decode_route
 from tianzhou.wire.signing import Credentials
 from tianzhou.wire.tables import decode_topic_list
 
@@ -127,12 +127,18 @@ class Brokers:
         raise NoNameServer(failures)
 
     def topics(self) -> list[str]:
-        """All topics that the name server knows, also those of the brokers themselves."""
-        request = Request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
-        code, remark, body = self._ask_nameserver(request)
+        """All topics that the NameServer knows, with the brokers' own, but without the entries
+        that brokers register under their own names and the names of their clusters."""
+        topics = decode_topic_list(self._told(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+        table = decode_cluster_table(self._told(RequestCode.GET_BROKER_CLUSTER_INFO))
+        of_servers = table.broker_addr_table.keys() | table.cluster_addr_table.keys()
+        return sorted(set(topics.topic_list) - of_servers)
+
+    def _told(self, request_code: int) -> bytes:
+        code, remark, body = self._ask_nameserver(Request(request_code, {}))
         if code != ResponseCode.SUCCESS:
             raise remote_error("the name server", code, remark)
-        return sorted(decode_topic_list(body).topic_list)
+        return body
 
     def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
         """Raises TopicNotFound."""

@@ -14,7 +14,7 @@ from tianzhou.spark.errors import SourceError
 from tianzhou.spark.pipelines.decode_json import inferred
 from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.reading import samples
-from tianzhou.spark.tables.errors import TableError
+from tianzhou.spark.tables.errors import TableError, UnknownTable
 from tianzhou.spark.tables.history_table import Cluster, history, topics_of
 from tianzhou.spark.tables.sql_text import read_sql
 from tianzhou.spark.topics import is_of_brokers
@@ -38,7 +38,7 @@ def query(spark: SparkSession, sql: str, cluster: Cluster, *, bodies: Bodies = "
         return spark.sql(text)
     except PySparkException as error:
         if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
-            raise TableError(
+            raise UnknownTable(
                 f"{str(error).splitlines()[0]} "
                 f"Topics here: {', '.join(_shown(topics_of(cluster))) or 'none'}"
             ) from error
