@@ -77,7 +77,7 @@ def test_a_master_shows_its_slaves_and_how_far_they_are(browser: Browser, tmp_pa
         expect(page.locator(".alarms")).to_contain_text("tianzhou broker promote broker-a")
         assert "or: tianzhou broker promote broker-a" in doctor(group)
         page.goto("/brokers/broker-a")
-        expect(page.locator(".note.bad")).to_contain_text("a slave says what it knows")
+        expect(page.locator(".note.bad")).to_contain_text("the state that a slave reports")
         assert "slave 1" in copies(page)
         page.goto("/topics/orders")
         expect(page.locator(".figures")).to_contain_text("40")

@@ -181,7 +181,7 @@ class Admission:
         return self.redirect(message)
 
     def admit_reply(self, message: Incoming) -> Incoming:
-        """A reply as it must be stored: at once, wherever its properties would send a message."""
+        """Prepare a reply for storage: it is delivered at once, whatever its properties ask for."""
         self.check_properties(message)
         return _outside_transaction(message)
 
@@ -239,9 +239,9 @@ class Admission:
 
 
 def _outside_transaction(message: Incoming) -> Incoming:
-    """The message without a part in a transaction. Raises Refused for one that claims such a part
-    and does not begin a transaction: no queue would ever hold it, though its sender was told that
-    it is stored. Consumers that retry a committed message by themselves may repeat its flag."""
+    """The message without transaction flags. Raises Refused for one that claims a part in a
+    transaction that it does not begin: no queue would ever hold it, although its sender got
+    SEND_OK. Consumers that resend a committed message themselves may repeat its flag."""
     kind = message.sys_flag & flags.TRANSACTION_MASK
     if not kind:
         return message

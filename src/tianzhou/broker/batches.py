@@ -60,8 +60,8 @@ def split(message: Incoming, *, record_crc: bool) -> list[Entry]:
 
 
 def _check_ordinary(text: bytes) -> None:
-    """Raises Refused for properties of a delayed, timed or transactional message: all messages of a
-    batch are stored where consumers see them at once."""
+    """Raises Refused for properties of a delayed, timed or transactional message: consumers see all
+    messages of a batch at once."""
     message = Incoming("", 0, b"", text)
     if delay_level(message) > 0 or timer_moment(message, 0) is not None:
         raise Refused(

@@ -162,7 +162,7 @@ class Groups:
 
 def check_commit(name: str) -> None:
     """Raises Refused for a group whose offsets no client may set: half messages below the progress
-    of transactions are taken for decided, so an offset from elsewhere would lose them."""
+    of transactions count as decided, so an offset from a client would lose them."""
     if names.is_own_group(name):
         raise Refused(
             ResponseCode.NO_PERMISSION,

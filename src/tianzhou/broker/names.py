@@ -40,7 +40,7 @@ NOT_FOR_PRODUCERS: Final = frozenset(
         OFFSET_MOVED_TOPIC, TIMER_TOPIC,
     }
 )  # fmt: skip
-"""A message sent there by a client would be taken for one of our own; `is_own` has the rest."""
+"""The broker would mistake a client's message there for its own; `is_own` covers the rest."""
 
 TOPIC_CHARS_MAX: Final = 127
 GROUP_CHARS_MAX: Final = 120
@@ -63,7 +63,7 @@ def group_of_retry(topic: str) -> str:
 
 
 def is_own(topic: str) -> bool:
-    """Topics that only the broker writes to: what they hold is an order to it, such as to delete
+    """Topics that only the broker writes to: their messages are commands to it, such as deleting
     the topics of a Raft group."""
     return topic in NOT_FOR_PRODUCERS or topic.startswith(SYSTEM_PREFIX)
 

@@ -333,8 +333,8 @@ def _changed(before: Rows, now: Rows) -> Rows:
 
 
 def _decode(stored: Stored) -> tuple[bool, dict[str, Rows]] | None:
-    """What a leader told; None for a record that no leader wrote. All members leave out the same
-    ones, so that their tables stay equal, and none of them keeps a member from starting."""
+    """Decode a leader's record; None for a record that no leader wrote. All members skip the same
+    records, so that their tables stay equal, and no record prevents a member from starting."""
     offset = int(stored.view.queue_offset)
     if stored.get(keys.MSG_REGION) is not None:
         # Every message of a client has it; earlier versions let clients send to this topic.

@@ -339,7 +339,7 @@ def allowed(table: TopicConfigTable, bits: int) -> TopicConfigTable:
 
 
 def _unreachable(host: str, error: OSError) -> str:
-    """Why no connection came about, in words that tell a wrong name from a server that is down."""
+    """Why the connection failed; distinguishes a wrong host name from a server that is down."""
     if isinstance(error, socket.gaierror):
         return f"the host name {host!r} cannot be resolved ({error.strerror})"
     if isinstance(error, TimeoutError):

@@ -173,7 +173,7 @@ class Broker:
         log.info("role.taken", extra={"role": role.value, "id": broker_id, "epoch": epoch})
 
     def unregistered(self) -> dict[str, str]:
-        """The reason for each NameServer if none of them knows of this broker; else nothing."""
+        """The reason for each NameServer if none of them lists this broker; else empty."""
         missing = self._registration.missing()
         return missing if len(missing) == len(self._registration.servers) else {}
 

@@ -32,8 +32,8 @@ class Topics:
     """Owner: the broker loop.
 
     Invariant: a topic is on the disk before a message is stored in it. The flush thread saves the
-    topics that heartbeats create, so that no client waits for the disk; a message for one of them
-    that comes before that has it saved at once.
+    topics that heartbeats create, so that no client waits for the disk; a message that arrives for
+    one of them before that saves it at once.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Topics:
         return found
 
     def _save_unsaved(self, name: str) -> None:
-        """Save a topic that no message may be stored in yet."""
+        """Save a topic before the first message is stored in it."""
         if self._unsaved and self._table.is_saved:
             self._unsaved.clear()
         if name in self._unsaved:

@@ -112,8 +112,8 @@ class Transactions:
 
 
 def _is_decided(stored: Stored) -> bool:
-    """Whether this record is what became of a half message. A retry of a committed message is not,
-    though it keeps the flag: it does not name a half, and 0 is the place of another one."""
+    """Whether this record is the result of a half message. A retry of a committed message is not,
+    although it keeps the flag: it does not name a half, and 0 is the offset of another one."""
     if stored.view.reconsume_times:
         return False
     kind = stored.view.sys_flag & flags.TRANSACTION_MASK

@@ -75,7 +75,7 @@ async def start(wanted: Wanted) -> list[serve.Running]:
 
 
 def _warn_if_unregistered(running: Broker) -> None:
-    """Tell the person at the terminal, who may have mistyped an address. The alarm is in the log,
+    """Warn the user at the terminal, who may have mistyped an address: the alarm is in the log,
     which may be a file."""
     if reasons := running.unregistered():
         told = "; ".join(f"{server}: {reason}" for server, reason in reasons.items())

@@ -68,8 +68,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """A name that is nearly right is answered with the one that is; click itself knows only
-        commands that are loaded."""
+        """Suggest the correct name for a misspelt one; click itself knows only loaded commands."""
         if args[0] not in COMMANDS and not ctx.resilient_parsing:
             from difflib import get_close_matches
 

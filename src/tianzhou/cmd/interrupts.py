@@ -47,8 +47,8 @@ def _repeat_lost_interrupt(lost: "sys.UnraisableHookArgs") -> None:
     """Send SIGINT again after Python dropped a KeyboardInterrupt.
 
     Exceptions in finalizers and weak reference callbacks, of which each import has some, are
-    printed and forgotten: the command would go on as if Ctrl-C had not been pressed. The signal is
-    sent a little later, when the finalizer has returned.
+    printed and forgotten: the command would continue as if Ctrl-C had not been pressed. The signal
+    is sent a little later, when the finalizer has returned.
     """
     if lost.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(lost)

@@ -64,7 +64,7 @@ class Follower(Protocol):
         ...
 
     def lost(self) -> None:
-        """There is no connection; perhaps the master is elsewhere now, or somewhere at last."""
+        """Handle a lost connection: the master may have moved, or may now be known."""
         ...
 
 

@@ -38,7 +38,7 @@ _DECODER: Final = msgspec.json.Decoder(GroupState)
 
 
 def state_table(files: Files, tables_path: str) -> Table[GroupState]:
-    # Without its role an old master would take messages again.
+    # Without its role an old master would accept messages again.
     path, needs = f"{tables_path}/replication.json", ("role", "marks")
     return Table(files, path, _DECODER.decode, GroupState(), needs=needs)
 

@@ -333,7 +333,7 @@ def _read_one(log: CommitLog, offset: int, size: int, result: ReadResult) -> mem
         if at + size <= log.file_bytes:
             with contextlib.suppress(OSError):
                 return memoryview(segment.read(at, at + size))
-    # Also if only the queue is damaged and not the log: whose message is left out must be told.
+    # Report it even if only the queue is damaged and not the log: a message is left out.
     result.damaged.append(offset)
     return None
 

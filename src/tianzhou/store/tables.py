@@ -46,8 +46,8 @@ class Table(Generic[T]):
         *,
         needs: Sequence[str] = (),
     ) -> None:
-        """`needs` are the members that every version of the file has had: without them it is not
-        this table, or a name in it is damaged, and all that stood under the name would be lost."""
+        """`needs` are the members that every version of the file has had: without them the file is
+        not this table, or a name in it is damaged and everything under that name would be lost."""
         self._files = files
         self.path = path
         self._decode = decode
@@ -107,7 +107,7 @@ class Table(Generic[T]):
 
     @property
     def is_saved(self) -> bool:
-        """Whether the last value is on the disk, so that a crash can't take it back."""
+        """Whether the last value is durable."""
         return self._staged is None
 
     def _write_staged(self) -> None:
@@ -176,8 +176,8 @@ class Tables:
         )
 
     def check_all(self) -> None:
-        """Read every table once, also those of other modules, before anything in the directory
-        changes. Raises StoreDamaged for the first that can't be read."""
+        """Read every table once, including those of other modules, before anything in the directory
+        changes. Raises StoreDamaged for the first unreadable one."""
         for table in (self.topics, self.groups, self.consumer_offsets, self.delay_offsets):
             table.load()
         for name in _OF_OTHERS:

@@ -61,7 +61,7 @@ class Offsets:
         if self.groups.obtain(asked.consumer_group) is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"group {asked.consumer_group[:128]} does not exist and can't be created "
+                f"group {asked.consumer_group[:128]} does not exist and cannot be created "
                 "automatically; create it first",
             )
         if self.topics.get(asked.topic) is None:

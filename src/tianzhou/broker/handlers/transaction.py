@@ -26,8 +26,8 @@ class EndTransaction:
         if asked.commit_or_rollback not in (COMMIT, ROLLBACK):
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
-                f"commitOrRollback {asked.commit_or_rollback} is no decision; {COMMIT} commits, "
-                f"{ROLLBACK} rolls back, {UNDECIDED} leaves the transaction open",
+                f"commitOrRollback {asked.commit_or_rollback} is not a valid decision; "
+                f"{COMMIT} commits, {ROLLBACK} rolls back, {UNDECIDED} leaves the transaction open",
             )
         end = self.transactions.decide(asked)
         if end is None:

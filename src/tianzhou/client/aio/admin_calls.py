@@ -145,7 +145,7 @@ class AdminCalls:
             name: decode_group_table(body).subscription_group_table
             for name, body in (await self.ask_each(masters, code)).items()
         }
-        # One by one they could be asked for only since RocketMQ 5.
+        # Only RocketMQ 5 and later can return a single group.
         configs = {name: table[group] for name, table in tables.items() if group in table}
         if not configs:
             raise GroupNotExist(

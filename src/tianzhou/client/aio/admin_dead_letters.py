@@ -87,8 +87,8 @@ class DeadLetterBox:
         """Send dead letters again that were not replayed yet, the oldest first: to the group
         alone, or with `to_topic` to the topic they came from, for every group that reads it.
 
-        Raises GroupNotExist, and what a broker says to one that it does not take; those before it
-        are replayed.
+        Raises GroupNotExist, or the broker's error for a dead letter that it rejects; those before
+        it are replayed.
         """
         _check_count(count)
         sent, left = 0, 0

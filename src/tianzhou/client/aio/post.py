@@ -374,7 +374,7 @@ class Delivery:
         return any(queue.broker_name not in avoid for queue in route.write_queues)
 
     def _refresh_ended(self, error: BaseException | None) -> None:
-        """Whatever else went wrong, the old route may lead to another broker."""
+        """Continue after any other error: the old route may still lead to another broker."""
         if isinstance(error, TopicNotFound | ClientClosed):
             self.give_up(error)
         elif self._has_another():
