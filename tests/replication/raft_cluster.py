@@ -3,7 +3,8 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -75,9 +76,11 @@ class Member:
         *,
         disk_bytes: int = 0,
         files: int = 0,
+        within: Sequence[str] = (),
     ) -> None:
         """With `disk_bytes` it has a disk of its own, of that size, that goes when it ends; with
-        `files` it may open only that many."""
+        `files` it may open only that many; `within` is a command that becomes the broker, as `env`
+        does."""
         self.name = name
         self.address = f"{HOST}:{port}"
         self.raft_address = f"{HOST}:{port - 1}"
@@ -92,9 +95,13 @@ class Member:
             "--raft-group", GROUP, "--raft-peers", peers, "--raft-id", name,
         ]  # fmt: skip
         self._always = len(self._arguments)
-        within = [*OWN_DISK, f"size={disk_bytes}", str(self.disk)] if disk_bytes else []
-        within = ["sh", "-c", f'ulimit -n {files}; exec "$0" "$@"'] if files else within
-        self.server = Server(name, self._arguments, directory, within=within)
+        self.within = list(within)
+        """May change between two starts."""
+        if disk_bytes:
+            self.within += [*OWN_DISK, f"size={disk_bytes}", str(self.disk)]
+        if files:
+            self.within += ["sh", "-c", f'ulimit -n {files}; exec "$0" "$@"']
+        self.server = Server(name, self._arguments, directory, within=self.within)
 
     @property
     def filler(self) -> Path:
@@ -156,8 +163,15 @@ class Cluster:
     """Owner: a test."""
 
     def __init__(
-        self, directory: Path, size: int = 3, *, disk_bytes: int = 0, files: int = 0
+        self,
+        directory: Path,
+        size: int = 3,
+        *,
+        disk_bytes: int = 0,
+        files: int = 0,
+        within: Sequence[Sequence[str]] = (),
     ) -> None:
+        """`within` has a command for each of the first members."""
         first = spare_ports(1 + 2 * (size + ADDED_MAX))
         self.nameserver = f"{HOST}:{first}"
         self._names = Server("ns", ["nameserver", "-p", str(first)], directory / "ns")
@@ -176,6 +190,7 @@ class Cluster:
                 port + 1,
                 disk_bytes=disk_bytes,
                 files=files,
+                within=within[rank] if rank < len(within) else (),
             )
             for rank, port in enumerate(ports)
         ]
@@ -339,3 +354,14 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(120)
+
+
+def check_all(cluster: Cluster, load: Load) -> None:
+    """Everything acknowledged is there, on every member, and they are alike to the last byte."""
+    cluster.wait_equal()
+    shown = [Counter(cluster.values(member)) for member in cluster.members]
+    for member, found in zip(cluster.members, shown, strict=True):
+        missing = [value for value in load.acked if value not in found]
+        assert not missing, f"{member.name} lost {len(missing)} of {len(load.acked)}: {missing[:5]}"
+        assert found == shown[0]
+    cluster.check_identical()

@@ -1,13 +1,13 @@
 """Members that differ: clocks that are wrong, and the version before the greeting was required."""
 
 import json
-import os
 import subprocess
 import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from differing import HOUR_S, version_before, with_clock
 from ha_cluster import TOPIC, Group, in_sync, promote, read_all, until, until_equal
 from sent import Load, Sent
 
@@ -18,9 +18,7 @@ from tianzhou.record.message import Message
 from tianzhou.testing.chaos.processes import TIANZHOU
 from tianzhou.wire._generated_codes import RequestCode
 
-ROOT = Path(__file__).parents[2]
 SAFE = {"flushDiskType": "SYNC_FLUSH", "slaveTimeout": "1000"}
-HOUR_S = 3600
 
 
 def last_stored_s(group: Group) -> float:
@@ -29,12 +27,6 @@ def last_stored_s(group: Group) -> float:
         queue = consumer.queues(TOPIC)[0]
         found = consumer.pull(queue, consumer.end(queue) - 1)
     return found.messages[-1].store_timestamp / 1000
-
-
-def with_clock(skew_s: int) -> list[str]:
-    """A command whose process has such a clock."""
-    path = os.pathsep.join([str(Path(__file__).parent / "skew"), os.environ.get("PYTHONPATH", "")])
-    return ["env", f"PYTHONPATH={path.rstrip(os.pathsep)}", f"CLOCK_SKEW_S={skew_s}"]
 
 
 @pytest.mark.slow
@@ -110,31 +102,6 @@ def test_slave_whose_log_expires_keeps_what_waits_for_its_promotion(tmp_path: Pa
 
 
 # The version before
-
-
-def version_before(directory: Path) -> list[str]:
-    """A command whose process runs the last version whose slaves went without a greeting when a
-    master was silent. Skips aloud where the history is not there."""
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False
-        )
-        return done.stdout.strip() if done.returncode == 0 else ""
-
-    changed = git(
-        "log", "-1", "--format=%H", "-Sha_plain_peers: bool", "--",
-        "src/tianzhou/replication/config.py",
-    )  # fmt: skip
-    before = git("rev-parse", "--verify", "--quiet", f"{changed}~1") if changed else ""
-    if not before:
-        pytest.skip("the history of this clone does not reach back to the version before")
-    directory.mkdir()
-    packed = directory / "before.tar"
-    assert git("archive", "--output", str(packed), before, "src") == ""
-    subprocess.run(["tar", "-xf", str(packed), "-C", str(directory)], check=True)
-    assert "ha_plain_peers: bool" in (directory / "src/tianzhou/replication/config.py").read_text()
-    return ["env", f"PYTHONPATH={directory / 'src'}"]
 
 
 @pytest.mark.slow

@@ -2,27 +2,15 @@
 lost, and clients go on."""
 
 import time
-from collections import Counter
 
 import pytest
-from raft_cluster import Cluster, Load, Member, wait_for
+from raft_cluster import Cluster, Load, Member, check_all, wait_for
 
 from tianzhou.raft.roles import Role
 
 KILLS = 3
 WITHOUT_LEADER_S_MAX = 0.5
 """For each step of a rolling restart, as members note it."""
-
-
-def check(cluster: Cluster, load: Load) -> None:
-    """Everything acknowledged is there, on every member, and they are alike to the last byte."""
-    cluster.wait_equal()
-    shown = [Counter(cluster.values(member)) for member in cluster.members]
-    for member, found in zip(cluster.members, shown, strict=True):
-        missing = [value for value in load.acked if value not in found]
-        assert not missing, f"{member.name} lost {len(missing)} of {len(load.acked)}: {missing[:5]}"
-        assert found == shown[0]
-    cluster.check_identical()
 
 
 @pytest.mark.slow
@@ -32,7 +20,7 @@ def test_members_die_and_stand_still(cluster: Cluster) -> None:
         a_leader_stands_still(cluster, load)
         a_follower_is_killed(cluster, load)
         a_quorum_is_lost_and_found(cluster, load)
-    check(cluster, load)
+    check_all(cluster, load)
 
 
 def leaders_are_killed(cluster: Cluster, load: Load) -> None:
@@ -98,7 +86,7 @@ def test_a_rolling_restart(cluster: Cluster) -> None:
     assert max(without_s) <= WITHOUT_LEADER_S_MAX, without_s
     assert not load.failed, "a producer was told of a planned hand-over"
     assert max(load.gaps_s) < 2
-    check(cluster, load)
+    check_all(cluster, load)
 
 
 def restart(cluster: Cluster, load: Load, member: Member) -> float:

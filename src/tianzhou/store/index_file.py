@@ -87,6 +87,8 @@ class IndexFile:
         added."""
         self.damage = ""
         """Why no more entries are added to this file."""
+        self.count: int
+        """The number that the next entry gets."""
         (
             self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset,
             self.slot_count, self.count,

@@ -16,6 +16,7 @@ from tianzhou.store.slot_table import empty_slots
 
 QUERY_COUNT_MAX: Final = 64
 """RocketMQ's limit for one query."""
+_EVER_MS: Final = 1 << 62
 
 
 class KeyIndexView:
@@ -50,12 +51,13 @@ class KeyIndexView:
             if file.begin_timestamp < begin_ms:
                 break
 
-    def holds(self, hash_: int, offset: int, timestamp: int) -> bool:
-        """Whether there is an entry for exactly this."""
+    def holds(self, hash_: int, offset: int) -> bool:
+        """Whether there is an entry for exactly this. Offsets only grow, whereas timestamps go back
+        with the clock, or when a member with another clock becomes the master."""
         return any(
-            offset in self._found(file, hash_, timestamp, timestamp)
+            offset in self._found(file, hash_, 0, _EVER_MS)
             for file in self.files
-            if file.overlaps(timestamp, timestamp)
+            if not file.is_empty and file.begin_offset <= offset <= file.end_offset
         )
 
     def _found(self, file: IndexFile, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:

@@ -176,10 +176,8 @@ class _DerivedCheck:
             for offset, size, reason in derived.malformed
         ]
         self._check_queues(derived)
-        for hash_, offset, timestamp in zip(
-            derived.key_hashes, derived.key_offsets, derived.key_timestamps, strict=True
-        ):
-            if offset < self._trusted and not self._index.holds(hash_, offset, timestamp):
+        for hash_, offset in zip(derived.key_hashes, derived.key_offsets, strict=True):
+            if offset < self._trusted and not self._index.holds(hash_, offset):
                 self._index_missing += 1
 
     def _check_queues(self, derived: Derived) -> None:

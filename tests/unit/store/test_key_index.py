@@ -187,3 +187,15 @@ def test_only_the_newest_file_holds_its_slots_in_memory(tmp_path: Path) -> None:
     put(index, 35)
     assert [file._table is not None for file in index.files] == [False, False, False, True]
     index.close()
+
+
+def test_holds_after_the_clock_went_back_finds_every_entry(tmp_path: Path) -> None:
+    index = make(tmp_path / "index", ManualClock())
+    hour_ms = 3_600_000
+    timestamps = [NOW + hour_ms * (rank % 3 - 1) for rank in range(35)]
+    hashes = [key_hash(f"t#k{rank % 4}") for rank in range(35)]
+    index.put(hashes, [1000 * rank for rank in range(35)], timestamps)
+    assert all(index.holds(hash_, 1000 * rank) for rank, hash_ in enumerate(hashes))
+    assert not index.holds(hashes[0], 1000)
+    assert not index.holds(hashes[0], 35_000)
+    index.close()
