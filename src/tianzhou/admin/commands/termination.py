@@ -1,6 +1,7 @@
 """SIGTERM and SIGHUP handled like Ctrl-C, for commands that clean up or report before they exit."""
 
 import signal
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
@@ -12,8 +13,12 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 def terminable() -> Generator[None]:
     """Treat SIGTERM and SIGHUP as Ctrl-C while this block runs, so that its `finally` blocks run.
 
-    A signal that the caller ignores, as `nohup` does with SIGHUP, stays ignored.
+    A signal that the caller ignores, as `nohup` does with SIGHUP, stays ignored. Does nothing
+    outside the main thread, where Python allows no handlers.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     for number, handler in before.items():
         if handler is signal.SIG_DFL:
