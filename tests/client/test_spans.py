@@ -18,7 +18,17 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
-from tianzhou.client import ConsumerOptions, Message, Producer, ProducerOptions, spans, sync
+from tianzhou.base.errors import UsageError
+from tianzhou.client import (
+    ConsumerOptions,
+    LitePullConsumer,
+    Message,
+    Producer,
+    ProducerOptions,
+    PushConsumer,
+    spans,
+    sync,
+)
 from tianzhou.client.core.outcome import ConsumeResult
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.errors import RemoteError
@@ -208,6 +218,27 @@ def test_a_blocking_producer_and_a_listener_in_threads(
         assert after.parent.span_id == id_of(before)
 
 
+def test_spans_of_a_consumer_without_a_listener_are_refused(mq: RunningBroker) -> None:
+    mq.create_topic("orders", queues=1)
+    options = ConsumerOptions(spans=True)
+    refused = "spans=True has no effect for the consumer of billing, which has no listener"
+
+    async def loop() -> None:
+        consumer = PushConsumer("billing", nameserver=mq.nameserver, subscribe=ALL, options=options)
+        async with consumer:
+            raise AssertionError("it started")
+
+    with pytest.raises(UsageError, match=refused):
+        asyncio.run(loop())
+    with pytest.raises(UsageError, match=refused):
+        sync.PushConsumer(
+            "billing", nameserver=mq.nameserver, subscribe=ALL, options=options
+        ).start()
+    for kind in (LitePullConsumer, sync.LitePullConsumer):
+        with pytest.raises(UsageError, match=r"with tianzhou\.client\.spans\.processing\("):
+            kind("billing", nameserver=mq.nameserver, subscribe=ALL, options=options)
+
+
 def test_without_an_sdk_nothing_is_recorded_and_messages_go_as_they_are(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     with sync.Producer("shop", nameserver=mq.nameserver, options=SPANS) as producer:
@@ -243,14 +274,22 @@ async def test_the_examples_of_the_page_work(mq: RunningBroker, ended: Ended) ->
     mq.create_topic("orders", queues=1)
     lines = [
         "async def play():",
-        *(f"    {line}" for line in clients.replace("127.0.0.1:9876", mq.nameserver).splitlines()),
+        *(f"    {line}" for line in clients.splitlines()),
         "    async with producer:",
         "        await producer.send(Message('orders', b'two apples'))",
+        "    consumer.listen(listener)",
         "    async with consumer:",
-        *(f"        {line}" for line in loop.replace("...", "break").splitlines()),
+        "        await heard.wait()",
+        *(f"    {line}" for line in loop.replace("...", "break").splitlines()),
     ]
-    names: dict[str, Any] = {"Message": Message}
-    exec("\n".join(lines), names)
+    heard = asyncio.Event()
+
+    async def listener(_message: ReceivedMessage) -> None:
+        heard.set()
+
+    names: dict[str, Any] = {"Message": Message, "listener": listener, "heard": heard}
+    exec("\n".join(lines).replace("127.0.0.1:9876", mq.nameserver), names)
     await asyncio.wait_for(names["play"](), 120)
-    sent, done = ended.one("send orders"), ended.one("process orders")
-    assert trace_of(sent) == trace_of(done)
+    sent, done = ended.one("send orders"), ended.named("process orders")
+    assert len(done) == 2
+    assert {trace_of(span) for span in done} == {trace_of(sent)}

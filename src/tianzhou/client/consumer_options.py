@@ -65,7 +65,7 @@ class ConsumerOptions:
     """Tell `RMQ_SYS_TRACE_TOPIC` what became of each message."""
     spans: bool = False
     """Run the listener in OpenTelemetry spans that are linked to those of the producers. Needs the
-    extra `tracing`."""
+    extra `tracing`. Only for listeners: loops and pull consumers use `spans.processing`."""
 
     def __post_init__(self) -> None:
         check_types(self, besides=("start_from",))
@@ -82,3 +82,14 @@ class ConsumerOptions:
         if self.max_reconsume_times < -1:
             raise UsageError(f"max_reconsume_times is {self.max_reconsume_times}; -1 or more")
         start_rule(self.start_from)
+
+
+def refuse_spans(options: ConsumerOptions, group: str) -> None:
+    """Raise UsageError if a consumer without a listener has `spans`: the client cannot know where
+    the caller's processing of a message ends."""
+    if options.spans:
+        raise UsageError(
+            f"spans=True has no effect for the consumer of {group}, which has no listener; leave "
+            "it out and process each message in a block `with tianzhou.client.spans.processing("
+            f"message, group={group!r}):`"
+        )

@@ -6,7 +6,7 @@
 A send makes a span, and carries its context in the properties `traceparent` and `tracestate` of the
 message, as W3C writes them; so any client in any language finds it. A listener runs in a span that
 is linked to those of its messages; that of a single message belongs to the same trace. Loops and
-pull consumers say where processing begins and ends:
+pull consumers leave the option out and mark where processing begins and ends:
 
     async for message in consumer:
         with processing(message, group="billing"):

@@ -26,7 +26,7 @@ from tianzhou.client.aio.lane import Lane, Ready, Run
 from tianzhou.client.aio.puller import Puller
 from tianzhou.client.aio.settling import Settler
 from tianzhou.client.aio.tasks import Tasks
-from tianzhou.client.consumer_options import ConsumerOptions
+from tianzhou.client.consumer_options import ConsumerOptions, refuse_spans
 from tianzhou.client.core.arguments import (
     check_seconds,
     checked_count,
@@ -62,6 +62,7 @@ class LitePullConsumer:
     ) -> None:
         """Without `subscribe`, say which queues with `assign`."""
         self.group = checked_group(group)
+        refuse_spans(options, self.group)
         self.options = options
         self._nameserver = nameserver
         self._client = client

@@ -37,7 +37,7 @@ from tianzhou.client.aio.orderly import OrderlyWorkers
 from tianzhou.client.aio.puller import Puller
 from tianzhou.client.aio.settling import Settler
 from tianzhou.client.aio.tasks import Tasks
-from tianzhou.client.consumer_options import ConsumerOptions
+from tianzhou.client.consumer_options import ConsumerOptions, refuse_spans
 from tianzhou.client.core.outcome import GROWING
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92, checked_wishes, retry_topic, subscribe
@@ -133,6 +133,8 @@ class PushConsumer:
             raise UsageError(f"consumer of {self.group} was started before; make another")
         if not self._wanted:
             raise UsageError(f"consumer of {self.group} subscribes to nothing")
+        if self._listener is None:
+            refuse_spans(self.options, self.group)
         cluster = Cluster.join(self._nameserver, self._client, consumer_group=self.group)
         async with contextlib.AsyncExitStack() as failing:
             failing.push_async_callback(cluster.leave, consumer_group=self.group)
