@@ -246,3 +246,18 @@ def test_transaction_checks_of_a_group_that_comes_back_are_bounded_per_tick(
     assert [len(waiting) for waiting in service._waiting.values()] == [6]
     broker.run(seconds=1)
     assert len(checks(peer)) == 10
+
+
+def test_half_messages_that_are_due_together_are_looked_at_in_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transaction_checks, "LOOKS_MAX", 4)
+    broker = SmallBroker()
+    for _ in range(10):
+        send_half(broker)
+    broker.tick()
+    service = broker.parts.services.checks
+    broker.clock.advance(ms=7_000)
+    for looked_at, is_more in ((4, True), (8, True), (10, False)):
+        assert service.tick() is is_more
+        assert [len(waiting) for waiting in service._waiting.values()] == [looked_at]
