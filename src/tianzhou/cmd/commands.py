@@ -100,7 +100,7 @@ class LazyGroup(click.Group):
             ctx.exit(ExitCode.INTERRUPTED)
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # whoever read our output has enough; click ends quietly
+                raise  # the reader of the output has closed the pipe; click exits quietly
             raise failure_of(error) from error
         except TianzhouError as error:
             raise failure_of(error) from error
