@@ -40,7 +40,8 @@ class ConsumerOffsets:
             row[queue_id] = offset
             if offset < known:
                 self._note_reset(key, queue_id)
-            self._moved_ms.setdefault(key, {})[queue_id] = self._clock.now_ms()
+            if offset != max(known, 0):  # a first commit of 0 has consumed nothing
+                self._moved_ms.setdefault(key, {})[queue_id] = self._clock.now_ms()
         self._is_dirty = True
         if self.accepted is not None:
             self.accepted.note(key, queue_id, offset)

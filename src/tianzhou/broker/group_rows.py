@@ -289,7 +289,7 @@ class GroupRows:
     ) -> Steps[list[HeldQueue]]:
         named = set(self.offsets.topics_of(group))
         named |= set(members.subscriptions if members else ())
-        seen, rows = self.readers_seen.of(group), list[HeldQueue]()
+        rows = list[HeldQueue]()
         for topic in sorted(named):
             if topic.startswith(names.DEAD_PREFIX) or not self.lags.reads(group, topic):
                 continue
@@ -301,7 +301,7 @@ class GroupRows:
                 key = queue_key(topic, queue_id)
                 rows.append(
                     self._queue(
-                        group, key, members, seen.get(key),
+                        group, key, members, self.readers_seen.last(group, key),
                         oldest_ms=stored.get(key, 0), now_ms=now_ms,
                     )
                 )  # fmt: skip
@@ -331,7 +331,8 @@ class GroupRows:
         now_ms: int,
     ) -> HeldQueue:
         committed = self.offsets.get(group, key.topic, key.queue_id)
-        client = members.clients.get(seen.peer) if members and seen else None
+        reader = seen.peer if seen and seen.peer.is_open else None
+        client = members.clients.get(reader) if members and reader else None
         age_ms = round((self.clock.monotonic_s() - seen.at_s) * 1000) if seen else 0
         return HeldQueue(
             committed=-1 if committed is None else committed,
@@ -339,7 +340,7 @@ class GroupRows:
             first=self.store.min_offset(key),
             moved_ms=self.offsets.moved_ms(group, key.topic).get(key.queue_id, 0),
             oldest_ms=oldest_ms,
-            owner=client.client_id if client else seen.peer.remote if seen else "",
+            owner=client.client_id if client else reader.remote if reader else "",
             pulled_ms=now_ms - age_ms if seen else 0,
             queue_id=key.queue_id,
             topic=key.topic,

@@ -173,6 +173,20 @@ def test_queues_that_stand_still_are_marked() -> None:
     assert all(event.ended_ms for event in look_at_broker(broker).events)
 
 
+def test_queue_whose_reader_has_left_keeps_the_time_of_its_last_pull() -> None:
+    broker = world()
+    peer = join(broker, "billing", "orders", client_id="worker-1")
+    pull(broker, peer, "orders", 0, 2)
+    pulled_ms = broker.clock.now_ms()
+    peer.close()
+    broker.run(seconds=5, step_ms=1000)
+    first, second = (
+        row for row in look_at_group(broker, "billing").queues if row.topic == "orders"
+    )
+    assert (first.owner, first.pulled_ms) == ("", pulled_ms)
+    assert second.pulled_ms == 0
+
+
 def test_one_group_tells_members_and_every_queue() -> None:
     broker = world()
     peer = join(broker, "billing", "orders", client_id="worker-1")
