@@ -236,6 +236,8 @@ def waiting(
     command = [*broker(), data]
     command[command.index("--ephemeral")] = "--data"
     command.insert(command.index("--data") + 1, command.pop())
+    # The dashboard is loaded in the background after the start; its memory is not of messages.
+    command.insert(command.index("--data"), "--no-http")
     try:
         with served(command) as server:
             address, pid = server["broker"], int(server["pid"])
