@@ -32,7 +32,7 @@ def create(topic: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def offset_of(group: str, topic: str, queue_id: int = 0, offset: int = 3) -> dict[str, str]:
+def offset_of(group: str, topic: str, queue_id: int = 0, offset: int = 0) -> dict[str, str]:
     return {
         "consumerGroup": group, "topic": topic, "queueId": str(queue_id),
         "commitOffset": str(offset),
@@ -232,6 +232,9 @@ def test_s16_a_pull_is_held_for_a_minute_at_most() -> None:
         (15, offset_of("g", "Ranges", queue_id=77_777), INVALID),
         (15, offset_of("g", "Ranges", queue_id=-1), INVALID),
         (15, offset_of("g", "Ranges", offset=-3), INVALID),
+        (15, offset_of("g", "Ranges", offset=2**62), INVALID),
+        (15, offset_of("g", "Ranges", queue_id=3, offset=1), INVALID),
+        (15, offset_of("g", "Ranges", queue_id=3, offset=0), 0),
         (14, {"consumerGroup": "g", "topic": "Ranges", "queueId": "-1"}, 0),
         (30, {"topic": "Ranges", "queueId": "-1"}, 0),
         (29, {"topic": "Ranges", "queueId": "99", "timestamp": "-9223372036854775808"}, 0),

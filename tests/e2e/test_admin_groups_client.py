@@ -48,7 +48,8 @@ def test_groups_are_made_changed_and_deleted(admin: Admin) -> None:
 
 def test_a_deleted_group_leaves_nothing_behind(admin: Admin, mq: RunningBroker) -> None:
     admin.topics.create("%DLQ%billing")
-    commit(mq, "billing", "orders", offset=1)
+    commit(mq, "billing", "orders", offset=0)
+    assert mq.committed("billing", "orders") == {0: 0}
     admin.groups.delete("billing")
     assert mq.committed("billing", "orders") == {}
     assert "%DLQ%billing" not in admin.topics.all(internal=True)

@@ -1,6 +1,8 @@
 """How far each group has come in each queue. In memory; saved every few seconds and at the end."""
 
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 
@@ -11,6 +13,8 @@ from tianzhou.broker.offset_resets import OffsetResets
 from tianzhou.store.tables import EndOf, Table
 from tianzhou.wire.tables import ConsumerOffsetTable, DataVersion
 
+log: Final = logging.getLogger("tianzhou.broker")
+
 
 class ConsumerOffsets:
     """Owner: the broker loop. Keys are `topic@group`, as in the file."""
@@ -19,7 +23,7 @@ class ConsumerOffsets:
         self._table = table
         self._clock = clock
         stored = table.load()
-        self._offsets = {key: dict(row) for key, row in stored.offset_table.items()}
+        self._offsets = _loaded(stored.offset_table)
         self._version = stored.data_version
         self.resets = OffsetResets(stored.tz_resets or {})
         self._moved_ms: dict[str, dict[int, int]] = {}
@@ -165,3 +169,16 @@ class ConsumerOffsets:
             self._moved_ms.pop(key, None)
             self.resets.forget(key)
         self._is_dirty |= bool(keys)
+
+
+def _loaded(stored: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
+    """Copy stored offsets. A negative one, which only a damaged or edited file has, counts as 0:
+    clients would take it for an error, or for the end of the queue."""
+    rows = {key: dict(row) for key, row in stored.items()}
+    for key, row in rows.items():
+        for queue_id, offset in row.items():
+            if offset < 0:
+                row[queue_id] = 0
+                facts = {"row": key, "queue": queue_id, "offset": offset}
+                log.warning("offset.negative", extra=facts)
+    return rows

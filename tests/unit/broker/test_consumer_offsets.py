@@ -1,9 +1,12 @@
 """The table of consumer offsets."""
 
+import pytest
+
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.store.tables import Tables
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
+from tianzhou.wire.tables import ConsumerOffsetTable
 
 
 def made(disk: SimDisk | None = None) -> ConsumerOffsets:
@@ -17,6 +20,17 @@ def test_the_last_value_counts_even_a_lower_one() -> None:
     assert offsets.get("g", "t", 0) == 4
     assert offsets.get("g", "t", 1) is None
     assert offsets.get("h", "t", 0) is None
+
+
+def test_load_with_a_negative_offset_serves_zero_and_warns(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = SimDisk()
+    stored = ConsumerOffsetTable(offset_table={"t@g": {0: -7, 1: 5, 2: -(2**63)}})
+    Tables(disk, "config").consumer_offsets.save(stored)
+    assert made(disk).of("g", "t") == {0: 0, 1: 5, 2: 0}
+    warned = [(one.message, vars(one)["offset"]) for one in caplog.records]
+    assert warned == [("offset.negative", -7), ("offset.negative", -(2**63))]
 
 
 def test_saving_writes_only_changes() -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.broker.accepted_offsets import FORWARD_ONLY, RESET_SEEN
+from tianzhou.broker.commit_bound import end_if_beyond
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups import Groups, check_commit
 from tianzhou.broker.topics import QUEUES_MAX, Topics
@@ -74,6 +75,14 @@ class Offsets:
             )
         row = asked.consumer_group, asked.topic, asked.queue_id
         if request.header.ext.get(FORWARD_ONLY) != "true":
+            end = end_if_beyond(self.store, asked.topic, asked.queue_id, asked.commit_offset)
+            if end is not None:
+                raise Refused(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"offset {asked.commit_offset} is beyond the end of queue {asked.queue_id} of "
+                    f"{asked.topic[:128]}; commit an offset from 0 to {end}; if the topic was "
+                    "deleted and created again, seek to its new messages first",
+                )
             self.offsets.put(*row, asked.commit_offset)
         elif self._takes_from_slave(asked, request.header.ext.get(RESET_SEEN)):
             self.offsets.advance(*row, asked.commit_offset)

@@ -1,5 +1,6 @@
 """Pulling: find the stored bytes of a queue and send them as they are, now or when they come."""
 
+import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
@@ -7,6 +8,7 @@ import msgspec
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
+from tianzhou.broker.commit_bound import end_if_beyond
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups import Groups, check_commit
@@ -57,6 +59,8 @@ SUSPEND_MS_MAX: Final = 60_000
 """Clients ask for 15 or 20 s; nobody waits for an answer longer than a minute."""
 
 _BY_GROUP: Final = 2
+log: Final = logging.getLogger("tianzhou.broker")
+
 _BY_TOPIC: Final = 3
 _BY_BROADCAST: Final = 4
 _BY_SUBSCRIPTION: Final = 5
@@ -146,6 +150,22 @@ class Pull:
         else:
             self._answer(link, header.opaque, header.serialise_type, fields)
 
+    def _commit(self, peer: Peer, request: PullMessageRequest) -> None:
+        """Take the offset that came with a pull. One beyond the end of the queue is ignored: the
+        response is about the messages, and must not fail."""
+        group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
+        end = end_if_beyond(self._store, topic, queue_id, request.commit_offset)
+        if end is None:
+            self._offsets.put(group, topic, queue_id, request.commit_offset)
+            return
+        log.warning(
+            "offset.ignored",
+            extra={
+                "group": group, "topic": topic, "queue": queue_id, "peer": peer.remote,
+                "offset": request.commit_offset, "end": end,
+            },
+        )  # fmt: skip
+
     def _answer(
         self, peer: Peer, opaque: int, serialise_type: SerialiseType, request: PullMessageRequest
     ) -> None:
@@ -158,9 +178,7 @@ class Pull:
             self._refuse(peer, opaque, serialise_type, disk_full(error))
             return
         if request.sys_flag & COMMIT and request.commit_offset >= 0:
-            self._offsets.put(
-                request.consumer_group, request.topic, request.queue_id, request.commit_offset
-            )
+            self._commit(peer, request)
         suspend_ms = min(request.suspend_timeout_ms, SUSPEND_MS_MAX)
         if not self._config.long_polling:
             suspend_ms = min(suspend_ms, self._config.short_polling_ms)
