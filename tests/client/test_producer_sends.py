@@ -256,7 +256,7 @@ def test_a_timed_message_can_be_taken_back(mq: RunningBroker, run: Run) -> None:
             assert await producer.recall("recall", sent.recall_handle) == sent.message_id
             with pytest.raises(UsageError, match="topic 'recall', not 'other'"):
                 await producer.recall("other", sent.recall_handle)
-            with pytest.raises(UsageError, match="no recall handle"):
+            with pytest.raises(UsageError, match="invalid recall handle"):
                 await producer.recall("recall", "what is this")
             with pytest.raises(UsageError, match="only timed messages"):
                 await producer.recall("recall", None)
