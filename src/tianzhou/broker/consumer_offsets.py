@@ -44,8 +44,8 @@ class ConsumerOffsets:
             row[queue_id] = offset
             if offset < known:
                 self._note_reset(key, queue_id)
-            if offset != max(known, 0):  # a first commit of 0 has consumed nothing
-                self._moved_ms.setdefault(key, {})[queue_id] = self._clock.now_ms()
+            # A first commit of 0 counts too: it is how a job that has just started shows itself.
+            self._moved_ms.setdefault(key, {})[queue_id] = self._clock.now_ms()
         self._is_dirty = True
         if self.accepted is not None:
             self.accepted.note(key, queue_id, offset)
