@@ -63,7 +63,7 @@ def test_whatever_changes_something_asks_first(desk: Desk, code: RequestCode) ->
     [
         (NAMED, BODY, "it is not signed"),
         (NAMED | {"AccessKey": "", "Signature": ""}, BODY, "it is not signed"),
-        (Credentials(access_key="x", secret_key="hush").sign(NAMED, BODY), BODY, "as 'x'"),
+        (Credentials(access_key="x", secret_key="hush").sign(NAMED, BODY), BODY, "by 'x'"),
         (Credentials(access_key="cluster", secret_key="y").sign(NAMED, BODY), BODY, "wrong"),
         (OURS.sign(NAMED, BODY), BODY + b" ", "wrong"),
         (OURS.sign(NAMED, BODY) | {"brokerAddr": "10.6.6.6:1"}, BODY, "wrong"),
