@@ -40,11 +40,13 @@ def test_broker_without_a_nameserver_warns_and_is_not_ready(
             assert process.stderr is not None
             serving = re.match(r"Broker .*, dashboard (\S+);", process.stderr.readline())
             assert serving is not None
+            warning = process.stderr.readline()
             with pytest.raises(HTTPError) as refusal:
                 urlopen(f"{serving[1]}/readyz", timeout=60)
             answer = json.loads(refusal.value.read())
             process.send_signal(signal.SIGINT)
-            _, warning = process.communicate(timeout=60)
+            process.stderr.read()
+            process.wait(timeout=60)
         finally:
             process.kill()
     assert warning.startswith("tianzhou: no NameServer knows of this broker")
