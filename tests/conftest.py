@@ -37,6 +37,8 @@ os.environ["TIANZHOU_CHECK_APPENDS"] = stored_form.__name__
 # Whoever runs the tests in the background lets Ctrl-C be ignored, and processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 # Tests name their servers; a developer's own must not answer in their place.

@@ -180,7 +180,7 @@ def test_message_with_extreme_reconsume_times_can_be_sent_back(times: int) -> No
     broker.send(TOPIC, b"first")
     send(broker, RecordingPeer(), 0, reconsume_times=times)
     message = broker.messages(TOPIC)[-1]
-    assert message.reconsume_times == times
+    assert message.reconsume_times == max(times, 0)
     for most in ("16", "2147483647"):
         back = {
             "group": GROUP, "offset": str(message.physical_offset), "delayLevel": "2147483647",

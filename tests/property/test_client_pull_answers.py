@@ -117,5 +117,5 @@ def test_reading_an_invalid_pull_header_raises_one_error(ext: dict[str, str]) ->
 
 @pytest.mark.parametrize("kind", [1 << 8, 2 << 8, 3 << 8, 4 << 8])
 def test_reading_a_batch_whose_body_does_not_expand_raises_one_error(kind: int) -> None:
-    with pytest.raises(BadPullAnswer, match="broker 'foreign' answered a pull from offset 7"):
+    with pytest.raises(BadPullAnswer, match="response to a pull from offset 7"):
         read(stored(INNER, b"", BATCH | flags.COMPRESSED | kind), 7)

@@ -30,7 +30,8 @@ def check_types(options: _Dataclass, *, besides: Collection[str] = ()) -> None:
     for option in fields(options):
         value: object = getattr(options, option.name)
         default: object = option.default
-        wanted = type(default)
+        # An option that is a float may have a default such as 900.
+        wanted = float if option.type is float else type(default)
         if default is None or callable(default) or option.name in besides:
             continue
         if isinstance(value, wanted) or (wanted is float and isinstance(value, int)):

@@ -25,6 +25,8 @@ def main() -> None:
         failure = failure_of(error)
         failure.show()
         sys.exit(failure.exit_code)
+    finally:
+        _discard_unwritable()
 
 
 def _open_closed_streams() -> None:
@@ -35,3 +37,16 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def _discard_unwritable() -> None:
+    """Send output that cannot be written (a full disk, a closed pipe) to the null device.
+
+    Otherwise Python fails to write it again at its exit, reports that and exits with code 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
