@@ -11,6 +11,7 @@ from itertools import islice
 from random import Random
 from typing import Final
 
+from tianzhou.store.checkpoint import decode
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.errors import StoreRefused
 from tianzhou.store.incidents import LOG_BEGINS_LATE
@@ -83,8 +84,11 @@ class Losses:
         """Without its first files a store opens, reports the missing range, and does not report it
         again once an operator acknowledged it."""
         files = sorted(self._log_files())
+        recorded = decode(self._image[f"{ROOT}/checkpoint"] or b"").log_begin
         for count in range(1, len(files)):
             begin = int(files[count][len(_LOG) :])
+            if begin <= recorded:
+                continue  # retention had announced that it removes these files
             if begin >= self.workload.promise.flushed:
                 break
             disk = SimDisk(
