@@ -36,7 +36,7 @@ check: $(READY)  ## Lint, formatting, types, import contracts, generated files, 
 	$(BIN)/python tools/gen_docs.py --check
 	$(BIN)/python tools/gen_compat.py --check
 	$(BIN)/pyright
-	$(BIN)/python -m pytest tests/tidy
+	$(BIN)/python -m pytest tests/tidy tests/sabotage/test_plants.py
 
 bench: $(READY)  ## Measure: a table, and JSON lines in build/bench.jsonl
 	$(BIN)/python -m bench

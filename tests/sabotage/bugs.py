@@ -118,7 +118,7 @@ RECORDS: Final = (
          ("tianzhou.store.following:FollowingStore.begin_writing", "int(queue.end)",
           "int(queue.end) + 1")),
     _bug("dispatch ends at invisible messages", "images",
-         (_STORE + "dispatch", "if runs or self.dispatcher.position == before:", "if True:")),
+         (_STORE + "dispatch", "if runs or dispatcher.position == before:", "if True:")),
     _bug("lock not taken", "images",
          ("tianzhou.store.layout:take_lock", 'files.lock(f"{root}/{LOCK}")',
           'files.create(f"{root}/{LOCK}", 0)')),

@@ -30,7 +30,7 @@ CLUSTER_BUGS: Final = (
          (_ROUTES + "RouteTable._lose", "rows = self.topics.rows_of_broker(group.name)",
           "rows = {}")),
     _bug("missing broker stays missing after its return", "missing",
-         (_MISSING + "registered", "self._rows.pop((name, address), None)", "pass")),
+         (_MISSING + "registered", "self._rows.pop((name, address), None)", "None")),
     _bug("promoted slave hides the missing master", "missing",
          (_MISSING + "registered", "if was_known:", "if False:")),
     _bug("missing brokers not bounded", "missing",
