@@ -36,6 +36,7 @@ SYNCS: Final = (
          (_FLUSH + "save", "self._files.sync_dir(path)", "pass")),
     _bug("gaps between queue files neither avoided nor mended", "images",
          (_QUEUE + "_remove", "self._cache.files.sync_dir(self.directory)", "pass"),
+         (_QUEUE + "remove_expired", "self._cache.files.sync_dir(self.directory)", "pass"),
          ("tianzhou.store.queues:Queues.keep_expired", "mend=True", "mend=False"), seed=54),
     _bug("table not synced", "images",
          ("tianzhou.store.tables:Table._replace", "file.sync()", "pass"), seed=1),
@@ -67,7 +68,7 @@ ORDER: Final = (
          seed=14),
     _bug("old checkpoint believed during a rebuild", "images",
          ("tianzhou.store.checkpoint:CheckpointFile.distrust", "if self.current.exact:",
-          "if False:"), seed=2),
+          "if False:"), seed=23),
 )  # fmt: skip
 
 RECOVERY: Final = (
