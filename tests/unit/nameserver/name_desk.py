@@ -42,7 +42,7 @@ class Desk:
     ) -> Reply:
         header = Header(code=code, opaque=1, ext=ext or {}, version=version)
         reply = self.handlers[code](Request(header, body, peer or self.peer))
-        assert reply is not None
+        assert isinstance(reply, Reply), "a NameServer responds in one step"
         assert reply.code == 0
         return reply
 
