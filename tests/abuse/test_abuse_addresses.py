@@ -55,6 +55,15 @@ def test_s39_nobody_dials_what_a_stranger_names(live: Live) -> None:
                 assert client.ask(104, gone).code == 0
 
 
+def test_s39_a_host_of_many_digits_does_not_occupy_the_nameserver(live: Live) -> None:
+    """A regular expression that backtracks takes minutes for the first one, hours for the last."""
+    with live.to_nameserver() as client:
+        for count in (30, 60, 250):
+            told = {"brokerAddr": f"{'1' * count}-:80", "haServerAddr": "127.0.0.1:2"}
+            assert client.ask(103, {**NAMED, **told}, EMPTY).code == 0
+            assert client.ask(104, {**NAMED, **told}).code == 0
+
+
 @pytest.mark.parametrize(
     "host",
     ["169.254.169.254", "[fe80::1]", "224.0.0.1", "0.0.0.0", "[::]", "[::ffff:169.254.169.254]"],

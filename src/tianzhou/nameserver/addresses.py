@@ -11,14 +11,13 @@ import re
 from typing import Final, TypeAlias
 
 from tianzhou.base.errors import UsageError
+from tianzhou.base.host_names import is_disguised_address
 
 Ip: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _PORT_MAX: Final = 65_535
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,252})")
-_NUMBERS: Final = re.compile(r"(?:0[xX][0-9A-Fa-f]*|[0-9]+|\.)+")
-"""Resolvers take `0xa9fea9fe` and `127.1` for addresses, so they are no names."""
 
 
 def checked_address(text: str, *, may_be_any: bool = False) -> str:
@@ -31,7 +30,7 @@ def checked_address(text: str, *, may_be_any: bool = False) -> str:
     if not _PORT.fullmatch(port) or not 0 < int(port) <= _PORT_MAX:
         raise UsageError(f"address {text[:300]!r} is not of the form host:port")
     ip = _ip_of_host(host)
-    if ip is None and (not _NAME.fullmatch(host) or _NUMBERS.fullmatch(host)):
+    if ip is None and (not _NAME.fullmatch(host) or is_disguised_address(host)):
         raise UsageError(f"address {text[:300]!r} has no host before its port")
     if ip is not None and (
         ip.is_link_local or ip.is_multicast or (ip.is_unspecified and not may_be_any)
