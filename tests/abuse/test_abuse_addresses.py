@@ -66,8 +66,11 @@ def test_s39_a_host_of_many_digits_does_not_occupy_the_nameserver(live: Live) ->
 
 @pytest.mark.parametrize(
     "host",
-    ["169.254.169.254", "[fe80::1]", "224.0.0.1", "0.0.0.0", "[::]", "[::ffff:169.254.169.254]"],
-)
+    [
+        "169.254.169.254", "[fe80::1]", "224.0.0.1", "0.0.0.0", "[::]", "[::ffff:169.254.169.254]",
+        "2852039166", "0xA9FEA9FE", "169.254.43518", "169.254.169.254.", "127.1", "0",
+    ],
+)  # fmt: skip
 def test_s39_members_of_a_group_are_not_looked_for_there(host: str) -> None:
     with pytest.raises(UsageError, match="is not a valid member address"):
         peers_of(f"n0=127.0.0.1:1;n1={host}:80")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tianzhou.base.errors import UsageError
+from tianzhou.base.host_names import is_disguised_address
 from tianzhou.base.settings import setting
 from tianzhou.raft.messages import NodeId
 
@@ -83,10 +84,10 @@ def peers_of(text: str) -> dict[NodeId, str]:
 
 def _is_nowhere(host: str) -> bool:
     """Whether this address belongs to a cloud metadata service, to many machines at once, or to
-    none."""
+    none, or hides such an address in a number."""
     ip = _ip(host)
     if ip is None:
-        return False  # a host name
+        return is_disguised_address(host)
     is_reserved = ip.is_reserved and not ip.is_loopback  # ::1 is both
     return ip.is_link_local or ip.is_multicast or ip.is_unspecified or is_reserved
 
