@@ -252,12 +252,25 @@ class Acceptor:
         kept_free = self._unproven_max if self.limits.serves_unproven else 0
         return max(1, self._total_max - kept_free)
 
+    @property
+    def _per_source_total_max(self) -> int:
+        """One address, too, must not fill the port with proven connections if unproven ones are to
+        be served: health requests may come from the address of a busy proxy."""
+        limits = self.limits
+        kept_free = limits.unproven_per_source_max if limits.serves_unproven else 0
+        return limits.per_source_max + kept_free
+
+    def _has_room_for_source(self, source: str) -> bool:
+        """Whether the address may have another proven connection."""
+        proven = self._of_source[source] - len(self._unproven_of.get(source, ()))
+        return not source or proven < self.limits.per_source_max
+
     def _admit(self, source: str) -> Slot | None:
         limits = self.limits
         of_source = self._unproven_of.get(source, OrderedDict[Slot, None]())
         if source and (
             len(of_source) >= limits.unproven_per_source_max
-            or self._of_source[source] >= limits.per_source_max
+            or self._of_source[source] >= self._per_source_total_max
         ):
             if not of_source:
                 self._count_refused()
@@ -292,6 +305,8 @@ class Acceptor:
     def prove(self, slot: Slot) -> bool:
         """Called by a slot."""
         if slot not in self._unproven or len(self._proven) >= self._proven_max:
+            return False
+        if not self._has_room_for_source(slot.source):
             return False
         self._forget_unproven(slot)
         self._proven.add(slot)

@@ -69,7 +69,8 @@ class PortLimits:
     prove_s: float
     """Total time a peer has to prove itself."""
     serves_unproven: bool = False
-    """Whether slots stay reserved for unproven peers even if proven ones would fill the port."""
+    """Whether slots stay reserved for unproven peers even if proven ones would fill the port, or
+    the share of one address."""
 
 
 CLIENT_PORT: Final = PortLimits(

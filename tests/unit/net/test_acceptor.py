@@ -182,6 +182,26 @@ def test_connections_of_one_source_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     play(scene)
 
 
+def test_a_port_that_serves_unproven_peers_keeps_places_for_each_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An orchestrator's probes may come from the same address as a busy browser or proxy."""
+
+    def made_up(_host: str) -> str:
+        return "10.0.0.1"
+
+    monkeypatch.setattr(acceptor, "source_of", made_up)
+
+    async def scene(world: World) -> None:
+        for _ in range(5):
+            assert await world.speaking() == b"y"
+        for _ in range(20):
+            assert await world.speaking() == b"n", "admitted, and told that there is no room"
+        assert world.acceptor.proven_count == 5
+
+    play(scene, replace(PORT, connections_max=40, serves_unproven=True))
+
+
 def test_ports_divide_the_budget_by_weight() -> None:
     async def run() -> None:
         budget = DescriptorBudget(lambda: 100)
