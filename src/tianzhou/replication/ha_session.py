@@ -111,6 +111,10 @@ class MasterSession:
         self.sent = PhysicalOffset(0)
         self.acked = PhysicalOffset(0)
         """Only in STREAMING: the slave holds everything below."""
+        self._welcomed = Extent(PhysicalOffset(0), PhysicalOffset(0))
+        """What the log held when the slave was welcomed."""
+        self._common_end = 0
+        """How far the logs of both are the same, by what the slave said in its greeting."""
 
     @property
     def is_streaming(self) -> bool:
@@ -170,9 +174,9 @@ class MasterSession:
                 f"slave {hello.id} followed a master of epoch {epoch}; ours is "
                 f"{epoch_of(facts.marks)}", epoch,
             )  # fmt: skip
-        self._check_same_log(hello)
+        self._common_end = self._checked_common_end(hello)
         self._become(State.PROVING if facts.secret else State.READY)
-        extent = self._extent()
+        extent = self._welcomed = self._extent()
         return encode_spoken(
             Welcome(
                 cluster=facts.cluster, name=facts.name, marks=facts.marks, min=extent.min,
@@ -184,18 +188,21 @@ class MasterSession:
             )
         )  # fmt: skip
 
-    def _check_same_log(self, hello: Hello) -> None:
-        """A slave without a history that we share must at least hold our bytes."""
+    def _checked_common_end(self, hello: Hello) -> int:
+        """Where the logs part. A slave without a history that we share must at least hold our
+        bytes."""
         if not hello.end:
-            return
-        if parting(hello.marks, hello.end, self._facts.marks) is not None:
+            return 0
+        parted = parting(hello.marks, hello.end, self._facts.marks)
+        if parted is not None:
             check_unique(hello.marks, hello.end, self._facts.marks)
-            return
+            return parted
         if hello.marks or hello.probe is None or not self._matches(hello.probe):
             raise PeerRefused(
                 f"slave {hello.id} holds {hello.end} bytes of another log than this one; "
                 "give it an empty directory"
             )
+        return hello.end
 
     def _heard_reports(self) -> None:
         """The last of several whole reports counts, as long as they go up."""
@@ -214,6 +221,8 @@ class MasterSession:
                 f"the peer at {self._host} requests the log without a greeting; if it is a "
                 "RocketMQ slave of this group, list its address in ha_plain_peers"
             )
+        if self.hello is not None:
+            self._check_first(offset)
         extent = self._extent()
         start = offset
         if offset == 0 and self.hello is None:
@@ -226,6 +235,20 @@ class MasterSession:
         self.sent = PhysicalOffset(start)
         self.acked = PhysicalOffset(offset)
         self._become(State.STREAMING)
+
+    def _check_first(self, offset: int) -> None:
+        """The first report confirms what it names, so it may not name more than the slave has in
+        common with this log. Otherwise the slave starts where the log does, or, if it is empty,
+        with the last file."""
+        assert self.hello is not None
+        starts = {int(self._welcomed.min)}
+        if not self.hello.end:
+            starts.add(self._welcomed.end // self._facts.file_bytes * self._facts.file_bytes)
+        if offset > self._common_end and offset not in starts:
+            raise PeerRefused(
+                f"the slave reports {offset} at first; by its greeting it holds this log up to "
+                f"{self._common_end}"
+            )
 
     def _confirm(self, offset: int) -> None:
         # An empty slave keeps reporting 0 until it has a whole record.

@@ -10,7 +10,7 @@ from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.replication import ha_follower
 from tianzhou.replication.errors import PeerRefused, PeerSilent, Superseded
 from tianzhou.replication.ha_epochs import Mark
-from tianzhou.replication.ha_frames import FRAME, REPORT, Probe, Proof, encode_words
+from tianzhou.replication.ha_frames import FRAME, REPORT, Hello, Probe, Proof, encode_words
 from tianzhou.replication.ha_session import ALLOWED, MasterSession, State
 
 
@@ -72,6 +72,48 @@ def test_s32_a_report_beyond_what_was_sent_or_going_back_ends_it(wrong: int) -> 
     stream(master)
     with pytest.raises(PeerRefused, match=str(wrong)):
         master.received(report(wrong), 0.0)
+
+
+LATER = (*FIRST, Mark(epoch=2, run=0, start=600, token="bb"))
+
+
+@pytest.mark.parametrize(
+    ("told", "first"),
+    [
+        (hello(), 2500),
+        (hello(), 1500),
+        (hello(end=500, marks=FIRST), 501),
+        (hello(end=900, marks=FIRST), 900),  # it should have cut its log at 600
+        (hello(end=900, marks=FIRST), 2000),
+    ],
+    ids=["all", "not the start of a file", "more than it has", "its own tail", "the last file"],
+)
+def test_s32_a_first_report_beyond_the_common_log_is_refused(told: Hello, first: int) -> None:
+    master = FakeLog(min=400, end=2500).session(facts(marks=LATER))
+    master.received(encode_words(told), 0.0)
+    with pytest.raises(PeerRefused, match=f"reports {first}"):
+        master.received(report(first), 0.0)
+    assert (master.is_streaming, master.acked) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    ("told", "first"),
+    [
+        (hello(), 400),  # where the log begins
+        (hello(), 2000),  # where its last file begins: from_last_file
+        (hello(end=900, marks=FIRST), 600),
+        (hello(end=900, marks=FIRST), 450),  # what it has flushed
+        (hello(end=300, marks=FIRST), 400),  # what follows has expired
+        (hello(end=700, marks=LATER), 700),
+    ],
+)
+def test_a_first_report_within_the_common_log_is_accepted(told: Hello, first: int) -> None:
+    log = FakeLog(min=400, end=2500)
+    master = log.session(facts(marks=LATER))
+    master.received(encode_words(told), 0.0)
+    log.end = 3100  # sends go on meanwhile
+    master.received(report(first), 0.0)
+    assert (master.is_streaming, master.acked, master.sent) == (True, first, first)
 
 
 def test_a_report_of_what_was_not_sent_yet_ends_it() -> None:
