@@ -237,6 +237,11 @@ def test_missing_broker_is_one_problem_with_time_topics_queues_and_groups() -> N
     assert "tianzhou broker forget gone" in problem.mend
 
 
+def test_missing_broker_without_topics_names_none() -> None:
+    (problem,) = missed(lost(topics=(), groups=()))
+    assert problem.said.endswith("was at 10.0.0.9:1; it had no topics of users")
+
+
 def test_missing_members_of_one_broker_are_one_problem() -> None:
     (problem,) = missed(lost(), lost(broker_id=1, address="10.0.0.8:1"))
     assert "10.0.0.9:1" in problem.said

@@ -182,7 +182,9 @@ def _affected(view: ClusterView, row: MissingBroker) -> str:
     topics = {topic.name for topic in row.topics}
     readers = {group.name for group in view.groups if topics.intersection(group.topics)}
     queues = sum(max(topic.read_queues, topic.write_queues) for topic in row.topics)
-    said = f"its {queues} queues of {_listed(topics, 'topic')} can be neither read nor written"
+    said = "it had no topics of users"
+    if topics:
+        said = f"its {queues} queues of {_listed(topics, 'topic')} can be neither read nor written"
     groups = {group for group in {*row.groups, *readers} if not is_internal_group(group)}
     if groups:
         said += f", which {_listed(groups, 'group')} may be waiting for"
