@@ -132,6 +132,32 @@ def test_killed_broker_is_missing_until_it_is_back_or_forgotten(cluster: Cluster
     assert (again.code, "tianzhou cluster" in again.err) == (4, True)
 
 
+def test_broker_that_is_killed_with_its_nameserver_is_missing_after_a_restart(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    """As when a machine loses power: nothing sees the broker go."""
+    cluster.names.end()
+    names = ["nameserver", "--data", str(tmp_path / "remembered"), "-p"]
+    cluster.names = server_process.run([*names, "0"], tmp_path / "names")
+    port = cluster.nameserver.rpartition(":")[2]
+    cluster.start("broker-a")
+    other = cluster.start("broker-b")
+    file = tmp_path / "remembered" / "remembered.json"
+    wait_until(
+        lambda: file.exists() and "broker-b" in str(json.loads(file.read_text())["present"]),
+        within_s=30, what="it is remembered",
+    )  # fmt: skip
+    cluster.names.kill()
+    other.kill()
+    cluster.names = server_process.run([*names, port], tmp_path / "names")
+    wait_until(
+        lambda: [row["broker"] for row in cluster.tell("cluster", "--json").json
+                 if row["missing_since_ms"]] == ["broker-b"],
+        within_s=90, what="the NameServer misses it",
+    )  # fmt: skip
+    assert [row["about"] for row in doctor(cluster)] == ["broker broker-b"]
+
+
 def test_broker_that_stops_in_order_is_not_missing(cluster: Cluster) -> None:
     cluster.start("broker-a")
     other = cluster.start("broker-b")

@@ -18,7 +18,7 @@ from tianzhou.client.core.admin_results import BrokerPlace
 from tianzhou.client.core.findings import findings
 from tianzhou.client.core.looks import ClusterView
 from tianzhou.nameserver.brokers import Registration
-from tianzhou.nameserver.missing import MissingBrokers
+from tianzhou.nameserver.missing import RETURN_MS, MissingBrokers
 from tianzhou.nameserver.routes import RouteTable, Verdict
 from tianzhou.testing.small_broker import SmallBroker
 from tianzhou.wire.look_bodies import (
@@ -71,6 +71,14 @@ def check_missing() -> None:
     assert len(missing) == 1
     missing.registered("broker-a", 1, A, was_known=False, has_master=False)
     assert len(missing) == 0
+    here = [
+        missing.row_of(dataclasses.replace(lost, broker_id=number, member=member), "not_back", 1)
+        for number, member in ((0, lost.member), (1, dataclasses.replace(lost.member, address=B)))
+    ]
+    missing.expect(here, 1)
+    missing.registered("broker-a", 0, B, was_known=False, has_master=True)
+    missing.overdue(1 + RETURN_MS)
+    assert [row.address for row in missing.all()] == [A]
     for name in ("x", "y", "z"):
         missing.lost(dataclasses.replace(lost, name=f"broker-{name}"), "expired", 2)
     assert [row.name for row in missing.all()] == ["broker-y", "broker-z"]

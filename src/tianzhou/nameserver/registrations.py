@@ -160,6 +160,7 @@ def _who_came_later(state: State, request: Request, broker_name: str) -> dict[st
 
 def unregister_broker(state: State, request: Request) -> Reply:
     header = UnregisterBrokerRequest.from_ext(request.header.ext)
+    state.missing.unregistered(header.broker_name, header.broker_addr)
     if state.routes.unregister(header.broker_name, header.broker_addr):
         state.note("broker.unregistered", _facts(header.broker_name, header.broker_addr, request))
     return Reply()

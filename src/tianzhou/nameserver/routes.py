@@ -12,6 +12,7 @@ in the routes, and clients would lose the topics of the other.
 """
 
 import enum
+from collections.abc import Iterator
 from typing import Final
 
 from msgspec import UNSET
@@ -52,6 +53,8 @@ class RouteTable:
         self._groups: dict[str, Group] = {}
         self._of_link: dict[object, set[tuple[str, int]]] = {}
         self._members_max = members_max
+        self.changes = 0
+        """Incremented when a process joins or leaves."""
 
     # What brokers say
 
@@ -75,6 +78,7 @@ class RouteTable:
             self._after_leaving(group)
             return Verdict.OUTDATED
         self.epochs.take(wanted)
+        self.changes += old is None or old.address != wanted.address
         group.cluster, group.zone = wanted.cluster, wanted.zone
         group.acting_master = bool(wanted.acting_master)
         self._join(group, wanted, link=link, now_s=now_s)
@@ -89,6 +93,7 @@ class RouteTable:
             return False
         self._leave(group, broker_id)
         self._after_leaving(group)
+        self.changes += 1
         return True
 
     def heard(self, broker_name: str, address: str, now_s: float) -> None:
@@ -158,6 +163,12 @@ class RouteTable:
         """The broker names of a cluster."""
         return tuple(group.name for group in self._groups.values() if group.cluster == cluster)
 
+    def members(self) -> Iterator[tuple[Group, int, Member]]:
+        """Every live process: its group, its id, and what is known of it."""
+        for group in self._groups.values():
+            for broker_id, member in group.members.items():
+                yield group, broker_id, member
+
     @property
     def broker_count(self) -> int:
         """How many broker names live here."""
@@ -220,6 +231,7 @@ class RouteTable:
         rows = self.topics.rows_of_broker(group.name)
         member = self._leave(group, broker_id)
         self._after_leaving(group)
+        self.changes += 1
         return Lost(group.name, broker_id, group.cluster, member, rows)
 
     def _take_topics(

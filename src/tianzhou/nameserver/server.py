@@ -40,11 +40,13 @@ class NameServer:
         self._desk = Desk(handlers_of(self._state))
         self._server: Server | None = None
         self._scanner: asyncio.TimerHandle | None = None
+        self._is_closing = False
         self._memory: Memory | None = None
         if config.data_dir:
             self._memory = Memory(
-                RealFiles(), config.data_dir, missing=self.missing, epochs=self.routes.epochs
-            )
+                RealFiles(), config.data_dir, missing=self.missing, epochs=self.routes.epochs,
+                routes=self.routes,
+            )  # fmt: skip
 
     @property
     def config(self) -> NameServerConfig:
@@ -70,13 +72,14 @@ class NameServer:
             port if port is not None else config.listen_port,
         )
         if self._memory is not None:
-            self._memory.load()
+            self._memory.load(self._state.clock.now_ms())
         self._server.listen(bound)
         self._scan_later()
         return bound.getsockname()[1]
 
     async def close(self) -> None:
         """Stop listening, let answers leave, close all connections."""
+        self._is_closing = True
         if self._scanner is not None:
             self._scanner.cancel()
         if self._server is not None:
@@ -85,7 +88,15 @@ class NameServer:
             await self._memory.close()
 
     def scan(self) -> None:
-        """Forget brokers that were silent too long."""
+        """Forget brokers that were silent too long, and miss those that did not come back."""
+        for row in self.missing.overdue(self._state.clock.now_ms()):
+            log.warning(
+                "broker.not_back",
+                extra={
+                    "broker": row.name, "id": row.broker_id, "address": row.address,
+                    "remedy": f"start it; if it was retired: tianzhou broker forget {row.name}",
+                },
+            )  # fmt: skip
         for lost in self.routes.evict(self._state.clock.monotonic_s()):
             log.warning("broker.expired", extra=self._lost(lost, "expired"))
             member = lost.member
@@ -100,6 +111,8 @@ class NameServer:
     def _scan_again(self) -> None:
         try:
             self.scan()
+            if self._memory is not None:
+                self._memory.note_topics()
             self._remember()
         finally:
             self._scan_later()
@@ -118,6 +131,8 @@ class NameServer:
         self._remember()
 
     def closed(self, link: Link) -> None:
+        if self._is_closing:
+            return  # the brokers are there; the NameServer leaves
         for lost in self.routes.closed(link):
             log.warning("broker.disconnected", extra=self._lost(lost, "disconnected"))
         self._remember()

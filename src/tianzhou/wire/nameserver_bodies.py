@@ -32,7 +32,8 @@ class MissingBroker(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Topics and groups that are not listed."""
     name: str
     reason: str
-    """`disconnected`: its connection closed; `expired`: no heartbeat arrived in time."""
+    """`disconnected`: its connection closed; `expired`: no heartbeat arrived in time;
+    `not_back`: it did not register again after the NameServer restarted."""
     since_ms: int
     topics: tuple[MissingTopic, ...] = ()
     """Topics of users; those that every broker has are not listed."""

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from registering import A, B, broker
 
+from tianzhou.nameserver.brokers import Registration
 from tianzhou.nameserver.config import NameServerConfig
 from tianzhou.nameserver.epochs import GROUPS_MAX, Epochs, Latest
 from tianzhou.nameserver.memory import NAME, Memory
@@ -114,6 +116,70 @@ def test_memory_that_can_not_be_saved_is_reported_once(
     (tmp_path / "file").unlink()
     asyncio.run(one.save())
     assert len(Remembering(tmp_path / "file" / "below").missing) == 1
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_broker_that_dies_with_its_nameserver_is_missing_after_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_killed: bool
+) -> None:
+    """A NameServer that is killed writes nothing any more; its file must have it already."""
+    clock, config = ManualClock(), NameServerConfig(data_dir=str(tmp_path), listen_port=0)
+
+    async def first_life() -> None:
+        server = NameServer(config, clock)
+        memory = server._memory
+        assert memory is not None
+        await server.start()
+        for address, name in ((A, "broker-a"), (B, "broker-b")):
+            register(server, broker(address, "orders", "%RETRY%billing", name=name))
+        memory.save_soon()
+        await memory.close()
+        register(server, broker(B, "orders", "returns", name="broker-b", counter=2))
+        memory.note_topics()
+        memory.save_soon()
+        await memory.close()
+        if is_killed:
+            server._memory = None  # it does not get to write again
+        await server.close()
+
+    async def second_life() -> NameServer:
+        server = NameServer(config, clock)
+        await server.start()
+        register(server, broker(A, name="broker-a"))
+        server.missing.registered("broker-a", 0, A, was_known=False, has_master=True)
+        started_ms = clock.now_ms()
+        server.scan()
+        assert list(server.missing.all()) == [], "it has a minute to come back"
+        clock.advance(seconds=61)
+        server.scan()
+        (row,) = server.missing.all()
+        assert (row.name, row.reason, row.since_ms) == ("broker-b", "not_back", started_ms)
+        assert [one.name for one in row.topics] == ["orders", "returns"]
+        assert row.groups == ("billing",)
+        await server.close()
+        return server
+
+    asyncio.run(first_life())
+    asyncio.run(second_life())
+    lines = [line for line in caplog.records if line.message == "broker.not_back"]
+    assert [vars(line)["broker"] for line in lines] == ["broker-b"]
+    assert [row.name for row in Remembering(tmp_path).missing.all()] == ["broker-b"]
+
+
+def register(server: NameServer, wanted: Registration) -> None:
+    server.routes.register(wanted, link=object(), now_s=0.0)
+
+
+def test_broker_that_unregistered_is_not_expected_after_a_restart(tmp_path: Path) -> None:
+    async def life() -> None:
+        server = NameServer(NameServerConfig(data_dir=str(tmp_path), listen_port=0), ManualClock())
+        await server.start()
+        register(server, broker(A))
+        server.routes.unregister("broker-a", A)
+        await server.close()
+
+    asyncio.run(life())
+    assert list(Remembering(tmp_path).missing.expected()) == []
 
 
 def test_nameserver_without_a_directory_writes_nothing(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """Brokers that vanished are remembered until they come back, or an operator forgets them."""
 
+import msgspec
 import pytest
 from name_desk import Desk, identity
 from registering import A, B, C, FakePeer, broker, topic
 from route_world import World
 
 from tianzhou.nameserver.config import NameServerConfig
-from tianzhou.nameserver.missing import MissingBrokers
+from tianzhou.nameserver.missing import RETURN_MS, MissingBrokers
 from tianzhou.nameserver.server import NameServer
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -51,6 +52,55 @@ def test_missing_broker_is_back_with_its_address_or_its_id() -> None:
     lost(missing)
     missing.registered("broker-a", 0, B, was_known=False, has_master=False)
     assert rows(missing) == [], "it was started elsewhere"
+
+
+def expected(missing: MissingBrokers, *addresses: str) -> None:
+    """The master, then slaves, of broker-a were there before the NameServer restarted."""
+    here = MissingBroker(
+        address="", broker_id=0, cluster="c", name="broker-a", reason="not_back", since_ms=0
+    )
+    told = [
+        msgspec.structs.replace(here, address=address, broker_id=number)
+        for number, address in enumerate(addresses)
+    ]
+    missing.expect(told, NOW)
+
+
+def test_expected_broker_is_missing_since_the_restart_if_it_does_not_register_in_time() -> None:
+    missing = MissingBrokers()
+    expected(missing, A, B)
+    assert missing.overdue(NOW + RETURN_MS - 1) == rows(missing) == []
+    missing.registered("broker-a", 1, B, was_known=False, has_master=False)
+    (late,) = missing.overdue(NOW + RETURN_MS)
+    assert (late.address, late.since_ms, rows(missing)) == (A, NOW, [("broker-a", 0, A)])
+    assert missing.overdue(NOW + 2 * RETURN_MS) == []
+
+
+@pytest.mark.parametrize("what", ["back", "back elsewhere", "stopped", "forgotten"])
+def test_expected_broker_is_no_longer_expected_once_it_is(what: str) -> None:
+    missing = MissingBrokers()
+    expected(missing, A)
+    if what == "stopped":
+        missing.unregistered("broker-a", A)
+    elif what == "forgotten":
+        assert missing.forget("broker-a") == 1
+    else:
+        address = A if what == "back" else C
+        missing.registered("broker-a", 0, address, was_known=False, has_master=True)
+    assert missing.overdue(NOW + RETURN_MS) == []
+
+
+def test_expected_slave_that_was_promoted_does_not_replace_the_expected_master() -> None:
+    missing = MissingBrokers()
+    expected(missing, A, B)
+    missing.registered("broker-a", 0, B, was_known=False, has_master=True)
+    assert [row.address for row in missing.overdue(NOW + RETURN_MS)] == [A]
+
+
+def test_expected_brokers_are_bounded() -> None:
+    missing = MissingBrokers(brokers_max=2)
+    expected(missing, A, B, C)
+    assert len(missing.overdue(NOW + RETURN_MS)) == 2
 
 
 def test_promoted_slave_does_not_replace_the_missing_master() -> None:
