@@ -116,6 +116,15 @@ def test_transactions_that_are_parked_are_listed_and_resumed(run: Run, mq: Runni
     (parked,) = run("transaction", "list", "--parked", "--json").json
     assert (parked["topic"], parked["group"]) == ("orders", "buyers")
     assert "buyers" in run("transaction", "list", "--parked", "--topic", "orders").out
+    listed = run("transaction", "list").out
+    assert (
+        "no transaction is pending\n1 parked; list them with: tianzhou transaction list" in listed
+    )
+    assert "parked" not in run("transaction", "list", "--topic", "payments").out
+    for verb in ("commit", "rollback", "recheck"):
+        refused = run("transaction", verb, parked["message_id"])
+        assert refused.code == 4
+        assert f"is parked; tianzhou transaction resume {parked['message_id']}" in refused.err
     doctor = run("doctor", "--observe", "0")
     assert "transactions are parked" in doctor.out
     gone = run("transaction", "resume", "nothing")

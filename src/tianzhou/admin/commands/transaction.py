@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tianzhou.admin.commands import output, waiting
+from tianzhou.admin.commands.failures import Failure, not_found
 from tianzhou.admin.commands.session import Session, asking, force, watched
 
 if TYPE_CHECKING:
@@ -35,10 +36,25 @@ def list_(session: Session, topic: str | None, count: int, parked: bool) -> None
     transactions = session.admin.transactions
     found = transactions.parked if parked else transactions.all
     empty = "no transaction is parked" if parked else "no transaction is pending"
+    hints: list[str] = []
+
+    def look() -> list[dict[str, Any]]:
+        rows = [_facts(one) for one in found(topic=topic, count=count)]
+        if not parked and not session.as_json:  # a parked transaction is undecided too
+            hints[:] = _parked_hint(len(transactions.parked(topic=topic, count=count)))
+        return rows
+
     session.show(
-        lambda: [_facts(one) for one in found(topic=topic, count=count)],
-        lambda rows: output.listing(rows, COLUMNS, empty, moments=("stored_ms",)),
+        look,
+        lambda rows: output.stack(
+            output.listing(rows, COLUMNS, empty, moments=("stored_ms",)),
+            *map(output.sentence, hints),
+        ),
     )
+
+
+def _parked_hint(count: int) -> list[str]:
+    return [f"{count} parked; list them with: tianzhou transaction list --parked"] if count else []
 
 
 def _facts(pending: "PendingTransaction | ParkedTransaction") -> dict[str, Any]:
@@ -55,8 +71,18 @@ def _facts(pending: "PendingTransaction | ParkedTransaction") -> dict[str, Any]:
 
 
 def _find(session: Session, message_id: str, topic: str | None) -> "PendingTransaction":
-    found = session.admin.transactions.all(topic=topic, count=waiting.LOOKED_AT_MAX)
-    return waiting.find(found, _facts, message_id, command="transaction list")
+    transactions = session.admin.transactions
+    found = transactions.all(topic=topic, count=waiting.LOOKED_AT_MAX)
+    try:
+        return waiting.find(found, _facts, message_id, command="transaction list")
+    except Failure:
+        for parked in map(_facts, transactions.parked(topic=topic, count=waiting.LOOKED_AT_MAX)):
+            if message_id in (parked["message_id"], parked["offset_id"]):
+                raise not_found(
+                    f"transaction {message_id} is parked; tianzhou transaction resume {message_id} "
+                    "makes it pending again, and then it can be decided"
+                ) from None
+        raise
 
 
 @transaction.command()
