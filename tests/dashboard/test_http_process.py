@@ -63,13 +63,34 @@ def test_a_port_that_was_asked_for_and_is_taken_stops_the_start(tmp_path: Path) 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = subprocess.run(
-            [TIANZHOU, "up", *PORTS, "--ephemeral", "--http-port", port],
+            [TIANZHOU, "up", *PORTS, "--data", "kept", "--http-port", port],
             capture_output=True, text=True, timeout=300, cwd=tmp_path,
         )  # fmt: skip
     assert done.returncode == 2
     assert port in done.stderr
     assert "--no-http" in done.stderr
     assert "Traceback" not in done.stderr
+    assert not (tmp_path / "kept" / "abort").exists()
+
+
+def test_broker_that_cannot_serve_its_dashboard_stops_as_if_it_had_been_told_to(
+    tmp_path: Path,
+) -> None:
+    """No NameServer reports it as missing afterwards, and its store needs no recovery."""
+    names = server_process.run(["nameserver", "-p", "0"], tmp_path / "names")
+    try:
+        arguments = [TIANZHOU, "broker", "-n", names.nameserver, "-p", "0", "--data", "kept"]
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            done = subprocess.run(
+                [*arguments, "--http-port", str(taken.getsockname()[1])],
+                capture_output=True, text=True, timeout=300, cwd=tmp_path,
+            )  # fmt: skip
+        assert (done.returncode, "--no-http" in done.stderr) == (2, True)
+        assert not (tmp_path / "kept" / "abort").exists()
+        assert "broker.unregistered" in names.log()
+        assert "broker.disconnected" not in names.log()
+    finally:
+        names.end()
 
 
 def test_the_next_free_port_is_used_when_the_usual_one_is_taken(up: Start) -> None:

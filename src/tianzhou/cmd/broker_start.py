@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from tianzhou.base.errors import UsageError
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.role import Role
 from tianzhou.broker.server import Broker
@@ -61,10 +62,15 @@ async def start(wanted: Wanted) -> list[serve.Running]:
         started = [running]
     facts["broker"] = running.address
     text = f"Broker {running.address}, data in {directory}"
-    pages = http_server.serve(
-        wanted.http, running, clock, nameserver=config.nameservers, data=directory,
-        credentials=config.cluster_credentials,
-    )  # fmt: skip
+    try:
+        pages = http_server.serve(
+            wanted.http, running, clock, nameserver=config.nameservers, data=directory,
+            credentials=config.cluster_credentials,
+        )  # fmt: skip
+    except (UsageError, OSError):
+        # Otherwise NameServers report a missing broker, and the next start has to recover.
+        await serve.close(started)
+        raise
     if pages is not None:
         facts["http"] = pages.url
         text += f", dashboard {pages.url}"

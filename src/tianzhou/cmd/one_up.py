@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 
 from tianzhou.base.clock import Clock
+from tianzhou.base.errors import UsageError
 from tianzhou.broker.own_address import own_host, with_port
 from tianzhou.broker.server import Broker
 from tianzhou.cmd import http as http_server
@@ -33,11 +34,15 @@ async def start(settings: UpSettings, options: UpOptions, clock: Clock) -> list[
     }  # fmt: skip
     text = f"NameServer {nameserver}, broker {broker.address}, data in {directory}"
     near = with_port(own_host(config), port)
-    pages = http_server.serve(
-        options.http, broker, clock, nameserver=near, data=directory,
-        credentials=config.cluster_credentials,
-    )  # fmt: skip
     running: list[serve.Running] = [names, broker]
+    try:
+        pages = http_server.serve(
+            options.http, broker, clock, nameserver=near, data=directory,
+            credentials=config.cluster_credentials,
+        )  # fmt: skip
+    except (UsageError, OSError):
+        await serve.close(running)  # otherwise the next start has to recover the store
+        raise
     if pages is not None:
         facts["http"] = pages.url
         text += f", dashboard {pages.url}"

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -62,14 +62,19 @@ async def _serve(start: Callable[[], Awaitable[list[Running]]]) -> None:
     limit = asyncio.timeout(STOP_S)
     try:
         async with limit:
-            for server in reversed(servers):
-                await server.close()
+            await close(servers)
     except TimeoutError as error:
         if not limit.expired():
             raise
         raise TimeoutError(
             f"not everything stopped within {STOP_S} s; the next start recovers"
         ) from error
+
+
+async def close(servers: Sequence[Running]) -> None:
+    """Stop them in reverse order."""
+    for server in reversed(servers):
+        await server.close()
 
 
 OPEN_BROKER: Final = "read, write and delete messages"
