@@ -1,6 +1,7 @@
 """A broker that no NameServer knows of says so at once, on the error stream and in its log."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -54,3 +55,24 @@ def test_broker_without_a_nameserver_warns_and_is_not_ready(
     for told in (warning, answer["reasons"][0], answer["alarms"][0], log.read_text()):
         assert f"{server}: {reason}" in told
     assert "kind=unregistered" in log.read_text()
+
+
+def test_broker_without_a_configured_nameserver_warns(tmp_path: Path) -> None:
+    arguments = ["broker", "-p", "0", "--no-http", "--data", str(tmp_path / "data")]
+    unset = {"TIANZHOU_NAMESERVER", "TIANZHOU_NAMESERVERS", "NAMESRV_ADDR"}
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    with subprocess.Popen(
+        [TIANZHOU, *arguments], stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith("Broker 127.0.0.1:")
+            process.send_signal(signal.SIGTERM)
+            warning = process.stderr.readline()
+            process.wait(timeout=60)
+        finally:
+            process.kill()
+    assert warning == (
+        "tianzhou: no NameServer is configured, so clients cannot find this broker; pass "
+        "--nameserver HOST:PORT, or set TIANZHOU_NAMESERVER or NAMESRV_ADDR\n"
+    )

@@ -76,7 +76,14 @@ async def start(wanted: Wanted) -> list[serve.Running]:
         text += f", dashboard {pages.url}"
         started.append(pages)
     serve.announce(text, wanted.ready_file, facts)
-    _warn_if_unregistered(running)
+    if config.nameservers:
+        _warn_if_unregistered(running)
+    else:
+        logs.say(
+            "tianzhou: no NameServer is configured, so clients cannot find this broker; pass "
+            "--nameserver HOST:PORT, or set TIANZHOU_NAMESERVER or NAMESRV_ADDR",
+            "broker.unregistered", level=logging.WARNING,
+        )  # fmt: skip
     return started
 
 
