@@ -101,7 +101,8 @@ class Teller:
         if yes:
             return
         # Not click's, which can't tell Ctrl-C from an input that has ended.
-        click.echo(f"{output.plain(question)} [y/N]: ", nl=False, err=True)
+        if not self.as_json or sys.stdin.isatty():  # programs parse the error stream as JSON
+            click.echo(f"{output.plain(question)} [y/N]: ", nl=False, err=True)
         answer = sys.stdin.readline()
         if not answer:
             raise Failure(
