@@ -10,15 +10,22 @@ class QueueCheck:
     """Takes the runs of one queue in the order of the log, and compares them with its files."""
 
     __slots__ = (
-        "_file_units", "_last", "_owed_of", "_queue", "count", "deleted", "end", "is_wrong",
-        "owed", "pending",
+        "_file_units", "_kept", "_last", "_owed_of", "_queue", "count", "deleted", "end",
+        "is_wrong", "owed", "pending",
     )  # fmt: skip
 
     def __init__(
-        self, queue: ConsumeQueue | None, file_units: int, owed_of: Callable[[bytes], int]
+        self,
+        queue: ConsumeQueue | None,
+        file_units: int,
+        owed_of: Callable[[bytes], int],
+        *,
+        kept: int = 0,
     ) -> None:
-        """`owed_of` returns how many of some units should be in the queue by now."""
+        """`owed_of` returns how many of some units should be in the queue by now. Offsets below
+        `kept` may belong to lost messages."""
         self._queue = queue
+        self._kept = kept
         self._file_units = file_units
         self._owed_of = owed_of
         self.end = 0
@@ -39,6 +46,8 @@ class QueueCheck:
         """False for a run that dispatch rejected because its rank is impossible."""
         first, units = int(run.first), run.units
         offset, size, _ = UNIT.unpack_from(units)
+        if self.end < self._kept <= first:
+            self.end = self._kept
         if self._last is not None:
             if first < self.end and offset > self._last:
                 self._begin_again()

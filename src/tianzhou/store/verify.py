@@ -1,6 +1,6 @@
 """Checking a directory without changing it: every record, and everything derived from the log."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -15,6 +15,7 @@ from tianzhou.store.dispatch import malformed_of
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.facts import Derived
 from tianzhou.store.files import Files, list_visible
+from tianzhou.store.incidents import Incidents
 from tianzhou.store.index_file import IndexFile
 from tianzhou.store.key_index import KeyIndexView
 from tianzhou.store.preflight import read_checkpoint
@@ -162,6 +163,7 @@ class _DerivedCheck:
         self._index = KeyIndexView(directory.index_files(Findings(clean=True)))
         self._derivation = _derivation(directory, found)
         self._topics = set(_topics(directory, found))
+        self._kept = _kept_ends(directory, found)
         self._trusted = _derived_below(directory.checkpoint)
 
     def slice(self, piece: Slice) -> None:
@@ -191,13 +193,18 @@ class _DerivedCheck:
             if check is None:
                 queue = self._directory.queues.get(run.queue)
                 check = self._queues[run.queue] = QueueCheck(
-                    queue, self._directory.config.consume_queue_file_units, self._owed
-                )
+                    queue, self._directory.config.consume_queue_file_units, self._owed,
+                    kept=self._kept_end(run.queue),
+                )  # fmt: skip
             if not check.take(run):
                 self._found.damage += [
                     Damage(offset, offset + size, f"a malformed record: it {reason}")
                     for offset, size, reason in malformed_of(run)
                 ]
+
+    def _kept_end(self, key: QueueKey) -> int:
+        """The end of the queue before the log lost its end: no rebuild goes below it."""
+        return self._kept.get(key.topic, {}).get(int(key.queue_id), 0)
 
     def _owed(self, units: bytes) -> int:
         """How many of these should be in their queue. What stands behind the place that the queues
@@ -223,7 +230,7 @@ class _DerivedCheck:
             missing += check.owed
         for queue in self._directory.queues:
             check = self._queues.get(queue.key)
-            if check is not None and queue.end > check.end:
+            if check is not None and queue.end > max(check.end, self._kept_end(queue.key)):
                 problems.append(
                     f"queue {queue.key.queue_id} of {queue.key.topic} ends at {queue.end}; "
                     f"the log at {check.end}"
@@ -256,6 +263,14 @@ def _topics(directory: Directory, found: Findings) -> Iterable[str]:
     except StoreDamaged as error:
         found.problems.append(str(error))
         return ()
+
+
+def _kept_ends(directory: Directory, found: Findings) -> Mapping[str, Mapping[int, int]]:
+    try:
+        return Incidents(directory.files, directory.paths.tables).queue_ends
+    except StoreDamaged as error:
+        found.problems.append(str(error))
+        return {}
 
 
 def _derived_below(checkpoint: Checkpoint) -> int:

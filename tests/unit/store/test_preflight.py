@@ -8,13 +8,15 @@ from itertools import islice
 import pytest
 from small_store import KEY, OTHER, chunk, read
 
-from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.base.kinds import PhysicalOffset, QueueOffset
 from tianzhou.store.checkpoint import SECTOR, TIMES
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.errors import StoreDamaged, StoreRefused
 from tianzhou.store.incidents import LOG_BEGINS_LATE, LOG_ENDED_EARLY
 from tianzhou.store.preflight import read_checkpoint
+from tianzhou.store.queues import Queues
 from tianzhou.store.store import MessageStore
+from tianzhou.store.verify import Directory, Findings
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
 from tianzhou.testing.sim.disk_images import CrashPoint, Image, build, plans
@@ -113,6 +115,44 @@ def test_used_offsets_survive_a_rebuild_after_an_accepted_loss() -> None:
     store = MessageStore(stored.disk, "store", CONFIG, stored.clock, rebuild=True)
     assert {key: store.max_offset(key) for key in (KEY, OTHER)} == stored.ends
     assert [one.kind for one in store.incidents.open] == [LOG_ENDED_EARLY]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_verify_after_an_accepted_loss_takes_no_kept_offset_for_damage(clean: bool) -> None:
+    """The advice would be a rebuild, which keeps these offsets too."""
+    stored = Stored(clean=clean)
+    stored.lose(2)
+    store = stored.open(accept_loss_at=stored.refusal().loss_at)
+    store.close()
+    assert verified(stored.disk).is_sound, verified(stored.disk)
+    store = stored.open()
+    store.append(chunk(b"after the loss"))
+    store.close()
+    found = verified(stored.disk)
+    assert found.is_sound, found
+
+
+def test_verify_after_an_accepted_loss_still_finds_a_queue_that_is_too_long() -> None:
+    stored = Stored()
+    stored.lose(2)
+    stored.open(accept_loss_at=stored.refusal().loss_at).close()
+    queues = Queues(stored.disk, "store/consumequeue", CONFIG.consume_queue_file_units)
+    queues.load(below=PhysicalOffset(1 << 62), clean=True)
+    queue = queues.get(KEY)
+    assert queue is not None
+    queue.append(QueueOffset(stored.ends[KEY] + 1), b"")
+    queues.write_out()
+    queues.close()
+    (problem,) = verified(stored.disk).problems
+    assert f"ends at {stored.ends[KEY] + 1}; the log at" in problem
+
+
+def verified(disk: SimDisk) -> Findings:
+    directory = Directory(disk, "store", CONFIG)
+    try:
+        return directory.verify(lambda _done, _total: None)
+    finally:
+        directory.close()
 
 
 def test_a_loss_behind_the_checkpoint_of_the_queues_skips_offsets_that_may_be_used() -> None:

@@ -77,3 +77,15 @@ def test_rank_that_the_log_cannot_explain_is_refused_as_by_the_queue() -> None:
     check.take(run(0, 100))
     assert not check.take(far)
     assert (check.end, check.is_wrong, check.pending) == (1, False, 0)
+
+
+def test_rank_behind_a_wide_gap_of_lost_messages_is_explained() -> None:
+    queue = queue_of(run(0, 100))
+    kept = QueueOffset(5_000)
+    queue.append(kept, b"")  # as a start with an accepted loss does
+    after = run(5_000, 300)
+    assert queue.append(after.first, after.units)
+    check = QueueCheck(queue, FILE_UNITS, lambda units: len(units) // UNIT_BYTES, kept=int(kept))
+    check.take(run(0, 100))
+    assert check.take(after)
+    assert (check.end, check.is_wrong, check.pending) == (queue.end, False, 0)
