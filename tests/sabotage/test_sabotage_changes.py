@@ -39,6 +39,19 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
         "test_raft_tables",
         "test_topic_that_was_created_and_never_committed_is_gone_with_the_next_leader",
     ),
+    "reset": (
+        "test_raft_tables",
+        "test_reset_that_changes_no_offset_of_the_leader_voids_that_of_a_follower",
+    ),
+    "restart": (
+        "test_raft_tables", "test_offset_committed_at_a_follower_survives_its_restart",
+    ),
+    "late": (
+        "test_raft_tables", "test_late_offset_at_a_follower_does_not_take_the_group_back",
+    ),
+    "ahead": (
+        "test_raft_tables", "test_offset_committed_at_a_follower_is_kept_until_it_is_committed",
+    ),
     "strangers": (
         "test_cluster_proof",
         "test_change_of_members_without_credentials_is_rejected_from_another_machine",

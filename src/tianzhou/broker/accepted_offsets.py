@@ -8,6 +8,8 @@ offsets on disk, so that they survive its restart, until one of these events:
     the master knows more  consumers committed later offsets at the master itself
     the group was reset    or deleted at the master: a later reset overrides earlier commits
     the log is cut         offsets beyond the new end are lowered to it: other messages get them
+
+A follower of a Raft group does the same. It learns from committed records what its leader knows.
 """
 
 from collections.abc import Mapping
@@ -83,6 +85,26 @@ class AcceptedOffsets:
         self._is_dirty |= resets.rows() != self.resets.rows()
         self.resets = resets
         return [key for key in before if key not in told]
+
+    def settle(self, committed: Mapping[str, Mapping[str, int]], resets: OffsetResets) -> list[str]:
+        """In a Raft group: drop offsets that the group has committed or reset since; returns the
+        keys of their rows."""
+        settled: list[str] = []
+        for key, row in list(self._rows.items()):
+            for queue_id, offset in list(row.items()):
+                known = committed.get(key, {}).get(str(queue_id), -1)
+                was_reset = resets.latest(key, queue_id) > self.resets.latest(key, queue_id)
+                if known >= offset or was_reset:
+                    del row[queue_id]
+                    settled.append(key)
+            if not row:
+                del self._rows[key]
+        self._is_dirty |= bool(settled)
+        self.resets.merge(resets.rows())
+        return settled
+
+    def row(self, key: str) -> Mapping[int, int]:
+        return self._rows.get(key, {})
 
     def ahead(self) -> list[tuple[str, int, int]]:
         """Offsets that the master does not have: key, queue and offset."""

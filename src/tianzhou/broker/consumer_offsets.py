@@ -8,6 +8,7 @@ import msgspec
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import queue_key
+from tianzhou.broker import names
 from tianzhou.broker.accepted_offsets import AcceptedOffsets
 from tianzhou.broker.offset_resets import OffsetResets
 from tianzhou.store.tables import EndOf, Table
@@ -79,6 +80,44 @@ class ConsumerOffsets:
         self.resets = OffsetResets(master.tz_resets or {})
         self._is_dirty = True
 
+    def end_following(self) -> None:
+        """This broker becomes the master: offsets that consumers committed here are its own."""
+        if self.accepted is not None:
+            self.save()
+            self.accepted.forget()
+            self.accepted = None
+
+    def follow_committed(
+        self, changed: Iterable[str], committed: Mapping[str, Mapping[str, int]]
+    ) -> None:
+        """A follower of a Raft group takes over these committed rows, except where it knows of
+        more."""
+        stale = self.accepted.settle(committed, self.resets) if self.accepted is not None else []
+        for key in {*changed, *stale}:
+            row = {int(number): offset for number, offset in committed.get(key, {}).items()}
+            if self.accepted is not None:
+                mine = self.accepted.row(key).items()
+                row |= {number: max(offset, row.get(number, 0)) for number, offset in mine}
+            if not row:
+                self.remove_rows([key])
+                continue
+            before, self._offsets[key] = self._offsets.get(key, {}), row
+            for number, offset in row.items():
+                if before.get(number, -1) != offset:
+                    self._moved_ms.setdefault(key, {})[number] = self._clock.now_ms()
+            self._is_dirty = True
+
+    def keep_uncommitted(self, committed: Mapping[str, Mapping[str, int]]) -> None:
+        """On a leader that was deposed: offsets that are not committed count as accepted."""
+        assert self.accepted is not None, "it follows already"
+        for group, topic, row in self.rows():
+            key = f"{topic}@{group}"
+            for number, offset in row.items():
+                known = committed.get(key, {}).get(str(number), 0)
+                if offset > known and not names.is_own_group(group):
+                    self.accepted.note(key, number, offset)
+        self.follow_committed(list(self._offsets), committed)
+
     def moved_ms(self, group: str, topic: str) -> dict[int, int]:
         """By queue: when the group last came to another offset; queues where it has not moved since
         the broker began are left out."""
@@ -102,13 +141,11 @@ class ConsumerOffsets:
         return [key[len(prefix) :] for key in self._offsets if key.startswith(prefix)]
 
     def remove_topic(self, topic: str) -> None:
-        self.resets.note_deleted(topic=topic, now_ms=self._clock.now_ms())
-        self._is_dirty = True
+        self._note_deleted(topic=topic)
         self._remove([key for key in self._offsets if key.startswith(topic + "@")])
 
     def remove_group(self, group: str) -> None:
-        self.resets.note_deleted(group=group, now_ms=self._clock.now_ms())
-        self._is_dirty = True
+        self._note_deleted(group=group)
         self._remove([key for key in self._offsets if key.endswith("@" + group)])
 
     def remove_rows(self, keys: Iterable[str]) -> None:
@@ -162,6 +199,11 @@ class ConsumerOffsets:
     def _note_reset(self, key: str, queue_id: int) -> None:
         if self.accepted is None:  # a slave gets them from its master
             self.resets.note(key, queue_id, self._clock.now_ms())
+
+    def _note_deleted(self, *, topic: str = "", group: str = "") -> None:
+        if self.accepted is None:  # a follower may only be reading the log again
+            self.resets.note_deleted(topic=topic, group=group, now_ms=self._clock.now_ms())
+            self._is_dirty = True
 
     def _remove(self, keys: list[str]) -> None:
         for key in keys:

@@ -361,11 +361,7 @@ class MasterSlave:
         """Offsets that consumers committed while this broker was a slave now belong to the
         master."""
         assert self._host is not None
-        offsets = self._host.parts.offsets
-        accepted, offsets.accepted = offsets.accepted, None
-        if accepted is not None:
-            offsets.save()
-            accepted.forget()
+        self._host.parts.offsets.end_following()
 
     def _follow(self) -> None:
         settings = self.settings

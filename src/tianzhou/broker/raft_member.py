@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import Final
 
 from tianzhou.base.clock import Clock
+from tianzhou.broker import slave_sync
 from tianzhou.broker.raft_metadata import QUEUE, RaftMetadata, Tables
 from tianzhou.broker.role import MASTER_ID, Role
 from tianzhou.broker.server import Broker
+from tianzhou.broker.slave_sync import SlaveSync
 from tianzhou.broker.soon import Soon
 from tianzhou.raft.roles import Role as RaftRole
 from tianzhou.replication.raft_group import Opened, RaftGroup
@@ -55,6 +57,10 @@ class RaftMember:
         )  # fmt: skip
         self._settle_soon = Soon(parts.writer.settle)
         self._read_soon = Soon(self._read)
+        self.metadata.follow()
+        shared = slave_sync.Tables(opened.store, parts.topics, parts.groups, parts.offsets)
+        self._sync = SlaveSync(shared, every_s=HAND_OVER_S)
+        self._handing_over: asyncio.Task[None] | None = None
         self.group = RaftGroup(settings, opened, broker=broker.address, serving=self)
         broker.durability.replicas = self.group
         broker.durability.flush_waits = False  # a majority has it on disk; that may be without us
@@ -97,6 +103,9 @@ class RaftMember:
         self._cancel()
 
     def _cancel(self) -> None:
+        if self._handing_over is not None:
+            self._handing_over.cancel()
+        self._sync.stop()
         self._settle_soon.cancel()
         self._read_soon.cancel()
 
@@ -178,7 +187,18 @@ class RaftMember:
         self._ticks += 1
         if self._ticks % _TICKS_PER_SECOND == 0:
             self.group.second()
+            self._hand_over_offsets()
         return False
+
+    def _hand_over_offsets(self) -> None:
+        """Consumers may have committed offsets here while there was no leader."""
+        leader, accepted = self._broker.standing.master_address, self._broker.parts.offsets.accepted
+        if accepted is not None and accepted.ahead():
+            self.metadata.settle_offsets()
+        is_busy = self._handing_over is not None and not self._handing_over.done()
+        if leader and accepted is not None and accepted.ahead() and not is_busy:
+            coroutine = self._sync.hand_over(leader)
+            self._handing_over = asyncio.get_running_loop().create_task(coroutine)
 
     def finish(self) -> None:
         pass

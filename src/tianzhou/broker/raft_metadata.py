@@ -2,10 +2,10 @@
 
 They are a topic of the broker's own that every member reads. The leader writes what has changed:
 new topics at once, so that they stand before the first message that goes to them; groups within a
-tick; offsets and the progress of delays every two seconds. Every so often, and when it begins to
-lead, it writes everything. So whoever becomes the leader knows what the last one said, in the order
-of the log, and a start reads back no further than to the last record that holds everything. One
-such record is always in a file that does not expire next.
+tick; offsets, resets and the progress of delays every two seconds. Every so often, and when it
+begins to lead, it writes everything. So whoever becomes the leader knows what the last one said, in
+the order of the log, and a start reads back no further than to the last record that holds
+everything. One such record is always in a file that does not expire next.
 
 Why not ask the leader, as slaves of a master do: what was asked for a moment before it died, and
 what became of it, would depend on who is elected. Here it is part of what is committed.
@@ -14,7 +14,7 @@ what became of it, would depend on who is elected. Here it is part of what is co
 import logging
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
 import msgspec
@@ -22,6 +22,7 @@ import msgspec
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import PhysicalOffset, QueueKey, QueueOffset, queue_key
 from tianzhou.broker import names
+from tianzhou.broker.accepted_offsets import AcceptedOffsets, accepted_table
 from tianzhou.broker.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.delay import Delays
 from tianzhou.broker.expiry_floor import Progress
@@ -56,6 +57,8 @@ _ONE: Final = ReadLimit(count=1)
 
 Rows = dict[str, Any]
 """A table by its keys. None: the row is gone."""
+Numbered = dict[str, dict[int, int]]
+"""By `topic@group` and queue."""
 
 
 class Tables:
@@ -87,10 +90,8 @@ class Tables:
             "topics": dict(self._topics.all()),
             "groups": dict(self._groups.all()),
             "forbidden": {name: dict(row) for name, row in self._groups.forbidden.items()},
-            "offsets": {
-                key: {str(number): offset for number, offset in row.items()}
-                for key, row in self._offsets.table().offset_table.items()
-            },
+            "resets": _texts(self._offsets.resets.rows()),
+            "offsets": _texts(self._offsets.table().offset_table),
             "delays": {str(level): offset for level, offset in delays.items()},
             "timers": {"progress": self._timers.progress()},
         }
@@ -106,6 +107,8 @@ class Tables:
                 return {name for name in self._groups.all() if not names.is_system_group(name)}
             case "forbidden":
                 return set(self._groups.forbidden)
+            case "offsets":
+                return set(self._offsets.table().offset_table)
             case _:
                 return set()
 
@@ -134,19 +137,28 @@ class Tables:
                 self._groups.put(*wanted)
             case "forbidden":
                 self._groups.forbid(there, gone)
-            case "offsets":
-                # Of a topic or a group that was removed; they must not meet a new one of the name.
-                self._offsets.remove_rows(gone)
-                for key, row in there.items():
-                    topic, _, group = key.partition("@")
-                    for number, offset in row.items():
-                        self._offsets.put(group, topic, int(number), offset)
+            case "resets":
+                for key in gone:
+                    self._offsets.resets.forget(key)
+                self._offsets.resets.merge(msgspec.convert(there, Numbered, strict=False))
             case _:
-                pass  # progress is taken over by whoever begins to lead
+                pass  # offsets: see below; progress is taken over by whoever begins to lead
+
+    def take_offsets(self, changed: Iterable[str], committed: Rows) -> None:
+        """Take over these rows once the resets that were told with them are known. Rows of a topic
+        or a group that was removed are gone: they must not meet a new one of the name."""
+        self._offsets.follow_committed(changed, committed)
+
+    def begin_following(self, committed: Rows) -> None:
+        """From now on keep offsets that consumers commit here apart, to hand them over."""
+        if self._offsets.accepted is None:
+            self._offsets.begin_following(AcceptedOffsets(accepted_table(self._store)))
+            self._offsets.keep_uncommitted(committed)
 
     def take_progress(self, told: Mapping[str, Rows]) -> None:
         """Begin to lead where the last leader was. What we saved ourselves, when we led, may speak
         of deliveries and decisions that were never committed."""
+        self._offsets.end_following()
         delays = {int(level): offset for level, offset in told.get("delays", {}).items()}
         self._store.tables.delay_offsets.save(DelayOffsetTable(offset_table=delays))
         progress = cast("Rows", told.get("timers", {}).get("progress") or {})
@@ -213,6 +225,7 @@ class RaftMetadata:
 
     def _take(self, told: tuple[bool, dict[str, Rows]], place: PhysicalOffset) -> None:
         is_whole, tables = told
+        moved: set[str] = set()
         for table, changes in tables.items():
             known = self._committed.setdefault(table, {})
             present = set(known) if self.is_leading else self._tables.names(table) | known.keys()
@@ -223,9 +236,17 @@ class RaftMetadata:
                 self._tables.take(table, rows)
             if table == "topics":
                 self._tables.deleted(gone, at=place)
+            if table == "offsets":
+                moved.update(rows)
             known.update(rows)
             for key in gone:
                 known.pop(key, None)
+        if not self.is_leading and tables.keys() & {"offsets", "resets"}:
+            self._tables.take_offsets(moved, self._committed.get("offsets", {}))
+
+    def settle_offsets(self) -> None:
+        """Drop offsets that consumers committed here and that the group is ahead of."""
+        self._tables.take_offsets((), self._committed.get("offsets", {}))
 
     def progress(self) -> Progress:
         """The progress from which a new leader resumes; the log from there on must be kept."""
@@ -243,6 +264,7 @@ class RaftMetadata:
     def lead(self) -> None:
         """Everything committed is read, and nothing is taken before this."""
         self.read()
+        self.settle_offsets()
         self._tables.take_progress(self._committed)
         self.is_leading = True
 
@@ -255,6 +277,7 @@ class RaftMetadata:
     def follow(self) -> None:
         self.is_leading = False
         self._tables.forget_deletions()
+        self._tables.begin_following(self._committed.get("offsets", {}))
         # Nothing is told between `lead` and `begin`: services have not begun there.
         self._told = {}
 
@@ -325,6 +348,11 @@ class RaftMetadata:
             self._whole_s = self._clock.monotonic_s()
             (self._whole_at,) = put.physical_offsets()
         return put
+
+
+def _texts(rows: Numbered) -> Rows:
+    """Rows with their queues as text, as JSON has them."""
+    return {key: {str(number): value for number, value in row.items()} for key, row in rows.items()}
 
 
 def _changed(before: Rows, now: Rows) -> Rows:

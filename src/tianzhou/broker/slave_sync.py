@@ -218,6 +218,17 @@ class SlaveSync:
         if progress.timers is not None and timers.load() != progress.timers:
             timers.save(progress.timers)
 
+    async def hand_over(self, address: str) -> None:
+        """In a Raft group, where everything else is in the log: tell the leader of offsets that
+        only we know."""
+        accepted = self._tables.offsets.accepted
+        if accepted is not None:
+            try:
+                await self._give_back(address, accepted)
+            except (TianzhouError, OSError, TimeoutError, MemoryError) as error:
+                # Tried again a second later: by then another member may lead.
+                log.warning("offsets.not_handed_over", extra={"reason": str(error)})
+
     async def _give_back(self, address: str, accepted: AcceptedOffsets) -> None:
         """Tell the master of offsets that only we know."""
         for key, queue_id, offset in accepted.ahead():

@@ -1,4 +1,7 @@
-"""What a leader tells of its tables, and what those who follow make of it."""
+"""What a leader tells of its tables, and what those who follow make of it.
+
+This is one file because every test needs the same members and passes their logs on in the same way.
+"""
 
 import zlib
 from pathlib import Path
@@ -314,6 +317,130 @@ def test_commit_is_unknown_when_the_role_is_lost(leader: Member) -> None:
     leader.metadata.follow()
     leader.metadata.commit(outcomes.append)
     assert outcomes == [Outcome.NOT_MASTER] * 2
+
+
+def pass_on(leader: Member, follower: Member) -> None:
+    """What the leader told reaches the follower."""
+    leader.metadata.tell()
+    leader.store.dispatch_all()
+    log, have = leader.store.log, follower.store.log.end
+    data = b"".join(one.read(0, log.file_bytes) for one in log.segments)[have : log.end]
+    follower.store.append_raw(have, data)
+    follower.store.dispatch_all()
+    follower.metadata.read()
+
+
+def committing_follower(leader: Member, root: Path, offset: int) -> Member:
+    """The group is at 20; a consumer commits more, or less, at a follower."""
+    make_orders(leader)
+    leader.offsets.put("readers", "orders", 0, 20)
+    leader.pass_time()
+    follower = follower_of(leader, root)
+    follower.metadata.follow()
+    follower.offsets.put("readers", "orders", 0, offset)
+    assert follower.offsets.get("readers", "orders", 0) == offset
+    return follower
+
+
+def accepted_by(member: Member) -> list[tuple[str, int, int]]:
+    assert member.offsets.accepted is not None
+    return member.offsets.accepted.ahead()
+
+
+def test_offset_committed_at_a_follower_is_kept_until_it_is_committed(
+    leader: Member, tmp_path: Path
+) -> None:
+    follower = committing_follower(leader, tmp_path / "follower", 40)
+    leader.offsets.put("readers", "orders", 0, 30)
+    leader.offsets.put("others", "orders", 0, 1)
+    pass_on(leader, follower)
+    assert follower.offsets.get("readers", "orders", 0) == 40
+    assert accepted_by(follower) == [("orders@readers", 0, 40)]
+    leader.offsets.advance("readers", "orders", 0, 40)
+    pass_on(leader, follower)
+    assert accepted_by(follower) == []
+    leader.offsets.put("readers", "orders", 0, 50)
+    pass_on(leader, follower)
+    assert follower.offsets.get("readers", "orders", 0) == 50
+
+
+def test_offset_committed_at_a_follower_survives_its_restart(
+    leader: Member, tmp_path: Path
+) -> None:
+    """It reads the log again from a record that was written before the topic was created."""
+    follower = committing_follower(leader, tmp_path / "follower", 40)
+    follower.offsets.save()
+    follower.store.close()
+    again = Member(tmp_path / "follower", leader.clock)
+    again.metadata.follow()
+    again.metadata.read()
+    assert again.topics.get("orders") is not None
+    assert again.offsets.get("readers", "orders", 0) == 40
+    assert accepted_by(again) == [("orders@readers", 0, 40)]
+
+
+def test_follower_with_an_offset_of_its_own_leads_with_it(leader: Member, tmp_path: Path) -> None:
+    follower = committing_follower(leader, tmp_path / "follower", 40)
+    follower.store.begin_writing()
+    follower.lead()
+    assert follower.offsets.get("readers", "orders", 0) == 40
+    assert follower.offsets.accepted is None
+    assert follower_of(follower, tmp_path / "third").offsets.get("readers", "orders", 0) == 40
+
+
+def test_late_offset_at_a_follower_does_not_take_the_group_back(
+    leader: Member, tmp_path: Path
+) -> None:
+    follower = committing_follower(leader, tmp_path / "follower", 10)
+    follower.store.begin_writing()
+    follower.lead()
+    assert follower.offsets.get("readers", "orders", 0) == 20
+
+
+def test_reset_that_changes_no_offset_of_the_leader_voids_that_of_a_follower(
+    leader: Member, tmp_path: Path
+) -> None:
+    follower = committing_follower(leader, tmp_path / "follower", 40)
+    leader.offsets.reset("readers", "orders", 0, 20)
+    pass_on(leader, follower)
+    assert follower.offsets.get("readers", "orders", 0) == 20
+    assert accepted_by(follower) == []
+    follower.offsets.put("readers", "orders", 0, 30)  # after the reset: it counts
+    leader.offsets.put("others", "orders", 0, 1)
+    pass_on(leader, follower)
+    assert follower.offsets.get("readers", "orders", 0) == 30
+
+
+def test_group_deleted_at_the_leader_leaves_no_offset_at_a_follower(
+    leader: Member, tmp_path: Path
+) -> None:
+    """Also of a group that the leader had no offset of: a new one of its name would skip."""
+    follower = committing_follower(leader, tmp_path / "follower", 40)
+    follower.offsets.put("fresh", "orders", 0, 40)
+    leader.offsets.remove_group("readers")
+    leader.offsets.remove_group("fresh")
+    pass_on(leader, follower)
+    assert follower.offsets.get("readers", "orders", 0) is None
+    assert follower.offsets.get("fresh", "orders", 0) is None
+    assert accepted_by(follower) == []
+
+
+def test_deposed_leader_hands_over_what_it_confirmed_and_never_committed(
+    leader: Member, tmp_path: Path
+) -> None:
+    make_orders(leader)
+    leader.offsets.put("readers", "orders", 0, 20)
+    leader.offsets.put("reset", "orders", 0, 20)
+    leader.pass_time()
+    leader.metadata.read()
+    leader.offsets.put("readers", "orders", 0, 30)
+    leader.offsets.put("fresh", "orders", 0, 3)
+    leader.offsets.put(TRANSACTION_GROUP, HALF_TOPIC, 0, 9)
+    leader.offsets.reset("reset", "orders", 0, 0)
+    leader.metadata.follow()
+    assert sorted(accepted_by(leader)) == [("orders@fresh", 0, 3), ("orders@readers", 0, 30)]
+    assert leader.offsets.get("reset", "orders", 0) == 20, "its outcome was unknown"
+    assert leader.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) is None
 
 
 MEANT = b"REAL_TOPIC\x01orders\x02REAL_QID\x010\x02"
