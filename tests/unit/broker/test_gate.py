@@ -83,7 +83,7 @@ def ask(broker: SmallBroker, code: RequestCode, example: Example) -> Header:
     return answer
 
 
-def state(broker: SmallBroker) -> object:
+def state(broker: SmallBroker) -> tuple[object, ...]:
     parts = broker.parts
     return (
         len(broker.disk.calls), broker.store.log.end, fastjson.encode(parts.topics.table()),
@@ -130,6 +130,64 @@ def test_replica_rejects_request_that_changes_shared_state(
     assert MASTER in (answer.remark or "")
     assert answer.ext.get(MASTER_ADDRESS) == MASTER
     assert state(broker) == before
+
+
+HARMLESS = sorted(
+    code
+    for code, effect in BROKER_EFFECTS.items()
+    if effect in (Effect.NONE, Effect.SESSION, Effect.LOCAL)
+    and code not in REFUSED
+    and code not in (RequestCode.PROMOTE_BROKER, RequestCode.STEP_DOWN_BROKER)
+)
+"""Promotion is a change of its own; tests/replication sends it."""
+
+
+def everything(known: Known) -> dict[str, str]:
+    """Whatever a request may read: the fields of all examples, and then some."""
+    ext: dict[str, str] = {}
+    for example in EXAMPLES.values():
+        ext |= example(known).ext
+    return ext | {
+        "topic": TOPIC, "group": GROUP, "groupName": GROUP, "consumerGroup": GROUP,
+        "producerGroup": "producers", "queueId": "0", "timestamp": "0", "offset": "0",
+        "commitOffset": "0", "queueOffset": "0", "key": "k", "maxNum": "1", "beginTimestamp": "0",
+        "endTimestamp": "1", "clientID": "c", "clientId": "c", "index": "0", "count": "1",
+        "statsName": "TOPIC_PUT_NUMS", "statsKey": TOPIC, "isOrder": "false",
+        "msgId": known.half_id, "filterGroups": GROUP, "compareGroup": GROUP,
+        "first": "0", "number": "0", "limit": "1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("is_replica", [False, True], ids=["master", "replica"])
+@pytest.mark.parametrize("code", HARMLESS, ids=lambda code: RequestCode(code).name)
+def test_request_that_is_said_to_change_nothing_shared_changes_nothing(
+    broker: SmallBroker, known: Known, code: RequestCode, is_replica: bool
+) -> None:
+    """Otherwise a change whose effect is declared wrongly would pass the gate."""
+    if is_replica:
+        demote(broker)
+    before = state(broker)[1:]
+    broker.ask(code, everything(known), heartbeat(GROUP))
+    broker.flush()
+    assert state(broker)[1:] == before
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+    ],
+    ids=lambda code: code.name,
+)  # fmt: skip
+def test_request_that_changes_something_would_be_noticed(
+    broker: SmallBroker, known: Known, code: RequestCode
+) -> None:
+    before = state(broker)[1:]
+    broker.ask(code, everything(known))
+    assert state(broker)[1:] != before
 
 
 def test_replica_names_no_address_when_it_knows_no_master(
