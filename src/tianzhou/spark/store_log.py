@@ -93,12 +93,28 @@ def _sampled_offsets(queues: str) -> set[int]:
     files = islice(Path(queues).glob("*/*/*"), _QUEUE_FILES_MAX)
     found: set[int] = set()
     for path in files:
-        if is_file_name(path.name) and path.stat().st_size >= _UNIT.itemsize:
-            count = path.stat().st_size // _UNIT.itemsize
-            units = np.memmap(path, _UNIT, "r", shape=(count,))[::_SAMPLE_EVERY]
+        if is_file_name(path.name):
+            units = np.frombuffer(_sampled_units(path), _UNIT)
             used = units[(units["size"] > 0) & (units["size"] != MISSING_SIZE)]
             found |= set(used["offset"].tolist())
     return found
+
+
+def _sampled_units(path: Path) -> bytes:
+    """Some units of a queue file, as many as can be read: they only tell where to divide the log.
+    Not through a mapping: a bad sector, or a file that is shortened meanwhile, would kill the
+    process with SIGBUS."""
+    found = bytearray()
+    try:
+        with path.open("rb") as file:
+            for at in range(0, os.fstat(file.fileno()).st_size, _SAMPLE_EVERY * _UNIT.itemsize):
+                unit = os.pread(file.fileno(), _UNIT.itemsize, at)
+                if len(unit) < _UNIT.itemsize:
+                    break
+                found += unit
+    except OSError:
+        return bytes(found)
+    return bytes(found)
 
 
 def _edges(path: Path, base: int, size: int, known: list[int], bytes_max: int) -> list[int]:

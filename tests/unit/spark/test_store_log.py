@@ -62,6 +62,15 @@ def test_without_consume_queues_a_file_is_a_piece(written: Path, tmp_path: Path)
     assert bodies(pieces) == everything()
 
 
+def test_queue_file_that_cannot_be_read_divides_nothing(written: Path, tmp_path: Path) -> None:
+    (tmp_path / "commitlog").symlink_to(written / "commitlog")
+    unreadable, torn = (tmp_path / "consumequeue/orders" / str(n) / ("0" * 20) for n in range(2))
+    unreadable.mkdir(parents=True)
+    torn.parent.mkdir()
+    torn.write_bytes(bytes(7))
+    assert bodies(pieces_of(str(tmp_path), 10_000)) == everything()
+
+
 def a_copy(written: Path, tmp_path: Path, at: int, data: bytes) -> Path:
     """The same directory with other bytes at one place of its first file."""
     (tmp_path / "commitlog").mkdir()
