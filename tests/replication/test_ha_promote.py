@@ -32,7 +32,7 @@ from tianzhou.testing.chaos.processes import HOST, TIANZHOU
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.codec import decode_header, encode_command
 from tianzhou.wire.frame import PREFIX
-from tianzhou.wire.header import response_to
+from tianzhou.wire.header import Header, response_to
 
 
 def master_of(group: Group) -> str | None:
@@ -239,6 +239,45 @@ def test_promotion_answers_when_nameservers_know_the_new_epoch(tmp_path: Path) -
                 assert answers == [0]
         finally:
             slave.server.end()
+
+
+def promote_at_once(*slaves: Node) -> list[Header]:
+    """Ask all of them at the same time, as two operators would."""
+    start, answers = threading.Barrier(len(slaves)), list[Header]()
+
+    def ask(slave: Node) -> None:
+        with BlockingPeer(slave.address, timeout_s=60) as peer:
+            start.wait()
+            answers.append(peer.call(RequestCode.PROMOTE_BROKER, {"aboveEpoch": "1"})[0])
+
+    asking = [threading.Thread(target=ask, args=(slave,)) for slave in slaves]
+    for one in asking:
+        one.start()
+    for one in asking:
+        one.join(60)
+    return answers
+
+
+def test_of_two_slaves_promoted_at_once_one_takes_messages_and_the_other_follows(
+    tmp_path: Path,
+) -> None:
+    """Else both acknowledge messages in the same epoch, and neither could follow the other."""
+    with Group(tmp_path) as group:
+        slaves = [group.add(1), group.add(2)]
+        for node in (group.master, *slaves):
+            node.start()
+        group.create_topic()
+        group.send(20)
+        for slave in slaves:
+            until_equal(group.master, slave)
+        group.master.server.kill()
+        answers = promote_at_once(*slaves)
+        refused = [answer for answer in answers if answer.code]
+        assert len(answers) == 2
+        assert len(refused) == 1, answers
+        assert "promoted at the same time" in (refused[0].remark or "")
+        group.send(20, first=20)
+        until_equal(*slaves)
 
 
 def test_old_master_that_hung_steps_down_before_its_next_registration(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 The master appends and slaves follow its log. A promotion by hand makes a slave the master of a new
 epoch; the old master follows it when it hears of that, and sets aside what nobody confirmed.
+
+This is one file because every change of the role changes the same few fields together.
 """
 
 import logging
@@ -24,7 +26,7 @@ from tianzhou.broker.promise import CopiesPromise, check_promises
 from tianzhou.broker.role import MASTER_ID, Role, Standing
 from tianzhou.broker.slave_sync import SlaveSync, Tables
 from tianzhou.broker.soon import Soon
-from tianzhou.broker.taking_over import name_topics_of_queues, next_epoch
+from tianzhou.broker.taking_over import LOST_CLAIM, Claim, name_topics_of_queues, next_epoch
 from tianzhou.net.exchange import Refused
 from tianzhou.replication import ha_epochs as epochs
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
@@ -93,6 +95,7 @@ class MasterSlave:
         """Register now: the answer tells who the master is."""
         self.hear_nameservers: Callable[[Callable[[], None]], None] = lambda then: then()
         """The same, and call the callback when all have responded or timed out."""
+        self.claimed: Claim | None = None
 
     def _first_role(self) -> tuple[Role, int, int]:
         """What was saved counts more than the settings: a promotion lasts."""
@@ -264,7 +267,9 @@ class MasterSlave:
                 self.slave.look_again()
 
     def outdated(self, epoch: int, free_id: int) -> None:
-        """A name server knows of a later master than we are."""
+        """A name server knows of a later master than we are, or want to be."""
+        if self.claimed is not None and epoch >= self.claimed.epoch:
+            self.claimed = None
         if self.standing.is_master and epoch >= self.standing.epoch:
             self.step_down(free_id, reason=f"another master has, or had, epoch {epoch}")
 
@@ -282,6 +287,8 @@ class MasterSlave:
     @property
     def epoch_token(self) -> str:
         """A token that distinguishes this master from another one with the same epoch."""
+        if self.claimed is not None:
+            return self.claimed.token
         return self._state.epoch_token if self.standing.is_master else ""
 
     def _superseded(self, epoch: int) -> None:
@@ -321,18 +328,28 @@ class MasterSlave:
         else:
             self.hear_nameservers(then)
 
-    def promote(self, *, above: int = 0) -> int:
-        """Become the master, of a new epoch; its number. Raises Refused."""
-        assert self._host is not None
+    def claim(self, *, above: int = 0) -> None:
+        """Choose a new epoch, which the next registration announces. Raises Refused."""
         if self.standing.is_master:
             raise Refused(ResponseCode.SYSTEM_ERROR, "this broker is the master already")
-        epoch = next_epoch(self._epoch_known, above=above)
+        if self.claimed is not None:
+            raise Refused(ResponseCode.SYSTEM_BUSY, "this broker is already being promoted")
+        self.claimed = Claim(next_epoch(self._epoch_known, above=above), secrets.token_hex(4))
+
+    def promote(self) -> int:
+        """Become the master, of the epoch that was claimed; its number. Raises Refused."""
+        claim, self.claimed = self.claimed, None
+        if claim is None or self._epoch_known > claim.epoch or self.standing.epoch == claim.epoch:
+            self.ask_nameservers()  # those that saw the claim no longer list this slave
+            raise Refused(ResponseCode.SYSTEM_ERROR, LOST_CLAIM)
+        assert self._host is not None
+        epoch, token = claim
         if self._sync is not None:
             self._sync.delete_rest()
         self._stop_following()
         self._own_offsets()
         self._store.flush()
-        end, token = self._store.log.end, secrets.token_hex(4)
+        end = self._store.log.end
         marks = epochs.appointed(self._state.marks, end, token=token, epoch=epoch)
         self._remember(role=Role.MASTER.value, broker_id=MASTER_ID, marks=marks, epoch_token=token)
         self._promised.begin(self._copies, self.settings.slave_timeout_ms / 1000)

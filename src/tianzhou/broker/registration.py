@@ -16,7 +16,7 @@ from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.master_slave import MasterSlave
 from tianzhou.broker.permission import Permission
-from tianzhou.broker.role import Standing
+from tianzhou.broker.role import MASTER_ID, Standing
 from tianzhou.broker.topics import READ_WRITE, Topics, with_perm
 from tianzhou.net.dial import dial
 from tianzhou.net.link import Link
@@ -228,13 +228,17 @@ class Registration:
 
     async def _register(self, server: str) -> None:
         topics = allowed(self._topics.table(), self._permission.bits)
-        epoch = self._standing.epoch
+        claimed = self._group.claimed if self._group is not None else None
+        epoch = claimed.epoch if claimed is not None else self._standing.epoch
         if epoch:
             # Name servers let nobody take the place of a later master.
             version = msgspec.structs.replace(topics.data_version, state_version=epoch)
             topics = msgspec.structs.replace(topics, data_version=version)
         body = fastjson.encode(RegisterBrokerBody(topic_config_serialize_wrapper=topics))
-        ext = self._identity() | {"compressed": "false", "bodyCrc32": "0"}
+        ext = self._identity()
+        if claimed is not None:
+            ext["brokerId"] = str(MASTER_ID)
+        ext |= {"compressed": "false", "bodyCrc32": "0"}
         if not self._is_explicit:
             ext[ADDRESS_BY_DIAL] = "true"
         if epoch or self._group is not None:
@@ -271,7 +275,8 @@ class Registration:
             return
         if _number(ext, EPOCH_SEEN):
             self._group.heard_epoch(_number(ext, EPOCH_SEEN))
-        if self._standing.is_master and _number(ext, EPOCH):
+        is_master = self._standing.is_master or self._group.claimed is not None
+        if is_master and _number(ext, EPOCH):
             self._group.outdated(_number(ext, EPOCH), _number(ext, FREE_ID) or 1)
         self._group.heard(
             ext.get("masterAddr", ""), ext.get("haServerAddr", ""),

@@ -1,7 +1,7 @@
 """Becoming the master: from copies of messages to a broker that takes them."""
 
 import logging
-from typing import Final
+from typing import Final, NamedTuple
 
 from tianzhou.broker.parts import Parts
 from tianzhou.broker.services import Service
@@ -12,6 +12,19 @@ from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.registration import EPOCH_MAX
 
 log: Final = logging.getLogger("tianzhou.replication")
+
+LOST_CLAIM: Final = (
+    "another broker of this group was promoted at the same time; nothing was changed here; check "
+    "with `tianzhou cluster` which one is the master"
+)
+
+
+class Claim(NamedTuple):
+    """The epoch that a slave registers before it becomes the master. A NameServer admits one token
+    for each epoch, so of two slaves that are promoted at the same time one is refused."""
+
+    epoch: int
+    token: str
 
 
 def next_epoch(known: int, *, above: int = 0) -> int:

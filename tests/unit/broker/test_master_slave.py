@@ -89,6 +89,34 @@ def test_epoch_that_a_nameserver_knows_is_remembered_within_bounds() -> None:
     assert state_table(store.files, store.paths.tables).load().epoch_seen == 7
 
 
+def test_claimed_epoch_of_another_broker_is_not_used() -> None:
+    slave, asked = slave_of(SLAVE, small_store()), list[str]()
+    slave.ask_nameservers = lambda: asked.append("again")
+    slave.claim(above=1)
+    assert slave.claimed is not None
+    assert (slave.claimed.epoch, slave.epoch_token) == (2, slave.claimed.token)
+    with pytest.raises(Refused, match="already being promoted"):
+        slave.claim(above=1)
+    slave.outdated(1, 3)  # the old master: it is about to be replaced
+    assert slave.claimed is not None
+    slave.outdated(2, 3)
+    with pytest.raises(Refused, match="promoted at the same time"):
+        slave.promote()
+    assert (slave.standing.role, slave.epoch_token) == (Role.SLAVE, "")
+    assert asked == ["again"], "a NameServer that saw the claim no longer lists the slave"
+
+
+def test_claimed_epoch_is_not_used_once_a_later_one_is_known() -> None:
+    slave = slave_of(SLAVE, small_store())
+    slave.claim(above=1)
+    slave.heard_epoch(3)
+    with pytest.raises(Refused, match="promoted at the same time"):
+        slave.promote()
+    slave.claim()
+    assert slave.claimed is not None
+    assert slave.claimed.epoch == 4
+
+
 SYNC = ReplicationConfig(role=BrokerRole.SYNC_MASTER)
 
 

@@ -33,7 +33,8 @@ class Group(settable.Group, Protocol):
         """Register, and call the callback when all NameServers have responded or timed out."""
         ...
 
-    def promote(self, *, above: int = 0) -> int: ...
+    def claim(self, *, above: int = 0) -> None: ...
+    def promote(self) -> int: ...
     def step_down(self, broker_id: int, *, reason: str) -> int: ...
 
 
@@ -74,13 +75,20 @@ class AdminReplication:
 
         def begin() -> None:
             try:
-                done = Reply(ext={"epoch": str(group.promote(above=asked.above_epoch))})
+                group.claim(above=asked.above_epoch)
             except Refused as refused:
                 respond(Reply(refused.code, remark=refused.remark))
             else:
-                # If this master dies right after its response, the old one must learn from a
-                # NameServer that it was replaced, and no other slave may get the same epoch.
-                group.hear_nameservers(lambda: respond(done))
+                # Before it takes messages: no other slave may get the same epoch. And if this
+                # master dies at once, the old one must learn from a NameServer that it was
+                # replaced.
+                group.hear_nameservers(end)
+
+        def end() -> None:
+            try:
+                respond(Reply(ext={"epoch": str(group.promote())}))
+            except Refused as refused:
+                respond(Reply(refused.code, remark=refused.remark))
 
         group.when_told(begin)
 
