@@ -195,6 +195,10 @@ def test_a_fenced_broker_stays_if_it_is_told_to(start: Start, tmp_path: Path) ->
     break_disk(server, tmp_path)
     wait_until(lambda: asked(server, "/healthz")[0] == 503, within_s=20, what="it is not healthy")
     assert "No such file or directory" in asked(server, "/healthz")[1]["reasons"][0]
+    with urllib.request.urlopen(server.facts["http"] + "/metrics", timeout=60) as answer:
+        metrics = answer.read().decode()
+    assert "tianzhou_store_broken 1.0" in metrics
+    assert 'tianzhou_alarms{kind="store_broken"} 1.0' in metrics
     assert server.process.poll() is None
     server.kill()
 

@@ -198,15 +198,23 @@ class Metrics(Collector):
         yield histogram("loop_delay_seconds", "How late the heartbeat of the loop was",
                          measured.loop_delays)  # fmt: skip
 
+    def _disk(self) -> Iterator[Metric]:
+        """Nothing if the disk is gone: the other metrics, which say so, must not go with it."""
+        try:
+            usage = self.measured.store.usage
+        except OSError:
+            return
+        yield gauge("disk_size_bytes", "Size of the disk of the log", usage.total)
+        yield gauge("disk_free_bytes", "Free space on it", usage.free)
+
     def _store(self) -> Iterator[Metric]:
         store = self.measured.store
-        marks, usage = store.watermarks, store.usage
+        marks = store.watermarks
         yield gauge("log_bytes", "Size of the log", marks.appended - marks.minimum)
         yield gauge("unflushed_bytes", "Appended, not synced", marks.appended - marks.flushed)
         yield gauge("undispatched_bytes", "Appended, not visible",
                      marks.appended - marks.dispatched)  # fmt: skip
-        yield gauge("disk_size_bytes", "Size of the disk of the log", usage.total)
-        yield gauge("disk_free_bytes", "Free space on it", usage.free)
+        yield from self._disk()
         yield gauge("writes_refused", "1 while messages are refused for lack of space",
                      int(bool(store.refusal)))  # fmt: skip
         yield gauge("store_broken", "1 after a write or sync failed", int(store.is_broken))

@@ -115,8 +115,8 @@ class Runtime:
     def _disk(self) -> dict[str, str]:
         try:
             usage, usages = self.store.usage, self.store.usages()
-        except FileNotFoundError:
-            # The directory was moved away. RocketMQ says -1 then.
+        except OSError:
+            # The directory was moved away, or its disk fails. RocketMQ says -1 then.
             return {"commitLogDiskRatio": "-1", "consumeQueueDiskRatio": "-1"}
         queues = usages.get(self.store.paths.consume_queue, usage)
         return {

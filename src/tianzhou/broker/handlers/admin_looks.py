@@ -185,7 +185,7 @@ class AdminLooks:
     def _disk(self, now_ms: int) -> Disk:
         try:
             total, free = self.store.usage
-        except FileNotFoundError:  # the directory was moved away
+        except OSError:  # the directory was moved away, or its disk fails
             total = free = 0
         config, puts, marks = self.store.config, self.stats.puts, self.store.watermarks
         return Disk(
