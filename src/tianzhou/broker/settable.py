@@ -35,6 +35,16 @@ _FIXED: Final = {
 """Facts about every broker under the names that RocketMQ's tools look up; its settings take
 precedence."""
 
+_NEVER: Final = {
+    "filterServerNums": "this broker starts no filter servers",
+    "msgTraceTopicName": "traces always go to this topic",
+    "traceTopicEnable": "traces are always stored",
+    "useTLS": "this broker has no TLS",
+}
+"""Why facts that are shown are not settings."""
+
+_ROOT: Final = "storePathRootDir"
+
 _KINDS: Final = (BrokerConfig, StoreConfig, ReplicationConfig, RaftSettings)
 
 TEXT_BYTES_MAX: Final = 64 * 1024
@@ -120,7 +130,7 @@ class Settable:
             **_FIXED,
             **({} if group is None else table_of(group.shown)),
             "brokerRole": self._role(),
-            "storePathRootDir": self._root,
+            _ROOT: self._root,
             **table_of(self.config),
             **table_of(self._store),
         }
@@ -163,6 +173,10 @@ def _check_names(asked: Iterable[str], *, has_group: bool) -> None:
         reasons |= dict.fromkeys(
             declarations(ReplicationConfig), "this broker does not belong to a master-slave group"
         )
+    never = [f"{key} cannot change: {_NEVER[key]}" for key in asked if key in _NEVER]
+    if never:
+        raise Refused(ResponseCode.NO_PERMISSION, "; ".join(never))
+    known[_ROOT], reasons[_ROOT] = _ROOT, "the store is open in this directory"
     unknown = [key for key in asked if key not in known]
     if unknown:
         raise Refused(
@@ -190,8 +204,13 @@ def _unknown(key: str, known: Iterable[str]) -> str:
 
 def _changed(config: Settings, asked: Mapping[str, str]) -> Settings:
     known = spellings(type(config))
-    values: dict[str, object] = {name: getattr(config, name) for name in declarations(type(config))}
-    values |= {known[key]: value for key, value in asked.items() if key in known}
+    # Under the names of the request, so that an error repeats the one that was used.
+    named = {key: value for key, value in asked.items() if key in known}
+    replaced = {known[key] for key in named}
+    values: dict[str, object] = {
+        name: getattr(config, name) for name in declarations(type(config)) if name not in replaced
+    }
+    values |= named
     try:
         return load(type(config), values)[0]
     except SettingsError as error:

@@ -134,6 +134,33 @@ def test_a_setting_that_cannot_change_says_why(text: bytes, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (b"storePathRootDir=/x", "storePathRootDir cannot change while the broker runs: the store"),
+        (b"filterServerNums=3", "filterServerNums cannot change: this broker starts no filter"),
+        (b"useTLS=true\nbrokerPermission=4", "useTLS cannot change: this broker has no TLS"),
+    ],
+)
+def test_a_fact_that_cannot_change_says_why(text: bytes, said: str) -> None:
+    problem = refused(text)
+    assert problem.code == ResponseCode.NO_PERMISSION
+    assert said in problem.remark
+
+
+def test_every_setting_that_is_shown_is_known_when_it_is_changed() -> None:
+    settable, _ = made()
+    remarks = dict[str, str]()
+    for name, value in settable.table().items():
+        try:
+            settable.change(f"{name}={value}".encode(), 1)
+        except Refused as error:
+            remarks[name] = error.remark
+    wrong = {name: said for name, said in remarks.items() if f"{name} cannot change" not in said}
+    assert not wrong
+    assert {"useTLS", "storePathRootDir", "brokerName", "brokerRole"} <= remarks.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
         (b"fileReservedTim=1", "unknown setting 'fileReservedTim'; did you mean fileReservedTime?"),
         (b"retention-hours=1", "did you mean retention_hours?"),
         (b"adminTool=x", "unknown setting 'adminTool'; `tianzhou broker config` lists"),
@@ -153,6 +180,16 @@ def test_an_unknown_setting_gets_a_suggestion(text: bytes, said: str) -> None:
 )  # fmt: skip
 def test_a_live_setting_keeps_its_bounds(text: bytes) -> None:
     assert refused(text).code == ResponseCode.INVALID_PARAMETER
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"fileReservedTime=-1", b"deleteWhen=24", b"transactionTimeOut=x", b"enablePropertyFilter=x",
+     b"retention_at_hours=24", b"sql_filters=x"],
+)  # fmt: skip
+def test_a_value_that_is_rejected_is_named_as_in_the_request(text: bytes) -> None:
+    name, _, _ = text.decode().partition("=")
+    assert refused(text).remark.startswith(f"{name} = ")
 
 
 def test_settings_of_the_store_reach_their_owners_after_the_proof() -> None:
