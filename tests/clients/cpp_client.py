@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from clients.server_process import ServerProcess
 from clients.waiting import wait_until
+from tianzhou.testing.kit.patience import Patience, run_patiently
 
 PACKAGE: Final = "rocketmq==0.4.4"
 ROOT: Final = Path(__file__).parents[2]
@@ -47,14 +48,12 @@ def _install(python: Path) -> None:
         [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PACKAGE],
     ):
         try:
-            subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
-                timeout=INSTALL_S,
-            )  # fmt: skip
+            done = run_patiently(command, Patience(INSTALL_S))
+            done.check_returncode()
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             raise AssertionError(
                 f"These tests need RocketMQ's C++ client, and {PACKAGE} could not be installed "
-                f"into {PLACE}: is there a package index? {error}: {error.stderr}"
+                f"into {PLACE}: is there a package index? {error}: {error.stdout}"
             ) from error
 
 

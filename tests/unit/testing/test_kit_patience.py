@@ -1,6 +1,11 @@
 """How long tests wait on a machine that is slow, and for what makes progress."""
 
-from tianzhou.testing.kit.patience import STRETCH_MAX, Patience, crowding
+import subprocess
+import sys
+
+import pytest
+
+from tianzhou.testing.kit.patience import STRETCH_MAX, Patience, crowding, run_patiently
 
 
 class Machine:
@@ -62,3 +67,16 @@ def test_patience_with_endless_progress_ends_at_the_bound() -> None:
 
 def test_crowding_of_this_machine_is_at_least_one() -> None:
     assert crowding() >= 1
+
+
+def test_command_on_a_crowded_machine_may_take_longer() -> None:
+    code = "import sys, time; time.sleep(0.3); sys.stderr.write('late'); sys.exit(3)"
+    patience = Patience(0.05, crowding=lambda: 1_000.0)
+    done = run_patiently([sys.executable, "-c", code], patience)
+    assert (done.returncode, done.stdout) == (3, "late")
+
+
+def test_command_on_an_idle_machine_is_killed_when_its_time_is_up() -> None:
+    patience = Patience(0.05, crowding=lambda: 1.0)
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_patiently([sys.executable, "-c", "import time; time.sleep(600)"], patience)

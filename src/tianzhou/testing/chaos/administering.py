@@ -189,11 +189,11 @@ class Administering:
         self.stop_producing()
         if self._history.views:
             return
-        deadline = time.monotonic() + EQUAL_S
+        patience = Patience(EQUAL_S)
         while True:
             views = [view_of(broker) for broker in self._brokers if broker.server.is_alive]
             is_equal = len({(str(view.names), str(view.stored)) for view in views}) <= 1
-            if is_equal or time.monotonic() > deadline:
+            if is_equal or patience.is_over():
                 self._history.views += views
                 return
             time.sleep(PAUSE_S)

@@ -13,6 +13,7 @@ from tianzhou.testing.chaos.cluster import Broker
 from tianzhou.testing.chaos.processes import ProcessFailed, command
 from tianzhou.testing.chaos.proxy import Link, Toward
 from tianzhou.testing.chaos.stage import Stage
+from tianzhou.testing.kit.patience import Patience
 
 Act = Callable[[Stage], object]
 GARBAGE_BYTES: Final = (1, 7, 8, 20, 4_096)
@@ -204,12 +205,12 @@ def _add_member(stage: Stage) -> None:
 
 def _repeat(*words: str) -> None:
     """Repeat a command until it succeeds, as an operator does while a group elects."""
-    deadline = time.monotonic() + CHANGED_S
+    patience = Patience(CHANGED_S)
     while True:
         try:
             command(*words)
         except ProcessFailed:
-            if time.monotonic() > deadline:
+            if patience.is_over():
                 raise
         else:
             return

@@ -14,6 +14,7 @@ from tianzhou.testing.chaos.deferring import Deferring
 from tianzhou.testing.chaos.history import History
 from tianzhou.testing.chaos.producing import Pace, Producing
 from tianzhou.testing.kit.loop_thread import LoopThread
+from tianzhou.testing.kit.patience import Patience
 
 
 class Foreign(Protocol):
@@ -89,9 +90,9 @@ class Load:
     def missing(self, values: Collection[str], within_s: float) -> list[str]:
         """Waits until every group got all of these. Says who lacks how many if that takes longer;
         the rules then say which."""
-        deadline = time.monotonic() + within_s
+        patience = Patience(within_s)
         while True:
-            is_over = time.monotonic() > deadline
+            is_over = patience.is_over()
             self._is_well()
             lacking = {group: len(set(values) - self._received(group)) for group in self.groups}
             said = [

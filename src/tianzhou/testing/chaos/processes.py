@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tianzhou.testing.kit.patience import Patience, run_patiently
+
 HOST: Final = "127.0.0.1"
 TIANZHOU: Final = str(Path(sys.executable).parent / "tianzhou")
 FILE_BYTES: Final = 256 * 1024
@@ -85,9 +87,9 @@ class Server:
 
     def wait_ready(self) -> dict[str, str]:
         """What it says of itself once it serves."""
-        deadline = time.monotonic() + READY_S
+        patience = Patience(READY_S)
         while not self._ready.exists():
-            if not self.is_alive or time.monotonic() > deadline:
+            if not self.is_alive or patience.is_over():
                 raise ProcessFailed(f"{self.name} does not serve: {self.last_words()}")
             time.sleep(PAUSE_S)
         return json.loads(self._ready.read_text())
@@ -98,7 +100,13 @@ class Server:
     def wait_ended(self, within_s: float) -> int:
         """Its exit code, when it has ended by itself."""
         assert self._process is not None, f"{self.name} was never started"
-        return self._process.wait(within_s)
+        patience = Patience(within_s)
+        while True:
+            try:
+                return self._process.wait(PAUSE_S)
+            except subprocess.TimeoutExpired:
+                if patience.is_over():
+                    raise
 
     # Faults
 
@@ -121,8 +129,7 @@ class Server:
     def stop(self) -> None:
         """In order; its exit code must be 0."""
         self._signal(signal.SIGTERM)
-        assert self._process is not None
-        code = self._process.wait(STOP_S)
+        code = self.wait_ended(STOP_S)
         if code:
             raise ProcessFailed(f"{self.name} ended with {code}: {self.last_words()}")
 
@@ -140,12 +147,9 @@ class Server:
 
 def command(*arguments: str) -> str:
     """What a command of an operator says; ProcessFailed if it fails."""
-    done = subprocess.run(
-        [TIANZHOU, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=READY_S, check=False,
-    )  # fmt: skip
+    done = run_patiently([TIANZHOU, *arguments], Patience(READY_S))
     if done.returncode:
-        raise ProcessFailed(f"{' '.join(arguments)}: {done.stdout}{done.stderr}")
+        raise ProcessFailed(f"{' '.join(arguments)}: {done.stdout}")
     return done.stdout
 
 

@@ -6,13 +6,15 @@ processes compete for a core, and the time restarts whenever there was progress.
 """
 
 import os
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 STRETCH_MAX: Final = 30
 """The upper limit for something that never stops changing, as a multiple of the time."""
+_CHECK_S: Final = 0.1
 _LOADAVG: Final = Path("/proc/loadavg")
 
 
@@ -63,3 +65,21 @@ class Patience:
             return True
         self._left_s = self._within_s
         return False
+
+
+def run_patiently(command: Sequence[str], patience: Patience) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, with its output and errors as one text and nothing to read.
+    TimeoutExpired: the time is up, and the command was killed."""
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, errors="replace",
+    ) as process:  # fmt: skip
+        while True:
+            try:
+                said, _ = process.communicate(timeout=_CHECK_S)
+            except subprocess.TimeoutExpired:
+                if patience.is_over():
+                    process.kill()
+                    raise
+            else:
+                return subprocess.CompletedProcess(list(command), process.returncode, said)
