@@ -66,7 +66,10 @@ def _compiled(module: ModuleType, original: Any, name: str, edit: Edit) -> Any:
 
 
 def _users(original: Any, name: str) -> Iterator[ModuleType]:
-    """Every module of ours that knows the function, under the same name."""
+    """Every module of ours that knows the function, under the same name; tests too."""
     for module_name, module in tuple(sys.modules.items()):
-        if module_name.startswith("tianzhou.") and getattr(module, name, None) is original:
+        if (
+            module_name.startswith(("tianzhou.", "test_"))
+            and getattr(module, name, None) is original
+        ):
             yield module

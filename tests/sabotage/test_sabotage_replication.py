@@ -9,6 +9,8 @@ from planting import Bug, planted
 from replication_bugs import BUGS
 
 UNIT = Path(__file__).parents[1] / "unit"
+CAUGHT_S = 5.0
+"""How long a test may wait for what a planted bug prevents."""
 PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
 
 
@@ -26,8 +28,10 @@ def play(bug: Bug) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
-def test_planted_bug_of_replication_is_caught(bug: Bug) -> None:
+def test_planted_bug_of_replication_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     play(bug)  # without the bug it passes
+    for waiting in ("raft_trio", "test_ha_master"):
+        monkeypatch.setattr(importlib.import_module(waiting), "WAIT_S", CAUGHT_S)
     with (
         planted(bug),
         pytest.raises((AssertionError, pytest.fail.Exception, TimeoutError)) as caught,

@@ -2,13 +2,20 @@
 
 import importlib
 import inspect
+import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import answer_bugs
 import pytest
+import server_bugs
 from planting import Bug, planted
-from server_bugs import BUGS
 
+from tianzhou.testing.small_broker import SmallBroker
+
+BUGS = (*server_bugs.BUGS, *answer_bugs.BUGS)
 UNIT = Path(__file__).parents[1] / "unit"
 CAUGHT_S = 5.0
 """How long a test may wait for what a planted bug prevents."""
@@ -18,22 +25,37 @@ PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
 @pytest.fixture(autouse=True)
 def unit_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of these folders can be imported by their names, which are unique."""
-    folders = [str(UNIT / name) for name in ("net", "broker", "nameserver", "store")]
-    monkeypatch.setattr(sys, "path", [*folders, *sys.path])
+    monkeypatch.setattr(sys, "path", [*map(str, UNIT.iterdir()), *sys.path])
 
 
 def play(bug: Bug, directory: Path, monkeypatch: pytest.MonkeyPatch | None = None) -> None:
-    """Run the test, in a new directory if it wants one."""
+    """Run the test with all its parameters, each in a new directory if it wants one."""
     name, _, function = bug.suite.partition(":")
     module = importlib.import_module(name)
     if monkeypatch is not None and hasattr(module, "WAIT_S"):
         monkeypatch.setattr(module, "WAIT_S", CAUGHT_S)
     test = getattr(module, function)
-    if "tmp_path" in inspect.signature(test).parameters:
-        directory.mkdir()
-        test(directory)
-    else:
-        test()
+    for number, given in enumerate(parameters(test)):
+        if "tmp_path" in inspect.signature(test).parameters:
+            given["tmp_path"] = directory / str(number)
+            given["tmp_path"].mkdir(parents=True)
+        if "broker" in inspect.signature(test).parameters:
+            make = inspect.unwrap(module.broker)
+            given["broker"] = SmallBroker() if inspect.signature(make).parameters else make()
+        test(**given)
+
+
+def parameters(test: Any) -> Iterator[dict[str, Any]]:
+    """What pytest would call the test with, without fixtures."""
+    marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
+    for row in itertools.product(*(mark.args[1] for mark in marks)):
+        given: dict[str, Any] = {}
+        for mark, values in zip(marks, row, strict=True):
+            names = mark.args[0]
+            given |= (
+                {names: values} if isinstance(names, str) else dict(zip(names, values, strict=True))
+            )
+        yield given
 
 
 @pytest.mark.slow

@@ -106,6 +106,11 @@ def test_a_greeting_that_can_not_be_is_answered_with_a_reason(field: str, wrong:
     play(scene)
 
 
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' * 100_000])
+def test_frame_that_is_nested_without_end_has_no_fields(text: bytes) -> None:
+    assert raft_peers._json(text) == {}
+
+
 @pytest.mark.parametrize(
     "text", [b"[" * 4000, b'{"a":' * 800, b'{"member":' + b"[" * 4000, b"1" * 4096, b'"\xff"']
 )
