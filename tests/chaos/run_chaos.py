@@ -36,10 +36,12 @@ from rich.table import Table
 
 from chaos.cpp_load import cpp_clients
 from clients.cpp_client import installed
+from tianzhou.testing.chaos.administering import administrators
 from tianzhou.testing.chaos.disks import CannotMount
 from tianzhou.testing.chaos.failovers import percentile, play_of
 from tianzhou.testing.chaos.history import Outcome
-from tianzhou.testing.chaos.scenarios import Report
+from tianzhou.testing.chaos.load import Foreigners, together
+from tianzhou.testing.chaos.scenarios import Report, Scenario
 from tianzhou.testing.chaos.table import SCENARIOS, drawn
 
 PLACE: Final = Path("build/chaos")
@@ -76,13 +78,19 @@ def client_log(path: Path) -> Generator[None]:
         handler.close()
 
 
+def clients_of(python: Path, scenario: Scenario, seed: int) -> Foreigners:
+    """RocketMQ's C++ client, and administrators wherever the members of one group are to agree."""
+    cpp = cpp_clients(python, scenario)
+    return together(cpp, administrators(seed)) if scenario.can_be_administered else cpp
+
+
 def play(name: str, seed: int, python: Path) -> Done:
     """In a worker. Whatever goes wrong is part of the result."""
     scenario = SCENARIOS[name]
     place = PLACE / f"{name.replace('/', '-')}-{seed}"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    playing = play_of(scenario, place.resolve(), seed, cpp_clients(python, scenario))
+    playing = play_of(scenario, place.resolve(), seed, clients_of(python, scenario, seed))
     playing.tell = lambda what: _news[0].put((name, what))
     try:
         with client_log(place / "clients.log"):

@@ -3,9 +3,13 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tianzhou.testing.chaos.checkers import RULES
 from tianzhou.testing.chaos.faults import FAULTS, RAFT_FAULTS
+from tianzhou.testing.chaos.load import Together
 from tianzhou.testing.chaos.table import (
+    ADMINISTERED,
     DOUBLES,
     DOUBLES_DRAWN,
     FAILOVERS,
@@ -57,3 +61,43 @@ def test_every_seed_draws_other_pairs_and_the_same_ones_again() -> None:
     assert len(first) == len(second) == DOUBLES_DRAWN
     assert first != second
     assert drawn(1) == drawn(1)
+
+
+def test_pairs_of_faults_are_administered_too() -> None:
+    """`make chaos` administers what it draws, and `make test` at least one pair."""
+    left_out = {name for name in drawn(1) if not SCENARIOS[name].can_be_administered}
+    assert {name.partition("/")[2] for name in left_out} <= {"raft", "af-ar/two", "sf-ar/two"}
+    reasons = ("failovers-", "kill-master/", "damage-follower")
+    assert all(any(reason in name for reason in reasons) for name in left_out)
+    assert any("+" in name for name in ADMINISTERED)
+    assert all(SCENARIOS[name].can_be_administered for name in ADMINISTERED)
+
+
+class Part:
+    """A client of a load that records its calls."""
+
+    def __init__(self, name: str, group: str | None, calls: list[str]) -> None:
+        self.name, self.group, self._calls = name, group, calls
+
+    def stop_producing(self) -> None:
+        self._calls.append(f"{self.name} stops producing")
+
+    def received(self) -> set[str]:
+        return {self.name}
+
+    def stop(self) -> None:
+        self._calls.append(f"{self.name} stops")
+        if self.name == "broken":
+            raise RuntimeError(self.name)
+
+
+def test_clients_together_all_stop_although_one_fails() -> None:
+    calls = list[str]()
+    both = Together([Part("broken", None, calls), Part("other", "readers", calls)])
+    assert (both.group, both.received()) == ("readers", {"broken", "other"})
+    both.stop_producing()
+    with pytest.raises(RuntimeError):
+        both.stop()
+    assert calls == [
+        "broken stops producing", "other stops producing", "broken stops", "other stops",
+    ]  # fmt: skip

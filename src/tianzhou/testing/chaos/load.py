@@ -4,7 +4,7 @@ whatever other clients are given to it."""
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from tianzhou.base.errors import TianzhouError
@@ -30,6 +30,43 @@ class Foreign(Protocol):
 
 Foreigners = Callable[[Cluster, History], Foreign]
 """Starts them."""
+
+
+class Together:
+    """Several of them as one; at most one has consumers."""
+
+    def __init__(self, parts: Sequence[Foreign]) -> None:
+        self._parts = parts
+        groups = [part.group for part in parts if part.group]
+        assert len(groups) <= 1, f"deliveries to {groups} would be mixed up"
+        self.group = groups[0] if groups else None
+
+    def stop_producing(self) -> None:
+        for part in self._parts:
+            part.stop_producing()
+
+    def received(self) -> set[str]:
+        return {value for part in self._parts for value in part.received()}
+
+    def stop(self) -> None:
+        with contextlib.ExitStack() as ending:  # however one of them ends, the others end too
+            for part in reversed(self._parts):
+                ending.callback(part.stop)
+
+
+def together(*starts: Foreigners) -> Foreigners:
+    """Start all of these. What has started is stopped if the next one does not start."""
+
+    def start(cluster: Cluster, history: History) -> Foreign:
+        parts: list[Foreign] = []
+        with contextlib.ExitStack() as failing:
+            for foreigners in starts:
+                parts.append(foreigners(cluster, history))
+                failing.callback(parts[-1].stop)
+            failing.pop_all()
+        return Together(parts)
+
+    return start
 
 
 class Load:

@@ -59,6 +59,14 @@ class Scenario:
         return self.shape in (shapes.raft, shapes.raft_on_small_disks)
 
     @property
+    def can_be_administered(self) -> bool:
+        """Whether all brokers are members of one group and so agree on topics and groups, and
+        sends are not measured. Not where damage must be found by the next start: deletions save a
+        checkpoint, and damage before it is found only when the record is read."""
+        may_hide = "damage-follower" in self.fault.split("+")
+        return not (self.rounds or may_hide or self.shape is shapes.two)
+
+    @property
     def name(self) -> str:
         if self.is_raft:
             return f"{self.fault}/raft"

@@ -80,5 +80,6 @@ ADMINISTERED: Final = (
     "kill-leader/raft",
     "cut-leader/raft",
     "transfer/raft",
+    "pause-leader+kill-follower/raft",
 )
 """Faults that are also played while administrators change everything, at any member."""
