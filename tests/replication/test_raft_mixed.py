@@ -3,10 +3,11 @@ upgrade."""
 
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from differing import HOUR_S, version_before, with_clock
+from differing import HOUR_S, previous_commit, version_before, with_clock
 from raft_cluster import GROUP, QUEUES, TOPIC, Cluster, Load, Member, check_all, wait_for
 
 from tianzhou.testing.chaos import looking
@@ -42,11 +43,12 @@ def kill_leader(cluster: Cluster, load: Load) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("older", [version_before, previous_commit])
 def test_group_with_an_older_member_fails_over_and_is_upgraded_without_loss(
-    tmp_path: Path,
+    older: Callable[[Path], list[str]], tmp_path: Path
 ) -> None:
     """The older one follows, leads, is killed in both roles, and restarts as the new version."""
-    before = version_before(tmp_path / "before")
+    before = older(tmp_path / "before")
     with Cluster(tmp_path / "group", within=[before]) as cluster:
         cluster.start()
         cluster.create_topic()
