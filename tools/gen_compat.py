@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tianzhou.broker import requests
-from tianzhou.broker.handlers.refusals import REFUSED
+from tianzhou.broker import router as requests
+from tianzhou.broker.rejections import REFUSED
 from tianzhou.nameserver.handlers import HANDLERS
 from tianzhou.testing.small_broker import SmallBroker
 from tianzhou.wire._generated_codes import RequestCode

@@ -4,7 +4,7 @@ import pytest
 from live import Live
 from raw_client import UNIQUE, pull_of, send_v2
 
-from tianzhou.broker.handlers.pull import COUNT_MAX, FILTER_S_MAX
+from tianzhou.broker.fetch.pull import COUNT_MAX, FILTER_S_MAX
 from tianzhou.record.message import decode_all
 
 PARSE_FAILED = 23

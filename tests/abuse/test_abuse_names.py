@@ -213,7 +213,7 @@ def test_s16_numbers_out_of_range_in_a_pull(live: Live, field: str, binary: bool
 
 
 def test_s16_a_pull_is_held_for_a_minute_at_most() -> None:
-    from tianzhou.broker.handlers.pull import SUSPEND_MS_MAX
+    from tianzhou.broker.fetch.pull import SUSPEND_MS_MAX
 
     assert SUSPEND_MS_MAX == 60_000
 

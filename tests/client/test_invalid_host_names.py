@@ -6,7 +6,7 @@ import pytest
 from loops import Run
 
 from tianzhou.admin.doctor.reach import Reached, probe
-from tianzhou.broker import own_address
+from tianzhou.broker.replica import own_address
 from tianzhou.client import Message, Producer, PushConsumer
 from tianzhou.client.errors import NoNameServer, Unreachable
 from tianzhou.client.options import ClientOptions

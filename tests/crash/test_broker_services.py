@@ -13,8 +13,9 @@ from random import Random
 
 import pytest
 
-from tianzhou.broker import names, transaction_checks
+from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.transactions import checks as transaction_checks
 from tianzhou.record.message import MessageView
 from tianzhou.store.config import FlushMode
 from tianzhou.testing.sim.clock import ManualClock

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.permission import Permission
-from tianzhou.broker.registration import Registration
+from tianzhou.broker.replica.registration import Registration
 from tianzhou.broker.role import Role, Standing
-from tianzhou.broker.topics import Topics
+from tianzhou.broker.topics.permission import Permission
+from tianzhou.broker.topics.topics import Topics
 from tianzhou.store.tables import Tables
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk

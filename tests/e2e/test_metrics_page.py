@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tianzhou.broker.alarms import Alarm
-from tianzhou.broker.metrics import Metrics
+from tianzhou.broker.observe.metrics import Metrics
 from tianzhou.broker.server import Broker
 from tianzhou.client.sync import Message, Producer
 from tianzhou.testing import RunningBroker

@@ -23,7 +23,7 @@ from ha_cluster import (
 )
 
 from tianzhou.admin.commands.replication import look_at
-from tianzhou.broker.registration import HEAR_S
+from tianzhou.broker.replica.registration import HEAR_S
 from tianzhou.client.errors import ClientError
 from tianzhou.client.sync import Producer
 from tianzhou.net.blocking import BlockingPeer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tianzhou.base.kinds import queue_key
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.raft_member import RaftMember
+from tianzhou.broker.replica.raft import RaftMember
 from tianzhou.broker.server import Broker
 from tianzhou.cmd import raft_broker
 from tianzhou.cmd.clock import SystemClock

@@ -7,7 +7,7 @@ from typing import Final
 
 from planting import Bug, Edit
 
-_PULL: Final = "tianzhou.broker.handlers.pull:Pull."
+_PULL: Final = "tianzhou.broker.fetch.pull:Pull."
 _DERIVATION: Final = "tianzhou.store.derivation:Derivation."
 
 
@@ -19,7 +19,7 @@ CLIENTS: Final = (
     _bug("unknown group not created for a Proxy",
          "test_admin_groups:"
          "test_config_of_an_unknown_group_creates_it_where_groups_are_created_automatically",
-         ("tianzhou.broker.handlers.admin_groups:AdminGroups.one",
+         ("tianzhou.broker.groups.admin:AdminGroups.one",
           "self.groups.obtain(name) or self._get(name)", "self._get(name)")),
     _bug("newer subscription always refused",
          "test_pull:test_pull_newer_than_the_heartbeat_is_served_unless_messages_could_be_lost",
@@ -32,10 +32,10 @@ CLIENTS: Final = (
          "test_pull:test_pull_response_repeats_the_flags_of_topic_and_group",
          (_PULL + "_check", "topic.topic_sys_flag, group.group_sys_flag", "0, 0")),
     _bug("pull forbidden without a type", "test_pull:test_a_group_that_may_not_consume",
-         ("tianzhou.broker.handlers.pull:forbidden", '{"forbiddenType": str(kind)}', "{}")),
+         ("tianzhou.broker.fetch.pull:forbidden", '{"forbiddenType": str(kind)}', "{}")),
     _bug("send answered without the transaction id",
          "test_send:test_send_response_has_the_unique_id_as_transaction_id",
-         ("tianzhou.broker.send_answers:SendAnswers.full",
+         ("tianzhou.broker.ingest.send_responses:SendAnswers.full",
           "if unique is not None and not is_batch:", "if False:")),
     _bug("integers with leading zeros refused",
          "test_wire_fields:test_integer_spelled_as_only_java_does_is_read",
@@ -43,18 +43,18 @@ CLIENTS: Final = (
           "if False:")),
     _bug("facts that tools look for not shown",
          "test_settable:test_facts_that_rocketmq_tools_look_for_are_shown",
-         ("tianzhou.broker.settable:Settable.table", "**_FIXED,", "")),
+         ("tianzhou.broker.runtime_config:Settable.table", "**_FIXED,", "")),
     _bug("setting that is shown called unknown",
          "test_settable:test_every_setting_that_is_shown_is_known_when_it_is_changed",
-         ("tianzhou.broker.settable:_check_names", "if key in _NEVER]", "if not key]")),
+         ("tianzhou.broker.runtime_config:_check_names", "if key in _NEVER]", "if not key]")),
     _bug("parked transactions forgotten by a restart",
          "test_admin_waiting:test_parked_transactions_are_listed_counted_and_alarmed",
-         ("tianzhou.broker.parked:ParkedTransactions.begin", "self._scanned = 0",
+         ("tianzhou.broker.transactions.parked:ParkedTransactions.begin", "self._scanned = 0",
           "self._scanned = self._store.max_offset(PARKED_QUEUE)")),
     _bug("resumed transaction stays parked",
          "test_admin_waiting:"
          "test_parked_transaction_that_is_resumed_is_pending_and_leaves_the_list",
-         ("tianzhou.broker.parked:ParkedTransactions.__iter__", "iter(self._parked)",
+         ("tianzhou.broker.transactions.parked:ParkedTransactions.__iter__", "iter(self._parked)",
           "iter(range(self._scanned))")),
 )  # fmt: skip
 
@@ -63,7 +63,7 @@ SERVERS: Final = (
          "test_raft_peers:test_frame_that_is_nested_without_end_has_no_fields",
          ("tianzhou.replication.raft_peers:_json", "(ValueError, RecursionError)", "ValueError")),
     _bug("fenced store raises no alarm", "test_store_alarms:test_broken_store_is_an_alarm",
-         ("tianzhou.broker.store_alarms:StoreAlarms._store", "holds=store.is_broken",
+         ("tianzhou.broker.observe.store_alarms:StoreAlarms._store", "holds=store.is_broken",
           "holds=False")),
     _bug("variables of the environment ignored",
          "test_server_settings:test_a_later_source_wins_whatever_the_spelling",

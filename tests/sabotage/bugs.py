@@ -146,32 +146,74 @@ FAULTS: Final = (
 )  # fmt: skip
 
 HOSTILE: Final = (
-    _bug("layout bits taken from a client", "hostile",
-         ("tianzhou.broker.incoming:client_flag", "sys_flag &= ~flags.LAYOUT_MASK", "pass"),
-         ("tianzhou.record.chunk:_rare_head", "entry.sys_flag & ~_LONG_HOSTS", "entry.sys_flag")),
-    _bug("lengths of a record believed", "hostile",
-         ("tianzhou.store.facts:facts_of", "if body_size < 0 or topic_at + 3 > end:", "if False:")),
-    _bug("malformed record stops dispatch", "hostile",
-         ("tianzhou.store.derive:derive_plainly", "except RecordDamaged as error:",
-          "except ZeroDivisionError as error:")),
-    _bug("malformed record not reported", "hostile",
-         (_STORE + "dispatch", "self._note_damage()", "pass")),
-    _bug("tries counted beyond an int", "hostile",
-         ("tianzhou.broker.handlers.send_back:_again", "min(view.reconsume_times + 1, INT32_MAX)",
-          "view.reconsume_times + 1")),
-    _bug("own topic takes messages of clients", "hostile",
-         ("tianzhou.broker.names:is_own", "or topic.startswith(SYSTEM_PREFIX)", "")),
-    _bug("progress of transactions set by a client", "hostile",
-         ("tianzhou.broker.groups:check_commit", "if names.is_own_group(name):", "if False:")),
-    _bug("message acknowledged that no queue holds", "hostile",
-         ("tianzhou.broker.admission:_outside_transaction", "if not kind:", "if True:")),
-    _bug("retry taken for the commit of another half", "hostile",
-         ("tianzhou.broker.transactions:_is_decided", "if stored.view.reconsume_times:",
-          "if False:")),
-    _bug("unreadable bytes taken for the end of the log", "hostile",
-         ("tianzhou.store.scan:LogScan.__iter__", "is_bare = is_whole and found.stop is Stop.END",
-          "is_bare = True")),
-)  # fmt: skip
+    _bug(
+        "layout bits taken from a client",
+        "hostile",
+        ("tianzhou.broker.writing.incoming:client_flag", "sys_flag &= ~flags.LAYOUT_MASK", "pass"),
+        ("tianzhou.record.chunk:_rare_head", "entry.sys_flag & ~_LONG_HOSTS", "entry.sys_flag"),
+    ),
+    _bug(
+        "lengths of a record believed",
+        "hostile",
+        ("tianzhou.store.facts:facts_of", "if body_size < 0 or topic_at + 3 > end:", "if False:"),
+    ),
+    _bug(
+        "malformed record stops dispatch",
+        "hostile",
+        (
+            "tianzhou.store.derive:derive_plainly",
+            "except RecordDamaged as error:",
+            "except ZeroDivisionError as error:",
+        ),
+    ),
+    _bug(
+        "malformed record not reported",
+        "hostile",
+        (_STORE + "dispatch", "self._note_damage()", "pass"),
+    ),
+    _bug(
+        "tries counted beyond an int",
+        "hostile",
+        (
+            "tianzhou.broker.ingest.retry:_again",
+            "min(view.reconsume_times + 1, INT32_MAX)",
+            "view.reconsume_times + 1",
+        ),
+    ),
+    _bug(
+        "own topic takes messages of clients",
+        "hostile",
+        ("tianzhou.broker.names:is_own", "or topic.startswith(SYSTEM_PREFIX)", ""),
+    ),
+    _bug(
+        "progress of transactions set by a client",
+        "hostile",
+        ("tianzhou.broker.groups.groups:check_commit", "if names.is_own_group(name):", "if False:"),
+    ),
+    _bug(
+        "message acknowledged that no queue holds",
+        "hostile",
+        ("tianzhou.broker.ingest.admission:_outside_transaction", "if not kind:", "if True:"),
+    ),
+    _bug(
+        "retry taken for the commit of another half",
+        "hostile",
+        (
+            "tianzhou.broker.transactions.decisions:_is_decided",
+            "if stored.view.reconsume_times:",
+            "if False:",
+        ),
+    ),
+    _bug(
+        "unreadable bytes taken for the end of the log",
+        "hostile",
+        (
+            "tianzhou.store.scan:LogScan.__iter__",
+            "is_bare = is_whole and found.stop is Stop.END",
+            "is_bare = True",
+        ),
+    ),
+)
 
 _START: Final = "tianzhou.store.start_report:StartReport."
 _INCIDENTS: Final = "tianzhou.store.incidents:Incidents."

@@ -10,7 +10,7 @@ from planting import Bug, Edit
 _PLAIN: Final = "tianzhou.replication.ha_plain:"
 _SLAVE: Final = "tianzhou.replication.ha_slave:_Following."
 _MASTER: Final = "tianzhou.replication.ha_master:HaMaster."
-_ACCEPTED: Final = "tianzhou.broker.accepted_offsets:AcceptedOffsets."
+_ACCEPTED: Final = "tianzhou.broker.groups.accepted_offsets:AcceptedOffsets."
 
 
 def _bug(name: str, test: str, *edits: tuple[str, str, str]) -> Bug:
@@ -48,33 +48,45 @@ PEERS: Final = (
 )  # fmt: skip
 
 EPOCHS: Final = (
-    _bug("one epoch of two masters settled",
-         "test_ha_session:test_slave_of_another_master_of_the_same_epoch_is_refused",
-         ("tianzhou.replication.ha_epochs:check_unique", "for mark in theirs:", "for mark in ():")),
-    _bug("earlier master registers while the latest is dead",
-         "test_epochs:test_epochs_reject_an_earlier_master_whether_the_latest_lives_or_not",
-         ("tianzhou.nameserver.epochs:Epochs.admits", "return epoch > latest.epoch",
-          "return True")),
-    _bug("second master of one epoch registers",
-         "test_epochs:test_epochs_reject_a_second_master_of_one_epoch_that_was_promoted",
-         ("tianzhou.nameserver.epochs:Epochs.admits", "wanted.epoch_token == latest.token",
-          "True")),
-    _bug("epoch used that another slave has claimed",
-         "test_master_slave:test_claimed_epoch_of_another_broker_is_not_used",
-         ("tianzhou.broker.master_slave:MasterSlave.outdated", "self.claimed = None", "pass"),
-         ("tianzhou.broker.master_slave:MasterSlave.promote", "if claim is None or", "if")),
-    _bug("last epoch exceeded",
-         "test_master_slave:test_next_epoch_never_exceeds_what_can_be_stored",
-         ("tianzhou.broker.taking_over:next_epoch", "if epoch > EPOCH_MAX:", "if False:")),
-)  # fmt: skip
+    _bug(
+        "one epoch of two masters settled",
+        "test_ha_session:test_slave_of_another_master_of_the_same_epoch_is_refused",
+        ("tianzhou.replication.ha_epochs:check_unique", "for mark in theirs:", "for mark in ():"),
+    ),
+    _bug(
+        "earlier master registers while the latest is dead",
+        "test_epochs:test_epochs_reject_an_earlier_master_whether_the_latest_lives_or_not",
+        ("tianzhou.nameserver.epochs:Epochs.admits", "return epoch > latest.epoch", "return True"),
+    ),
+    _bug(
+        "second master of one epoch registers",
+        "test_epochs:test_epochs_reject_a_second_master_of_one_epoch_that_was_promoted",
+        ("tianzhou.nameserver.epochs:Epochs.admits", "wanted.epoch_token == latest.token", "True"),
+    ),
+    _bug(
+        "epoch used that another slave has claimed",
+        "test_master_slave:test_claimed_epoch_of_another_broker_is_not_used",
+        (
+            "tianzhou.broker.replica.master_slave:MasterSlave.outdated",
+            "self.claimed = None",
+            "pass",
+        ),
+        ("tianzhou.broker.replica.master_slave:MasterSlave.promote", "if claim is None or", "if"),
+    ),
+    _bug(
+        "last epoch exceeded",
+        "test_master_slave:test_next_epoch_never_exceeds_what_can_be_stored",
+        ("tianzhou.broker.replica.role_change:next_epoch", "if epoch > EPOCH_MAX:", "if False:"),
+    ),
+)
 
 PROMISES: Final = (
     _bug("copies lowered by anyone",
          "test_master_slave:test_copies_are_not_lowered_below_the_least",
-         ("tianzhou.broker.promise:check_promises", "if copies < least:", "if False:")),
+         ("tianzhou.broker.replica.ack_policy:check_promises", "if copies < least:", "if False:")),
     _bug("unsigned promotion executed",
          "test_cluster_proof:test_request_is_rejected_unless_it_is_signed_with_the_right_pair",
-         ("tianzhou.broker.cluster_proof:ClusterProof.check", "if self._pair is None or",
+         ("tianzhou.broker.access.cluster_proof:ClusterProof.check", "if self._pair is None or",
           "if True or")),
 )  # fmt: skip
 
@@ -97,7 +109,7 @@ OFFSETS: Final = (
     _bug("resets of the last master forgotten by a slave",
          "test_accepted_offsets:"
          "test_old_master_that_follows_keeps_commits_that_came_after_its_own_resets",
-         ("tianzhou.broker.consumer_offsets:ConsumerOffsets.begin_following",
+         ("tianzhou.broker.groups.consumer_offsets:ConsumerOffsets.begin_following",
           "accepted.resets.merge(self.resets.rows())", "pass")),
     _bug("loss at a master taken for a reset",
          "test_accepted_offsets:"
@@ -105,7 +117,7 @@ OFFSETS: Final = (
          (_ACCEPTED + "reconnected", "self._master = {}", "pass")),
     _bug("late offset takes a group back",
          "test_accepted_offsets:test_offset_of_a_slave_never_takes_a_group_back",
-         ("tianzhou.broker.consumer_offsets:ConsumerOffsets.advance",
+         ("tianzhou.broker.groups.consumer_offsets:ConsumerOffsets.advance",
           "if offset > (self.get(group, topic, queue_id) or 0):", "if True:")),
 )  # fmt: skip
 

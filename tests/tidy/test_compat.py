@@ -7,7 +7,7 @@ from types import ModuleType
 
 from sources import ROOT
 
-from tianzhou.broker.handlers.refusals import REFUSED
+from tianzhou.broker.rejections import REFUSED
 from tianzhou.testing.small_broker import SmallBroker
 from tianzhou.wire._generated_codes import SERVED_BY_BROKER, RequestCode
 

@@ -43,13 +43,13 @@ ASYNC_SHELLS = (
     "replication/*_slave.py",
     "replication/raft_peers.py",
     "replication/raft_group.py",
-    "broker/raft_member.py",
+    "broker/replica/raft.py",
     "nameserver/memory.py",
     "nameserver/server.py",
     "broker/server.py",
-    "broker/registration.py",  # asks name servers, and waits for their answers
-    "broker/master_slave.py",
-    "broker/slave_sync.py",  # asks the master
+    "broker/replica/registration.py",  # asks name servers, and waits for their answers
+    "broker/replica/master_slave.py",
+    "broker/replica/slave_sync.py",  # asks the master
     "client/aio/*",
     "client/spans.py",  # runs listeners that are coroutine functions
     "client/sync/*consumer.py",  # what they hand to the loop in its thread

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.findings import Finding
-from tianzhou.broker.health import Health
-from tianzhou.broker.master_slave import Host as GroupHost
-from tianzhou.broker.master_slave import MasterSlave
-from tianzhou.broker.own_address import own_host, with_port
-from tianzhou.broker.parts import Parts, assemble
-from tianzhou.broker.registration import NameTaken, Registration
+from tianzhou.broker.observe.findings import Finding
+from tianzhou.broker.observe.health import Health
+from tianzhou.broker.observe.start_log import log_recovery
+from tianzhou.broker.replica.master_slave import Host as GroupHost
+from tianzhou.broker.replica.master_slave import MasterSlave
+from tianzhou.broker.replica.own_address import own_host, with_port
+from tianzhou.broker.replica.registration import NameTaken, Registration
+from tianzhou.broker.replica.role_change import begin_as_master, end_as_master
 from tianzhou.broker.role import MASTER_ID, Role, Standing
 from tianzhou.broker.services import Watch
-from tianzhou.broker.start_log import log_recovery
-from tianzhou.broker.taking_over import begin_as_master, end_as_master
+from tianzhou.broker.wiring import Parts, assemble
 from tianzhou.net.link import Link, Service
 from tianzhou.net.rearm import rearm
 from tianzhou.net.server import Server, bind
@@ -31,7 +31,7 @@ from tianzhou.store.store import MessageStore
 from tianzhou.wire.frame import FrameBatch
 
 if TYPE_CHECKING:
-    from tianzhou.broker.metrics import Metrics
+    from tianzhou.broker.observe.metrics import Metrics
 
 log: Final = logging.getLogger("tianzhou.broker")
 
@@ -222,7 +222,7 @@ class Broker:
     async def metrics(self) -> bytes:
         """Everything that is measured, as text for Prometheus."""
         if self._metrics is None:
-            from tianzhou.broker.metrics import Metrics
+            from tianzhou.broker.observe.metrics import Metrics
 
             self._metrics = Metrics(self.parts.measured)
         for _ in self._metrics.steps():

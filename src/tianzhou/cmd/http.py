@@ -171,7 +171,9 @@ def serve(
     password = None if chosen.is_loopback else password_hash(data)
 
     def load() -> "tuple[ASGIApp, Here]":
-        importlib.import_module("tianzhou.broker.metrics")  # not in the loop, at the first scrape
+        importlib.import_module(
+            "tianzhou.broker.observe.metrics"
+        )  # not in the loop, at the first scrape
         from tianzhou.client.options import ClientOptions
         from tianzhou.dashboard.access import Access
         from tianzhou.dashboard.app import create

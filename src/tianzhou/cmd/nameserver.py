@@ -35,7 +35,7 @@ def nameserver(
     from tianzhou.admin.commands.credentials import from_environment
     from tianzhou.base.settings import load, spellings
     from tianzhou.broker.config import BrokerConfig
-    from tianzhou.broker.own_address import with_port
+    from tianzhou.broker.replica.own_address import with_port
     from tianzhou.cmd import serve
     from tianzhou.cmd.clock import SystemClock
     from tianzhou.nameserver.config import NameServerConfig

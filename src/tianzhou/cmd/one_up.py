@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.errors import UsageError
-from tianzhou.broker.own_address import own_host, with_port
+from tianzhou.broker.replica.own_address import own_host, with_port
 from tianzhou.broker.server import Broker
 from tianzhou.cmd import http as http_server
 from tianzhou.cmd import serve

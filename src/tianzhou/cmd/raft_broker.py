@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.raft_member import RaftMember
+from tianzhou.broker.replica.raft import RaftMember
 from tianzhou.broker.role import Role, Standing
 from tianzhou.broker.server import Broker
 from tianzhou.cmd import logs, serve

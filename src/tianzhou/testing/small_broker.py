@@ -5,9 +5,9 @@ from typing import Final, NamedTuple, cast
 
 from tianzhou.base.kinds import Bytes, QueueOffset, queue_key
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.parts import Parts, assemble
+from tianzhou.broker.replica.role_change import begin_as_master
 from tianzhou.broker.role import MASTER_ID, Role, Standing
-from tianzhou.broker.taking_over import begin_as_master
+from tianzhou.broker.wiring import Parts, assemble
 from tianzhou.net.exchange import OnAnswer
 from tianzhou.net.link import Link
 from tianzhou.record import properties

@@ -1,8 +1,8 @@
 """Offsets that consumers committed at a slave, and what becomes of them."""
 
 from tianzhou.base.kinds import QueueOffset
-from tianzhou.broker.accepted_offsets import AcceptedOffsets, accepted_table
-from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.groups.accepted_offsets import AcceptedOffsets, accepted_table
+from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock

@@ -1,7 +1,7 @@
 """Answers that wait for the medium, and for others."""
 
 from tianzhou.base.kinds import PhysicalOffset
-from tianzhou.broker.acks import Acks
+from tianzhou.broker.writing.acks import Acks
 from tianzhou.replication.durability import Outcome
 
 DURABLE, LATE = Outcome.DURABLE, Outcome.FLUSH_DISK_TIMEOUT

@@ -6,7 +6,7 @@ import pytest
 from administrator import Administrator, make_topic
 from transactional import GROUP, send_half
 
-from tianzhou.broker.handlers.refusals import REFUSED
+from tianzhou.broker.rejections import REFUSED
 from tianzhou.net.exchange import Refused
 from tianzhou.testing.small_broker import STORE, RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 from administrator import Administrator, join, make_topic
 
-from tianzhou.broker import group_rows as group_rows_module
-from tianzhou.broker import lags
-from tianzhou.broker.handlers import admin_looks, admin_offsets
-from tianzhou.broker.handlers.admin_looks import TROUBLED_MAX
+from tianzhou.broker.groups import admin_offsets, lags
+from tianzhou.broker.observe import group_rows as group_rows_module
+from tianzhou.broker.observe import views as admin_looks
+from tianzhou.broker.observe.views import TROUBLED_MAX
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest

@@ -6,7 +6,7 @@ from transactional import COMMIT, ROLLBACK, checks, code_of, decide, producer, s
 
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.half_queue import HALF_QUEUE
+from tianzhou.broker.transactions.half_queue import HALF_QUEUE
 from tianzhou.record import properties
 from tianzhou.record.chunk import Entry
 from tianzhou.testing.small_broker import SmallBroker

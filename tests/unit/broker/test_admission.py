@@ -2,8 +2,10 @@
 
 import pytest
 
-from tianzhou.broker import half_queue, names, timer
+from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.scheduled import timer
+from tianzhou.broker.transactions import half_queue
 from tianzhou.store.facts import SCHEDULE_TOPIC
 from tianzhou.testing.small_broker import SmallBroker
 from tianzhou.wire._generated_codes import ResponseCode

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tianzhou.broker.attributes import alter, parse
+from tianzhou.broker.topics.attributes import alter, parse
 from tianzhou.net.exchange import Refused
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tianzhou.broker.cluster_proof import ClusterProof
+from tianzhou.broker.access.cluster_proof import ClusterProof
 from tianzhou.net.exchange import Refused, Request
 from tianzhou.testing.small_broker import RecordingPeer
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode

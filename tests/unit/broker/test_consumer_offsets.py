@@ -2,7 +2,7 @@
 
 import pytest
 
-from tianzhou.broker.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
 from tianzhou.store.tables import Tables
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tianzhou.base.kinds import queue_key
-from tianzhou.broker import delay
+from tianzhou.broker.scheduled import delay
 from tianzhou.record.chunk import Entry
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.facts import SCHEDULE_TOPIC

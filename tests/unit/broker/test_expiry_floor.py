@@ -7,8 +7,8 @@ from transactional import COMMIT, decide, send_half
 
 from tianzhou.base.kinds import queue_key
 from tianzhou.broker import names
-from tianzhou.broker.expiry_floor import Progress
-from tianzhou.broker.timer import TIMER_QUEUE
+from tianzhou.broker.replica.expiry_floor import Progress
+from tianzhou.broker.scheduled.timer import TIMER_QUEUE
 from tianzhou.record.message import MessageView
 from tianzhou.store.facts import SCHEDULE_TOPIC
 from tianzhou.testing.small_broker import STORE, SmallBroker

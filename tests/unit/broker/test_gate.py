@@ -2,11 +2,11 @@
 
 import pytest
 
-from tianzhou.broker.gate import MASTER_ONLY, OnCommitted
-from tianzhou.broker.handlers.refusals import REFUSED
-from tianzhou.broker.requests import FAST_PATH
+from tianzhou.broker.rejections import REFUSED
+from tianzhou.broker.replica.gate import MASTER_ONLY, OnCommitted
+from tianzhou.broker.replica.role_change import end_as_master
 from tianzhou.broker.role import MASTER_ADDRESS, Role
-from tianzhou.broker.taking_over import end_as_master
+from tianzhou.broker.router import FAST_PATH
 from tianzhou.record.ids import decode_offset_id
 from tianzhou.replication.durability import Outcome
 from tianzhou.testing.changing_requests import EXAMPLES, GROUP, TOPIC, Example, Known

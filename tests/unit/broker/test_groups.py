@@ -4,7 +4,7 @@ import pytest
 
 from tianzhou.base.errors import TianzhouError, UsageError
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.groups import Groups
+from tianzhou.broker.groups.groups import Groups
 from tianzhou.net.exchange import Refused
 from tianzhou.store.tables import Tables
 from tianzhou.testing.sim.clock import ManualClock

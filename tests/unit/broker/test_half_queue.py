@@ -14,8 +14,9 @@ from transactional import (
 )
 
 from tianzhou.base.kinds import queue_key
-from tianzhou.broker import names, transaction_checks
-from tianzhou.broker.half_queue import HALF_QUEUE, op_entry
+from tianzhou.broker import names
+from tianzhou.broker.transactions import checks as transaction_checks
+from tianzhou.broker.transactions.half_queue import HALF_QUEUE, op_entry
 from tianzhou.record import properties
 from tianzhou.record.chunk import Entry
 from tianzhou.record.message import MessageView

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tianzhou.broker.health import Health
+from tianzhou.broker.observe.health import Health
 from tianzhou.store.errors import StoreFenced
 from tianzhou.store.incidents import LOG_DAMAGED, Incident
 from tianzhou.testing.small_broker import SmallBroker

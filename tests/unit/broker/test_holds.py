@@ -1,8 +1,8 @@
 """Pulls that wait."""
 
 from tianzhou.base.kinds import queue_key
-from tianzhou.broker.holds import Hold, Holds
-from tianzhou.broker.subscriptions import Filters
+from tianzhou.broker.fetch.long_poll import Hold, Holds
+from tianzhou.broker.groups.subscriptions import Filters
 from tianzhou.testing.small_broker import RecordingPeer
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
 from tianzhou.wire.header import SerialiseType

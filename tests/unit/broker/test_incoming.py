@@ -2,8 +2,9 @@
 
 import pytest
 
-from tianzhou.broker import incoming, names
-from tianzhou.broker.incoming import Incoming
+from tianzhou.broker import names
+from tianzhou.broker.writing import incoming
+from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.record import flags, properties
 from tianzhou.store.facts import SCHEDULE_TOPIC
 

@@ -1,7 +1,7 @@
 """Answers that are kept for as long as they deserve."""
 
 from tianzhou.base.steps import Steps, finish
-from tianzhou.broker.kept import SHARE, Kept
+from tianzhou.broker.observe.poll_cache import SHARE, Kept
 from tianzhou.testing.sim.clock import ManualClock
 
 

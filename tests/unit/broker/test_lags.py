@@ -4,7 +4,7 @@ from administrator import join, make_topic
 
 from tianzhou.base.kinds import QueueOffset
 from tianzhou.base.steps import finish
-from tianzhou.broker.lags import Lag, Lags
+from tianzhou.broker.groups.lags import Lag, Lags
 from tianzhou.testing.small_broker import SmallBroker
 
 TOPIC, GROUP = "orders", "billing"

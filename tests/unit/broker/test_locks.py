@@ -1,6 +1,6 @@
 """Queue locks: one client of a group at a time, for a lease."""
 
-from tianzhou.broker.locks import Locks
+from tianzhou.broker.groups.locks import Locks
 from tianzhou.wire.queues import MessageQueue
 
 QUEUES = [MessageQueue(topic="t", broker_name="b", queue_id=number) for number in range(3)]

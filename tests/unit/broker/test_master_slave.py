@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from tianzhou.broker import promise, taking_over
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.master_slave import MasterSlave
+from tianzhou.broker.replica import ack_policy as promise
+from tianzhou.broker.replica import role_change as taking_over
+from tianzhou.broker.replica.master_slave import MasterSlave
 from tianzhou.broker.role import Role, Standing
 from tianzhou.net.exchange import Refused
 from tianzhou.replication.config import BrokerRole, ReplicationConfig

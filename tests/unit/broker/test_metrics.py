@@ -8,8 +8,8 @@ from administrator import Administrator, join, make_topic
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tianzhou.broker import metrics as module
-from tianzhou.broker.metrics import Metrics
+from tianzhou.broker.observe import metrics as module
+from tianzhou.broker.observe.metrics import Metrics
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest

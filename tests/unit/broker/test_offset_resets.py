@@ -1,7 +1,7 @@
 """Timestamps of resets: what a slave compares before it hands offsets over."""
 
-from tianzhou.broker import offset_resets
-from tianzhou.broker.offset_resets import DELETIONS_MAX, OffsetResets
+from tianzhou.broker.groups import offset_resets
+from tianzhou.broker.groups.offset_resets import DELETIONS_MAX, OffsetResets
 
 KEY = "orders@readers"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.own_address import own_host, with_port
+from tianzhou.broker.replica.own_address import own_host, with_port
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from tianzhou.broker import pending_halves
-from tianzhou.broker.pending_halves import CHECKS_MAX, PendingHalves
+from tianzhou.broker.transactions import pending_halves
+from tianzhou.broker.transactions.pending_halves import CHECKS_MAX, PendingHalves
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -5,7 +5,7 @@ import socket
 from dataclasses import replace
 
 from tianzhou.broker.alarms import Since
-from tianzhou.broker.port_alarms import PortAlarms
+from tianzhou.broker.observe.port_alarms import PortAlarms
 from tianzhou.net import acceptor
 from tianzhou.net.acceptor import Acceptor, DescriptorBudget, Slot
 from tianzhou.net.limits import CLIENT_PORT

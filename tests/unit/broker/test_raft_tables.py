@@ -10,12 +10,11 @@ import pytest
 
 from tianzhou.base.kinds import queue_key
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.consumer_offsets import ConsumerOffsets
-from tianzhou.broker.delay import Delays
-from tianzhou.broker.expiry_floor import Progress
-from tianzhou.broker.groups import Groups
+from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.groups.groups import Groups
 from tianzhou.broker.names import HALF_TOPIC, TRANSACTION_GROUP
-from tianzhou.broker.raft_metadata import (
+from tianzhou.broker.replica.expiry_floor import Progress
+from tianzhou.broker.replica.raft_metadata import (
     CHANGES_MAX,
     OFFSETS_S,
     QUEUE,
@@ -23,11 +22,12 @@ from tianzhou.broker.raft_metadata import (
     RaftMetadata,
     Tables,
 )
+from tianzhou.broker.scheduled.delay import Delays
+from tianzhou.broker.scheduled.timer import TIMER_QUEUE, Timers
 from tianzhou.broker.stats import Stats
-from tianzhou.broker.timer import TIMER_QUEUE, Timers
-from tianzhou.broker.topic_removal import TopicRemoval
-from tianzhou.broker.topics import Topics
-from tianzhou.broker.writer import Writer
+from tianzhou.broker.topics.removal import TopicRemoval
+from tianzhou.broker.topics.topics import Topics
+from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.net.exchange import Refused
 from tianzhou.record.chunk import Entry
 from tianzhou.replication.durability import Outcome, durability_of

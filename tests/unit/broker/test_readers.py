@@ -3,8 +3,8 @@
 import pytest
 
 from tianzhou.base.kinds import queue_key
-from tianzhou.broker import readers
-from tianzhou.broker.readers import Readers
+from tianzhou.broker.groups import readers
+from tianzhou.broker.groups.readers import Readers
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest

@@ -6,8 +6,8 @@ import pytest
 from administrator import Administrator
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.parts import assemble
 from tianzhou.broker.role import MASTER_ID, Role, Standing
+from tianzhou.broker.wiring import assemble
 from tianzhou.replication.durability import durability_of
 from tianzhou.store.files import RealFiles
 from tianzhou.store.store import MessageStore
@@ -74,7 +74,7 @@ def test_delay_levels_are_shown_with_their_ends() -> None:
 
 @pytest.mark.parametrize("size", [0, 1023, 1024, 1536, 3 << 30, 5 << 60])
 def test_sizes_are_readable(size: int) -> None:
-    from tianzhou.broker.runtime import _size_text
+    from tianzhou.broker.observe.runtime_info import _size_text
 
     shown = {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 3 << 30: "3.0 GiB",
              5 << 60: "5120.0 PiB"}  # fmt: skip
@@ -90,7 +90,7 @@ def test_a_real_disk_is_measured(tmp_path: Path) -> None:
             standing=Standing("broker-a", Role.MASTER, MASTER_ID), durability=durability_of(store),
         )  # fmt: skip
         assert RequestCode.GET_BROKER_RUNTIME_INFO in parts.codes
-        from tianzhou.broker.runtime import Runtime
+        from tianzhou.broker.observe.runtime_info import Runtime
 
         runtime = Runtime(
             store=store,

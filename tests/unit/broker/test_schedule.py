@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from tianzhou.broker import schedule
-from tianzhou.broker.schedule import TIME_MS_MAX, Schedule
+from tianzhou.broker.writing import due_queue as schedule
+from tianzhou.broker.writing.due_queue import TIME_MS_MAX, Schedule
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,6 +1,6 @@
 """Who is connected."""
 
-from tianzhou.broker.sessions import Sessions
+from tianzhou.broker.groups.sessions import Sessions
 from tianzhou.testing.small_broker import RecordingPeer
 from tianzhou.wire.header import Header
 from tianzhou.wire.heartbeat import ConsumerData, SubscriptionData

@@ -4,7 +4,7 @@ import pytest
 
 from tianzhou.base.settings import declarations, load
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.settable import Settable, parse_properties, table_of
+from tianzhou.broker.runtime_config import Settable, parse_properties, table_of
 from tianzhou.net.exchange import Refused
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.store.config import FlushMode, StoreConfig

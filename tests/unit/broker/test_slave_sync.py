@@ -5,10 +5,16 @@ import pytest
 from tianzhou.base.errors import RemoteProtocolError
 from tianzhou.base.kinds import queue_key
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.consumer_offsets import ConsumerOffsets
-from tianzhou.broker.groups import Groups
-from tianzhou.broker.slave_sync import LOG_END, TIMERS, SlaveSync, Tables, _log_end_and_timers
-from tianzhou.broker.topics import Topics
+from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.groups.groups import Groups
+from tianzhou.broker.replica.slave_sync import (
+    LOG_END,
+    TIMERS,
+    SlaveSync,
+    Tables,
+    _log_end_and_timers,
+)
+from tianzhou.broker.topics.topics import Topics
 from tianzhou.record.chunk import Entry, build
 from tianzhou.record.ids import Host, encode_host
 from tianzhou.store.config import StoreConfig

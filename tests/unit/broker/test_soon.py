@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tianzhou.broker.soon import Soon
+from tianzhou.broker.replica.coalesced_call import Soon
 
 
 def test_it_is_done_once_a_round_and_not_if_it_was_cancelled() -> None:

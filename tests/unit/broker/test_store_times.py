@@ -1,7 +1,7 @@
 """Store times of single messages."""
 
 from tianzhou.base.kinds import queue_key
-from tianzhou.broker.store_times import last_store_time, store_time
+from tianzhou.broker.topics.store_times import last_store_time, store_time
 from tianzhou.testing.small_broker import SmallBroker
 
 

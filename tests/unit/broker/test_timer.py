@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 
 from tianzhou.base.kinds import queue_key
-from tianzhou.broker import names, recall, timer
+from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.timer import Timers
-from tianzhou.broker.timer_progress import TimerProgress, progress_table
+from tianzhou.broker.scheduled import timer
+from tianzhou.broker.scheduled.timer import Timers
+from tianzhou.broker.scheduled.timer_progress import TimerProgress, progress_table
+from tianzhou.broker.writing import recall_handle as recall
 from tianzhou.record.chunk import Entry
 from tianzhou.store.config import FlushMode
 from tianzhou.testing.sim.clock import ManualClock

@@ -6,7 +6,7 @@ import pytest
 
 from tianzhou.base.errors import UsageError
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.topics import Topics
+from tianzhou.broker.topics.topics import Topics
 from tianzhou.net.exchange import Refused
 from tianzhou.store.tables import Tables
 from tianzhou.testing.sim.clock import ManualClock

@@ -6,9 +6,9 @@ import pytest
 from administrator import join, make_topic
 
 from tianzhou.base.kinds import QueueOffset
-from tianzhou.broker import watchdog as module
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.findings import Finding, Kind
+from tianzhou.broker.observe import watchdog as module
+from tianzhou.broker.observe.findings import Finding, Kind
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode

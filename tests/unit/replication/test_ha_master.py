@@ -9,7 +9,7 @@ from dataclasses import replace
 from ha_pair import FIRST, facts
 from ha_stores import KEY, open_store, put
 
-from tianzhou.broker.promise import CopiesPromise
+from tianzhou.broker.replica.ack_policy import CopiesPromise
 from tianzhou.net.limits import HA_PORT, PortLimits
 from tianzhou.net.server import bind
 from tianzhou.replication.durability import Outcome, durability_of

@@ -6,7 +6,7 @@ import pytest
 from raft_trio import Member, Trio, play, until
 
 from tianzhou.base.errors import UsageError
-from tianzhou.broker.handlers.admin_raft import LEARNER, MEMBERS_MAX, REMOVE, VOTER, changed
+from tianzhou.broker.replica.admin_raft import LEARNER, MEMBERS_MAX, REMOVE, VOTER, changed
 from tianzhou.raft.membership import Members
 
 ADDRESSES = "n0=a:1;n1=b:2;n2=c:3"

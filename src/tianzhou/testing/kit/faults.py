@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
 
 from tianzhou.base.errors import UsageError
+from tianzhou.broker.groups.sessions import Sessions
 from tianzhou.broker.server import Broker
-from tianzhou.broker.sessions import Sessions
 from tianzhou.net.exchange import Peer, Reply
 from tianzhou.testing.kit.disk import KitDisk
 from tianzhou.testing.kit.gate import SENDS, Gate, Refusal

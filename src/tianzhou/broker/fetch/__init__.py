@@ -1,0 +1,1 @@
+"""Reading: pulls, long polling and queries for single messages."""

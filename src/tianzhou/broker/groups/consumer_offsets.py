@@ -1,0 +1,226 @@
+"""How far each group has come in each queue. In memory; saved every few seconds and at the end."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.kinds import queue_key
+from tianzhou.broker import names
+from tianzhou.broker.groups.accepted_offsets import AcceptedOffsets
+from tianzhou.broker.groups.offset_resets import OffsetResets
+from tianzhou.store.tables import EndOf, Table
+from tianzhou.wire.tables import ConsumerOffsetTable, DataVersion
+
+log: Final = logging.getLogger("tianzhou.broker")
+
+
+class ConsumerOffsets:
+    """Owner: the broker loop. Keys are `topic@group`, as in the file."""
+
+    def __init__(self, table: Table[ConsumerOffsetTable], clock: Clock) -> None:
+        self._table = table
+        self._clock = clock
+        stored = table.load()
+        self._offsets = _loaded(stored.offset_table)
+        self._version = stored.data_version
+        self.resets = OffsetResets(stored.tz_resets or {})
+        self._moved_ms: dict[str, dict[int, int]] = {}
+        self._is_dirty = False
+        self.accepted: AcceptedOffsets | None = None
+        """On a slave: offsets that consumers committed here and the master may not know."""
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        row = self._offsets.get(f"{topic}@{group}")
+        return None if row is None else row.get(queue_id)
+
+    def put(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """The last value counts, even a lower one: that is how offsets are reset."""
+        key = f"{topic}@{group}"
+        row = self._offsets.setdefault(key, {})
+        known = row.get(queue_id, -1)
+        if known != offset:
+            row[queue_id] = offset
+            if offset < known:
+                self._note_reset(key, queue_id)
+            # A first commit of 0 counts too: it is how a job that has just started shows itself.
+            self._moved_ms.setdefault(key, {})[queue_id] = self._clock.now_ms()
+        self._is_dirty = True
+        if self.accepted is not None:
+            self.accepted.note(key, queue_id, offset)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Reset a group to this offset; offsets that slaves accepted earlier become void."""
+        self.put(group, topic, queue_id, offset)
+        self._note_reset(f"{topic}@{group}", queue_id)
+
+    def advance(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """The same for an offset received from another broker: it never moves a group backwards."""
+        if offset > (self.get(group, topic, queue_id) or 0):
+            self.put(group, topic, queue_id, offset)
+
+    def begin_following(self, accepted: AcceptedOffsets) -> None:
+        """On a slave: restore offsets that consumers committed here and that a crash may have
+        lost."""
+        self.accepted = accepted
+        accepted.resets.merge(self.resets.rows())
+        for key, queue_id, offset in accepted.ahead():
+            self._offsets.setdefault(key, {})[queue_id] = offset
+            self._is_dirty = True
+
+    def follow(self, master: ConsumerOffsetTable) -> None:
+        """A slave takes over what its master knows, except where it knows of more."""
+        assert self.accepted is not None, "only a slave follows"
+        for key, row in master.offset_table.items():
+            mine = self._offsets.setdefault(key, {})
+            for queue_id, offset in row.items():
+                mine[queue_id] = max(offset, self.accepted.of(key, queue_id))
+        self.resets = OffsetResets(master.tz_resets or {})
+        self._is_dirty = True
+
+    def end_following(self) -> None:
+        """This broker becomes the master: offsets that consumers committed here are its own."""
+        if self.accepted is not None:
+            self.save()
+            self.accepted.forget()
+            self.accepted = None
+
+    def follow_committed(
+        self, changed: Iterable[str], committed: Mapping[str, Mapping[str, int]]
+    ) -> None:
+        """A follower of a Raft group takes over these committed rows, except where it knows of
+        more."""
+        stale = self.accepted.settle(committed, self.resets) if self.accepted is not None else []
+        for key in {*changed, *stale}:
+            row = {int(number): offset for number, offset in committed.get(key, {}).items()}
+            if self.accepted is not None:
+                mine = self.accepted.row(key).items()
+                row |= {number: max(offset, row.get(number, 0)) for number, offset in mine}
+            if not row:
+                self.remove_rows([key])
+                continue
+            before, self._offsets[key] = self._offsets.get(key, {}), row
+            for number, offset in row.items():
+                if before.get(number, -1) != offset:
+                    self._moved_ms.setdefault(key, {})[number] = self._clock.now_ms()
+            self._is_dirty = True
+
+    def keep_uncommitted(self, committed: Mapping[str, Mapping[str, int]]) -> None:
+        """On a leader that was deposed: offsets that are not committed count as accepted."""
+        assert self.accepted is not None, "it follows already"
+        for group, topic, row in self.rows():
+            key = f"{topic}@{group}"
+            for number, offset in row.items():
+                known = committed.get(key, {}).get(str(number), 0)
+                if offset > known and not names.is_own_group(group):
+                    self.accepted.note(key, number, offset)
+        self.follow_committed(list(self._offsets), committed)
+
+    def moved_ms(self, group: str, topic: str) -> dict[int, int]:
+        """By queue: when the group last came to another offset; queues where it has not moved since
+        the broker began are left out."""
+        return self._moved_ms.get(f"{topic}@{group}", {})
+
+    def of(self, group: str, topic: str) -> dict[int, int]:
+        return self._offsets.get(f"{topic}@{group}", {})
+
+    def rows(self) -> Iterator[tuple[str, str, dict[int, int]]]:
+        """Group, topic, and the offset of each queue that the group has confirmed anything of."""
+        for key, row in self._offsets.items():
+            topic, _, group = key.partition("@")
+            yield group, topic, row
+
+    def topics_of(self, group: str) -> list[str]:
+        suffix = "@" + group
+        return [key[: -len(suffix)] for key in self._offsets if key.endswith(suffix)]
+
+    def groups_of(self, topic: str) -> list[str]:
+        prefix = topic + "@"
+        return [key[len(prefix) :] for key in self._offsets if key.startswith(prefix)]
+
+    def remove_topic(self, topic: str) -> None:
+        self._note_deleted(topic=topic)
+        self._remove([key for key in self._offsets if key.startswith(topic + "@")])
+
+    def remove_group(self, group: str) -> None:
+        self._note_deleted(group=group)
+        self._remove([key for key in self._offsets if key.endswith("@" + group)])
+
+    def remove_rows(self, keys: Iterable[str]) -> None:
+        """As another broker of the group has removed them."""
+        self._remove([key for key in keys if key in self._offsets])
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        for queue_id, offset in self.of(source, topic).items():
+            self.reset(target, topic, queue_id, offset)
+
+    def clamp(self, end_of: EndOf) -> None:
+        """Take back offsets beyond the end of their queue, as a start does: a slave may have heard
+        of them before it got the messages, and never will get these."""
+        if self.accepted is not None:
+            self.accepted.clamp(end_of)
+        for key, row in self._offsets.items():
+            topic = key.partition("@")[0]
+            for queue_id, offset in row.items():
+                end = end_of(queue_key(topic, queue_id))
+                if offset > end:
+                    row[queue_id] = end
+                    self._is_dirty = True
+
+    def table(self) -> ConsumerOffsetTable:
+        return ConsumerOffsetTable(
+            data_version=self._version,
+            offset_table=self._offsets,
+            tz_resets=self.resets.rows() or msgspec.UNSET,
+        )
+
+    def save(self) -> None:
+        """Write the table if anything changed, and wait for the disk."""
+        self._save(self._table.save)
+
+    def save_later(self) -> None:
+        """The same without waiting: the flush thread writes the table."""
+        self._save(self._table.save_later)
+
+    def _save(self, save: Callable[[ConsumerOffsetTable], None]) -> None:
+        if self.accepted is not None:
+            self.accepted.save()
+        if not self._is_dirty:
+            return
+        self._version = DataVersion(
+            counter=self._version.counter + 1, timestamp=self._clock.now_ms()
+        )
+        save(self.table())
+        # Not before: what could not be saved now is saved the next time.
+        self._is_dirty = False
+
+    def _note_reset(self, key: str, queue_id: int) -> None:
+        if self.accepted is None:  # a slave gets them from its master
+            self.resets.note(key, queue_id, self._clock.now_ms())
+
+    def _note_deleted(self, *, topic: str = "", group: str = "") -> None:
+        if self.accepted is None:  # a follower may only be reading the log again
+            self.resets.note_deleted(topic=topic, group=group, now_ms=self._clock.now_ms())
+            self._is_dirty = True
+
+    def _remove(self, keys: list[str]) -> None:
+        for key in keys:
+            del self._offsets[key]
+            self._moved_ms.pop(key, None)
+            self.resets.forget(key)
+        self._is_dirty |= bool(keys)
+
+
+def _loaded(stored: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
+    """Copy stored offsets. A negative one, which only a damaged or edited file has, counts as 0:
+    clients would take it for an error, or for the end of the queue."""
+    rows = {key: dict(row) for key, row in stored.items()}
+    for key, row in rows.items():
+        for queue_id, offset in row.items():
+            if offset < 0:
+                row[queue_id] = 0
+                facts = {"row": key, "queue": queue_id, "offset": offset}
+                log.warning("offset.negative", extra=facts)
+    return rows

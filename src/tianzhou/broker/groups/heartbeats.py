@@ -1,0 +1,193 @@
+"""Heartbeats and everything else by which clients make themselves known."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.errors import UsageError
+from tianzhou.broker import names
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.groups.groups import Groups
+from tianzhou.broker.groups.locks import Locks
+from tianzhou.broker.groups.sessions import Sessions
+from tianzhou.broker.groups.subscriptions import SQL92, Filters
+from tianzhou.broker.topics.topics import Topics
+from tianzhou.net.exchange import Handler, Peer, Refused, Reply, Request
+from tianzhou.wire import fastjson
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire._generated_headers_client import (
+    ConsumerGroupRequest,
+    UnregisterClientRequest,
+)
+from tianzhou.wire.heartbeat import (
+    ConsumerData,
+    ConsumerList,
+    HeartbeatData,
+    decode_heartbeat,
+)
+from tianzhou.wire.queues import LockedQueues, decode_lock_batch
+
+log: Final = logging.getLogger("tianzhou.broker")
+
+HEARTBEAT_BYTES_MAX: Final = 1024 * 1024
+HEARTBEAT_GROUPS_MAX: Final = 1_024
+"""Groups of one client. What it says of them is kept as long as it lives."""
+
+
+@dataclass(slots=True)
+class Clients:
+    config: BrokerConfig
+    topics: Topics
+    groups: Groups
+    sessions: Sessions
+    locks: Locks
+    filters: Filters
+    clock: Clock
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_client,
+        }
+
+    def heartbeat(self, request: Request) -> Reply:
+        if len(request.body) > HEARTBEAT_BYTES_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"a heartbeat of {len(request.body)} bytes; {HEARTBEAT_BYTES_MAX} are allowed",
+            )
+        told = decode_heartbeat(request.body)
+        self._check_count(told)
+        self._make_groups(told)
+        now_ms, header, peer = self._uptime_ms(), request.header, request.peer
+        # Clients without an id must not be mistaken for one client that reconnects.
+        client_id = told.client_id or peer.remote
+        for producer in told.producer_data_set:
+            if _is_name(names.checked_group, producer.group_name):
+                self.sessions.heard_producer(producer.group_name, client_id, header, peer, now_ms)
+        for consumer in told.consumer_data_set:
+            if _is_name(names.checked_group, consumer.group_name):
+                self._heard(consumer, client_id, request, now_ms)
+        return Reply(ext={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
+
+    def _check_count(self, told: HeartbeatData) -> None:
+        """What it names is remembered as long as the client lives."""
+        count = len(told.producer_data_set) + len(told.consumer_data_set)
+        if count > HEARTBEAT_GROUPS_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"a heartbeat names {count} groups; {HEARTBEAT_GROUPS_MAX} are allowed",
+            )
+
+    def _make_groups(self, told: HeartbeatData) -> None:
+        """Create the groups that are new, and their retry topics, without waiting for the disk."""
+        wanted = [
+            consumer.group_name
+            for consumer in told.consumer_data_set
+            if self.groups.get(consumer.group_name) is None
+            and _is_name(names.checked_group, consumer.group_name)
+        ]
+        made = self.groups.obtain_all(wanted)
+        queues_of = {names.retry_topic(g.group_name): g.retry_queue_nums for g in made}
+        self.topics.ensure_all(queues_of, wait=False)
+
+    def _heard(self, told: ConsumerData, client_id: str, request: Request, now_ms: int) -> None:
+        group = self.groups.obtain(told.group_name)
+        if group is None:
+            return
+        # Consumers subscribe to it at once, so it must have a route.
+        retry_topic = names.retry_topic(told.group_name)
+        self.topics.ensure_all({retry_topic: group.retry_queue_nums}, wait=False)
+        changed = self.sessions.heard_consumer(
+            told, client_id, request.header, request.peer, now_ms
+        )
+        members = self.sessions.consumers[told.group_name]
+        if not members.is_consistent:
+            log.warning(
+                "group.subscriptions_differ",
+                extra={"group": told.group_name, "client": client_id},
+            )
+        if changed and group.notify_consumer_ids_changed_enable:
+            self.tell_group(told.group_name)
+
+    def tell_group(self, group: str) -> None:
+        """The members changed: every client must work out anew which queues are its own."""
+        members = self.sessions.consumers.get(group)
+        for peer in list(members.clients) if members else []:
+            peer.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+
+    def gone(self, peer: Peer) -> None:
+        """A connection closed, or its client stopped sending heartbeats."""
+        left = [
+            (group, members.clients[peer].client_id)
+            for group, members in self.sessions.consumers.items()
+            if peer in members.clients
+        ]
+        self.sessions.remove(peer)
+        for group, client_id in left:
+            self.locks.release(group, client_id)
+            self.tell_group(group)
+
+    def expire(self) -> None:
+        """Forget clients that have been silent for too long."""
+        before_ms = self._uptime_ms() - self.config.client_expiry_ms
+        for peer in self.sessions.expired(before_ms):
+            self.gone(peer)
+
+    def _uptime_ms(self) -> int:
+        """Who lives, and who holds a lock, must not depend on the wall clock: setting it forward
+        would lose every client at once."""
+        return int(self.clock.monotonic_s() * 1000)
+
+    def unregister(self, request: Request) -> Reply:
+        asked = UnregisterClientRequest.from_ext(request.header.ext)
+        if asked.producer_group:
+            self.sessions.remove_producer(asked.producer_group, request.peer)
+        group = asked.consumer_group
+        if group and self.sessions.remove_consumer(group, request.peer):
+            self.locks.release(group, asked.client_id)
+            self.tell_group(group)
+        return Reply()
+
+    def consumer_list(self, request: Request) -> Reply:
+        group = ConsumerGroupRequest.from_ext(request.header.ext).consumer_group
+        members = self.sessions.consumers.get(group)
+        if members is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer of group {group} is connected")
+        ids = tuple(sorted({client.client_id for client in members.clients.values()}))
+        return Reply(body=fastjson.encode(ConsumerList(consumer_id_list=ids)))
+
+    def lock(self, request: Request) -> Reply:
+        asked = decode_lock_batch(request.body)
+        granted = self.locks.lock(
+            asked.consumer_group, asked.client_id, list(asked.mq_set), self._uptime_ms()
+        )
+        return Reply(body=fastjson.encode(LockedQueues(queues=tuple(granted))))
+
+    def unlock(self, request: Request) -> Reply:
+        asked = decode_lock_batch(request.body)
+        self.locks.unlock(asked.consumer_group, asked.client_id, list(asked.mq_set))
+        return Reply()
+
+    def check_client(self, request: Request) -> Reply:
+        """A consumer asks whether its SQL compiles before it starts."""
+        asked = fastjson.parse(request.body)
+        data = asked.get("subscriptionData") if isinstance(asked, dict) else None
+        if isinstance(data, dict) and data.get("expressionType") == SQL92:
+            self.filters.get(SQL92, str(data.get("subString", "")))
+        return Reply()
+
+
+def _is_name(check: Callable[[str], str], name: str) -> bool:
+    """Names that can't be used are left out; the rest of a heartbeat counts."""
+    try:
+        check(name)
+    except UsageError:
+        return False
+    return True

@@ -1,1 +1,0 @@
-"""One module per kind of request. They don't import each other."""

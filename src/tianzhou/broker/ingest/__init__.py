@@ -1,0 +1,3 @@
+"""Sending: admission, batches, responses, replies to requests, and messages that consumers send
+back.
+"""

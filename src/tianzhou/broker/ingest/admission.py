@@ -1,0 +1,263 @@
+"""Admission: may this message be stored, and where? Every check of a send, in RocketMQ's order."""
+
+import random
+from collections.abc import Callable
+from typing import Final
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.errors import UsageError
+from tianzhou.base.kinds import Bytes
+from tianzhou.base.limits import PROPERTIES_BYTES_MAX
+from tianzhou.broker import names
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.groups.groups import Groups
+from tianzhou.broker.topics.permission import Permission
+from tianzhou.broker.topics.topics import Topics
+from tianzhou.broker.writing import incoming
+from tianzhou.broker.writing.incoming import Incoming
+from tianzhou.net.exchange import Refused
+from tianzhou.record import flags, properties
+from tianzhou.record import names as keys
+from tianzhou.store.config import StoreConfig
+from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
+from tianzhou.wire.tables import PERM_WRITE, TopicConfig
+
+SendHeader = SendMessageRequest | SendMessageV2Request
+
+INDEX_KEYS_MAX: Final = 64
+"""Keys of one message; each is an entry of the index."""
+MANY_KEYS_BYTES: Final = 2 * INDEX_KEYS_MAX
+"""Shorter properties have no room for too many keys."""
+RETRY_VERSION_MIN: Final = 121
+"""Clients before 3.4.9 do not say how often a message may be retried."""
+
+
+def check_keys(text: Bytes) -> None:
+    """Raises Refused for properties with more keys than a message may have."""
+    if len(text) <= MANY_KEYS_BYTES:
+        return
+    found = properties.find(text, keys.KEYS)
+    if found is not None and found.count(b" ") >= INDEX_KEYS_MAX:
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"a message can have {INDEX_KEYS_MAX} keys, not {found.count(b' ') + 1}",
+        )
+
+
+def check_separators(text: Bytes) -> None:
+    """Raises Refused for properties with a separator inside a name or value: readers do not agree
+    on what such a message says."""
+    text = bytes(text)
+    names_ended, values_ended = text.count(b"\x01"), text.count(b"\x02")
+    if names_ended != values_ended + (text != b"" and text[-1] != 2):
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"properties have {names_ended} names and {values_ended} ends of values: one of them "
+            r"has a separator (\x01 or \x02) in it; encode such values, in base64 for example",
+        )
+
+
+def check_batch_flags(sys_flag: int) -> None:
+    """Raises Refused for a batch in a transaction, as RocketMQ does: its messages would be stored
+    where no consumer and no decision could ever find them."""
+    if sys_flag & flags.TRANSACTION_MASK:
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"sysFlag {sys_flag:#x} makes the batch transactional; send transactional messages "
+            "one by one",
+        )
+
+
+class Admission:
+    """Owner: the broker loop."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        groups: Groups,
+        permission: Permission,
+        clock: Clock,
+        *,
+        body_bytes_max: int,
+        delay_levels: int,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._permission = permission
+        self._clock = clock
+        self.body_bytes_max = body_bytes_max
+        self._delay_levels = delay_levels
+        self.timers_are_full: Callable[[], bool] = lambda: False
+        self.halves_are_full: Callable[[], bool] = lambda: False
+
+    def adopt(self, config: BrokerConfig) -> None:
+        """Apply settings that changed while the broker runs."""
+        self._config = config
+
+    def adopt_store(self, config: StoreConfig) -> None:
+        self.body_bytes_max = config.message_bytes_max
+
+    def topic_for(self, header: SendHeader) -> TopicConfig:
+        """The topic of a send, made now if need be. Raises Refused."""
+        self._permission.check_write()
+        name = header.topic
+        self.check_name(name)
+        topic = self._topics.for_send(name, header.default_topic, header.default_topic_queue_nums)
+        if topic is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {name} does not exist and can't be made automatically; create it first, "
+                f"for example: tianzhou topic create {name}",
+            )
+        if not topic.perm & PERM_WRITE:
+            raise Refused(ResponseCode.NO_PERMISSION, f"topic {name} is not writable")
+        queues = max(topic.write_queue_nums, topic.read_queue_nums)
+        if header.queue_id >= queues:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {name} has {queues} queues; queue {header.queue_id} is not one of them",
+            )
+        return topic
+
+    def flag_of(self, header: SendHeader) -> int:
+        """The flag to store a send with. Raises Refused for a record that claims to be a batch:
+        consumers would split its body, and only a broker with batch queues may write one."""
+        if header.sys_flag & flags.INNER_BATCH:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"sysFlag {header.sys_flag:#x} claims that the body is a batch in one record; "
+                "topics of this broker do not have that type; send a batch request",
+            )
+        return incoming.client_flag(header.sys_flag)
+
+    def check_name(self, name: str) -> None:
+        try:
+            names.checked_topic(name)
+        except UsageError as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        if names.is_own(name):
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"topic {name} is the broker's own; nobody sends to it"
+            )
+
+    def queue_for(self, topic: TopicConfig, queue_id: int) -> int:
+        """The queue that was asked for; one of the broker's choice for a negative number."""
+        if queue_id >= 0:
+            return queue_id
+        return random.randrange(max(1, topic.write_queue_nums))
+
+    def check_size(self, body_size: int, properties_size: int) -> None:
+        if body_size > self.body_bytes_max:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the body has {body_size} bytes, more than {self.body_bytes_max}",
+            )
+        if properties_size > PROPERTIES_BYTES_MAX - 256:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the properties have {properties_size} bytes, more than "
+                f"{PROPERTIES_BYTES_MAX - 256}",
+            )
+
+    def admit(self, message: Incoming, header: SendHeader, version: int) -> Incoming:
+        """The message as it must be stored: retried, dead, delayed, timed, half, or as it is."""
+        self.check_properties(message)
+        begins = incoming.is_true(message.get(keys.TRANSACTION_PREPARED))
+        is_half = begins and not message.reconsume_times
+        if not is_half:
+            message = _outside_transaction(message)
+        if message.topic.startswith(names.RETRY_PREFIX):
+            message = self._retried(message, header, version)
+            if message.topic.startswith(names.DEAD_PREFIX):
+                return message  # nothing delays a dead letter any more
+        if is_half:
+            if self._config.reject_transactions:
+                raise Refused(ResponseCode.NO_PERMISSION, "transactional messages are refused here")
+            if self.halves_are_full():
+                raise _busy("transactional messages are undecided")
+            return incoming.half(message)
+        return self.redirect(message)
+
+    def admit_reply(self, message: Incoming) -> Incoming:
+        """Prepare a reply for storage: it is delivered at once, whatever its properties ask for."""
+        self.check_properties(message)
+        return _outside_transaction(message)
+
+    def check_properties(self, message: Incoming) -> None:
+        """Raises Refused."""
+        check_keys(message.properties)
+        check_separators(message.properties)
+
+    def redirect(self, message: Incoming) -> Incoming:
+        """Delay rules. They hold for ordinary messages and for those that a commit reveals."""
+        kind = message.sys_flag & flags.TRANSACTION_MASK
+        if kind in (flags.TRANSACTION_PREPARED, flags.TRANSACTION_ROLLBACK):
+            return message
+        level = incoming.delay_level(message)
+        if level > 0:
+            return incoming.delayed(message, level, self._delay_levels)
+        if b"TIMER_DEL" not in message.properties:
+            return message
+        now_ms = self._clock.now_ms()
+        moment = incoming.timer_moment(message, now_ms)
+        if moment is None or moment <= now_ms:
+            return message
+        if moment - now_ms > self._config.timer_delay_max_s * 1000:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"delivery in {(moment - now_ms) // 1000} s is too far ahead; at most "
+                f"{self._config.timer_delay_max_s} s",
+            )
+        if self.timers_are_full():
+            raise _busy("timed messages wait")
+        return incoming.timed(message, moment)
+
+    def _retried(self, message: Incoming, header: SendHeader, version: int) -> Incoming:
+        """A consumer sends a message back by itself: after too many times it is a dead letter."""
+        group_name = names.group_of_retry(message.topic)
+        group = self._groups.get(group_name)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group_name} does not exist"
+            )
+        most = group.retry_max_times
+        if version >= RETRY_VERSION_MIN and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        if message.reconsume_times <= most:
+            return message
+        topic = self._topics.ensure(names.dead_topic(group_name), queues=1)
+        message = message.with_properties(
+            {
+                keys.DELAY: b"",
+                keys.DLQ_ORIGIN_TOPIC: message.get(keys.RETRY_TOPIC) or b"",
+                keys.DLQ_ORIGIN_MESSAGE_ID: message.get(keys.ORIGIN_MESSAGE_ID) or b"",
+            }
+        )
+        return message._replace(topic=topic.topic_name, queue_id=0)
+
+
+def _outside_transaction(message: Incoming) -> Incoming:
+    """The message without transaction flags. Raises Refused for one that claims a part in a
+    transaction that it does not begin: no queue would ever hold it, although its sender got
+    SEND_OK. Consumers that resend a committed message themselves may repeat its flag."""
+    kind = message.sys_flag & flags.TRANSACTION_MASK
+    if not kind:
+        return message
+    if not message.reconsume_times:
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"sysFlag {message.sys_flag:#x} makes the message part of a transaction, but its "
+            "property TRAN_MSG is not true; set both to begin a transaction, or neither",
+        )
+    return message._replace(sys_flag=message.sys_flag & ~flags.TRANSACTION_MASK)
+
+
+def _busy(what: str) -> Refused:
+    """Each of them is remembered; memory must not be what ends first."""
+    return Refused(
+        ResponseCode.SYSTEM_BUSY,
+        f"as many {what} as the broker has memory for; retry when some of them are through",
+    )

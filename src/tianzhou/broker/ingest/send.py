@@ -1,0 +1,364 @@
+"""Sending: the hottest path. All sends of one read become one chunk, all chunks of one round of the
+loop one append, all answers to a connection one write.
+
+`Send.run` takes a row of send frames. A message without anything special goes the short way: typed
+header, cached target, one tuple. Everything else (new topics, retries, delays, transactions, binary
+headers) goes through `Admission`, one at a time, behind what was gathered before it, so that order
+is kept.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from tianzhou.base.errors import TianzhouError
+from tianzhou.base.kinds import QueueKey, queue_key
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.ingest.admission import (
+    INDEX_KEYS_MAX,
+    MANY_KEYS_BYTES,
+    Admission,
+    SendHeader,
+    check_batch_flags,
+)
+from tianzhou.broker.ingest.batches import new_entry, split
+from tianzhou.broker.ingest.send_responses import Asked, SendAnswers, refusal
+from tianzhou.broker.topics.topics import Topics
+from tianzhou.broker.writing.durable_reply import CODES, REMARKS
+from tianzhou.broker.writing.incoming import Incoming
+from tianzhou.broker.writing.log_writer import Stored, Writer, disk_full
+from tianzhou.net.desk import REMARK_CHARS_MAX
+from tianzhou.net.exchange import Refused
+from tianzhou.net.link import Link, log_shed
+from tianzhou.record import flags, properties
+from tianzhou.record import names as keys
+from tianzhou.record.chunk import CRC_PLACEHOLDER, Entry
+from tianzhou.replication.durability import Outcome
+from tianzhou.store.commit_log import Appended
+from tianzhou.store.errors import DiskFull
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
+from tianzhou.wire.codec import decode_header
+from tianzhou.wire.errors import HeaderFieldError
+from tianzhou.wire.frame import FrameBatch
+from tianzhou.wire.header import ONEWAY_FLAG, Header
+from tianzhou.wire.headers_json import HeaderReader
+from tianzhou.wire.tables import PERM_WRITE
+
+_V2: Final = HeaderReader(SendMessageV2Request)
+_V1: Final = HeaderReader(SendMessageRequest)
+_KINDS: Final[dict[int, type[SendMessageRequest] | type[SendMessageV2Request]]] = {
+    RequestCode.SEND_MESSAGE: SendMessageRequest,
+    RequestCode.SEND_MESSAGE_V2: SendMessageV2Request,
+    RequestCode.SEND_BATCH_MESSAGE: SendMessageV2Request,
+}
+_NOT_PLAIN: Final = ~flags.CLIENT_MASK
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
+_SHORT_PROPERTIES: Final = 1024
+"""Longer ones may hold too many keys and are looked at closely."""
+
+
+class Send:
+    """Owner: the broker loop."""
+
+    def __init__(
+        self, config: BrokerConfig, topics: Topics, admission: Admission, writer: Writer
+    ) -> None:
+        self._topics = topics
+        self._admission = admission
+        self._writer = writer
+        self._answers = SendAnswers(config, writer.store_host)
+        self.refused: Callable[[int, int], None] = lambda _code, _count: None
+        """Told of every error that senders are answered with."""
+        self._targets: dict[str, tuple[QueueKey, ...]] = {}
+        """Queues of the topics that were sent to; emptied whenever a topic changes."""
+        topics.changed.append(self.forget_targets)
+        self._added = b"MSG_REGION\x01%s\x02TRACE_ON\x01%s\x02CLUSTER\x01%s\x02" % (
+            config.region.encode(), b"true" if config.trace else b"false", config.cluster.encode(),
+        )  # fmt: skip
+        # Sends of the short way end with the place of the checksum, so that it need not be added.
+        ending = CRC_PLACEHOLDER if writer.record_crc else b""
+        self._finish = (self._added + ending).decode()
+
+    def forget_targets(self) -> None:
+        """A topic or a permission changed: look again."""
+        self._targets.clear()
+
+    def run(self, link: Link, batch: FrameBatch, indexes: Sequence[int], *, is_v2: bool) -> None:
+        """A row of single sends with JSON headers."""
+        decode = _V2.decode if is_v2 else _V1.decode
+        view, starts, bodies, ends = batch.view, batch.headers, batch.bodies, batch.ends
+        host, new, finish, kind = link.remote_host, new_entry, self._finish, Entry
+        body_max = self._admission.body_bytes_max
+        if len(host) > 8:
+            indexes, slowly = (), indexes
+            for index in slowly:
+                self.one(link, batch, index)
+        entries: list[Entry] = []
+        asked: list[Asked] = []
+        for index in indexes:
+            start = bodies[index]
+            try:
+                header = decode(view[starts[index] : start])
+            except _UNREADABLE:
+                header = None
+            queues = self._targets.get(header.ext.topic) if header is not None else None
+            if (
+                header is None
+                or queues is None
+                or (fields := header.ext).batch
+                or not 0 <= (queue_id := fields.queue_id) < len(queues)
+                or (sys_flag := fields.sys_flag) & _NOT_PLAIN
+                or fields.reconsume_times
+                or ends[index] - start > body_max
+                or (text := fields.properties) is None
+                or not (unique := unique_id(text)).isalnum()
+                or is_special(text)
+            ):
+                self._gather(link, entries, asked)
+                entries, asked = [], []
+                if link.has_enough:
+                    link.leave(batch, index)
+                    return
+                self.one(link, batch, index)
+                continue
+            text += finish if text[-1] == "\x02" else "\x02" + finish
+            entries.append(
+                new(
+                    kind,
+                    (
+                        queues[queue_id], view[start : ends[index]], text.encode(), fields.flag,
+                        sys_flag, fields.born_timestamp_ms, host, 0, 0,
+                    ),
+                )
+            )  # fmt: skip
+            asked.append((header.opaque, queue_id, header.flag, unique))
+        self._gather(link, entries, asked)
+
+    def _gather(self, link: Link, entries: list[Entry], asked: list[Asked]) -> None:
+        """Have a row stored with what others send in this round, and then answered."""
+        if not entries:
+            return
+
+        def answer(stored: Stored) -> None:
+            places, offsets, outcome = stored
+            code, remark = CODES[outcome], REMARKS.get(outcome, "")
+            link.send(self._answers.singles(asked, places, offsets, code, remark))
+
+        self._store_row(link, entries, asked, answer)
+
+    def _store_row(
+        self, link: Link, entries: list[Entry], asked: list[Asked],
+        answer: Callable[[Stored], None],
+    ) -> None:  # fmt: skip
+        try:
+            chunk = self._writer.build(entries, is_finished=True)
+        except Refused as refused:
+            self._refuse(link, asked, refused)
+            return
+        count, size = len(asked), len(chunk.data)
+        link.wait(count, size)
+
+        def on_stored(stored: Stored | Refused) -> None:
+            try:
+                if isinstance(stored, Refused):
+                    self._refuse(link, asked, stored)
+                else:
+                    answer(stored)
+            except MemoryError:  # others wait for their responses behind this one
+                log_shed(link)
+                link.close()
+            link.waited(count, size)
+
+        self._writer.gather(chunk, on_stored)
+
+    def _refuse(self, link: Link, asked: Sequence[Asked], refused: Refused) -> None:
+        self.refused(refused.code, len(asked))
+        for opaque, _, flag, _ in asked:
+            if not flag & ONEWAY_FLAG:
+                link.send(refusal(Header(code=0, opaque=opaque), refused))
+
+    # Batches
+
+    def run_batches(self, link: Link, batch: FrameBatch, indexes: Sequence[int]) -> None:
+        """A row of batches with JSON headers: one append for all of them."""
+        entries: list[Entry] = []
+        asked: list[Asked] = []
+        ends: list[int] = []
+        for index in indexes:
+            made = self._plain_batch(link, batch, index)
+            if made is None:
+                self._gather_batches(link, entries, asked, ends)
+                entries, asked, ends = [], [], []
+                if link.has_enough:
+                    link.leave(batch, index)
+                    return
+                self.one(link, batch, index)
+                continue
+            one, inner = made
+            entries += inner
+            asked.append(one)
+            ends.append(len(entries))
+        self._gather_batches(link, entries, asked, ends)
+
+    def _plain_batch(
+        self, link: Link, batch: FrameBatch, index: int
+    ) -> tuple[Asked, list[Entry]] | None:
+        """The messages of a batch that needs no closer look; None for one that does."""
+        try:
+            header = _V2.decode(batch.header(index))
+        except _UNREADABLE:
+            return None
+        fields, body = header.ext, batch.body(index)
+        queues = self._targets.get(fields.topic)
+        text = fields.properties or ""
+        if (
+            queues is None
+            or not 0 <= fields.queue_id < len(queues)
+            or fields.sys_flag & _NOT_PLAIN
+            or fields.reconsume_times
+            or len(body) > self._admission.body_bytes_max
+            or len(text) > _SHORT_PROPERTIES
+            or "WAIT\x01false" in text
+            or "__CRC32#" in text
+        ):
+            return None
+        message = Incoming(
+            fields.topic, fields.queue_id, body, self._completed(text.encode(), fields),
+            fields.flag, fields.sys_flag, fields.born_timestamp_ms, link.remote_host,
+        )  # fmt: skip
+        try:
+            inner = split(message, record_crc=self._writer.record_crc)
+        except Refused:
+            return None  # refused again, with an answer, on the slow way
+        return (header.opaque, fields.queue_id, header.flag, b""), inner
+
+    def _gather_batches(
+        self, link: Link, entries: list[Entry], asked: list[Asked], ends: list[int]
+    ) -> None:
+        """As `_gather`, for batches; each has the messages up to its end."""
+        if not entries:
+            return
+
+        def answer(stored: Stored) -> None:
+            code, remark, first = CODES[stored.outcome], REMARKS.get(stored.outcome, ""), 0
+            for one, end in zip(asked, ends, strict=True):
+                if not one[2] & ONEWAY_FLAG:
+                    places, offset = stored.places[first:end], stored.offsets[first]
+                    link.send(self._answers.batch(one, places, offset, code, remark))
+                first = end
+
+        self._store_row(link, entries, asked, answer)
+
+    # One at a time
+
+    def one(self, link: Link, batch: FrameBatch, index: int) -> None:
+        """Any send, with every check. HeaderError: the header is unreadable."""
+        header = decode_header(batch.header(index), batch.serialise_types[index])
+        try:
+            fields = _KINDS[header.code].from_ext(header.ext)
+            self._store(link, header, fields, batch.body(index))
+        except TianzhouError as error:
+            refused = _refused(error)
+            self.refused(refused.code, 1)
+            if not header.is_oneway:
+                link.send(refusal(header, refused))
+
+    def _store(self, link: Link, header: Header, fields: SendHeader, body: memoryview) -> None:
+        admission = self._admission
+        topic = admission.topic_for(fields)
+        text = (fields.properties or "").encode("utf-8", "replace")
+        admission.check_size(len(body), len(text))
+        queue_id = admission.queue_for(topic, fields.queue_id)
+        message = Incoming(
+            topic.topic_name, queue_id, body, self._completed(text, fields), fields.flag,
+            admission.flag_of(fields), fields.born_timestamp_ms, link.remote_host,
+            max(fields.reconsume_times, 0),
+        )  # fmt: skip
+        is_batch = fields.batch or header.code == RequestCode.SEND_BATCH_MESSAGE
+        if is_batch:
+            check_batch_flags(fields.sys_flag)
+            entries = split(message, record_crc=self._writer.record_crc)
+        else:
+            entries = [admission.admit(message, fields, header.version).to_entry()]
+        appended = self._writer.put(entries)
+        if not header.is_oneway:
+            self._answer_later(link, header, entries[0], appended, is_batch=is_batch,
+                               size=len(body), wait=b"WAIT\x01false" not in text)  # fmt: skip
+        if fields.topic not in self._targets and topic.perm & PERM_WRITE:
+            queues = max(topic.write_queue_nums, topic.read_queue_nums)
+            if topic.topic_name == fields.topic and "%" not in fields.topic:
+                self._targets[fields.topic] = tuple(
+                    queue_key(fields.topic, number) for number in range(queues)
+                )
+
+    def _answer_later(
+        self, link: Link, header: Header, first: Entry, appended: Appended,
+        *, is_batch: bool, size: int, wait: bool,
+    ) -> None:  # fmt: skip
+        link.wait(1, size)
+
+        def answer(outcome: Outcome) -> None:
+            try:
+                places, offset = appended.physical_offsets(), appended.queue_offsets[0]
+                told = self._answers.full(
+                    header, first, places, offset, CODES[outcome], is_batch=is_batch,
+                    remark=REMARKS.get(outcome),
+                )  # fmt: skip
+                link.send(told)
+            except MemoryError:  # others wait for their responses behind this one
+                log_shed(link)
+                link.close()
+            link.waited(1, size)
+
+        self._writer.when_durable(appended.end, answer, wait=wait)
+
+    def _completed(self, text: bytes, fields: SendHeader) -> bytes:
+        """The properties with what every stored message has."""
+        message = Incoming(fields.topic, 0, b"", text)
+        if message.get(keys.MSG_REGION) is None:
+            closed = properties.with_trailing_separator(text)
+            message = message._replace(properties=closed + self._added)
+        if message.get(keys.POP_CHECKPOINT) is not None:
+            message = message.with_properties({keys.POP_CHECKPOINT: b""})
+        return message.properties
+
+
+def unique_id(text: str) -> bytes:
+    """The unique id in the properties of a plain message, as every client writes it: letters and
+    digits. Anything else takes the slow path, which escapes it."""
+    at = text.find("UNIQ_KEY\x01")
+    if at < 0 or (at and text[at - 1] != "\x02"):
+        return b""  # there is none, or the name of another property ends like this one
+    end = text.find("\x02", at + 9)
+    return (text[at + 9 : end] if end >= 0 else text[at + 9 :]).encode()
+
+
+def is_special(text: str) -> bool:
+    """Whether properties with a unique id make a message other than plain.
+
+    Searching text is five times faster than searching bytes.
+    """
+    return (
+        len(text) > _SHORT_PROPERTIES
+        or "DELAY\x01" in text
+        or "TIMER_DEL" in text
+        or ("MSG" in text and ("TRAN_MSG\x01" in text or "MSG_REGION\x01" in text))
+        or "POP_CK\x01" in text
+        or "WAIT\x01false" in text
+        or "__CRC32#" in text
+        or text.count("\x01") != text.count("\x02") + (text[-1] != "\x02")
+        or (len(text) > MANY_KEYS_BYTES and text.count(" ") >= INDEX_KEYS_MAX)
+    )
+
+
+def _refused(error: TianzhouError) -> Refused:
+    """An error as the sender must see it."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, HeaderFieldError):
+        return Refused(ResponseCode.INVALID_PARAMETER, str(error))
+    if isinstance(error, DiskFull):  # no room for the table of topics
+        return disk_full(error)
+    return Refused(ResponseCode.SYSTEM_ERROR, str(error)[:REMARK_CHARS_MAX])

@@ -1,0 +1,1 @@
+"""What operators see: metrics, health, alarms, dashboard views and broker administration."""

@@ -1,0 +1,368 @@
+"""Telling name servers that this broker is here and which topics it has."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.errors import TianzhouError
+from tianzhou.broker.alarms import Alarm, Since
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.replica.master_slave import MasterSlave
+from tianzhou.broker.role import MASTER_ID, Standing
+from tianzhou.broker.topics.permission import Permission
+from tianzhou.broker.topics.topics import READ_WRITE, Topics, with_perm
+from tianzhou.net.dial import dial
+from tianzhou.net.link import Link
+from tianzhou.wire import fastjson
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.errors import BodyError
+from tianzhou.wire.header import Header
+from tianzhou.wire.registration import (
+    ADDRESS_BY_DIAL,
+    EPOCH,
+    EPOCH_SEEN,
+    EPOCH_TOKEN,
+    FREE_ID,
+    MASTER_GREETS,
+    NAME_TAKEN,
+    read_missing,
+)
+from tianzhou.wire.signing import Credentials
+from tianzhou.wire.tables import RegisterBrokerBody, TopicConfigTable
+
+log: Final = logging.getLogger("tianzhou.broker")
+
+ANSWER_S: Final = 6.0
+LEAVE_S: Final = 1.0
+"""How long name servers are waited for at the end; messages are still to be saved after that."""
+_DIGITS_MAX: Final = 20
+NO_ANSWER: Final = "no answer"
+HEAR_S: Final = 2.0
+"""How long a promotion waits for NameServers before it, because they know which epochs were used,
+and again after it, so that they learn the new one."""
+RETRY_S: Final = 1.0
+"""How often a name server that is not there is looked for. Clients find no broker meanwhile."""
+
+
+CLAIMS: Final = 3
+"""How often a starting broker retries to register a name that is taken."""
+
+
+class NameTaken(TianzhouError):
+    """Another live broker has the name and id of this one."""
+
+
+class Registration:
+    """Registers with every name server, periodically and at once when a topic changes.
+
+    Owner: the broker loop.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        permission: Permission,
+        standing: Standing,
+        *,
+        address: str,
+        is_explicit: bool,
+        clock: Clock,
+        group: MasterSlave | None = None,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._permission = permission
+        self._standing = standing
+        self._address = address
+        self._is_explicit = is_explicit
+        self._group = group
+        self.ha_address = address
+        """Where slaves find us."""
+        self._servers = [server for server in config.nameservers.split(";") if server.strip()]
+        self._links: dict[str, Link] = {}
+        self._pair = Credentials.read(config.cluster_credentials)
+        self._failed: dict[str, str] = {}
+        """Name servers that did not take the last registration, and what they said."""
+        self._taken: dict[str, str] = {}
+        """NameServers that refuse this broker because another live one has its name, with that
+        broker's address."""
+        self._missing: dict[str, dict[str, int]] = {}
+        """Missing brokers and the time each disappeared, from the last response of each
+        NameServer."""
+        self._since = Since(clock)
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._hearing: asyncio.Task[None] | None = None
+        topics.changed.append(self._wake.set)
+        standing.changed.append(self._wake.set)
+        if group is not None:
+            group.ask_nameservers = self._wake.set
+            group.hear_nameservers = self._hear
+
+    @property
+    def servers(self) -> list[str]:
+        return self._servers
+
+    def missing(self) -> dict[str, str]:
+        """Name servers that do not know of this broker, and why as far as they said."""
+        links = self._links
+        return {
+            server: self._failed.get(server, NO_ANSWER)
+            for server in self._servers
+            if server in self._failed or server not in links or not links[server].is_open
+        }
+
+    def missing_brokers(self) -> dict[str, int]:
+        """Missing brokers of the cluster and the time each disappeared, as the NameServers
+        report."""
+        found: dict[str, int] = {}
+        for told in self._missing.values():
+            for name, since_ms in told.items():
+                found[name] = min(found.get(name, since_ms), since_ms)
+        return found
+
+    async def claim_name(self) -> None:
+        """Register for the first time. Raises NameTaken if any NameServer knows another broker
+        under our name: clients that ask there would find the other broker's messages, so
+        registering at the other NameServers would not help.
+
+        After a crash and a restart on another port, a NameServer may see this broker before it
+        notices that its predecessor is gone, so a refusal counts only if it is repeated."""
+        await self.register()
+        for _ in range(CLAIMS):
+            if not self._taken:
+                return
+            await asyncio.sleep(RETRY_S)
+            await self.register()
+        for server, holder in self._taken.items():
+            raise NameTaken(self._taken_text(server, holder))
+
+    def _taken_text(self, server: str, holder: str) -> str:
+        return (
+            f"NameServer {server} refuses this broker: the name {self._config.name!r} with id "
+            f"{self._standing.broker_id} belongs to the broker at {holder}, which is alive; set "
+            "another brokerName (or brokerId, for a replica of that broker), or stop the other one"
+        )
+
+    def alarms(self) -> Iterator[Alarm]:
+        """Alarms about how clients find this broker."""
+        taken = next(iter(self._taken.items()), None)
+        since_ms = self._since.began_ms("name_taken", holds=taken is not None)
+        if taken is not None:
+            said, _, remedy = self._taken_text(*taken).rpartition("; ")
+            yield Alarm(kind="name_taken", text=said, remedy=remedy, since_ms=since_ms)
+        unknown = {at: why for at, why in self.missing().items() if at not in self._taken}
+        since_ms = self._since.began_ms("unregistered", holds=bool(unknown))
+        if unknown:
+            told = "; ".join(f"{server}: {reason}" for server, reason in unknown.items())
+            yield Alarm(
+                kind="unregistered",
+                text=f"{len(unknown)} of {len(self._servers)} NameServers do not list it, so "
+                f"that clients of these cannot find it: {told}",
+                remedy="check that they run: tianzhou doctor",
+                since_ms=since_ms,
+                is_problem=len(unknown) == len(self._servers),
+            )
+        for name, began_ms in sorted(self.missing_brokers().items()):
+            yield Alarm(
+                kind="broker_missing",
+                text=f"broker {name} is missing: it disappeared without unregistering",
+                remedy=f"start it; if it was retired: tianzhou broker forget {name}",
+                since_ms=began_ms,
+            )
+
+    async def start(self) -> None:
+        """Register once, then continue in the background. Raises NameTaken."""
+        await self.claim_name()
+        self._task = asyncio.get_running_loop().create_task(self._loop())
+
+    async def _loop(self) -> None:
+        while True:
+            try:
+                await self._pause()
+                # Clear the event before the topics are encoded: a topic created later must set it
+                # again.
+                self._wake.clear()
+                await self.register()
+            except MemoryError:
+                # The next round retries. If this task ended, the NameServers would drop the broker.
+                await asyncio.sleep(RETRY_S)
+
+    async def _pause(self) -> None:
+        """Until it is time, or a topic changed, or a name server does not know us."""
+        rounds = max(1, round(self._config.register_ms / 1000 / RETRY_S))
+        for _ in range(rounds):
+            try:
+                async with asyncio.timeout(RETRY_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                if not self._is_known_everywhere():
+                    return
+            else:
+                return
+
+    def _is_known_everywhere(self) -> bool:
+        """A name server forgets a broker when their connection closes."""
+        return not self.missing()
+
+    def _hear(self, then: Callable[[], None]) -> None:
+        self._hearing = asyncio.get_running_loop().create_task(self._register_and(then))
+
+    async def _register_and(self, then: Callable[[], None]) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HEAR_S):
+                await self.register()
+        then()
+
+    async def register(self) -> None:
+        """Tell every name server how things are now; when this returns they know."""
+        await asyncio.gather(*(self._register(server) for server in self._servers))
+
+    async def _register(self, server: str) -> None:
+        topics = allowed(self._topics.table(), self._permission.bits)
+        claimed = self._group.claimed if self._group is not None else None
+        epoch = claimed.epoch if claimed is not None else self._standing.epoch
+        if epoch:
+            # Name servers let nobody take the place of a later master.
+            version = msgspec.structs.replace(topics.data_version, state_version=epoch)
+            topics = msgspec.structs.replace(topics, data_version=version)
+        body = fastjson.encode(RegisterBrokerBody(topic_config_serialize_wrapper=topics))
+        ext = self._identity()
+        if claimed is not None:
+            ext["brokerId"] = str(MASTER_ID)
+        ext |= {"compressed": "false", "bodyCrc32": "0"}
+        if not self._is_explicit:
+            ext[ADDRESS_BY_DIAL] = "true"
+        if epoch or self._group is not None:
+            ext[EPOCH] = str(epoch)
+        if self._group is not None and self._group.epoch_token:
+            ext[EPOCH_TOKEN] = self._group.epoch_token
+        answer = await self._call(server, RequestCode.REGISTER_BROKER, ext, body)
+        if isinstance(answer, Header) and answer.code == 0:
+            self._failed.pop(server, None)
+            self._taken.pop(server, None)
+            self._note_missing(server, answer.ext)
+            self._heard(answer.ext)
+            return
+        self._missing.pop(server, None)
+        if isinstance(answer, Header) and NAME_TAKEN in answer.ext:
+            self._taken[server] = answer.ext[NAME_TAKEN]
+        else:
+            self._taken.pop(server, None)
+        is_response = isinstance(answer, Header)
+        reason = f"{answer.remark} (code {answer.code})" if is_response else answer
+        if self._failed.get(server) != reason:
+            log.warning("registration.failed", extra={"nameserver": server, "reason": reason})
+        self._failed[server] = reason
+
+    def _note_missing(self, server: str, ext: Mapping[str, str]) -> None:
+        try:
+            self._missing[server] = read_missing(ext)
+        except BodyError as error:
+            log.warning("answer.unreadable", extra={"nameserver": server, "reason": str(error)})
+
+    def _heard(self, ext: Mapping[str, str]) -> None:
+        """What a name server says of the group."""
+        if self._group is None:
+            return
+        if _number(ext, EPOCH_SEEN):
+            self._group.heard_epoch(_number(ext, EPOCH_SEEN))
+        is_master = self._standing.is_master or self._group.claimed is not None
+        if is_master and _number(ext, EPOCH):
+            self._group.outdated(_number(ext, EPOCH), _number(ext, FREE_ID) or 1)
+        self._group.heard(
+            ext.get("masterAddr", ""), ext.get("haServerAddr", ""),
+            greets=ext.get(MASTER_GREETS) == "true",
+        )  # fmt: skip
+
+    def _identity(self) -> dict[str, str]:
+        return {
+            "brokerName": self._config.name,
+            "brokerAddr": self._address,
+            "clusterName": self._config.cluster,
+            "haServerAddr": self.ha_address,
+            "brokerId": str(self._standing.broker_id),
+        }
+
+    async def _call(self, server: str, code: int, ext: dict[str, str], body: bytes) -> Header | str:
+        """The response, or why there is none."""
+        link = self._links.get(server)
+        if link is None or not link.is_open:
+            host, _, port = server.strip().rpartition(":")
+            try:
+                link = self._links[server] = await dial(host.strip("[]"), int(port))
+            except OSError as error:  # a TimeoutError is one as well
+                return _unreachable(host, error)
+        answered: asyncio.Future[Header | None] = asyncio.get_running_loop().create_future()
+        if self._pair is not None:
+            ext = self._pair.sign(ext, body)
+        link.ask(code, ext, body, _resolve(answered), ANSWER_S)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await answered or NO_ANSWER
+        except TimeoutError:
+            return NO_ANSWER
+
+    def abort(self) -> None:
+        """Say nothing more, as the end of a process does."""
+        if self._task is not None:
+            self._task.cancel()
+        for link in self._links.values():
+            link.abort()
+
+    async def close(self) -> None:
+        """Unregister, so that clients go elsewhere at once."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        known = [server for server, link in self._links.items() if link.is_open]
+        leave = (
+            self._call(server, RequestCode.UNREGISTER_BROKER, self._identity(), b"")
+            for server in known
+        )
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await asyncio.gather(*leave)
+        for link in self._links.values():
+            link.close()
+
+
+def allowed(table: TopicConfigTable, bits: int) -> TopicConfigTable:
+    """The topics as clients may use them: a broker that takes no messages has no writable ones."""
+    if bits & READ_WRITE == READ_WRITE:
+        return table
+    topics = {name: with_perm(t, t.perm & bits) for name, t in table.topic_config_table.items()}
+    return msgspec.structs.replace(table, topic_config_table=topics)
+
+
+def _unreachable(host: str, error: OSError) -> str:
+    """Why the connection failed; distinguishes a wrong host name from a server that is down."""
+    if isinstance(error, socket.gaierror):
+        return f"the host name {host!r} cannot be resolved ({error.strerror})"
+    if isinstance(error, TimeoutError):
+        return "it cannot be reached (connection timed out)"
+    return f"it cannot be reached ({os.strerror(error.errno) if error.errno else error})"
+
+
+def _number(ext: Mapping[str, str], name: str) -> int:
+    """A count from a NameServer's response; 0 if it is missing or invalid."""
+    text = ext.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < _DIGITS_MAX else 0
+
+
+def _resolve(
+    answered: "asyncio.Future[Header | None]",
+) -> Callable[[Header | None, bytes], None]:
+    def on_answer(header: Header | None, _body: bytes) -> None:
+        if not answered.done():
+            answered.set_result(header)
+
+    return on_answer

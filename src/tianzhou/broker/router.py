@@ -1,0 +1,92 @@
+"""Which handler a frame belongs to. Rows of sends are kept together; the rest goes one by one."""
+
+from collections.abc import Callable
+from typing import Final
+
+from tianzhou.broker.fetch.pull import Pull
+from tianzhou.broker.ingest.send import Send
+from tianzhou.net.desk import Desk
+from tianzhou.net.exchange import Request
+from tianzhou.net.link import Link
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.codec import decode_header
+from tianzhou.wire.frame import FrameBatch
+
+# Clients write the keys of a header in alphabetical order, so the code comes first. A header that
+# begins otherwise is decoded to find out, which is slower and not wrong.
+_SEND_V2: Final = b'{"code":310,'
+_SEND_V1: Final = b'{"code":10,"'
+_SEND_BATCH: Final = b'{"code":320,'
+_ROWS: Final = (_SEND_V2, _SEND_V1, _SEND_BATCH)
+_PULL: Final = b'{"code":11,"'
+_SENDS: Final = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+)
+_PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+FAST_PATH: Final = frozenset((*_SENDS, *_PULLS))
+"""Requests that never reach the router."""
+
+
+class Requests:
+    """Owner: the broker loop."""
+
+    def __init__(self, send: Send, pull: Pull, desk: Desk, catch_up: Callable[[], bool]) -> None:
+        self._send = send
+        self._pull = pull
+        self.desk = desk
+        self._catch_up = catch_up
+
+    def received(self, link: Link, batch: FrameBatch) -> None:
+        """Handle the frames of one read, in order; all, or as many as the link has room for."""
+        data, starts, types = batch.data, batch.headers, batch.serialise_types
+        row: list[int] = []
+        kind = b""
+        for index, at in enumerate(starts):
+            # A binary header begins with two bytes that no text does.
+            if row and data.startswith(kind, at):
+                row.append(index)
+                continue
+            head = bytes(data[at : at + 12]) if types[index] == 0 else b""
+            if head in _ROWS:
+                if kind != head and row:
+                    self._run(link, batch, row, kind)
+                    row = []
+                    if link.is_leaving:
+                        return
+                kind = head
+                row.append(index)
+                continue
+            if row:
+                self._run(link, batch, row, kind)
+                row = []
+                if link.is_leaving:
+                    return
+            if link.has_enough:
+                link.leave(batch, index)
+                return
+            if head == _PULL:
+                self._pull.one(link, batch, index)
+            else:
+                self._other(link, batch, index)
+        if row:
+            self._run(link, batch, row, kind)
+
+    def _run(self, link: Link, batch: FrameBatch, row: list[int], kind: bytes) -> None:
+        if kind == _SEND_BATCH:
+            self._send.run_batches(link, batch, row)
+        else:
+            self._send.run(link, batch, row, is_v2=kind == _SEND_V2)
+
+    def _other(self, link: Link, batch: FrameBatch, index: int) -> None:
+        header = decode_header(batch.header(index), batch.serialise_types[index])
+        if header.is_response:
+            link.answered(header, bytes(batch.body(index)))
+        elif header.code in _SENDS:
+            self._send.one(link, batch, index)
+        elif header.code in _PULLS:
+            self._pull.one(link, batch, index)
+        else:
+            self._catch_up()
+            self.desk.request(Request(header, bytes(batch.body(index)), link))

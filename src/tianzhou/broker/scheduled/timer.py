@@ -1,0 +1,219 @@
+"""Messages scheduled for a timestamp: they wait in the timer's topic in the order of arrival.
+
+Memory holds the delivery time and the queue offset of each waiting message in a `Schedule`: 16 to
+32 bytes each. Everything else stays in the log. The queue is read once, after a start from the
+saved progress, in slices, by the same code that handles new messages.
+
+A recall is a message in the same topic that names the one to cancel and has its timestamp. It is
+stored later in the queue, so the scan finds it before the timestamp, and it leaves the schedule
+right after the message it cancels. Until the queue has been read to its end, only messages due
+before the last message read was stored are delivered: a recall of one of these must have been
+stored earlier.
+
+A message must outlive the retention of the log. One that waits longer than `roll_ms` is appended to
+the topic again when that time has passed; the schedule holds it under the time of this roll.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.kinds import QueueOffset, queue_key
+from tianzhou.broker import names
+from tianzhou.broker.scheduled.timer_progress import TimerProgress, progress_table
+from tianzhou.broker.writing.delivery import deliver
+from tianzhou.broker.writing.due_queue import Schedule
+from tianzhou.broker.writing.flushed_checkpoint import LaggingSave
+from tianzhou.broker.writing.incoming import Incoming
+from tianzhou.broker.writing.log_writer import Writer
+from tianzhou.broker.writing.recall_handle import cancel_key
+from tianzhou.broker.writing.stored import Stored, at_offset, records
+from tianzhou.record import names as keys
+from tianzhou.record.chunk import Entry
+from tianzhou.store.read import ReadLimit
+from tianzhou.store.store import MessageStore
+
+log: Final = logging.getLogger("tianzhou.broker")
+
+TIMER_QUEUE: Final = queue_key(names.TIMER_TOPIC, 0)
+SCAN_SLICES_MAX: Final = 1
+"""Reads of up to 800 messages in one tick: about 8 ms. The server ticks again soon if there is
+more."""
+CHUNK_COUNT_MAX: Final = 256
+CHUNK_BYTES_MAX: Final = 1024 * 1024
+TICK_COUNT_MAX: Final = 512
+"""Messages delivered per tick: about 15 ms of work, since each is read separately."""
+ROLL_MS_MAX: Final = 172_800_000
+"""RocketMQ rolls after two days, of the three for which a log keeps messages."""
+TIMERS_MAX: Final = 5_000_000
+"""Messages that may wait at once: 80 to 160 MB."""
+_SLICE: Final = ReadLimit(count=800, size=1 << 26)
+
+
+class Timers:
+    """Owner: the broker loop.
+
+    Invariant: a scanned message is in the schedule, delivered or cancelled
+    """
+
+    def __init__(
+        self, store: MessageStore, writer: Writer, clock: Clock, *, save_every_ms: int
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._save_every_ms = save_every_ms
+        retention_ms = store.config.retention_hours * 3_600_000
+        self._roll_ms = max(60_000, min(ROLL_MS_MAX, retention_ms * 2 // 3))
+        self.begin()
+
+    def begin(self) -> None:
+        """Go on where the saved progress says."""
+        store, clock = self._store, self._clock
+        table = progress_table(store)
+        self._before = table.load()
+        end = store.max_offset(TIMER_QUEUE)
+        self._scanned = min(self._before.low, end)
+        # A crash may have taken the end of the queue: what gets these offsets next was not read.
+        self._scanned_before = min(self._before.scanned, end)
+        self._schedule = Schedule()
+        self._cancelled: set[bytes] = set()
+        self._seen_ms = 0
+        self._saving = LaggingSave(
+            store, self._progress, table.save,
+            every_ms=self._save_every_ms, now_s=clock.monotonic_s(),
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self._schedule)
+
+    def is_full(self) -> bool:
+        return len(self._schedule) >= TIMERS_MAX
+
+    def soonest(self) -> Iterator[int]:
+        """Offsets in the timer's queue of what waits, in the order in which it is due."""
+        return iter(self._schedule)
+
+    def is_cancelled(self, stored: Stored) -> bool:
+        """Whether a message that waits, or is a recall, will not be delivered."""
+        if stored.get(keys.TIMER_DELETE_UNIQ_KEY) is not None:
+            return True
+        return _key_of(stored) in self._cancelled
+
+    def cancel(self, key: bytes) -> None:
+        """A recall was accepted; its message in the topic may become visible only later."""
+        self._cancelled.add(key)
+
+    def tick(self) -> bool:
+        now_ms = self._clock.now_ms()
+        is_complete = self.scan()
+        until_ms = now_ms if is_complete else min(now_ms, self._seen_ms)
+        count = 0
+        while self._schedule and count < TICK_COUNT_MAX:
+            moved = self._deliver(now_ms, until_ms)
+            if not moved:
+                break
+            count += moved
+        if self._scanned >= self._scanned_before:
+            self._saving.tick(self._clock.monotonic_s())
+        return not is_complete or count >= TICK_COUNT_MAX
+
+    def finish(self) -> None:
+        # What is saved speaks of all that had been read before; until that is read again, the
+        # older progress is the better one.
+        if self._scanned >= self._scanned_before:
+            self._saving.finish()
+
+    # Reading the topic
+
+    def scan(self) -> bool:
+        """Read on, a slice; whether the end was reached."""
+        for _ in range(SCAN_SLICES_MAX):
+            if self._scanned >= self._store.max_offset(TIMER_QUEUE):
+                return True
+            with self._store.read(TIMER_QUEUE, QueueOffset(self._scanned), _SLICE) as found:
+                for stored in records(found):
+                    self._meet(stored)
+                self._scanned = found.next_offset
+        return self._scanned >= self._store.max_offset(TIMER_QUEUE)
+
+    def _meet(self, stored: Stored) -> None:
+        offset = int(stored.view.queue_offset)
+        stored_ms = self._seen_ms = stored.view.store_timestamp
+        deliver_ms = max(0, stored.number(keys.TIMER_DELIVER_MS, 0))
+        if offset < self._scanned_before:
+            before = self._before
+            moment = min(deliver_ms, stored_ms + before.roll_ms)
+            if (moment, offset) < (before.moment, before.offset):
+                return
+        cancels = stored.get(keys.TIMER_DELETE_UNIQ_KEY)
+        if cancels is not None:
+            self._cancelled.add(cancels)
+        self._schedule.push(min(deliver_ms, stored_ms + self._roll_ms), offset)
+
+    # Delivering
+
+    def _deliver(self, now_ms: int, until_ms: int) -> int:
+        """Deliver one chunk; returns how many messages left the schedule."""
+        taken: list[tuple[int, int]] = []
+        entries: list[Entry] = []
+        ended: list[bytes] = []
+        size = 0
+        while len(taken) < CHUNK_COUNT_MAX and size < CHUNK_BYTES_MAX:
+            first = self._schedule.first()
+            if first is None or first[0] > until_ms:
+                break
+            taken.append(self._schedule.pop())
+            entry = self._due(taken[-1][1], now_ms, ended)
+            if entry is not None:
+                entries.append(entry)
+                size += len(entry.body)
+        if not deliver(self._writer, entries):
+            for time_ms, offset in taken:
+                self._schedule.push(time_ms, offset)
+            return 0
+        self._cancelled.difference_update(ended)
+        return len(taken)
+
+    def _due(self, offset: int, now_ms: int, ended: list[bytes]) -> Entry | None:
+        """What becomes of a message whose moment has come; None: nothing more."""
+        found, stored = at_offset(self._store, TIMER_QUEUE, offset)
+        with found:
+            if stored is None:
+                log.error("timer.message_unreadable", extra={"offset": offset})
+                return None
+            is_roll = stored.number(keys.TIMER_DELIVER_MS, 0) > now_ms
+            cancels = stored.get(keys.TIMER_DELETE_UNIQ_KEY)
+            if cancels is not None and not is_roll:
+                ended.append(cancels)
+                return None
+            if cancels is None and _key_of(stored) in self._cancelled:
+                return None
+            message = _rolled(stored) if is_roll else stored.meant()
+            return None if message is None else message.to_entry()
+
+    # Progress
+
+    def progress(self) -> TimerProgress:
+        """As it would be saved now."""
+        return self._progress() if self._scanned >= self._scanned_before else self._before
+
+    def _progress(self) -> TimerProgress:
+        first, low = self._schedule.first(), self._schedule.lowest_offset()
+        if first is None or low is None:
+            return TimerProgress(low=self._scanned, scanned=self._scanned, roll_ms=self._roll_ms)
+        return TimerProgress(
+            low=low, scanned=self._scanned, moment=first[0], offset=first[1], roll_ms=self._roll_ms
+        )
+
+
+def _key_of(stored: Stored) -> bytes:
+    topic, unique_id = stored.get(keys.REAL_TOPIC), stored.get(keys.UNIQ_KEY)
+    return cancel_key(topic or b"", unique_id or b"")
+
+
+def _rolled(stored: Stored) -> Incoming:
+    """The same message for the end of the topic, where it is young again."""
+    times = stored.number(keys.TIMER_ROLL_TIMES, 0) + 1
+    return stored.to_incoming().with_properties({keys.TIMER_ROLL_TIMES: b"%d" % times})

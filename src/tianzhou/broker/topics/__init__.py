@@ -1,0 +1,1 @@
+"""Topics: their table, attributes, permissions, removal and administration."""

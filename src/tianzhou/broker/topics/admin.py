@@ -1,0 +1,214 @@
+"""Topics as administrators see them: made, changed, listed, looked at, deleted."""
+
+import logging
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.errors import UsageError
+from tianzhou.base.kinds import queue_key
+from tianzhou.broker import names
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.groups.sessions import Sessions
+from tianzhou.broker.replica.slave_sync import LOG_END
+from tianzhou.broker.stats import MINUTE, Stats
+from tianzhou.broker.topics import attributes
+from tianzhou.broker.topics.removal import TopicRemoval
+from tianzhou.broker.topics.store_times import last_store_time
+from tianzhou.broker.topics.topics import QUEUES_MAX, Topics
+from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.store.store import MessageStore
+from tianzhou.wire import fastjson
+from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire._generated_headers_admin import (
+    CreateTopicRequest,
+    GetAllTopicConfigRequest,
+    GetAllTopicConfigResponse,
+    GetTopicConfigRequest,
+    TopicRequest,
+)
+from tianzhou.wire.admin_bodies import GroupList
+from tianzhou.wire.queues import MessageQueue, TopicOffset, TopicStats, encode_topic_stats
+from tianzhou.wire.tables import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+    decode_data_version,
+    decode_topic_config_list,
+)
+
+log: Final = logging.getLogger("tianzhou.broker")
+
+_PERM_ALL: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
+_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+
+
+@dataclass(slots=True)
+class AdminTopics:
+    config: BrokerConfig
+    store: MessageStore
+    topics: Topics
+    offsets: ConsumerOffsets
+    sessions: Sessions
+    stats: Stats
+    clock: Clock
+    removal: TopicRemoval
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_list,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
+            RequestCode.GET_TOPIC_CONFIG: self.one,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.all,
+            RequestCode.GET_TOPIC_STATS_INFO: self.offsets_of_queues,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.consumed_by,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
+        }
+
+    # Changing
+
+    def update(self, request: Request) -> Reply:
+        asked = CreateTopicRequest.from_ext(request.header.ext)
+        topic = TopicConfig(
+            attributes=attributes.parse(asked.attributes),
+            order=asked.order,
+            perm=asked.perm,
+            read_queue_nums=asked.read_queue_nums,
+            topic_filter_type=asked.topic_filter_type,
+            topic_name=asked.topic,
+            topic_sys_flag=asked.topic_sys_flag or 0,
+            write_queue_nums=asked.write_queue_nums,
+        )
+        self._put([topic], request)
+        return Reply()
+
+    def update_list(self, request: Request) -> Reply:
+        self._put(list(decode_topic_config_list(request.body).topic_config_list), request)
+        return Reply()
+
+    def _put(self, asked: list[TopicConfig], request: Request) -> None:
+        """All or none: each is looked at before the first is stored."""
+        checked = [self._checked(topic) for topic in asked]
+        self.topics.put(*checked)
+        for topic in checked:
+            log.info(
+                "topic.updated", extra={"topic": topic.topic_name, "peer": request.peer.remote}
+            )
+
+    def _checked(self, topic: TopicConfig) -> TopicConfig:
+        name = self._own_name(topic.topic_name)
+        if not 0 <= topic.perm <= _PERM_ALL:
+            raise _invalid(f"topic {name} can't have permission {topic.perm}; 2, 4 or 6")
+        for count in (topic.read_queue_nums, topic.write_queue_nums):
+            if not 0 <= count <= QUEUES_MAX:
+                raise _invalid(f"topic {name} can't have {count} queues; from 0 to {QUEUES_MAX}")
+        if topic.topic_filter_type not in _FILTER_TYPES:
+            raise _invalid(f"filter type of topic {name} must be {' or '.join(_FILTER_TYPES)}")
+        known = self.topics.get(name)
+        altered = attributes.alter(known.attributes if known else {}, topic.attributes)
+        return msgspec.structs.replace(topic, attributes=altered)
+
+    def _own_name(self, name: str) -> str:
+        """The name of a topic that administrators may change."""
+        try:
+            names.checked_topic(name)
+        except UsageError as error:
+            raise _invalid(str(error)) from error
+        if self.topics.is_system(name):
+            raise _invalid(f"topic {name} is the broker's own; it can't be changed or deleted")
+        return name
+
+    def delete(self, request: Request) -> Reply:
+        """Settings, offsets and queues go; the messages themselves go when their files expire.
+        Deleting a topic that is not there is no mistake: a tool asks every broker."""
+        name = self._own_name(TopicRequest.from_ext(request.header.ext).topic)
+        # Only a Raft group must know that the table is saved; otherwise the response waits for the
+        # deletion, which is recorded after the table.
+        is_known = self.topics.remove(name, wait=self.removal.is_replicated)
+        if is_known or not self.removal.is_replicated:
+            self.removal.request(name)
+        log.info("topic.deleted", extra={"topic": name, "peer": request.peer.remote})
+        return Reply()
+
+    def clean_unused(self, request: Request) -> Reply:
+        """Queues of topics that are in no table any more."""
+        stored = {queue.key.topic for queue in self.store.queues}
+        for name in sorted(stored - self.topics.all().keys() - self.removal.pending):
+            if not self.topics.is_system(name):
+                self.removal.remove(name)
+                log.info("topic.cleaned", extra={"topic": name, "peer": request.peer.remote})
+        return Reply()
+
+    # Looking
+
+    def one(self, request: Request) -> Reply:
+        asked = GetTopicConfigRequest.from_ext(request.header.ext)
+        return Reply(body=fastjson.encode(self._get(asked.topic)))
+
+    def all(self, request: Request) -> Reply:
+        """The whole table, or a page of it when the request has numbers."""
+        asked = GetAllTopicConfigRequest.from_ext(request.header.ext)
+        table = self.topics.table()
+        told = {LOG_END: str(self.store.log.end)}
+        if asked.max_topic_num is None:
+            return Reply(ext=told, body=fastjson.encode(table))
+        start = max(asked.topic_seq or 0, 0)
+        if asked.data_version and (
+            decode_data_version(asked.data_version.encode()) != table.data_version
+        ):
+            start = 0  # the table changed between two pages: begin again
+        rows = sorted(table.topic_config_table.items())
+        page = dict(islice(rows, start, start + max(asked.max_topic_num, 0)))
+        body = TopicConfigTable(data_version=table.data_version, topic_config_table=page)
+        gives = GetAllTopicConfigResponse(total_topic_num=len(rows))
+        return Reply(ext=gives.to_ext() | told, body=fastjson.encode(body))
+
+    def offsets_of_queues(self, request: Request) -> Reply:
+        """Every queue that can be read or written, also those that never had a message."""
+        topic = self._get(TopicRequest.from_ext(request.header.ext).topic)
+        name, rows = topic.topic_name, dict[MessageQueue, TopicOffset]()
+        for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
+            key = queue_key(name, queue_id)
+            queue = MessageQueue(broker_name=self.config.name, queue_id=queue_id, topic=name)
+            rows[queue] = TopicOffset(
+                last_update_timestamp=last_store_time(self.store, key) or 0,
+                max_offset=self.store.max_offset(key),
+                min_offset=self.store.min_offset(key),
+            )
+        flow = self.stats.topic_puts.get(name)
+        rate = flow.growth(MINUTE, self.clock.now_ms()).per_second if flow else 0.0
+        return Reply(body=encode_topic_stats(TopicStats(offset_table=rows, topic_put_tps=rate)))
+
+    def system(self, _request: Request) -> Reply:
+        found = tuple(sorted(name for name in self.topics.all() if self.topics.is_system(name)))
+        return Reply(body=fastjson.encode(TopicList(topic_list=found)))
+
+    def consumed_by(self, request: Request) -> Reply:
+        """Groups that have been here, or subscribe now."""
+        topic = TopicRequest.from_ext(request.header.ext).topic
+        groups = set(self.offsets.groups_of(topic))
+        groups |= {
+            group
+            for group, members in self.sessions.consumers.items()
+            if topic in members.subscriptions
+        }
+        return Reply(body=fastjson.encode(GroupList(group_list=tuple(sorted(groups)))))
+
+    def _get(self, name: str) -> TopicConfig:
+        topic = self.topics.get(name)
+        if topic is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic {name[:128]} does not exist")
+        return topic
+
+
+def _invalid(why: str) -> Refused:
+    return Refused(ResponseCode.INVALID_PARAMETER, why)

@@ -1,0 +1,311 @@
+"""Asking producers what became of their transactions.
+
+An undecided half is looked at when it is old enough, then at intervals. Its producer is asked by a
+one-way request and decides as it always does. How often it was asked is kept in memory: a restart
+asks a few times more, which harms nobody, and no check costs a write. Without a living producer of
+its group a half waits, uncounted. After the last check it is parked where an operator finds it.
+"""
+
+import logging
+from array import array
+from typing import Final
+
+from tianzhou.base.clock import Clock
+from tianzhou.broker import names
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.groups.sessions import Client, Sessions
+from tianzhou.broker.transactions.decisions import Transactions
+from tianzhou.broker.transactions.half_queue import HALF_QUEUE, Half, HalfQueue, root_of
+from tianzhou.broker.transactions.parked import ParkedTransactions
+from tianzhou.broker.writing.due_queue import Schedule
+from tianzhou.broker.writing.flushed_checkpoint import LaggingSave
+from tianzhou.broker.writing.incoming import Incoming
+from tianzhou.broker.writing.log_writer import Writer
+from tianzhou.broker.writing.stored import Stored, at_offset
+from tianzhou.net.exchange import Refused
+from tianzhou.record import names as keys
+from tianzhou.record.chunk import build, stamp
+from tianzhou.store.store import MessageStore
+from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire._generated_headers_send import CheckTransactionStateRequest
+
+log: Final = logging.getLogger("tianzhou.broker")
+
+LOOKS_MAX: Final = 1024
+"""Half messages that one slice of a tick looks at, 5 us each: when thousands are due together,
+after a start for example, clients are served in between. Most looks find the message decided."""
+WORK_MAX: Final = 64
+"""Checks, parkings and copies in one tick."""
+WORK_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A check carries the message. Producers must not be flooded with them."""
+SPREAD_MAX: Final = 20_000
+"""Decided halves that a start may have to read because of an old one before them."""
+COPY_AGE_MS: Final = 86_400_000
+"""A half is copied long before retention could take it."""
+
+
+class TransactionChecks:
+    """Owner: the broker loop."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        writer: Writer,
+        sessions: Sessions,
+        offsets: ConsumerOffsets,
+        halves: HalfQueue,
+        transactions: Transactions,
+        parked: ParkedTransactions,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._writer = writer
+        self._sessions = sessions
+        self._offsets = offsets
+        self._halves = halves
+        self._transactions = transactions
+        self.parked = parked
+        self._clock = clock
+        retention_ms = store.config.retention_hours * 3_600_000
+        self._copy_age_ms = max(60_000, min(COPY_AGE_MS, retention_ms // 2))
+        self._work = self._work_bytes = 0
+        self._forget_plan()
+        self._begin_saving()
+
+    def adopt(self, config: BrokerConfig) -> None:
+        """Apply settings that changed while the broker runs, to halves scheduled from now on."""
+        self._config = config
+
+    def begin(self) -> None:
+        """Read which halves are undecided, complete a decision that a crash interrupted, and plan
+        when to ask about the others."""
+        self._forget_plan()
+        self._halves.begin(self._plan)
+        self._transactions.complete_last()
+        self.parked.begin()
+        self._begin_saving()
+
+    def _forget_plan(self) -> None:
+        self._due = Schedule()
+        """When to check each half; halves decided by then are skipped."""
+        self._waiting: dict[str, array[int]] = {}
+        """Halves by group that has no living producer."""
+        self._turns: dict[str, int] = {}
+        self._oldest = (-1, 0)
+        """Offset and store time of the half that was the oldest at the last tick."""
+
+    def _begin_saving(self) -> None:
+        self._saving = LaggingSave(
+            self._store, self._halves.progress, self._save,
+            every_ms=self._config.offsets_save_ms, now_s=self._clock.monotonic_s(),
+        )  # fmt: skip
+
+    def tick(self) -> bool:
+        now_ms = self._clock.now_ms()
+        self._work = self._work_bytes = 0
+        self.scan()
+        self._wake(now_ms)
+        looks = 0
+        while self._is_due(now_ms) and looks < LOOKS_MAX and self._has_room:
+            looks += 1
+            offset = self._due.pop()[1]
+            if offset in self._halves.pending:
+                self._look(offset, now_ms)
+        self._copy_old(now_ms)
+        self._saving.tick(self._clock.monotonic_s())
+        return self.parked.tick() or self._halves.is_behind or self._is_due(now_ms)
+
+    def finish(self) -> None:
+        self._saving.finish()
+
+    def _save(self, progress: tuple[int, int]) -> None:
+        group = names.TRANSACTION_GROUP
+        self._offsets.put(group, names.HALF_TOPIC, 0, progress[0])
+        self._offsets.put(group, names.OP_TOPIC, 0, progress[1])
+
+    @property
+    def _has_room(self) -> bool:
+        return self._work < WORK_MAX and self._work_bytes < WORK_BYTES_MAX
+
+    # When
+
+    def scan(self) -> None:
+        """Read on in the half queue, a slice, and plan when to look at what is there."""
+        self._halves.scan(self._plan)
+
+    def _is_due(self, now_ms: int) -> bool:
+        first = self._due.first()
+        return first is not None and first[0] <= now_ms
+
+    def _plan(self, half: Half) -> None:
+        wait_ms = self._config.transaction_timeout_ms
+        if half.immunity_ms is not None:
+            wait_ms = half.immunity_ms
+        if half.is_copy:
+            wait_ms = self._config.transaction_check_ms  # copied, and checked before perhaps
+        self._due.push(half.stored_ms + wait_ms, half.offset)
+
+    def _again(self, offset: int, now_ms: int) -> None:
+        self._due.push(now_ms + self._config.transaction_check_ms, offset)
+
+    def _wake(self, now_ms: int) -> None:
+        """Check halves whose producers reconnected: as many as one tick allows."""
+        for group in [group for group in self._waiting if self._living(group)]:
+            waiting = self._waiting[group]
+            for offset in waiting[:LOOKS_MAX]:
+                self._due.push(now_ms, offset)
+            del waiting[:LOOKS_MAX]
+            if not waiting:
+                del self._waiting[group]
+
+    def _living(self, group: str) -> list[Client]:
+        clients = self._sessions.producers.get(group, {})
+        return [client for client in clients.values() if client.peer.is_open]
+
+    def recheck(self, root: int) -> bool:
+        """Ask again in the next tick, and count from the first time; False: it is decided."""
+        offset = self._halves.current(root)
+        if offset not in self._halves.pending:
+            return False
+        self._halves.pending.set_checks(offset, 0)
+        # Out of its place in the plan, or it would be asked twice as often from now on.
+        self._due.discard(offset)
+        for waiting in self._waiting.values():
+            if offset in waiting:
+                waiting.remove(offset)
+        self._due.push(self._clock.now_ms(), offset)
+        return True
+
+    # What
+
+    def _look(self, offset: int, now_ms: int) -> None:
+        pending = self._halves.pending
+        checks, group = pending.checks(offset), pending.group(offset)
+        if checks >= self._config.transaction_checks_max:
+            if not self._park(offset):
+                self._again(offset, now_ms)
+            return
+        living = self._living(group)
+        if not living:
+            self._waiting.setdefault(group, array("q")).append(offset)
+            return
+        # One after the other, so that one producer that hangs does not get them all.
+        turn = self._turns[group] = self._turns.get(group, -1) + 1
+        if self._ask(offset, living[turn % len(living)]):
+            pending.set_checks(offset, checks + 1)
+            self._again(offset, now_ms)
+
+    def _ask(self, offset: int, client: Client) -> bool:
+        found, stored = at_offset(self._store, HALF_QUEUE, offset)
+        with found:
+            if stored is None:
+                self._give_up(offset)
+                return False
+            message, view = stored.meant() or stored.to_incoming(), stored.view
+            fields = CheckTransactionStateRequest(
+                topic=message.topic, tran_state_table_offset=int(view.queue_offset),
+                commit_log_offset=int(view.physical_offset), msg_id=view.message_id,
+                transaction_id=view.message_id, offset_msg_id=view.offset_id,
+                broker_name=self._config.name,
+            )  # fmt: skip
+            body = _record(message, stored, self._writer.store_host)
+        client.peer.tell(RequestCode.CHECK_TRANSACTION_STATE, fields.to_ext(), body)
+        self._work += 1
+        self._work_bytes += len(body)
+        return True
+
+    def _give_up(self, offset: int) -> None:
+        """It expired or is damaged: there is nothing to ask about, and nothing to keep."""
+        group = self._halves.pending.group(offset)
+        log.error("transaction.half_unreadable", extra={"offset": offset, "group": group})
+        self._work += 1
+        self._halves.lost(offset)
+
+    def _park(self, offset: int) -> bool:
+        """Keep it where no consumer looks and an operator does; False: try later."""
+        found, stored = at_offset(self._store, HALF_QUEUE, offset)
+        with found:
+            if stored is None:
+                self._give_up(offset)
+                return True
+            root = root_of(stored)
+            checks = self._halves.pending.checks(offset)
+            parked = stored.to_incoming().with_properties(
+                {keys.TRANSACTION_CHECK_TIMES: b"%d" % checks, keys.PARKED_OFFSET: b""}
+            )
+            parked = parked._replace(
+                topic=names.CHECKED_OUT_TOPIC, prepared_offset=stored.view.physical_offset
+            )
+        self._work += 1
+        try:
+            self._writer.put([parked.to_entry(), self._transactions.op(offset)])
+        except Refused:
+            return False
+        group = self._halves.pending.group(offset)
+        log.warning("transaction.parked", extra={"offset": offset, "group": group})
+        self._halves.end(root)
+        return True
+
+    # Progress
+
+    def _copy_old(self, now_ms: int) -> None:
+        """Copy the oldest to the end of the queue if they hold up progress, or grow too old.
+
+        Only when the decided between them are the most by far: else copying would never end.
+        """
+        halves = self._halves
+        while self._has_room:
+            oldest = halves.pending.oldest
+            if oldest is None:
+                return
+            is_spread = halves.spread > SPREAD_MAX + 2 * len(halves.pending)
+            if not is_spread and now_ms - self._stored_ms(oldest, now_ms) < self._copy_age_ms:
+                return
+            if not self._copy(oldest):
+                return
+
+    def _stored_ms(self, offset: int, now_ms: int) -> int:
+        """When the oldest half was stored; the current time if it cannot be read: its next check
+        drops it."""
+        if self._oldest[0] != offset:
+            found, stored = at_offset(self._store, HALF_QUEUE, offset)
+            with found:
+                self._oldest = (offset, stored.view.store_timestamp if stored else now_ms)
+        return self._oldest[1]
+
+    def _copy(self, offset: int) -> bool:
+        found, stored = at_offset(self._store, HALF_QUEUE, offset)
+        with found:
+            if stored is None:
+                self._give_up(offset)
+                return True
+            root, checks = root_of(stored), self._halves.pending.checks(offset)
+            copy = stored.to_incoming().with_properties(
+                {
+                    keys.TRANSACTION_PREPARED_QUEUE_OFFSET: b"%d" % root,
+                    keys.TRANSACTION_CHECK_TIMES: b"%d" % checks if checks else b"",
+                }
+            )
+        self._work += 1
+        self._work_bytes += len(copy.body)
+        try:
+            appended = self._writer.put([copy.to_entry(), self._transactions.op(offset)])
+        except Refused:
+            return False
+        self._halves.copied(root, appended.queue_offsets[0])
+        return True
+
+
+def _record(message: Incoming, stored: Stored, store_host: bytes) -> bytes:
+    """The half as a stored record, with its real topic and queue: what a producer can decode."""
+    view = stored.view
+    chunk = build([message.to_entry()], store_host=store_host, record_crc=False)
+    stamp(
+        chunk, 0, 1,
+        queue_offsets=[view.queue_offset], physical_offset=view.physical_offset,
+        store_timestamp=view.store_timestamp,
+    )  # fmt: skip
+    return bytes(chunk.data)

@@ -1,0 +1,166 @@
+"""Decisions about transactional messages. The first one in the log wins; later ones change nothing.
+
+A commit is one append of two records: the message where consumers see it, then the OP message that
+marks its half as done with. A crash keeps a prefix of an append, so it may leave the first without
+the second, and then that first is the last record of the log. A start looks there and completes it
+before anything else is written: no producer is asked about a message that was committed. Parking a
+half is a decision too, and done alike.
+"""
+
+import logging
+from typing import Final
+
+from tianzhou.base.clock import Clock
+from tianzhou.base.kinds import PhysicalOffset
+from tianzhou.broker import names
+from tianzhou.broker.ingest.admission import Admission
+from tianzhou.broker.transactions.half_queue import HALF_QUEUE, HalfQueue, op_entry, root_of
+from tianzhou.broker.writing.incoming import Incoming
+from tianzhou.broker.writing.log_writer import Writer
+from tianzhou.broker.writing.stored import Stored, records
+from tianzhou.net.exchange import Refused
+from tianzhou.record import flags
+from tianzhou.record import names as keys
+from tianzhou.record.chunk import Entry
+from tianzhou.store.store import MessageStore
+from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire._generated_headers_send import EndTransactionRequest
+
+log: Final = logging.getLogger("tianzhou.broker")
+
+COMMIT: Final = flags.TRANSACTION_COMMIT
+ROLLBACK: Final = flags.TRANSACTION_ROLLBACK
+
+
+class Transactions:
+    """Owner: the broker loop."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        writer: Writer,
+        admission: Admission,
+        halves: HalfQueue,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._admission = admission
+        self._halves = halves
+        self._clock = clock
+
+    def decide(self, asked: EndTransactionRequest) -> PhysicalOffset | None:
+        """Commit or roll back; where the decision ends in the log, None if there was one before.
+
+        Raises Refused, and then nothing is decided.
+        """
+        with self._store.record_at(asked.commit_log_offset) as found:
+            half = next(records(found), None)
+            if half is None or half.view.topic != names.HALF_TOPIC:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"find prepared transaction message failed: no half message stands at "
+                    f"{asked.commit_log_offset}",
+                )
+            _check(half, asked)
+            root = root_of(half)
+            if not self._halves.is_pending(root):
+                return None
+            self._check_immunity(half, asked)
+            entries = [self.op(self._halves.current(root))]
+            if asked.commit_or_rollback == COMMIT:
+                message = self._admission.redirect(_visible(half))
+                entries.insert(0, message.to_entry())
+            appended = self._writer.put(entries)
+        self._halves.end(root)
+        return appended.end
+
+    def op(self, offset: int) -> Entry:
+        return op_entry(offset, born_ms=self._clock.now_ms(), host=self._writer.store_host)
+
+    def _check_immunity(self, half: Stored, asked: EndTransactionRequest) -> None:
+        """A producer that asked to be left alone for a time must decide within it."""
+        immunity_s = half.number(keys.CHECK_IMMUNITY_TIME, -1)
+        if asked.from_transaction_check or immunity_s < 0:
+            return
+        age_ms = self._clock.now_ms() - half.view.born_timestamp
+        if age_ms > immunity_s * 1000:
+            raise Refused(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"the decision comes {age_ms} ms after the message; its "
+                f"CHECK_IMMUNITY_TIME_IN_SECONDS is {immunity_s}; wait for the check",
+            )
+
+    def complete_last(self) -> None:
+        """Mark the half of a decided message as done with, if a crash came in between. Before
+        anything else is written."""
+        last = max((queue.last_physical_offset() for queue in self._store.queues), default=0)
+        with self._store.record_at(last) as found:
+            decided = next(records(found), None)
+            if decided is None or not _is_decided(decided):
+                return
+            prepared_offset = decided.view.prepared_offset
+        with self._store.record_at(prepared_offset) as found:
+            half = next(records(found), None)
+            if half is None or half.view.topic != names.HALF_TOPIC:
+                return
+            root = root_of(half)
+        if self._halves.is_pending(root):
+            log.warning("transaction.completed", extra={"offset": root})
+            self._writer.put([self.op(self._halves.current(root))])
+            self._halves.end(root)
+
+
+def _is_decided(stored: Stored) -> bool:
+    """Whether this record is the result of a half message. A retry of a committed message is not,
+    although it keeps the flag: it does not name a half, and 0 is the offset of another one."""
+    if stored.view.reconsume_times:
+        return False
+    kind = stored.view.sys_flag & flags.TRANSACTION_MASK
+    is_mark = stored.get(keys.PARKED_OFFSET) is not None
+    return kind == COMMIT or (stored.view.topic == names.CHECKED_OUT_TOPIC and not is_mark)
+
+
+def _check(half: Stored, asked: EndTransactionRequest) -> None:
+    """The producer must name the half message exactly: group, offset, place, id."""
+    group = (half.get(keys.PRODUCER_GROUP) or b"").decode("utf-8", "replace")
+    if group != asked.producer_group:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the producer group wrong: the message is of {group}, not {asked.producer_group}",
+        )
+    if half.view.queue_offset != asked.tran_state_table_offset:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the transaction state table offset wrong: the message has "
+            f"{half.view.queue_offset}, not {asked.tran_state_table_offset}",
+        )
+    unique = half.view.unique_id
+    if unique and asked.msg_id and asked.msg_id not in (unique, half.view.offset_id):
+        # The half that is meant was lost with its master, and this one took its place.
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"another message stands at {asked.commit_log_offset}: {unique}, not {asked.msg_id}",
+        )
+
+
+def _visible(half: Stored) -> Incoming:
+    """The message as consumers see it: whether its half was copied leaves no trace in it."""
+    message = half.meant()
+    if message is None:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the half message at {HALF_QUEUE.topic} {half.view.queue_offset} does not say where "
+            "it is meant to go",
+        )
+    message = message.with_properties(
+        {
+            keys.TRANSACTION_PREPARED_QUEUE_OFFSET: b"",
+            keys.TRANSACTION_CHECK_TIMES: b"",
+            keys.PARKED_OFFSET: b"",
+        }
+    )
+    return message._replace(
+        sys_flag=message.sys_flag & ~flags.TRANSACTION_MASK | COMMIT,
+        prepared_offset=half.view.physical_offset,
+    )

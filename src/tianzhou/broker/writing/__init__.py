@@ -1,0 +1,3 @@
+"""The way into the log that every slice shares: messages on their way in, the writer, and
+responses that wait for durability.
+"""

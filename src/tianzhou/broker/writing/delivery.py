@@ -1,0 +1,35 @@
+"""Putting messages of our own making into the store, when no client waits for an answer."""
+
+import logging
+from typing import Final
+
+from tianzhou.broker.writing.log_writer import Writer
+from tianzhou.net.exchange import Refused
+from tianzhou.record.chunk import Entry
+from tianzhou.wire._generated_codes import ResponseCode
+
+log: Final = logging.getLogger("tianzhou.broker")
+
+
+def deliver(writer: Writer, entries: list[Entry]) -> bool:
+    """Store messages in one append; False when nothing can be stored now, and they must wait."""
+    if not entries:
+        return True
+    try:
+        writer.put(entries)
+    except Refused as refused:
+        if refused.code != ResponseCode.MESSAGE_ILLEGAL:
+            return False
+        return _deliver_singly(writer, entries, refused)
+    return True
+
+
+def _deliver_singly(writer: Writer, entries: list[Entry], refused: Refused) -> bool:
+    """One of them can't be stored anywhere: it must not keep the others."""
+    if len(entries) == 1:
+        log.error(
+            "delivery.impossible",
+            extra={"topic": entries[0].queue.topic, "reason": refused.remark},
+        )
+        return True
+    return all(deliver(writer, [entry]) for entry in entries)
