@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from tianzhou.net.limits import CLIENT_PORT, NetLimits, PortLimits
-from tianzhou.net.link import Link
 from tianzhou.net.server import Server, bind
+from tianzhou.net.server_connection import ServerConnection
 from tianzhou.wire.codec import decode_header, encode_command
 from tianzhou.wire.frame import FrameBatch
 from tianzhou.wire.header import Header, response_to
@@ -28,32 +28,34 @@ class Echo:
     handled: int = 0
     opened_count: int = 0
     closed_count: int = 0
-    parked: list[tuple[Link, Header]] = field(default_factory=list[tuple[Link, Header]])
+    parked: list[tuple[ServerConnection, Header]] = field(
+        default_factory=list[tuple[ServerConnection, Header]]
+    )
 
-    def opened(self, link: Link) -> None:
+    def opened(self, connection: ServerConnection) -> None:
         self.opened_count += 1
 
-    def received(self, link: Link, batch: FrameBatch) -> None:
+    def received(self, connection: ServerConnection, batch: FrameBatch) -> None:
         for index in range(batch.count):
-            if link.has_enough:
-                link.leave(batch, index)
+            if connection.has_enough:
+                connection.leave(batch, index)
                 return
             header = decode_header(batch.header(index), batch.serialise_types[index])
             self.handled += 1
             if header.code == PARKED:
-                link.wait(1, len(batch.body(index)))
-                self.parked.append((link, header))
+                connection.wait(1, len(batch.body(index)))
+                self.parked.append((connection, header))
             else:
                 body = bytes(self.large_bytes) if header.code == LARGE else b""
-                link.send(encode_command(response_to(header, 0), body))
+                connection.send(encode_command(response_to(header, 0), body))
 
     def release(self, body_size: int = 0) -> None:
         parked, self.parked = self.parked, []
-        for link, header in parked:
-            link.send(encode_command(response_to(header, 0)))
-            link.waited(1, body_size)
+        for connection, header in parked:
+            connection.send(encode_command(response_to(header, 0)))
+            connection.waited(1, body_size)
 
-    def closed(self, link: Link) -> None:
+    def closed(self, connection: ServerConnection) -> None:
         self.closed_count += 1
 
 
@@ -70,7 +72,7 @@ class World:
         return reader, writer
 
     def count(self) -> int:
-        return len(tuple(self.server.links))
+        return len(tuple(self.server.connections))
 
 
 @asynccontextmanager

@@ -29,7 +29,7 @@ PROBE: Final = 31_999
 LIVES: Final = 3
 """How often a broker is fuzzed and killed."""
 KEPT: Final = 20
-KEPT_TOPIC: Final = "Kept"
+KEPT_TOPIC: Final = "PollCache"
 KEPT_BODY: Final = re.compile(rb"kept \d+ of life \d+;")
 
 

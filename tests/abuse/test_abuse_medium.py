@@ -29,11 +29,11 @@ SHIM: Final = r"""
 /* Reads of the file that EIO_IN is a part of the path of fail from byte EIO_FROM to byte EIO_TO
    while the file named by EIO_WHILE exists. */
 static int is_bad(int fd, size_t count, off_t at) {
-    char link[64], path[4096];
+    char connection[64], path[4096];
     const char *gate = getenv("EIO_WHILE");
     if (!gate || access(gate, F_OK)) return 0;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t size = readlink(link, path, sizeof path - 1);
+    snprintf(connection, sizeof connection, "/proc/self/fd/%d", fd);
+    ssize_t size = readlink(connection, path, sizeof path - 1);
     if (size < 0) return 0;
     path[size] = 0;
     off_t from = atol(getenv("EIO_FROM")), to = atol(getenv("EIO_TO"));

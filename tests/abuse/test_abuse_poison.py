@@ -7,7 +7,7 @@ import pytest
 from tianzhou.broker import names
 from tianzhou.record import flags
 from tianzhou.record.batch import encode_batch
-from tianzhou.store.facts import SCHEDULE_TOPIC
+from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.store.verify import Directory, Findings
 from tianzhou.testing.small_broker import ROOT, STORE, RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode

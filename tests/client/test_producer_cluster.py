@@ -19,7 +19,7 @@ from tianzhou.client.errors import (
     Unreachable,
 )
 from tianzhou.client.options import ClientOptions
-from tianzhou.net.exchange import Reply, Request
+from tianzhou.net.rpc import Reply, Request
 from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.heartbeat import ConsumerData, SubscriptionData, decode_producer_connections

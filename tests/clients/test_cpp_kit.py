@@ -8,7 +8,7 @@ import pytest
 
 from clients.cpp_client import Clients
 from tianzhou.broker.names import retry_topic
-from tianzhou.store.facts import SCHEDULE_TOPIC
+from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.testing import RunningBroker
 
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 from dashboard.site import Site, ask
 from e2e.admin_world import send
 from tianzhou.dashboard.app import PAGES
-from tianzhou.net.exchange import Request
+from tianzhou.net.rpc import Request
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.tables import SubscriptionGroupConfig, TopicConfig
 
@@ -59,14 +59,14 @@ def site() -> Iterator[Site]:
 def asked(site: Site, monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """Requests to the broker, by code."""
     found: Counter[int] = Counter()
-    desk = site.mq._running().parts.requests.desk
-    before = desk.request
+    router = site.mq._running().parts.requests.router
+    before = router.request
 
     def counted(request: Request) -> None:
         found[request.header.code] += 1
         before(request)
 
-    monkeypatch.setattr(desk, "request", counted)
+    monkeypatch.setattr(router, "request", counted)
     return found
 
 

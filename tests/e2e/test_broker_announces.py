@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replica.registration import Registration
-from tianzhou.broker.role import Role, Standing
+from tianzhou.broker.role import Role, RoleState
 from tianzhou.broker.topics.permission import Permission
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.store.tables import Tables
@@ -62,7 +62,7 @@ def test_a_topic_that_is_made_during_a_registration_is_told_at_once() -> None:
         config = BrokerConfig(nameservers=f"127.0.0.1:{port}")
         tables = Tables(SimDisk(), "config")
         topics = Topics(tables.topics, config, ManualClock(), delay_levels=18)
-        standing = Standing(config.name, Role.MASTER, 0)
+        standing = RoleState(config.name, Role.MASTER, 0)
         permission = Permission(config.name, config.permission, standing)
         registration = Registration(
             config, topics, permission, standing, address="127.0.0.1:1", is_explicit=False,

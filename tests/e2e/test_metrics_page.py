@@ -73,19 +73,19 @@ def text(mq: RunningBroker) -> str:
         parts.stats.sent_back("orders", "billing")
         parts.stats.refused(17)
         parts.alarms.add(lambda: [Alarm(kind="made_up", text="t", remedy="r", since_ms=1)])
-        parts.measured.missing_brokers = lambda: {"broker-b": 1}
+        parts.metric_sources.missing_brokers = lambda: {"broker-b": 1}
         slave = SlaveLook(acked=0, address="", broker_id=1, lag_bytes=0, lag_ms=0, is_in_sync=True)
         look = parts.replication.look()
-        parts.measured.replication = lambda: msgspec.structs.replace(look, slaves=(slave,))
+        parts.metric_sources.replication = lambda: msgspec.structs.replace(look, slaves=(slave,))
         peer = RaftPeer(
             address="", is_connected=True, is_in_doubt=False, is_voter=True, match=1, name="b"
         )
-        parts.measured.raft = lambda: RaftLook(
+        parts.metric_sources.raft = lambda: RaftLook(
             applied=1, commit=1, first=1, group="g", is_changing=False, is_in_doubt=False,
             is_leading=True, last=1, leader="a", leader_broker="", member="a", peers=(peer,),
             role="leader", term=1,
         )  # fmt: skip
-        return Metrics(parts.measured).page().decode()
+        return Metrics(parts.metric_sources).page().decode()
 
     return mq._look(touch)
 
@@ -223,7 +223,7 @@ def test_a_loop_that_stands_is_measured_and_logged(
     """Everybody waits while somebody holds up the loop: here for longer than a second."""
 
     def stalls() -> float:
-        text = mq._look(lambda broker, _: Metrics(broker.parts.measured).page().decode())
+        text = mq._look(lambda broker, _: Metrics(broker.parts.metric_sources).page().decode())
         (up_to_one,) = re.findall(r'loop_delay_seconds_bucket\{le="1.0"\} (\S+)', text)
         (all_of_them,) = re.findall(r"loop_delay_seconds_count (\S+)", text)
         return float(all_of_them) - float(up_to_one)

@@ -18,7 +18,6 @@ from tianzhou.wire._generated_headers import (
     SendMessageV2Request,
 )
 from tianzhou.wire.codec import decode_header, decode_headers, encode_command, encode_header
-from tianzhou.wire.connection import Connection
 from tianzhou.wire.fastjson import encode
 from tianzhou.wire.frame import FrameBuffer, encode_frame
 from tianzhou.wire.header import Header, Language, SerialiseType
@@ -29,6 +28,7 @@ from tianzhou.wire.heartbeat import (
     decode_consumer_list,
     decode_heartbeat,
 )
+from tianzhou.wire.pending import PendingRequests
 from tianzhou.wire.queues import decode_lock_batch, decode_locked_queues
 from tianzhou.wire.routes import decode_route, encode_routes
 
@@ -156,7 +156,7 @@ def test_a_whole_capture_runs_through_a_frame_buffer(frames: list[Captured]) -> 
 def test_answers_find_their_questions(frames: list[Captured]) -> None:
     """The client's side of each captured connection, with our numbers set to its numbers."""
     for number in {frame.connection for frame in frames}:
-        connection: Connection[int] = Connection()
+        connection: PendingRequests[int] = PendingRequests()
         waiting = 0
         for frame in (frame for frame in frames if frame.connection == number):
             header = decode_header(frame.header_bytes, SerialiseType.JSON)

@@ -14,7 +14,7 @@ class Held:
     version: DataVersion
     heard_s: float
     timeout_s: float
-    link: int
+    connection: int
 
 
 @dataclass
@@ -32,12 +32,14 @@ class RouteModel:
         self.cluster: dict[str, str] = {}
         self.acting: dict[str, bool] = {}
 
-    def register(self, wanted: Registration, link: int, now_s: float, drops_omitted: bool) -> str:
+    def register(
+        self, wanted: Registration, connection: int, now_s: float, drops_omitted: bool
+    ) -> str:
         name, broker_id = wanted.broker_name, wanted.broker_id
         old = self.find(name, broker_id)
         if old is None and len(wanted.topics) == 1:
             return "NOT_ALONE"
-        if old is not None and old.address != wanted.address and old.link != link:
+        if old is not None and old.address != wanted.address and old.connection != connection:
             epochs = {old.version.state_version, wanted.data_version.state_version}
             if now_s <= old.heard_s + old.timeout_s and (len(epochs) == 1 or 0 in epochs):
                 return "TAKEN"
@@ -57,7 +59,13 @@ class RouteModel:
         self.held = [held for held in self.held if held is not old]
         self.held.append(
             Held(
-                name, broker_id, wanted.address, wanted.data_version, now_s, wanted.timeout_s, link
+                name,
+                broker_id,
+                wanted.address,
+                wanted.data_version,
+                now_s,
+                wanted.timeout_s,
+                connection,
             )
         )
         if self.speaks(wanted):

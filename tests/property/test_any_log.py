@@ -16,12 +16,12 @@ from tianzhou.record.walk import are_vouched_for, first_unsound, is_sound, walk
 from tianzhou.store.checkpoint import Checkpoint, CheckpointFile
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.derive import derive, derive_plainly
+from tianzhou.store.derive_columns import derive_by_shape
+from tianzhou.store.derive_record import Derived, facts_of, last_store_time, store_time_of
 from tianzhou.store.errors import RawRefused
-from tianzhou.store.facts import Derived, facts_of, last_store_time, store_time_of
-from tianzhou.store.raw import whole
 from tianzhou.store.read import ReadLimit
+from tianzhou.store.replica_bytes import whole
 from tianzhou.store.search import Boundary
-from tianzhou.store.shapes import derive_by_shape
 from tianzhou.store.store import MessageStore
 from tianzhou.store.verify import Directory
 from tianzhou.testing.sim.clock import ManualClock

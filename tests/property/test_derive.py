@@ -11,8 +11,8 @@ from tianzhou.record.chunk import NUMPY_FROM, RecordChunk
 from tianzhou.record.message import decode_all
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.derive import derive, derive_plainly
-from tianzhou.store.facts import SCHEDULE_TOPIC, Derived
-from tianzhou.store.shapes import derive_by_shape
+from tianzhou.store.derive_columns import derive_by_shape
+from tianzhou.store.derive_record import SCHEDULE_TOPIC, Derived
 
 DELAYS_MS = (1000, 5000, 10_000)
 

@@ -43,12 +43,12 @@ class Routes(RuleBasedStateMachine):
         self.model = RouteModel()
         self.now_s = 0.0
 
-    @rule(wanted=registrations, link=links, drops_omitted=st.booleans())
-    def register(self, wanted: Registration, link: int, drops_omitted: bool) -> None:
+    @rule(wanted=registrations, connection=links, drops_omitted=st.booleans())
+    def register(self, wanted: Registration, connection: int, drops_omitted: bool) -> None:
         verdict = self.table.register(
-            wanted, link=link, now_s=self.now_s, drops_omitted=drops_omitted
+            wanted, connection=connection, now_s=self.now_s, drops_omitted=drops_omitted
         )
-        assert verdict.name == self.model.register(wanted, link, self.now_s, drops_omitted)
+        assert verdict.name == self.model.register(wanted, connection, self.now_s, drops_omitted)
 
     @rule(name=names, address=addresses)
     def unregister(self, name: str, address: str) -> None:
@@ -72,10 +72,10 @@ class Routes(RuleBasedStateMachine):
         assert gone == {(held.name, held.address) for held in late}
         self.model.remove(*late)
 
-    @rule(link=links)
-    def close(self, link: int) -> None:
-        lost = [held for held in self.model.held if held.link == link]
-        gone = {(lost.name, lost.member.address) for lost in self.table.closed(link)}
+    @rule(connection=links)
+    def close(self, connection: int) -> None:
+        lost = [held for held in self.model.held if held.connection == connection]
+        gone = {(lost.name, lost.member.address) for lost in self.table.closed(connection)}
         assert gone == {(held.name, held.address) for held in lost}
         self.model.remove(*lost)
 
@@ -127,8 +127,10 @@ class Routes(RuleBasedStateMachine):
         assert {(c, name) for c, found in table.cluster_addr_table.items() for name in found} == {
             (self.model.cluster[name], name) for name in alive
         }
-        for link in range(3):
-            assert self.table.has_link(link) is any(one.link == link for one in held)
+        for connection in range(3):
+            assert self.table.has_link(connection) is any(
+                one.connection == connection for one in held
+            )
 
     @invariant()
     def both_views_of_topics_agree(self) -> None:

@@ -45,8 +45,8 @@ async def send(member: Member, body: bytes) -> Header:
 
 
 async def leader_of(members: list[Member]) -> Member:
-    await until(lambda: any(broker.standing.is_master for broker, _ in members))
-    return next(one for one in members if one[0].standing.is_master)
+    await until(lambda: any(broker.role_state.is_master for broker, _ in members))
+    return next(one for one in members if one[0].role_state.is_master)
 
 
 def play(root: Path, scene: Callable[[list[Member]], Awaitable[None]]) -> None:

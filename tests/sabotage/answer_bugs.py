@@ -43,7 +43,7 @@ CLIENTS: Final = (
           "if False:")),
     _bug("facts that tools look for not shown",
          "test_settable:test_facts_that_rocketmq_tools_look_for_are_shown",
-         ("tianzhou.broker.runtime_config:Settable.table", "**_FIXED,", "")),
+         ("tianzhou.broker.runtime_config:RuntimeConfig.table", "**_FIXED,", "")),
     _bug("setting that is shown called unknown",
          "test_settable:test_every_setting_that_is_shown_is_known_when_it_is_changed",
          ("tianzhou.broker.runtime_config:_check_names", "if key in _NEVER]", "if not key]")),

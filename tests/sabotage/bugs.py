@@ -116,7 +116,7 @@ RECORDS: Final = (
          (_QUEUE + "read", "(start - file_start) * UNIT_BYTES",
           "(start - file_start + 1) * UNIT_BYTES")),
     _bug("ranks with a gap after a restart", "images",
-         ("tianzhou.store.following:FollowingStore.begin_writing", "int(queue.end)",
+         ("tianzhou.store.replica_log:FollowingStore.begin_writing", "int(queue.end)",
           "int(queue.end) + 1")),
     _bug("dispatch ends at invisible messages", "images",
          (_STORE + "dispatch", "if runs or dispatcher.position == before:", "if True:")),
@@ -155,7 +155,11 @@ HOSTILE: Final = (
     _bug(
         "lengths of a record believed",
         "hostile",
-        ("tianzhou.store.facts:facts_of", "if body_size < 0 or topic_at + 3 > end:", "if False:"),
+        (
+            "tianzhou.store.derive_record:facts_of",
+            "if body_size < 0 or topic_at + 3 > end:",
+            "if False:",
+        ),
     ),
     _bug(
         "malformed record stops dispatch",

@@ -16,7 +16,7 @@ BUGS: Final = (
     _bug(
         "replica executes every change",
         "replica",
-        ("tianzhou.broker.role:Standing.check_master", "if not self.is_master:", "if False:"),
+        ("tianzhou.broker.role:RoleState.check_master", "if not self.is_master:", "if False:"),
     ),
     _bug(
         "gate forgets a kind of change",

@@ -91,13 +91,13 @@ def lost_halves() -> None:
     back = {"group": "g", "offset": str(message.physical_offset), "delayLevel": "0"}
     broker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
     broker.kill()
-    assert broker.parts.measured.counts["pending_transactions"]() == 1
+    assert broker.parts.metric_sources.counts["pending_transactions"]() == 1
     progress = {"topic": HALF_TOPIC, "queueId": "0", "commitOffset": "2"}
     group = {"consumerGroup": "CID_RMQ_SYS_TRANS"}
     broker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, progress | group)
     broker.save_offsets()
     broker.kill()
-    assert broker.parts.measured.counts["pending_transactions"]() == 1
+    assert broker.parts.metric_sources.counts["pending_transactions"]() == 1
 
 
 class BadSectors(SimFile):

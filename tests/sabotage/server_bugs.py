@@ -46,25 +46,45 @@ CONNECTIONS: Final = (
 )  # fmt: skip
 
 TURNS: Final = (
-    _bug("long turns not counted",
-         "test_turns:test_may_begin_in_a_full_round_is_true_for_short_turns_only",
-         (_TURNS + "took", "self._spent_s += seconds", "pass")),
-    _bug("cheap clients wait for heavy ones",
-         "test_turns:test_may_begin_in_a_full_round_is_true_for_short_turns_only",
-         (_TURNS + "may_begin", "or (cost_s is not None and cost_s <= SHORT_S)", "")),
-    _bug("all who wait served in one round",
-         "test_turns:test_waiting_connections_are_spread_over_rounds",
-         (_TURNS + "_begin_round", "while self._spent_s < self._round_s:", "while True:")),
-    _bug("new clients wait behind heavy ones",
-         "test_turns:test_medium_turns_come_before_new_connections_and_these_before_long_turns",
-         (_TURNS + "wait", "self._new.append(resume)", "self._long.append(resume)")),
-    _bug("a link does not wait for its turn",
-         "test_link:test_a_full_round_postpones_new_connections_and_serves_cheap_ones",
-         ("tianzhou.net.link:Link.buffer_updated",
-          "if self._shared.turns.may_begin(self._cost_s):", "if True:")),
-    _bug("a turn produces without end", "test_link:test_a_turn_ends_when_it_has_produced_enough",
-         ("tianzhou.net.link:Link.send", "self._out_bytes += len(data)", "pass"))
-)  # fmt: skip
+    _bug(
+        "long turns not counted",
+        "test_turns:test_may_begin_in_a_full_round_is_true_for_short_turns_only",
+        (_TURNS + "took", "self._spent_s += seconds", "pass"),
+    ),
+    _bug(
+        "cheap clients wait for heavy ones",
+        "test_turns:test_may_begin_in_a_full_round_is_true_for_short_turns_only",
+        (_TURNS + "may_begin", "or (cost_s is not None and cost_s <= SHORT_S)", ""),
+    ),
+    _bug(
+        "all who wait served in one round",
+        "test_turns:test_waiting_connections_are_spread_over_rounds",
+        (_TURNS + "_begin_round", "while self._spent_s < self._round_s:", "while True:"),
+    ),
+    _bug(
+        "new clients wait behind heavy ones",
+        "test_turns:test_medium_turns_come_before_new_connections_and_these_before_long_turns",
+        (_TURNS + "wait", "self._new.append(resume)", "self._long.append(resume)"),
+    ),
+    _bug(
+        "a link does not wait for its turn",
+        "test_link:test_a_full_round_postpones_new_connections_and_serves_cheap_ones",
+        (
+            "tianzhou.net.server_connection:ServerConnection.buffer_updated",
+            "if self._shared.turns.may_begin(self._cost_s):",
+            "if True:",
+        ),
+    ),
+    _bug(
+        "a turn produces without end",
+        "test_link:test_a_turn_ends_when_it_has_produced_enough",
+        (
+            "tianzhou.net.server_connection:ServerConnection.send",
+            "self._out_bytes += len(data)",
+            "pass",
+        ),
+    ),
+)
 
 LOG: Final = (
     _bug("left out lines not counted",
@@ -121,7 +141,7 @@ SETTINGS: Final = (
     _bug(
         "store settings changed without proof",
         "test_settable:test_a_change_of_the_store_without_proof_changes_nothing",
-        (_BROKER + "runtime_config:Settable.change", "before_shared()", "pass"),
+        (_BROKER + "runtime_config:RuntimeConfig.change", "before_shared()", "pass"),
     ),
     _bug(
         "clients without an id taken for one",

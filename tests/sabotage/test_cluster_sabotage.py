@@ -48,9 +48,9 @@ def registration(address: str, *, epoch: int = 0, broker_id: int = 0) -> Registr
 def verdict(held: int, wanted: int, *, after_s: float = 0.0, address: str = B) -> Verdict:
     """Of a second registration through another connection, with these epochs."""
     table = RouteTable()
-    table.register(registration(A, epoch=held), link=object(), now_s=0.0)
+    table.register(registration(A, epoch=held), connection=object(), now_s=0.0)
     second = registration(address, epoch=wanted)
-    return table.register(second, link=object(), now_s=after_s)
+    return table.register(second, connection=object(), now_s=after_s)
 
 
 def check_names() -> None:
@@ -62,9 +62,9 @@ def check_names() -> None:
 
 
 def check_missing() -> None:
-    table, link, missing = RouteTable(), object(), MissingBrokers(brokers_max=2)
-    table.register(registration(A), link=link, now_s=0.0)
-    (lost,) = table.closed(link)
+    table, connection, missing = RouteTable(), object(), MissingBrokers(brokers_max=2)
+    table.register(registration(A), connection=connection, now_s=0.0)
+    (lost,) = table.closed(connection)
     missing.lost(lost, "disconnected", 1)
     assert [[topic.name for topic in row.topics] for row in missing.all()] == [["T", "U"]]
     missing.registered("broker-a", 0, B, was_known=True, has_master=True)
@@ -142,7 +142,7 @@ def check_lag() -> None:
         broker.send(topic)
         broker.parts.offsets.put("billing", topic, 0, 0)
     broker.parts.offsets.put("CID_RMQ_SYS_TRANS", "orders", 0, 0)
-    found = {(lag.group, lag.queue.topic) for lag in broker.parts.measured.lags.all()}
+    found = {(lag.group, lag.queue.topic) for lag in broker.parts.metric_sources.lags.all()}
     assert found == {("billing", "orders")}
 
 

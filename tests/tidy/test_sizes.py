@@ -31,7 +31,7 @@ BROAD_HANDLERS = {
     "src/tianzhou/client/aio/listener_threads.py": "raised where the call is awaited",
     "src/tianzhou/client/aio/listener.py": "a user's code may raise anything; it is logged",
     "src/tianzhou/client/aio/post.py": "a selector may raise anything; the sender gets it",
-    "src/tianzhou/net/desk.py": "one request must not take the others with it; it is logged",
+    "src/tianzhou/net/router.py": "one request must not take the others with it; it is logged",
     "src/tianzhou/store/files.py": "removes a file that was not completed, then raises on",
     "src/tianzhou/store/store.py": "gives the lock back, then raises on",
     "src/tianzhou/testing/sim/disk_crashes.py": "adds which crash image it was, then raises on",
@@ -50,8 +50,8 @@ COVERED_BY = {
     "wire/routes": "tests/unit/wire/test_wire_bodies.py",
     "wire/tables": "tests/unit/wire/test_wire_bodies.py",
     "store/errors": "declarations only",
-    "store/following": "tests/unit/store/test_raw.py",
-    "store/rewind": "tests/unit/store/test_raw.py",
+    "store/replica_log": "tests/unit/store/test_replica_bytes.py",
+    "store/truncate": "tests/unit/store/test_replica_bytes.py",
     "wire/replication_bodies": "declarations only",
 }
 

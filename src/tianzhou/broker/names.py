@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from tianzhou.base.errors import UsageError
-from tianzhou.store.facts import SCHEDULE_TOPIC
+from tianzhou.store.derive_record import SCHEDULE_TOPIC
 
 TEMPLATE_TOPIC: Final = "TBW102"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.wire._generated_codes import RequestCode as Code
 from tianzhou.wire._generated_codes import ResponseCode
 
@@ -81,6 +81,6 @@ class Refusals:
 
 def _refuse(code: Code, reason: str) -> Handler:
     def refuse(_request: Request) -> Reply:
-        raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"{code.name}: {reason}")
+        raise RequestRejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"{code.name}: {reason}")
 
     return refuse

@@ -8,7 +8,7 @@ import enum
 from collections.abc import Callable
 from typing import Final
 
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.wire._generated_codes import ResponseCode
 
 MASTER_ID: Final = 0
@@ -23,7 +23,7 @@ class Role(enum.Enum):
     """Follows a master: refuses messages, serves pulls and offsets."""
 
 
-class Standing:
+class RoleState:
     """Owner: the broker loop; only `Broker.take_role` changes it.
 
     Invariant: a master has id 0, a slave has another
@@ -59,7 +59,7 @@ class Standing:
 
     def check_read(self) -> None:
         if self.reads_refused and not self.is_master:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SYSTEM_BUSY,
                 f"broker {self._name} with id {self.broker_id} is a slave and slave_read is off",
             )
@@ -68,10 +68,10 @@ class Standing:
         self.check_master("sends")
 
     def check_master(self, what: str) -> None:
-        """Raise Refused, with the address to ask, unless this broker is the master."""
+        """Raise RequestRejected, with the address to ask, unless this broker is the master."""
         if not self.is_master:
             address = self.master_address
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 f"broker {self._name} with id {self.broker_id} is a replica and does not execute "
                 f"{what}; nothing was stored or changed; {self._where()}",

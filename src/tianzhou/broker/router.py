@@ -5,9 +5,9 @@ from typing import Final
 
 from tianzhou.broker.fetch.pull import Pull
 from tianzhou.broker.ingest.send import Send
-from tianzhou.net.desk import Desk
-from tianzhou.net.exchange import Request
-from tianzhou.net.link import Link
+from tianzhou.net.router import RequestRouter
+from tianzhou.net.rpc import Request
+from tianzhou.net.server_connection import ServerConnection
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.codec import decode_header
 from tianzhou.wire.frame import FrameBatch
@@ -32,14 +32,17 @@ FAST_PATH: Final = frozenset((*_SENDS, *_PULLS))
 class Requests:
     """Owner: the broker loop."""
 
-    def __init__(self, send: Send, pull: Pull, desk: Desk, catch_up: Callable[[], bool]) -> None:
+    def __init__(
+        self, send: Send, pull: Pull, router: RequestRouter, catch_up: Callable[[], bool]
+    ) -> None:
         self._send = send
         self._pull = pull
-        self.desk = desk
+        self.router = router
         self._catch_up = catch_up
 
-    def received(self, link: Link, batch: FrameBatch) -> None:
-        """Handle the frames of one read, in order; all, or as many as the link has room for."""
+    def received(self, connection: ServerConnection, batch: FrameBatch) -> None:
+        """Handle the frames of one read, in order; all, or as many as the connection has room
+        for."""
         data, starts, types = batch.data, batch.headers, batch.serialise_types
         row: list[int] = []
         kind = b""
@@ -51,42 +54,44 @@ class Requests:
             head = bytes(data[at : at + 12]) if types[index] == 0 else b""
             if head in _ROWS:
                 if kind != head and row:
-                    self._run(link, batch, row, kind)
+                    self._run(connection, batch, row, kind)
                     row = []
-                    if link.is_leaving:
+                    if connection.is_leaving:
                         return
                 kind = head
                 row.append(index)
                 continue
             if row:
-                self._run(link, batch, row, kind)
+                self._run(connection, batch, row, kind)
                 row = []
-                if link.is_leaving:
+                if connection.is_leaving:
                     return
-            if link.has_enough:
-                link.leave(batch, index)
+            if connection.has_enough:
+                connection.leave(batch, index)
                 return
             if head == _PULL:
-                self._pull.one(link, batch, index)
+                self._pull.one(connection, batch, index)
             else:
-                self._other(link, batch, index)
+                self._other(connection, batch, index)
         if row:
-            self._run(link, batch, row, kind)
+            self._run(connection, batch, row, kind)
 
-    def _run(self, link: Link, batch: FrameBatch, row: list[int], kind: bytes) -> None:
+    def _run(
+        self, connection: ServerConnection, batch: FrameBatch, row: list[int], kind: bytes
+    ) -> None:
         if kind == _SEND_BATCH:
-            self._send.run_batches(link, batch, row)
+            self._send.run_batches(connection, batch, row)
         else:
-            self._send.run(link, batch, row, is_v2=kind == _SEND_V2)
+            self._send.run(connection, batch, row, is_v2=kind == _SEND_V2)
 
-    def _other(self, link: Link, batch: FrameBatch, index: int) -> None:
+    def _other(self, connection: ServerConnection, batch: FrameBatch, index: int) -> None:
         header = decode_header(batch.header(index), batch.serialise_types[index])
         if header.is_response:
-            link.answered(header, bytes(batch.body(index)))
+            connection.answered(header, bytes(batch.body(index)))
         elif header.code in _SENDS:
-            self._send.one(link, batch, index)
+            self._send.one(connection, batch, index)
         elif header.code in _PULLS:
-            self._pull.one(link, batch, index)
+            self._pull.one(connection, batch, index)
         else:
             self._catch_up()
-            self.desk.request(Request(header, bytes(batch.body(index)), link))
+            self.router.request(Request(header, bytes(batch.body(index)), connection))

@@ -18,7 +18,7 @@ from tianzhou.base.settings import (
 )
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.names import TRACE_TOPIC
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.replication.config import ReplicationConfig
 from tianzhou.replication.raft_settings import RaftSettings
 from tianzhou.store.config import StoreConfig
@@ -61,11 +61,11 @@ class Group(Protocol):
         ...
 
     def change(self, settings: ReplicationConfig) -> None:
-        """Take these instead. Raises Refused, and then nothing changed."""
+        """Take these instead. Raises RequestRejected, and then nothing changed."""
         ...
 
 
-class Settable:
+class RuntimeConfig:
     """Owner: the broker loop."""
 
     def __init__(
@@ -93,13 +93,15 @@ class Settable:
     ) -> dict[str, str]:
         """Apply `name=value` lines with RocketMQ's or Tianzhou's names; returns the requested
         changes. `before_shared` is called first if settings of the whole group change, or those of
-        the store, which decide what is deleted. Raises Refused, as does `before_shared`."""
+        the store, which decide what is deleted. Raises RequestRejected, as does `before_shared`."""
         asked, group = parse_properties(text), self._group()
         _check_names(asked, has_group=group is not None)
         own, stored = _changed(self.config, asked), _changed(self._store, asked)
         shared = _changed(group.shown, asked) if group is not None else None
         if own.permission & PERM_INHERIT:
-            raise Refused(ResponseCode.INVALID_PARAMETER, "brokerPermission must be 0, 2, 4 or 6")
+            raise RequestRejected(
+                ResponseCode.INVALID_PARAMETER, "brokerPermission must be 0, 2, 4 or 6"
+            )
         is_shared = group is not None and shared != group.shown
         if is_shared or stored != self._store:
             before_shared()
@@ -147,26 +149,31 @@ def table_of(settings: BrokerConfig | StoreConfig | ReplicationConfig) -> dict[s
 
 
 def parse_properties(text: bytes) -> dict[str, str]:
-    """`name=value` lines; blank ones and comments are skipped. Raises Refused."""
+    """`name=value` lines; blank ones and comments are skipped. Raises RequestRejected."""
     if len(text) > TEXT_BYTES_MAX:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"more than {TEXT_BYTES_MAX} bytes")
+        raise RequestRejected(ResponseCode.INVALID_PARAMETER, f"more than {TEXT_BYTES_MAX} bytes")
     try:
         lines = text.decode().splitlines()
     except UnicodeDecodeError as error:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"not UTF-8: {error.reason}") from error
+        raise RequestRejected(
+            ResponseCode.INVALID_PARAMETER, f"not UTF-8: {error.reason}"
+        ) from error
     found: dict[str, str] = {}
     for line in lines:
         key, sign, value = line.partition("=")
         if not line.strip() or line.lstrip()[0] in "#!":
             continue
         if not sign:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"{line[:64]!r} is not name=value")
+            raise RequestRejected(
+                ResponseCode.INVALID_PARAMETER, f"{line[:64]!r} is not name=value"
+            )
         found[key.strip()] = value.strip()
     return found
 
 
 def _check_names(asked: Iterable[str], *, has_group: bool) -> None:
-    """Raises Refused for names that are unknown here, or that cannot change while it runs."""
+    """Raises RequestRejected for names that are unknown here, or that cannot change while it
+    runs."""
     known = spellings(*_KINDS)
     reasons = {name: one.reason for kind in _KINDS for name, one in declarations(kind).items()}
     if not has_group:
@@ -175,11 +182,11 @@ def _check_names(asked: Iterable[str], *, has_group: bool) -> None:
         )
     never = [f"{key} cannot change: {_NEVER[key]}" for key in asked if key in _NEVER]
     if never:
-        raise Refused(ResponseCode.NO_PERMISSION, "; ".join(never))
+        raise RequestRejected(ResponseCode.NO_PERMISSION, "; ".join(never))
     known[_ROOT], reasons[_ROOT] = _ROOT, "the store is open in this directory"
     unknown = [key for key in asked if key not in known]
     if unknown:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.INVALID_PARAMETER,
             "; ".join(_unknown(key, known) for key in unknown)
             + "; `tianzhou broker config` lists all settings",
@@ -190,7 +197,7 @@ def _check_names(asked: Iterable[str], *, has_group: bool) -> None:
         if reasons[known[key]]
     ]
     if fixed:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.NO_PERMISSION,
             "; ".join(fixed) + "; change it in the settings file and restart the broker",
         )
@@ -214,7 +221,7 @@ def _changed(config: Settings, asked: Mapping[str, str]) -> Settings:
     try:
         return load(type(config), values)[0]
     except SettingsError as error:
-        raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        raise RequestRejected(ResponseCode.INVALID_PARAMETER, str(error)) from error
 
 
 def _text(name: str, value: Any) -> str:

@@ -16,17 +16,17 @@ from tianzhou.broker.replica.master_slave import MasterSlave
 from tianzhou.broker.replica.own_address import own_host, with_port
 from tianzhou.broker.replica.registration import NameTaken, Registration
 from tianzhou.broker.replica.role_change import begin_as_master, end_as_master
-from tianzhou.broker.role import MASTER_ID, Role, Standing
+from tianzhou.broker.role import MASTER_ID, Role, RoleState
 from tianzhou.broker.services import Watch
 from tianzhou.broker.wiring import Parts, assemble
-from tianzhou.net.link import Link, Service
 from tianzhou.net.rearm import rearm
 from tianzhou.net.server import Server, bind
+from tianzhou.net.server_connection import ServerConnection, Service
 from tianzhou.record.ids import Host, encode_host
 from tianzhou.replication.config import ReplicationConfig
 from tianzhou.replication.durability import durability_of
+from tianzhou.store.derive_record import Malformed
 from tianzhou.store.errors import DiskFull
-from tianzhou.store.facts import Malformed
 from tianzhou.store.store import MessageStore
 from tianzhou.wire.frame import FrameBatch
 
@@ -53,12 +53,12 @@ class Broker:
         store: MessageStore,
         clock: Clock,
         *,
-        standing: Standing | None = None,
+        role_state: RoleState | None = None,
         replication: ReplicationConfig | None = None,
         around: Callable[[Service], Service] = lambda service: service,
     ) -> None:
         """A master by itself; with `replication`, master or slave of its group. Whoever else
-        manages a group gives a `standing`, sets `durability.replicas`, `store.visible_bound` and
+        manages a group gives a `role_state`, sets `durability.replicas`, `store.visible_bound` and
         calls `take_role`. `around` may put something between connections
         and the broker: tests do."""
         self._config = config
@@ -71,37 +71,37 @@ class Broker:
         self.address = with_port(host, self.port)
         self.group = MasterSlave(config, replication, store, clock) if replication else None
         if self.group is not None:
-            standing = self.group.standing
-        self.standing = standing or Standing(config.name, Role.MASTER, MASTER_ID)
+            role_state = self.group.role_state
+        self.role_state = role_state or RoleState(config.name, Role.MASTER, MASTER_ID)
         self.durability = durability_of(store)
         self.parts: Parts = assemble(
             config, store, clock,
             store_host=encode_host(Host(_numeric(host), self.port)), monotonic_s=clock.monotonic_s,
-            standing=self.standing, durability=self.durability,
+            role_state=self.role_state, durability=self.durability,
         )  # fmt: skip
         if self.group is not None:
             self.group.attach(GroupHost(self.parts, self.durability, self._take_role, self.address))
-        if self.standing.is_master:
+        if self.role_state.is_master:
             begin_as_master(self.parts, store)
         else:
             store.stop_writing()
-        self.parts.requests.desk.run_later = self._loop.call_soon
+        self.parts.requests.router.run_later = self._loop.call_soon
         self._server = Server(around(self))
-        self.parts.settable.adopt.append(self._adopt)
+        self.parts.runtime_config.adopt.append(self._adopt)
         self._registration = Registration(
-            config, self.parts.topics, self.parts.permission, self.standing,
+            config, self.parts.topics, self.parts.permission, self.role_state,
             address=self.address, is_explicit=bool(config.address), clock=clock, group=self.group,
         )  # fmt: skip
         self.parts.alarms.add(self._registration.alarms)
-        self.parts.measured.missing_brokers = self._registration.missing_brokers
+        self.parts.metric_sources.missing_brokers = self._registration.missing_brokers
         self._metrics: Metrics | None = None
         self._health = Health(
             config.name, store, self.parts.permission,
             self._registration.missing, len(self._registration.servers),
             self.parts.alarms.current,
         )  # fmt: skip
-        self.parts.measured.counts |= {
-            "connections": lambda: len(self._server.links),
+        self.parts.metric_sources.counts |= {
+            "connections": lambda: len(self._server.connections),
             "connections_refused": lambda: self._server.refused_count,
             "connections_expired": lambda: self._server.expired_count,
             "connections_broken": lambda: self._server.broken_count,
@@ -165,11 +165,11 @@ class Broker:
         answers those whose senders wait with `Outcome.NOT_MASTER`; what it had that the new master
         does not have is for the caller to `truncate`. Consumers are served all the time.
         """
-        if role is Role.MASTER and not self.standing.is_master:
+        if role is Role.MASTER and not self.role_state.is_master:
             begin_as_master(self.parts, self._store)
-        elif role is Role.SLAVE and self.standing.is_master:
+        elif role is Role.SLAVE and self.role_state.is_master:
             end_as_master(self.parts, self._store)
-        self.standing.take(role, broker_id, epoch)
+        self.role_state.take(role, broker_id, epoch)
         log.info("role.taken", extra={"role": role.value, "id": broker_id, "epoch": epoch})
 
     def unregistered(self) -> dict[str, str]:
@@ -220,11 +220,11 @@ class Broker:
     # What supervisors and monitoring ask, from within the loop
 
     async def metrics(self) -> bytes:
-        """Everything that is measured, as text for Prometheus."""
+        """All metrics, as text for Prometheus."""
         if self._metrics is None:
             from tianzhou.broker.observe.metrics import Metrics
 
-            self._metrics = Metrics(self.parts.measured)
+            self._metrics = Metrics(self.parts.metric_sources)
         for _ in self._metrics.steps():
             await asyncio.sleep(0)  # let the loop serve clients first
         return self._metrics.text
@@ -243,20 +243,20 @@ class Broker:
 
     # Service
 
-    def opened(self, link: Link) -> None:
+    def opened(self, connection: ServerConnection) -> None:
         pass
 
-    def received(self, link: Link, batch: FrameBatch) -> None:
+    def received(self, connection: ServerConnection, batch: FrameBatch) -> None:
         try:
-            self.parts.requests.received(link, batch)
+            self.parts.requests.received(connection, batch)
         finally:
             # Once for all connections that are read in this round: dispatch likes large slices.
             if not self._is_settling:
                 self._loop.call_soon(self._settle)
                 self._is_settling = True  # set last: scheduling the call may raise MemoryError
 
-    def closed(self, link: Link) -> None:
-        self.parts.clients.gone(link)
+    def closed(self, connection: ServerConnection) -> None:
+        self.parts.clients.gone(connection)
 
     def _settle(self) -> None:
         self._is_settling = False
@@ -311,7 +311,7 @@ class Broker:
     def _note_delay(self) -> None:
         """The tick is the heartbeat of the loop: what made it late made everybody wait."""
         delay_s = max(0.0, self._clock.monotonic_s() - self._tick_due_s)
-        self.parts.measured.loop_delays.add(delay_s)
+        self.parts.metric_sources.loop_delays.add(delay_s)
         if delay_s >= STALL_S:
             log.warning("loop.stalled", extra={"seconds": round(delay_s, 3)})
 
@@ -355,7 +355,7 @@ class Broker:
 
     def _running(self) -> tuple[Watch, ...]:
         """What goes on without being asked: delivering messages is for the master alone."""
-        services = self.parts.services if self.standing.is_master else ()
+        services = self.parts.services if self.role_state.is_master else ()
         return (*services, *self.parts.watches)
 
     def catch_up(self) -> None:

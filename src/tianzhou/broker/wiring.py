@@ -26,7 +26,7 @@ from tianzhou.broker.ingest.retry import SendBack
 from tianzhou.broker.ingest.send import Send
 from tianzhou.broker.observe.administration import Administration, StatsTicks
 from tianzhou.broker.observe.group_rows import GroupRows
-from tianzhou.broker.observe.metric_sources import Measured
+from tianzhou.broker.observe.metric_sources import MetricSources
 from tianzhou.broker.observe.port_alarms import PortAlarms
 from tianzhou.broker.observe.store_alarms import StoreAlarms
 from tianzhou.broker.observe.views import AdminLooks, Told, Waiting
@@ -37,9 +37,9 @@ from tianzhou.broker.replica.admin import AdminReplication
 from tianzhou.broker.replica.admin_raft import AdminRaft
 from tianzhou.broker.replica.expiry_floor import ExpiryFloor
 from tianzhou.broker.replica.gate import RoleGate
-from tianzhou.broker.role import Standing
+from tianzhou.broker.role import RoleState
 from tianzhou.broker.router import Requests
-from tianzhou.broker.runtime_config import Settable
+from tianzhou.broker.runtime_config import RuntimeConfig
 from tianzhou.broker.scheduled.delay import Delays
 from tianzhou.broker.scheduled.recall import Recall
 from tianzhou.broker.scheduled.timer import Timers
@@ -54,8 +54,8 @@ from tianzhou.broker.transactions.end_transaction import EndTransaction
 from tianzhou.broker.transactions.half_queue import HalfQueue
 from tianzhou.broker.transactions.parked import ParkedTransactions
 from tianzhou.broker.writing.log_writer import Writer
-from tianzhou.net.desk import Desk
-from tianzhou.net.exchange import Handler
+from tianzhou.net.router import RequestRouter
+from tianzhou.net.rpc import Handler
 from tianzhou.replication.durability import Durability
 from tianzhou.store.store import MessageStore
 
@@ -85,7 +85,7 @@ class Parts:
     stats: Stats
     readers: Readers
     watchdog: Watchdog
-    measured: Measured
+    metric_sources: MetricSources
     raft: AdminRaft
     replication: AdminReplication
     groups: Groups
@@ -96,7 +96,7 @@ class Parts:
     removal: TopicRemoval
     codes: frozenset[int]
     """Requests that have a handler besides sends and pulls, refused ones included."""
-    settable: Settable
+    runtime_config: RuntimeConfig
     floor: ExpiryFloor
 
 
@@ -127,18 +127,18 @@ def _core(
     clock: Clock,
     writer: Writer,
     *,
-    standing: Standing,
+    role_state: RoleState,
 ) -> _Core:
     tables, levels = store.tables, store.config.delay_levels_ms
 
     def is_replica() -> bool:
-        return not standing.is_master
+        return not role_state.is_master
 
     topics = Topics(tables.topics, config, clock, len(levels), is_replica=is_replica)
     groups = Groups(tables.groups, config, clock, is_replica=is_replica)
     offsets = ConsumerOffsets(tables.consumer_offsets, clock)
     sessions, locks = Sessions(), Locks(config.lock_lease_ms)
-    permission = Permission(config.name, config.permission, standing)
+    permission = Permission(config.name, config.permission, role_state)
     filters = Filters(sql_enabled=config.sql_filters)
     admission = Admission(
         config, topics, groups, permission, clock,
@@ -146,7 +146,7 @@ def _core(
     )  # fmt: skip
     send = Send(config, topics, admission, writer)
     permission.changed += [send.forget_targets, topics.touch]
-    standing.changed.append(send.forget_targets)
+    role_state.changed.append(send.forget_targets)
     stats, readers = Stats(clock.now_ms()), Readers()
     groups.deleted += [readers.group_deleted, sessions.abandoned.discard]
     pull = Pull(
@@ -167,9 +167,9 @@ def _core(
     )  # fmt: skip
 
 
-def role_name(standing: Standing, durability: Durability) -> str:
+def role_name(role_state: RoleState, durability: Durability) -> str:
     """As RocketMQ's tools know it."""
-    if not standing.is_master:
+    if not role_state.is_master:
         return "SLAVE"
     return "ASYNC_MASTER" if durability.replicas is None else "SYNC_MASTER"
 
@@ -181,37 +181,37 @@ def assemble(
     *,
     store_host: bytes,
     monotonic_s: Callable[[], float],
-    standing: Standing,
+    role_state: RoleState,
     durability: Durability,
 ) -> Parts:
     """Services do not run yet: whoever is the master begins them."""
     writer = Writer(store, store_host, monotonic_s, durability)
-    core = _core(config, store, clock, writer, standing=standing)
+    core = _core(config, store, clock, writer, role_state=role_state)
     topics, groups, offsets, sessions = core.topics, core.groups, core.offsets, core.sessions
     permission, admission, pull, stats = core.permission, core.admission, core.pull, core.stats
     clients = Clients(config, topics, groups, sessions, core.locks, core.filters, clock)
     delays = Delays(store, writer, clock, save_every_ms=config.delay_save_ms)
     timers = Timers(store, writer, clock, save_every_ms=config.delay_save_ms)
     raft = AdminRaft(monotonic_s)
-    replication = AdminReplication(config.name, store, standing, durability)
+    replication = AdminReplication(config.name, store, role_state, durability)
     administration = Administration(
         config=config, store=store, clock=clock, topics=topics, groups=groups, offsets=offsets,
         sessions=sessions, permission=permission, clients=clients, pull=pull, writer=writer,
         delays=delays, timers=timers, stats=stats, removal=core.removal,
         group=lambda: replication.group,
-        role=lambda: role_name(standing, durability),
+        role=lambda: role_name(role_state, durability),
     )  # fmt: skip
     admission.timers_are_full = timers.is_full
     halves, transactions, checks = _transactions(config, store, clock, core)
     watchdog = _watchdog(config, store, clock, core, clients)
-    settable = administration.settable
-    _let_change(settable, store, core, checks.adopt, watchdog.adopt)
-    floor = ExpiryFloor(store, standing, offsets, delays=delays, timers=timers, halves=halves)
+    runtime_config = administration.runtime_config
+    _let_change(runtime_config, store, core, checks.adopt, watchdog.adopt)
+    floor = ExpiryFloor(store, role_state, offsets, delays=delays, timers=timers, halves=halves)
     waiting = Waiting(
         halves=halves.pending.__len__, held_pulls=pull.holds.__len__, timers=timers.__len__
     )
     told = Told(
-        facts=administration.runtime.table, config=settable.table,
+        facts=administration.runtime.table, config=runtime_config.table,
         raft=raft.told, replication=replication.look, alarms=core.alarms.current,
     )  # fmt: skip
     handlers = _served(
@@ -227,27 +227,27 @@ def assemble(
         raft,
         replication,
     )
-    gate = _gate(standing, administration, core.removal)
-    desk = Desk(handlers, gate, refused=stats.refused)
-    measured = _measured(
+    gate = _gate(role_state, administration, core.removal)
+    router = RequestRouter(handlers, gate, refused=stats.refused)
+    metric_sources = _metric_sources(
         config, store, clock, core, watchdog=watchdog, raft=raft, replication=replication
     )
-    measured.counts |= {
+    metric_sources.counts |= {
         "pending_timers": timers.__len__,
         "pending_transactions": halves.pending.__len__,
         "parked_transactions": checks.parked.__len__,
-        "requests_failed": lambda: desk.failed_count,
+        "requests_failed": lambda: router.failed_count,
     }
     return Parts(
-        Requests(core.send, pull, desk, writer.catch_up), clients, pull, writer, topics, offsets,
+        Requests(core.send, pull, router, writer.catch_up), clients, pull, writer, topics, offsets,
         permission, MasterServices(delays, timers, checks), (StatsTicks(stats, clock), watchdog),
-        stats, core.readers, watchdog, measured, raft, replication, groups, core.alarms,
-        AlarmLog(core.alarms), gate, core.removal, frozenset(handlers), settable, floor,
+        stats, core.readers, watchdog, metric_sources, raft, replication, groups, core.alarms,
+        AlarmLog(core.alarms), gate, core.removal, frozenset(handlers), runtime_config, floor,
     )  # fmt: skip
 
 
-def _gate(standing: Standing, administration: Administration, removal: TopicRemoval) -> RoleGate:
-    gate = RoleGate(standing, rejected=REFUSED.keys(), proof=administration.proof)
+def _gate(role_state: RoleState, administration: Administration, removal: TopicRemoval) -> RoleGate:
+    gate = RoleGate(role_state, rejected=REFUSED.keys(), proof=administration.proof)
     gate.hold_deletion = removal.holds
     return gate
 
@@ -267,12 +267,15 @@ def _transactions(
 
 
 def _let_change(
-    settable: Settable, store: MessageStore, core: _Core, *more: Callable[[BrokerConfig], None]
+    runtime_config: RuntimeConfig,
+    store: MessageStore,
+    core: _Core,
+    *more: Callable[[BrokerConfig], None],
 ) -> None:
     """Notify every owner of a live setting when it changes."""
     admission = core.admission
-    settable.adopt += [admission.adopt, core.pull.adopt, core.filters.adopt, *more]
-    settable.adopt_store += [store.adopt, admission.adopt_store]
+    runtime_config.adopt += [admission.adopt, core.pull.adopt, core.filters.adopt, *more]
+    runtime_config.adopt_store += [store.adopt, admission.adopt_store]
 
 
 def _watchdog(
@@ -318,7 +321,7 @@ def _served(*parts: _Serves) -> dict[int, Handler]:
     return handlers
 
 
-def _measured(
+def _metric_sources(
     config: BrokerConfig,
     store: MessageStore,
     clock: Clock,
@@ -327,9 +330,9 @@ def _measured(
     watchdog: Watchdog,
     raft: AdminRaft,
     replication: AdminReplication,
-) -> Measured:
+) -> MetricSources:
     lags = Lags(store, core.topics, core.offsets, core.sessions)
-    return Measured(
+    return MetricSources(
         config=config, store=store, clock=clock, stats=core.stats, writer=core.writer, lags=lags,
         topics=core.topics, groups=core.groups, sessions=core.sessions, watchdog=watchdog,
         replication=replication.look,

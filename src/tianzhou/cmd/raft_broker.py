@@ -6,7 +6,7 @@ from dataclasses import replace
 from tianzhou.base.clock import Clock
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replica.raft import RaftMember
-from tianzhou.broker.role import Role, Standing
+from tianzhou.broker.role import Role, RoleState
 from tianzhou.broker.server import Broker
 from tianzhou.cmd import logs, serve
 from tianzhou.replication.raft_group import open_member
@@ -29,8 +29,8 @@ async def start(
     store_config = replace(store_config, flush_mode=mode, record_crc=True)
     opened = open_member(settings, RealFiles(), directory, store_config, clock)
     broker_id = broker_id_of(settings.raft_id, peers_of(settings.raft_peers))
-    standing = Standing(config.name, Role.SLAVE, broker_id)
-    broker = Broker(config, opened.store, clock, standing=standing)
+    role_state = RoleState(config.name, Role.SLAVE, broker_id)
+    broker = Broker(config, opened.store, clock, role_state=role_state)
     member = RaftMember(settings, opened, broker, clock, _end)
     await broker.start()
     await member.start()

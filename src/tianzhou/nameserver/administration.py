@@ -6,7 +6,7 @@ from tianzhou.base.settings import SettingsError
 from tianzhou.nameserver import config
 from tianzhou.nameserver.checks import checked_topic_name, is_sound
 from tianzhou.nameserver.state import State, reply_with
-from tianzhou.net.exchange import Refused, Reply, Request
+from tianzhou.net.rpc import Reply, Request, RequestRejected
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire._generated_headers_nameserver import (
     AddWritePermResponse,
@@ -31,7 +31,7 @@ from tianzhou.wire.tables import KVTable
 def put_kv_config(state: State, request: Request) -> Reply:
     header = PutKvConfigRequest.from_ext(request.header.ext)
     if header.namespace == REFUSED_BROKERS:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"{REFUSED_BROKERS} can only be read")
+        raise RequestRejected(ResponseCode.INVALID_PARAMETER, f"{REFUSED_BROKERS} can only be read")
     state.kv.put(header.namespace, header.key, header.value)
     _note(state, request, "kv.put", namespace=header.namespace, key=header.key)
     return Reply()
@@ -41,7 +41,7 @@ def get_kv_config(state: State, request: Request) -> Reply:
     header = GetKvConfigRequest.from_ext(request.header.ext)
     value = state.kv.get(header.namespace, header.key)
     if value is None:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.QUERY_NOT_FOUND,
             f"No config item, Namespace: {header.namespace} Key: {header.key}",
         )
@@ -67,7 +67,7 @@ def get_kv_list(state: State, request: Request) -> Reply:
         else state.kv.namespace(header.namespace)
     )
     if found is None:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}"
         )
     return reply_with(KVTable(table=dict(found)))
@@ -90,7 +90,7 @@ def forget_broker(state: State, request: Request) -> Reply:
     """Forget a missing broker that was retired."""
     name = BrokerNameRequest.from_ext(request.header.ext).broker_name
     if not state.missing.forget(name):
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.QUERY_NOT_FOUND, f"broker {name[:300]!r} is not missing; nothing to forget"
         )
     _note(state, request, "broker.forgotten", broker=name)
@@ -144,10 +144,10 @@ def _check_rows(state: State, topic: str, rows: tuple[QueueData, ...]) -> None:
     try:
         checked_topic_name(topic)
     except UsageError as error:
-        raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        raise RequestRejected(ResponseCode.INVALID_PARAMETER, str(error)) from None
     for row in rows:
         if not state.routes.has_broker(row.broker_name) or not is_sound(row):
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.INVALID_PARAMETER,
                 f"broker {row.broker_name[:300]!r} is not registered, or its row is not sound",
             )
@@ -166,17 +166,19 @@ def update_config(state: State, request: Request) -> Reply:
     try:
         values = config.read_properties(request.body.decode())
     except UnicodeDecodeError:
-        raise Refused(ResponseCode.INVALID_PARAMETER, "the body is not UTF-8 text") from None
+        raise RequestRejected(
+            ResponseCode.INVALID_PARAMETER, "the body is not UTF-8 text"
+        ) from None
     locked = config.locked(values)
     if locked:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.NO_PERMISSION,
             f"can not update config {', '.join(locked)[:1000]} while the name server runs",
         )
     try:
         state.config = config.changed(state.config, values)
     except SettingsError as error:
-        raise Refused(ResponseCode.INVALID_PARAMETER, str(error)[:2000]) from None
+        raise RequestRejected(ResponseCode.INVALID_PARAMETER, str(error)[:2000]) from None
     _note(state, request, "config.changed", **values)
     return Reply()
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from tianzhou.nameserver.config import NameServerConfig
 from tianzhou.nameserver.refusals import CHARS_MAX
-from tianzhou.net.exchange import Request
+from tianzhou.net.rpc import Request
 from tianzhou.wire.signing import ACCESS_KEY, SIGNATURE, Credentials
 
 REFUSAL: Final = (

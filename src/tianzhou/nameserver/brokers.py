@@ -49,7 +49,7 @@ class Member:
     data_version: DataVersion
     timeout_s: float
     heard_s: float
-    link: object
+    connection: object
     """The connection it registered through; only its identity is used."""
     greets: bool = False
 

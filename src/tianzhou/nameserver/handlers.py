@@ -16,7 +16,7 @@ from tianzhou.nameserver.state import (
     reply_with,
     reply_with_addresses,
 )
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_nameserver import GetRouteRequest, GetTopicsByClusterRequest
 from tianzhou.wire.tables import TopicList
@@ -30,12 +30,12 @@ def get_route(state: State, request: Request) -> Reply:
     header = GetRouteRequest.from_ext(request.header.ext)
     config = state.config
     if config.waits_for_service and _up_s(state) < config.wait_for_service_s:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "name server not ready")
+        raise RequestRejected(ResponseCode.SYSTEM_ERROR, "name server not ready")
     route = state.routes.route_of(
         header.topic, dialled=request.peer.local, acting_master=config.acting_master_enabled
     )
     if route is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, _why_no_route(state, header.topic))
+        raise RequestRejected(ResponseCode.TOPIC_NOT_EXIST, _why_no_route(state, header.topic))
     if config.order_config_enabled:
         order = state.kv.get(ORDER_TOPIC_CONFIG, header.topic)
         route = replace(route, order_topic_conf=order if order is not None else UNSET)
@@ -69,7 +69,7 @@ def get_cluster_table(state: State, request: Request) -> Reply:
 
 def get_all_topics(state: State, _: Request) -> Reply:
     if not state.config.topic_list_enabled:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "disable: enableTopicList is false")
+        raise RequestRejected(ResponseCode.SYSTEM_ERROR, "disable: enableTopicList is false")
     return reply_with(TopicList(topic_list=state.routes.topics.names()))
 
 
@@ -144,7 +144,7 @@ HANDLERS: Final[Mapping[RequestCode, StateHandler]] = {**LOOKS, **CHANGES}
 
 
 def handlers_of(state: State) -> dict[int, Handler]:
-    """By request code, ready for a desk."""
+    """By request code, ready for a router."""
     looks: dict[int, Handler] = {code: partial(look, state) for code, look in LOOKS.items()}
     return looks | {code: partial(_change, state, change) for code, change in CHANGES.items()}
 

@@ -9,7 +9,7 @@ from tianzhou.nameserver.checks import checked_name, sound_topics
 from tianzhou.nameserver.kv import ORDER_TOPIC_CONFIG
 from tianzhou.nameserver.routes import Verdict
 from tianzhou.nameserver.state import State, reads_standard_json, reply_with_addresses
-from tianzhou.net.exchange import Refused, Reply, Request
+from tianzhou.net.rpc import Reply, Request, RequestRejected
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire._generated_headers_nameserver import (
     BrokerHeartbeatRequest,
@@ -45,18 +45,20 @@ _TIMEOUT_MS_MAX: Final = 3_600_000
 def register_broker(state: State, request: Request) -> Reply:
     header = RegisterBrokerRequest.from_ext(request.header.ext)
     if header.body_crc32 and header.body_crc32 != checksum(request.body):
-        raise Refused(ResponseCode.SYSTEM_ERROR, "the body does not match its checksum bodyCrc32")
+        raise RequestRejected(
+            ResponseCode.SYSTEM_ERROR, "the body does not match its checksum bodyCrc32"
+        )
     body = decode_registration(request.body, request.header.version)
     wanted = _registration(state, request, header, body)
     was_known = wanted.address in state.routes.addresses_of(wanted.broker_name).values()
     verdict = state.routes.register(
         wanted,
-        link=request.peer,
+        connection=request.peer,
         now_s=state.clock.monotonic_s(),
         drops_omitted=state.config.drops_omitted_topics,
     )
     if verdict is Verdict.NOT_ALONE:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"register broker failed: {verdict.value}")
+        raise RequestRejected(ResponseCode.SYSTEM_ERROR, f"register broker failed: {verdict.value}")
     if verdict is Verdict.TAKEN:
         raise _taken(state, request, wanted)
     state.refusals.registered(wanted.broker_name, wanted.address)
@@ -82,7 +84,7 @@ def register_broker(state: State, request: Request) -> Reply:
     return Reply(ext=ext, body=encode(KVTable(table=dict(orders))) if orders else b"")
 
 
-def _taken(state: State, request: Request, wanted: Registration) -> Refused:
+def _taken(state: State, request: Request, wanted: Registration) -> RequestRejected:
     name, broker_id = wanted.broker_name, wanted.broker_id
     holder = state.routes.addresses_of(name)[broker_id]
     reason = f"broker {name} with id {broker_id} is registered at {holder} and alive"
@@ -90,7 +92,7 @@ def _taken(state: State, request: Request, wanted: Registration) -> Refused:
         state.note(
             "broker.refused", _facts(name, wanted.address, request) | {"reason": reason}
         )  # fmt: skip
-    return Refused(
+    return RequestRejected(
         ResponseCode.NO_PERMISSION,
         f"{reason}; set another brokerName for this broker, or stop the other one",
         {NAME_TAKEN: holder},
@@ -105,7 +107,9 @@ def _registration(
         remote=peer.remote, local=peer.local
     )
     if header.broker_id < MASTER_ID:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"brokerId {header.broker_id} is negative")
+        raise RequestRejected(
+            ResponseCode.INVALID_PARAMETER, f"brokerId {header.broker_id} is negative"
+        )
     table = body.topic_config_serialize_wrapper
     names = (
         checked_name(header.broker_name, "brokerName"),

@@ -44,7 +44,7 @@ class Verdict(enum.Enum):
 class RouteTable:
     """Owner: the event loop of the name server.
 
-    Invariant: no group is empty; rows of topics are of groups; _of_link is members by link
+    Invariant: no group is empty; rows of topics are of groups; _of_link is members by connection
     """
 
     def __init__(self, topics: TopicTable | None = None, *, members_max: int = MEMBERS_MAX) -> None:
@@ -59,7 +59,7 @@ class RouteTable:
     # What brokers say
 
     def register(
-        self, wanted: Registration, *, link: object, now_s: float, drops_omitted: bool = False
+        self, wanted: Registration, *, connection: object, now_s: float, drops_omitted: bool = False
     ) -> Verdict:
         """Apply a registration. TAKEN, NOT_ALONE and TableFull mean that nothing has changed."""
         group = self._groups.get(wanted.broker_name)
@@ -68,7 +68,7 @@ class RouteTable:
             # One topic alone is a change to a table that we would have to know.
             return Verdict.NOT_ALONE
         # A replaced master must learn its successor, so epochs decide where both brokers have one.
-        if _is_taken(old, wanted, link, now_s) and self.epochs.admits(wanted):
+        if _is_taken(old, wanted, connection, now_s) and self.epochs.admits(wanted):
             return Verdict.TAKEN
         self._check_room(wanted, is_new=old is None)
         if group is None:
@@ -81,7 +81,7 @@ class RouteTable:
         self.changes += old is None or old.address != wanted.address
         group.cluster, group.zone = wanted.cluster, wanted.zone
         group.acting_master = bool(wanted.acting_master)
-        self._join(group, wanted, link=link, now_s=now_s)
+        self._join(group, wanted, connection=connection, now_s=now_s)
         self._take_topics(group, wanted, old, drops_omitted=drops_omitted)
         return Verdict.FIRST if old is None else Verdict.AGAIN
 
@@ -117,14 +117,14 @@ class RouteTable:
         ]
         return [self._lose(group, broker_id) for group, broker_id in late]
 
-    def closed(self, link: object) -> list[Lost]:
+    def closed(self, connection: object) -> list[Lost]:
         """A connection is gone, and with it the brokers that spoke through it last."""
-        keys = sorted(self._of_link.get(link, ()))
+        keys = sorted(self._of_link.get(connection, ()))
         return [self._lose(self._groups[name], broker_id) for name, broker_id in keys]
 
-    def has_link(self, link: object) -> bool:
+    def has_link(self, connection: object) -> bool:
         """Whether a broker that lives spoke through this connection."""
-        return link in self._of_link
+        return connection in self._of_link
 
     # What clients ask. `dialled` is the end of their connection that is ours.
 
@@ -196,7 +196,9 @@ class RouteTable:
         if broker_id is not None and broker_id != wanted.broker_id:
             self._leave(group, broker_id)
 
-    def _join(self, group: Group, wanted: Registration, *, link: object, now_s: float) -> None:
+    def _join(
+        self, group: Group, wanted: Registration, *, connection: object, now_s: float
+    ) -> None:
         if wanted.broker_id in group.members:
             self._leave(group, wanted.broker_id)
         group.members[wanted.broker_id] = Member(
@@ -206,17 +208,17 @@ class RouteTable:
             data_version=wanted.data_version,
             timeout_s=wanted.timeout_s,
             heard_s=now_s,
-            link=link,
+            connection=connection,
             greets=wanted.greets,
         )
-        self._of_link.setdefault(link, set()).add((group.name, wanted.broker_id))
+        self._of_link.setdefault(connection, set()).add((group.name, wanted.broker_id))
 
     def _leave(self, group: Group, broker_id: int) -> Member:
         member = group.members.pop(broker_id)
-        keys = self._of_link[member.link]
+        keys = self._of_link[member.connection]
         keys.discard((group.name, broker_id))
         if not keys:
-            del self._of_link[member.link]
+            del self._of_link[member.connection]
         return member
 
     def _after_leaving(self, group: Group) -> None:
@@ -265,10 +267,10 @@ class RouteTable:
         )
 
 
-def _is_taken(old: Member | None, wanted: Registration, link: object, now_s: float) -> bool:
+def _is_taken(old: Member | None, wanted: Registration, connection: object, now_s: float) -> bool:
     """Whether another live broker has the name and id. A member whose connection closed is no
     longer in the table."""
-    if old is None or old.address == wanted.address or old.link is link:
+    if old is None or old.address == wanted.address or old.connection is connection:
         return False
     if now_s - old.heard_s > old.timeout_s:
         return False

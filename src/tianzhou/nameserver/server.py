@@ -21,11 +21,11 @@ from tianzhou.nameserver.memory import Memory
 from tianzhou.nameserver.missing import MissingBrokers
 from tianzhou.nameserver.routes import RouteTable
 from tianzhou.nameserver.state import State
-from tianzhou.net.desk import Desk
 from tianzhou.net.limits import NAMESERVER_PORT
-from tianzhou.net.link import Link
 from tianzhou.net.rearm import rearm
+from tianzhou.net.router import RequestRouter
 from tianzhou.net.server import Server, bind
+from tianzhou.net.server_connection import ServerConnection
 from tianzhou.store.files import RealFiles
 from tianzhou.wire.frame import FrameBatch
 
@@ -37,7 +37,7 @@ class NameServer:
 
     def __init__(self, config: NameServerConfig, clock: Clock) -> None:
         self._state = State(clock=clock, config=config, note=_log_event)
-        self._desk = Desk(handlers_of(self._state))
+        self._router = RequestRouter(handlers_of(self._state))
         self._server: Server | None = None
         self._scanner: asyncio.TimerHandle | None = None
         self._is_closing = False
@@ -101,8 +101,10 @@ class NameServer:
             log.warning("broker.expired", extra=self._lost(lost, "expired"))
             member = lost.member
             # A connection that other brokers still use stays; they are as alive as before.
-            if isinstance(member.link, Link) and not self.routes.has_link(member.link):
-                member.link.close()
+            if isinstance(member.connection, ServerConnection) and not self.routes.has_link(
+                member.connection
+            ):
+                member.connection.close()
 
     def _scan_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -119,21 +121,21 @@ class NameServer:
 
     # Service, seen by the server
 
-    def opened(self, link: Link) -> None:
+    def opened(self, connection: ServerConnection) -> None:
         pass
 
-    def received(self, link: Link, batch: FrameBatch) -> None:
+    def received(self, connection: ServerConnection, batch: FrameBatch) -> None:
         for index in range(batch.count):
-            if link.has_enough:
-                link.leave(batch, index)
+            if connection.has_enough:
+                connection.leave(batch, index)
                 break
-            self._desk.frame(link, batch, index)
+            self._router.frame(connection, batch, index)
         self._remember()
 
-    def closed(self, link: Link) -> None:
+    def closed(self, connection: ServerConnection) -> None:
         if self._is_closing:
             return  # the brokers are there; the NameServer leaves
-        for lost in self.routes.closed(link):
+        for lost in self.routes.closed(connection):
             log.warning("broker.disconnected", extra=self._lost(lost, "disconnected"))
         self._remember()
 

@@ -13,7 +13,7 @@ from tianzhou.nameserver.kv import KvTable
 from tianzhou.nameserver.missing import MissingBrokers
 from tianzhou.nameserver.refusals import CHARS_MAX, Refusals
 from tianzhou.nameserver.routes import RouteTable
-from tianzhou.net.exchange import Refused, Reply, Request
+from tianzhou.net.rpc import Reply, Request, RequestRejected
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.fastjson import encode
 from tianzhou.wire.header import Header
@@ -59,7 +59,7 @@ class State:
         self.started_s = self.clock.monotonic_s()
 
     def admit(self, request: Request) -> None:
-        """Before anything is changed. Raises Refused."""
+        """Before anything is changed. Raises RequestRejected."""
         reason = self.admission.why_not(request)
         if not reason:
             return
@@ -68,7 +68,7 @@ class State:
         ):
             facts = {"code": str(request.header.code), "peer": request.peer.remote}
             self.note("request.refused", facts | {"reason": reason})
-        raise Refused(ResponseCode.NO_PERMISSION, REFUSAL)
+        raise RequestRejected(ResponseCode.NO_PERMISSION, REFUSAL)
 
     def refuse(self, request: Request, *, kind: str, reason: str) -> bool:
         """Record a refused registration. Returns False if the reason is the same as at the last
@@ -110,7 +110,7 @@ def bare_keys(data: bytes) -> bytes:
 
 def _checked(data: bytes) -> Reply:
     if len(data) > _BODY_BYTES_MAX:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.SYSTEM_ERROR,
             f"the answer has {len(data)} bytes; {_BODY_BYTES_MAX} fit into a frame",
         )

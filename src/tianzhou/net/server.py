@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 from tianzhou.net.acceptor import Acceptor, Slot
 from tianzhou.net.limits import CLIENT_PORT, NetLimits, PortLimits
-from tianzhou.net.link import SHARED_CAPACITY, Link, Service, Shared
 from tianzhou.net.rearm import rearm
+from tianzhou.net.server_connection import SHARED_CAPACITY, ServerConnection, Service, Shared
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
 
 
@@ -25,7 +25,7 @@ class Server:
         self._service = service
         self._limits = limits or NetLimits()
         self._shared = Shared(self._limits, FrameBuffer(SHARED_CAPACITY), relieve=self._relieve)
-        self._links: set[Link] = set()
+        self._connections: set[ServerConnection] = set()
         self._acceptor = Acceptor(port, self._accepted)
         self._sweeper: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -53,8 +53,8 @@ class Server:
         return self._acceptor.expired_count
 
     @property
-    def links(self) -> Collection[Link]:
-        return self._links
+    def connections(self) -> Collection[ServerConnection]:
+        return self._connections
 
     def stop_listening(self) -> None:
         self._acceptor.stop_listening()
@@ -64,45 +64,45 @@ class Server:
         self._acceptor.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for link in tuple(self._links):
-            link.close()
-        if self._links:
+        for connection in tuple(self._connections):
+            connection.close()
+        if self._connections:
             self._emptied = asyncio.Event()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._emptied.wait(), self._limits.close_s)
-        for link in tuple(self._links):
-            link.abort()
+        for connection in tuple(self._connections):
+            connection.abort()
 
     def abort(self) -> None:
         """Let go of everything at once, as the end of a process does."""
         self._acceptor.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for link in tuple(self._links):
-            link.abort()
+        for connection in tuple(self._connections):
+            connection.abort()
 
-    # Service, seen by links
+    # Service, seen by connections
 
-    def _accepted(self, slot: Slot) -> Link:
-        return Link(self, self._loop, self._shared, slot)
+    def _accepted(self, slot: Slot) -> ServerConnection:
+        return ServerConnection(self, self._loop, self._shared, slot)
 
-    def opened(self, link: Link) -> None:
-        _no_delay(link)
-        self._links.add(link)
-        self._service.opened(link)
+    def opened(self, connection: ServerConnection) -> None:
+        _no_delay(connection)
+        self._connections.add(connection)
+        self._service.opened(connection)
 
-    def received(self, link: Link, batch: FrameBatch) -> None:
-        self._service.received(link, batch)
-        slot = link.slot
+    def received(self, connection: ServerConnection, batch: FrameBatch) -> None:
+        self._service.received(connection, batch)
+        slot = connection.slot
         if slot is not None and not slot.is_proven:
             slot.prove()
 
-    def closed(self, link: Link) -> None:
-        if link.slot is not None:
-            link.slot.release()
-        self._links.discard(link)
-        self._service.closed(link)
-        if not self._links and self._emptied is not None:
+    def closed(self, connection: ServerConnection) -> None:
+        if connection.slot is not None:
+            connection.slot.release()
+        self._connections.discard(connection)
+        self._service.closed(connection)
+        if not self._connections and self._emptied is not None:
             self._emptied.set()
 
     # Time and memory
@@ -110,17 +110,17 @@ class Server:
     def _sweep(self) -> None:
         self._sweeper = rearm(self._loop, self._limits.sweep_s, self._sweep)
         now, limits = self._loop.time(), self._limits
-        for link in tuple(self._links):
-            link.expire(now)
-            link.count_unsent()
+        for connection in tuple(self._connections):
+            connection.expire(now)
+            connection.count_unsent()
             if (
-                _is_over(link.partial_since, limits.partial_s, now)
-                or _is_over(link.blocked_since, limits.blocked_s, now)
-                or _is_over(link.closing_since, limits.close_s, now)
+                _is_over(connection.partial_since, limits.partial_s, now)
+                or _is_over(connection.blocked_since, limits.blocked_s, now)
+                or _is_over(connection.closing_since, limits.close_s, now)
             ):
-                link.abort()
-            elif now - link.heard_at > limits.idle_s:
-                link.close()
+                connection.abort()
+            elif now - connection.heard_at > limits.idle_s:
+                connection.close()
         self._relieve()
 
     def _relieve(self) -> None:
@@ -133,17 +133,24 @@ class Server:
         limit = self._limits.partial_bytes_max
         if self._shared.partial_bytes <= limit:
             return
-        begun = [(link.partial_since, id(link), link) for link in self._links if link.partial_since]
-        for _, _, link in sorted(begun):
+        begun = [
+            (connection.partial_since, id(connection), connection)
+            for connection in self._connections
+            if connection.partial_since
+        ]
+        for _, _, connection in sorted(begun):
             if self._shared.partial_bytes <= limit * 0.9:
                 break
-            link.abort()
+            connection.abort()
 
     def _drop_largest(self) -> None:
         limit = self._limits.unsent_bytes_max
         if self._shared.unsent_bytes <= limit:
             return
-        sizes = sorted((link.count_unsent(), id(link), link) for link in self._links)
+        sizes = sorted(
+            (connection.count_unsent(), id(connection), connection)
+            for connection in self._connections
+        )
         while sizes and self._shared.unsent_bytes > limit * 0.9:
             sizes.pop()[-1].abort()
 
@@ -172,7 +179,7 @@ def _is_over(since: float | None, allowed_s: float, now: float) -> bool:
     return since is not None and now - since > allowed_s
 
 
-def _no_delay(link: Link) -> None:
-    sock: socket.socket | None = link.extra("socket")
+def _no_delay(connection: ServerConnection) -> None:
+    sock: socket.socket | None = connection.extra("socket")
     if sock is not None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -134,7 +134,7 @@ class HaSlave:
             if target:
                 before = self.store.log.end
                 await self._follow(target)
-                # Soon again only if it was good for something: a full disk would go round for ever.
+                # Reconnect at once only after progress; with a full disk this would spin.
                 pause_s = RETRY_S_MIN if self.store.log.end > before else pause_s * 2
             else:
                 pause_s *= 2

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 from tianzhou.base.clock import Clock
 from tianzhou.base.errors import ProtocolError, UsageError
 from tianzhou.base.kinds import PhysicalOffset
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.raft import membership
 from tianzhou.raft.config import RaftConfig
 from tianzhou.raft.leader import has_committed_in_term
@@ -325,18 +325,21 @@ class RaftGroup:
     # Writing
 
     def check_append(self, size: int = 0) -> None:
-        """Raise Refused unless this member is the leader and may propose this many bytes now."""
+        """Raise RequestRejected unless this member is the leader and may propose this many bytes
+        now."""
         node = self.node
         if not self._is_leading or node.role is not Role.LEADER:
-            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "this member does not lead its group")
+            raise RequestRejected(
+                ResponseCode.SERVICE_NOT_AVAILABLE, "this member does not lead its group"
+            )
         refusal = node.may_propose(size)
         if refusal is Refusal.FULL:
-            raise Refused(ResponseCode.SYSTEM_BUSY, refusal.value)
+            raise RequestRejected(ResponseCode.SYSTEM_BUSY, refusal.value)
         if refusal is not None:
-            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, refusal.value)
+            raise RequestRejected(ResponseCode.SERVICE_NOT_AVAILABLE, refusal.value)
 
     def append(self, chunk: RecordChunk) -> Appended:
-        """Append a leader's messages. Raises Refused, and what a store raises."""
+        """Append a leader's messages. Raises RequestRejected, and what a store raises."""
         self.check_append(len(chunk.data))
         try:
             self.driver.write_tail()

@@ -29,8 +29,8 @@ from tianzhou.replication.raft_places import Places
 from tianzhou.replication.raft_state import Group, RaftFiles
 from tianzhou.store.commit_log import Appended, Piece
 from tianzhou.store.consume_queue import MISSING
+from tianzhou.store.derive_record import store_time_of
 from tianzhou.store.errors import DiskFull, StoreDamaged
-from tianzhou.store.facts import store_time_of
 from tianzhou.store.scan import NOWHERE
 from tianzhou.store.store import MessageStore
 

@@ -15,7 +15,7 @@ import msgspec
 
 from tianzhou.base.kinds import QueueOffset
 from tianzhou.store.consume_queue import UNIT, UNIT_BYTES
-from tianzhou.store.facts import Run
+from tianzhou.store.derive_record import Run
 from tianzhou.store.files import Files
 from tianzhou.store.tables import Table
 

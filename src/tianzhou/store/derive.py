@@ -18,8 +18,8 @@ from typing import Final
 from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueKey, QueueOffset
 from tianzhou.record.errors import RecordDamaged
 from tianzhou.store.consume_queue import UNIT
-from tianzhou.store.facts import Derived, Malformed, Run, facts_of
-from tianzhou.store.shapes import derive_by_shape
+from tianzhou.store.derive_columns import derive_by_shape
+from tianzhou.store.derive_record import Derived, Malformed, Run, facts_of
 
 _SHAPES_FROM: Final = 16
 """From this many records on the matrices pay for themselves."""

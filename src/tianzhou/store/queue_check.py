@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tianzhou.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, gap_max
-from tianzhou.store.facts import Run
+from tianzhou.store.derive_record import Run
 
 
 class QueueCheck:

@@ -9,10 +9,10 @@ from tianzhou.base.kinds import QueueKey, QueueOffset
 from tianzhou.store import read, search
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.derivation import Derivation
+from tianzhou.store.derive_record import Malformed
 from tianzhou.store.descriptors import NotOpened, shortage_text
 from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import DiskFull
-from tianzhou.store.facts import Malformed
 from tianzhou.store.files import Files, Usage
 from tianzhou.store.key_index import QUERY_COUNT_MAX, KeyIndex
 from tianzhou.store.layout import Paths

@@ -22,9 +22,9 @@ from tianzhou.record.errors import RecordDamaged
 from tianzhou.store.checkpoint import Checkpoint, CheckpointFile
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import MISSING_SIZE, ConsumeQueue
+from tianzhou.store.derive_record import facts_of, last_store_time
 from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.errors import StoreDamaged
-from tianzhou.store.facts import facts_of, last_store_time
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files, creating
 from tianzhou.store.incidents import Incidents

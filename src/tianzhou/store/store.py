@@ -16,17 +16,17 @@ from tianzhou.store import layout, opening, recovery
 from tianzhou.store.checkpoint import CheckpointFile
 from tianzhou.store.commit_log import Appended
 from tianzhou.store.config import FlushMode, StoreConfig
+from tianzhou.store.derive_record import Run
 from tianzhou.store.descriptors import is_shortage, shortage_text
 from tianzhou.store.errors import DiskFull, FlushTimeout, StoreClosed, StoreDamaged, StoreFenced
-from tianzhou.store.facts import Run
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import File, Files, list_visible
 from tianzhou.store.flush import MANY_FILES, Derivations, Flusher, FlushThread
-from tianzhou.store.following import FollowingStore
 from tianzhou.store.incidents import Incidents
 from tianzhou.store.preflight import Shortfall
 from tianzhou.store.queue_work import QueueWork
 from tianzhou.store.removal import Removals
+from tianzhou.store.replica_log import FollowingStore
 from tianzhou.store.retention import Pressure, Retention, pressure_of
 from tianzhou.store.scan import NOWHERE
 from tianzhou.store.start_report import StartReport

@@ -17,9 +17,9 @@ import msgspec
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
+from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.store.descriptors import is_shortage
 from tianzhou.store.errors import DiskFull, StoreDamaged, StoreFenced
-from tianzhou.store.facts import SCHEDULE_TOPIC
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files, creating, make_lasting_dirs
 from tianzhou.wire import tables as wire

@@ -11,9 +11,9 @@ from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import UNIT, UNIT_BYTES
 from tianzhou.store.derivation import Derivation
 from tianzhou.store.derive import derive
+from tianzhou.store.derive_record import Derived
 from tianzhou.store.dispatch import malformed_of
 from tianzhou.store.errors import StoreDamaged
-from tianzhou.store.facts import Derived
 from tianzhou.store.files import Files, list_visible
 from tianzhou.store.incidents import Incidents
 from tianzhou.store.index_file import IndexFile

@@ -6,10 +6,10 @@ from typing import Final, NamedTuple, cast
 from tianzhou.base.kinds import Bytes, QueueOffset, queue_key
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replica.role_change import begin_as_master
-from tianzhou.broker.role import MASTER_ID, Role, Standing
+from tianzhou.broker.role import MASTER_ID, Role, RoleState
 from tianzhou.broker.wiring import Parts, assemble
-from tianzhou.net.exchange import OnAnswer
-from tianzhou.net.link import Link
+from tianzhou.net.rpc import OnAnswer
+from tianzhou.net.server_connection import ServerConnection
 from tianzhou.record import properties
 from tianzhou.record.ids import Host, encode_host
 from tianzhou.record.message import MessageView, decode_all
@@ -118,12 +118,12 @@ class SmallBroker:
     def _open(self, role: Role = Role.MASTER) -> None:
         self.store = MessageStore(self.disk, ROOT, self._store_config, self.clock)
         store = self.store
-        self.standing = Standing(self.config.name, role, MASTER_ID if role is Role.MASTER else 1)
+        self.role_state = RoleState(self.config.name, role, MASTER_ID if role is Role.MASTER else 1)
         self.durability = durability_of(store)
         self.parts: Parts = assemble(
             self.config, store, self.clock,
             store_host=HOST, monotonic_s=self.clock.monotonic_s,
-            standing=self.standing, durability=self.durability,
+            role_state=self.role_state, durability=self.durability,
         )  # fmt: skip
         if role is Role.MASTER:
             begin_as_master(self.parts, store)
@@ -136,8 +136,8 @@ class SmallBroker:
 
     def received(self, peer: RecordingPeer, data: bytes, *, settle: bool = True) -> None:
         """Frames of one read; then the end of the round, unless more is read in it."""
-        link = cast("Link", peer)  # has all of a link that handlers use
-        self.parts.requests.received(link, frames(data))
+        connection = cast("ServerConnection", peer)  # has all of a connection that handlers use
+        self.parts.requests.received(connection, frames(data))
         if settle:
             self.parts.writer.settle()
 

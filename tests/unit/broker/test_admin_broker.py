@@ -7,7 +7,7 @@ from administrator import Administrator, make_topic
 from transactional import GROUP, send_half
 
 from tianzhou.broker.rejections import REFUSED
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.testing.small_broker import STORE, RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
@@ -54,7 +54,7 @@ def test_sql_filters_are_switched_off_and_on_for_known_expressions_too() -> None
     filters = broker.parts.pull._filters
     assert filters.get("SQL92", "a > 1").expression is not None
     change(broker, b"enablePropertyFilter=false")
-    with pytest.raises(Refused, match="does not support"):
+    with pytest.raises(RequestRejected, match="does not support"):
         filters.get("SQL92", "a > 1")
     change(broker, b"enablePropertyFilter=true")
     assert filters.get("SQL92", "a > 1").expression is not None

@@ -335,7 +335,7 @@ def test_request_about_many_queues_takes_many_rounds_of_the_loop(
     for number in range(60):
         make_topic(broker, f"topic-{number}", 4)
         commit(broker, "billing", f"topic-{number}", 0)
-    broker.parts.requests.desk.run_later = rounds.append
+    broker.parts.requests.router.run_later = rounds.append
     assert broker.ask(code, ext, peer=peer) is None
     count = 0
     while rounds:

@@ -157,7 +157,7 @@ def test_parked_transactions_are_listed_counted_and_alarmed(restarts: str) -> No
         broker.restart() if restarts == "stop" else broker.kill()
         broker.tick()
     listed = parked(broker)
-    assert listed.total == broker.parts.measured.counts["parked_transactions"]() == 2
+    assert listed.total == broker.parts.metric_sources.counts["parked_transactions"]() == 2
     views = broker.messages(names.CHECKED_OUT_TOPIC)
     assert [row.msg_id for row in listed.messages] == [view.unique_id for view in views]
     row = listed.messages[0]

@@ -3,7 +3,7 @@
 import pytest
 
 from tianzhou.broker.topics.attributes import alter, parse
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 
 
 def test_text_is_read_as_changes() -> None:
@@ -22,5 +22,5 @@ def test_changes_are_made_on_what_is_there() -> None:
 
 @pytest.mark.parametrize("change", [{"+colour": "red"}, {"-colour": ""}, {"+queue.type": "x"}])
 def test_what_means_nothing_here_is_refused(change: dict[str, str]) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRejected):
         alter({}, change)

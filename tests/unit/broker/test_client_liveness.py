@@ -1,6 +1,6 @@
 """Who lives and who holds a lock is decided by monotonic time, not by the wall clock."""
 
-from tianzhou.net.exchange import Request
+from tianzhou.net.rpc import Request
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode

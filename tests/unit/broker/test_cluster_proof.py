@@ -3,7 +3,7 @@
 import pytest
 
 from tianzhou.broker.access.cluster_proof import ClusterProof
-from tianzhou.net.exchange import Refused, Request
+from tianzhou.net.rpc import Request, RequestRejected
 from tianzhou.testing.small_broker import RecordingPeer
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.header import Header
@@ -27,10 +27,10 @@ def test_request_is_rejected_unless_it_is_signed_with_the_right_pair() -> None:
     proof.check(promotion(right.sign(ext)))
     wrong = Credentials(access_key="cluster", secret_key="87654321")
     for bad in (ext, wrong.sign(ext), right.sign(ext) | {"aboveEpoch": "9"}):
-        with pytest.raises(Refused, match="PROMOTE_BROKER needs the signature") as caught:
+        with pytest.raises(RequestRejected, match="PROMOTE_BROKER needs the signature") as caught:
             proof.check(promotion(bad))
         assert caught.value.code == ResponseCode.NO_PERMISSION
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRejected):
         proof.check(promotion(right.sign(ext), body=b"changed"))
 
 
@@ -46,7 +46,7 @@ def test_change_of_members_needs_the_signature_even_from_its_own_machine() -> No
     proof.check_members(change_from("10.1.1.1", pair.sign(ext)))
     for address in ("10.1.1.1", "127.0.0.1"):
         for bad in (ext, pair.sign(ext) | {"member": "n1"}):
-            with pytest.raises(Refused, match="CHANGE_RAFT needs the signature"):
+            with pytest.raises(RequestRejected, match="CHANGE_RAFT needs the signature"):
                 proof.check_members(change_from(address, bad))
 
 
@@ -61,6 +61,6 @@ def test_change_of_members_without_credentials_is_accepted_from_its_own_machine(
 def test_change_of_members_without_credentials_is_rejected_from_another_machine(
     address: str,
 ) -> None:
-    with pytest.raises(Refused, match="own machine only") as caught:
+    with pytest.raises(RequestRejected, match="own machine only") as caught:
         ClusterProof().check_members(change_from(address, {}))
     assert caught.value.code == ResponseCode.NO_PERMISSION

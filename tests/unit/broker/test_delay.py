@@ -8,7 +8,7 @@ from tianzhou.base.kinds import queue_key
 from tianzhou.broker.scheduled import delay
 from tianzhou.record.chunk import Entry
 from tianzhou.store.config import FlushMode, StoreConfig
-from tianzhou.store.facts import SCHEDULE_TOPIC
+from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.testing.small_broker import STORE, SmallBroker
 
 

@@ -70,8 +70,8 @@ def commit(group: str, offset: int) -> dict[str, str]:
 
 def demote(broker: SmallBroker) -> None:
     end_as_master(broker.parts, broker.store)
-    broker.standing.take(Role.SLAVE, 1, 1)
-    broker.standing.master_address = MASTER
+    broker.role_state.take(Role.SLAVE, 1, 1)
+    broker.role_state.master_address = MASTER
 
 
 def ask(broker: SmallBroker, code: RequestCode, example: Example) -> Header:
@@ -194,7 +194,7 @@ def test_replica_names_no_address_when_it_knows_no_master(
     broker: SmallBroker, known: Known
 ) -> None:
     demote(broker)
-    broker.standing.master_address = ""
+    broker.role_state.master_address = ""
     code = RequestCode.DELETE_TOPIC_IN_BROKER
     answer = ask(broker, code, EXAMPLES[code](known))
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE

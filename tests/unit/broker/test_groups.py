@@ -5,7 +5,7 @@ import pytest
 from tianzhou.base.errors import TianzhouError, UsageError
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.groups import Groups
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.store.tables import Tables
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
@@ -38,7 +38,7 @@ def test_there_is_a_limit_and_names_are_checked() -> None:
     groups = made(config=BrokerConfig(groups_max=16))
     for number in range(16 - len(groups.all())):
         groups.obtain(f"g{number}")
-    with pytest.raises(Refused, match="groups_max"):
+    with pytest.raises(RequestRejected, match="groups_max"):
         groups.obtain("one-more")
     with pytest.raises(TianzhouError):
         groups.obtain("a b")

@@ -1,11 +1,11 @@
 """Answers that are kept for as long as they deserve."""
 
 from tianzhou.base.steps import Steps, finish
-from tianzhou.broker.observe.poll_cache import SHARE, Kept
+from tianzhou.broker.observe.poll_cache import SHARE, PollCache
 from tianzhou.testing.sim.clock import ManualClock
 
 
-def made(clock: ManualClock, took_ms: int) -> Kept[int]:
+def made(clock: ManualClock, took_ms: int) -> PollCache[int]:
     numbers = iter(range(100))
 
     def make() -> Steps[int]:
@@ -14,7 +14,7 @@ def made(clock: ManualClock, took_ms: int) -> Kept[int]:
         clock.advance(ms=took_ms)
         return next(numbers)
 
-    return Kept(make, clock.monotonic_s)
+    return PollCache(make, clock.monotonic_s)
 
 
 def test_what_took_long_is_kept_long() -> None:

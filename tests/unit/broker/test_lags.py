@@ -11,7 +11,7 @@ TOPIC, GROUP = "orders", "billing"
 
 
 def lags_of(broker: SmallBroker) -> Lags:
-    return broker.parts.measured.lags
+    return broker.parts.metric_sources.lags
 
 
 def rows(broker: SmallBroker) -> dict[tuple[str, str, int], int]:

@@ -8,8 +8,8 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replica import ack_policy as promise
 from tianzhou.broker.replica import role_change as taking_over
 from tianzhou.broker.replica.master_slave import MasterSlave
-from tianzhou.broker.role import Role, Standing
-from tianzhou.net.exchange import Refused
+from tianzhou.broker.role import Role, RoleState
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.replication.ha_epochs import first
 from tianzhou.replication.ha_state import GroupState, state_table
@@ -72,13 +72,15 @@ def test_next_epoch_is_above_all_that_are_known(known: int, above: int, epoch: i
 
 @pytest.mark.parametrize("above", [-1, 1_000_002, 2**53, 2**63 - 1])
 def test_next_epoch_rejects_one_that_hardly_any_could_follow(above: int) -> None:
-    with pytest.raises(Refused, match=f"invalid aboveEpoch {above}; it must be from 0 to 1000001"):
+    with pytest.raises(
+        RequestRejected, match=f"invalid aboveEpoch {above}; it must be from 0 to 1000001"
+    ):
         taking_over.next_epoch(1, above=above)
 
 
 def test_next_epoch_never_exceeds_what_can_be_stored() -> None:
     assert taking_over.next_epoch(EPOCH_MAX - 1) == EPOCH_MAX
-    with pytest.raises(Refused, match="is the highest possible"):
+    with pytest.raises(RequestRejected, match="is the highest possible"):
         taking_over.next_epoch(EPOCH_MAX)
 
 
@@ -96,14 +98,14 @@ def test_claimed_epoch_of_another_broker_is_not_used() -> None:
     slave.claim(above=1)
     assert slave.claimed is not None
     assert (slave.claimed.epoch, slave.epoch_token) == (2, slave.claimed.token)
-    with pytest.raises(Refused, match="already being promoted"):
+    with pytest.raises(RequestRejected, match="already being promoted"):
         slave.claim(above=1)
     slave.outdated(1, 3)  # the old master: it is about to be replaced
     assert slave.claimed is not None
     slave.outdated(2, 3)
-    with pytest.raises(Refused, match="promoted at the same time"):
+    with pytest.raises(RequestRejected, match="promoted at the same time"):
         slave.promote()
-    assert (slave.standing.role, slave.epoch_token) == (Role.SLAVE, "")
+    assert (slave.role_state.role, slave.epoch_token) == (Role.SLAVE, "")
     assert asked == ["again"], "a NameServer that saw the claim no longer lists the slave"
 
 
@@ -111,7 +113,7 @@ def test_claimed_epoch_is_not_used_once_a_later_one_is_known() -> None:
     slave = slave_of(SLAVE, small_store())
     slave.claim(above=1)
     slave.heard_epoch(3)
-    with pytest.raises(Refused, match="promoted at the same time"):
+    with pytest.raises(RequestRejected, match="promoted at the same time"):
         slave.promote()
     slave.claim()
     assert slave.claimed is not None
@@ -122,21 +124,21 @@ SYNC = ReplicationConfig(role=BrokerRole.SYNC_MASTER)
 
 
 def test_copies_are_not_lowered_below_the_least() -> None:
-    master = Standing("broker-a", Role.MASTER, 0, 1)
+    master = RoleState("broker-a", Role.MASTER, 0, 1)
     promise.check_promises(master, SYNC, 2, least=2)
     promise.check_promises(master, SYNC, 1, least=1)
     with pytest.raises(
-        Refused, match="can't be lowered to 1 while the broker runs; the least is 2"
+        RequestRejected, match="can't be lowered to 1 while the broker runs; the least is 2"
     ):
         promise.check_promises(master, SYNC, 1, least=2)
 
 
 def test_copies_are_changed_only_at_a_master_that_waits_for_slaves() -> None:
-    slave = Standing("broker-a", Role.SLAVE, 1, 1)
-    with pytest.raises(Refused, match="is a slave"):
+    slave = RoleState("broker-a", Role.SLAVE, 1, 1)
+    with pytest.raises(RequestRejected, match="is a slave"):
         promise.check_promises(slave, SYNC, 3, least=1)
-    master = Standing("broker-a", Role.MASTER, 0, 1)
-    with pytest.raises(Refused, match="SYNC_MASTER"):
+    master = RoleState("broker-a", Role.MASTER, 0, 1)
+    with pytest.raises(RequestRejected, match="SYNC_MASTER"):
         promise.check_promises(master, ReplicationConfig(), 3, least=1)
 
 

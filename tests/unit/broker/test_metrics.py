@@ -21,10 +21,10 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def scraped(broker: SmallBroker) -> Series:
-    counts = broker.parts.measured.counts
+    counts = broker.parts.metric_sources.counts
     for name in module.GAUGES | module.COUNTERS:
         counts.setdefault(name, lambda: 0)  # those of the server, which is not here
-    text = Metrics(broker.parts.measured).page().decode()
+    text = Metrics(broker.parts.metric_sources).page().decode()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -162,7 +162,7 @@ def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_pages_take_a_part_of_the_loop_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = SmallBroker()
     scraped(broker)
-    metrics = Metrics(broker.parts.measured)
+    metrics = Metrics(broker.parts.metric_sources)
     collect = metrics.collect
 
     def slowly() -> Iterator[Metric]:
@@ -195,7 +195,7 @@ def test_slaves_are_shown_by_their_ids() -> None:
                   lag_ms=late_ms, is_in_sync=in_sync)
         for number, size, late_ms, in_sync in rows
     )  # fmt: skip
-    broker.parts.measured.replication = lambda: msgspec.structs.replace(alone, slaves=slaves)
+    broker.parts.metric_sources.replication = lambda: msgspec.structs.replace(alone, slaves=slaves)
     series = scraped(broker)
     assert value(series, "replicas_in_sync") == 3
     assert value(series, "replica_lag_bytes", replica="2") == 5_000
@@ -220,7 +220,7 @@ def test_the_leader_of_a_raft_group_knows_its_members() -> None:
         is_leading=True, last=100, leader="a", leader_broker="", member="a", peers=peers,
         role="leader", term=3,
     )  # fmt: skip
-    broker.parts.measured.raft = lambda: look
+    broker.parts.metric_sources.raft = lambda: look
     series = scraped(broker)
     assert value(series, "replicas_in_sync") == 1
     assert value(series, "replica_lag_entries", replica="c") == 40
@@ -236,7 +236,7 @@ def test_page_with_many_queues_is_made_in_steps_while_groups_come_and_go(
     for topic in range(10):
         broker.parts.topics.ensure(f"topic-{topic}", queues=8)
         broker.parts.offsets.put(GROUP, f"topic-{topic}", 0, 0)
-    metrics, steps = Metrics(broker.parts.measured), 0
+    metrics, steps = Metrics(broker.parts.metric_sources), 0
     for _ in metrics.steps():
         steps += 1
         broker.parts.offsets.put(f"late-{steps}", "topic-0", 0, 0)

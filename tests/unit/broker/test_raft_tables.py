@@ -28,11 +28,11 @@ from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics.removal import TopicRemoval
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing.log_writer import Writer
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.record.chunk import Entry
 from tianzhou.replication.durability import Outcome, durability_of
 from tianzhou.store.config import StoreConfig
-from tianzhou.store.facts import SCHEDULE_TOPIC
+from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.store.files import RealFiles, Usage
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
@@ -213,7 +213,7 @@ def test_leader_keeps_the_queues_of_a_topic_until_its_deletion_is_committed(
     delete(leader, "orders")
     leader.metadata.tick()
     assert leader.store.max_offset(queue_key("orders", 0)) == 5
-    with pytest.raises(Refused, match="is being deleted"):
+    with pytest.raises(RequestRejected, match="is being deleted"):
         leader.topics.put(TopicConfig(topic_name="orders"))
     leader.store.visible_bound = None
     leader.store.dispatch_all()

@@ -6,7 +6,7 @@ import pytest
 from administrator import Administrator
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.role import MASTER_ID, Role, Standing
+from tianzhou.broker.role import MASTER_ID, Role, RoleState
 from tianzhou.broker.wiring import assemble
 from tianzhou.replication.durability import durability_of
 from tianzhou.store.files import RealFiles
@@ -86,9 +86,14 @@ def test_a_real_disk_is_measured(tmp_path: Path) -> None:
     store = MessageStore(RealFiles(), str(tmp_path / "store"), STORE, clock)
     try:
         parts = assemble(
-            BrokerConfig(), store, clock, store_host=HOST, monotonic_s=clock.monotonic_s,
-            standing=Standing("broker-a", Role.MASTER, MASTER_ID), durability=durability_of(store),
-        )  # fmt: skip
+            BrokerConfig(),
+            store,
+            clock,
+            store_host=HOST,
+            monotonic_s=clock.monotonic_s,
+            role_state=RoleState("broker-a", Role.MASTER, MASTER_ID),
+            durability=durability_of(store),
+        )
         assert RequestCode.GET_BROKER_RUNTIME_INFO in parts.codes
         from tianzhou.broker.observe.runtime_info import Runtime
 

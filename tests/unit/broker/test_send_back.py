@@ -5,7 +5,7 @@ import pytest
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.record import ids
 from tianzhou.record.message import MessageView
-from tianzhou.store.facts import SCHEDULE_TOPIC
+from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.header import Header

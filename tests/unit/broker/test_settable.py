@@ -4,25 +4,28 @@ import pytest
 
 from tianzhou.base.settings import declarations, load
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.runtime_config import Settable, parse_properties, table_of
-from tianzhou.net.exchange import Refused
+from tianzhou.broker.runtime_config import RuntimeConfig, parse_properties, table_of
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.wire._generated_codes import ResponseCode
 
 
-def made() -> tuple[Settable, list[BrokerConfig]]:
-    settable, taken = Settable(BrokerConfig(), StoreConfig(), "data"), list[BrokerConfig]()
-    settable.adopt.append(taken.append)
-    return settable, taken
+def made() -> tuple[RuntimeConfig, list[BrokerConfig]]:
+    runtime_config, taken = (
+        RuntimeConfig(BrokerConfig(), StoreConfig(), "data"),
+        list[BrokerConfig](),
+    )
+    runtime_config.adopt.append(taken.append)
+    return runtime_config, taken
 
 
-def refused(text: bytes) -> Refused:
-    settable, taken = made()
-    with pytest.raises(Refused) as caught:
-        settable.change(text, 1)
+def refused(text: bytes) -> RequestRejected:
+    runtime_config, taken = made()
+    with pytest.raises(RequestRejected) as caught:
+        runtime_config.change(text, 1)
     assert taken == []
-    assert settable.config == BrokerConfig()
+    assert runtime_config.config == BrokerConfig()
     return caught.value
 
 
@@ -41,8 +44,8 @@ def test_what_is_shown_can_be_read_back() -> None:
 
 
 def test_every_setting_is_shown_once() -> None:
-    settable, _ = made()
-    lines = settable.text().decode().splitlines()
+    runtime_config, _ = made()
+    lines = runtime_config.text().decode().splitlines()
     names = [line.partition("=")[0] for line in lines]
     assert len(names) == len(set(names))
     assert len(names) == len(declarations(BrokerConfig)) + len(declarations(StoreConfig)) + 7
@@ -50,12 +53,12 @@ def test_every_setting_is_shown_once() -> None:
 
 
 def test_facts_that_rocketmq_tools_look_for_are_shown() -> None:
-    settable, _ = made()
-    table = settable.table()
+    runtime_config, _ = made()
+    table = runtime_config.table()
     assert table["msgTraceTopicName"] == "RMQ_SYS_TRACE_TOPIC"
     assert (table["useTLS"], table["filterServerNums"]) == ("false", "0")
     assert (table["traceTopicEnable"], table["slaveReadEnable"]) == ("true", "false")
-    grouped = Settable(BrokerConfig(), StoreConfig(), "data", group=Copies)
+    grouped = RuntimeConfig(BrokerConfig(), StoreConfig(), "data", group=Copies)
     assert grouped.table()["slaveReadEnable"] == "true"
 
 
@@ -67,14 +70,14 @@ def test_secrets_are_never_shown() -> None:
 
 
 def test_a_change_reaches_the_owners() -> None:
-    settable, taken = made()
-    asked = settable.change(b"# a comment\n\n brokerPermission = 4 \ntopics_max=20\n", 77)
+    runtime_config, taken = made()
+    asked = runtime_config.change(b"# a comment\n\n brokerPermission = 4 \ntopics_max=20\n", 77)
     assert asked == {"brokerPermission": "4", "topics_max": "20"}
-    assert taken == [settable.config]
-    assert (settable.config.permission, settable.config.topics_max) == (4, 20)
-    assert (settable.version.counter, settable.version.timestamp) == (1, 77)
-    settable.change(b"autoCreateTopicEnable=false", 78)
-    assert settable.config.permission == 4
+    assert taken == [runtime_config.config]
+    assert (runtime_config.config.permission, runtime_config.config.topics_max) == (4, 20)
+    assert (runtime_config.version.counter, runtime_config.version.timestamp) == (1, 77)
+    runtime_config.change(b"autoCreateTopicEnable=false", 78)
+    assert runtime_config.config.permission == 4
 
 
 class Copies:
@@ -84,26 +87,26 @@ class Copies:
 
     def change(self, settings: ReplicationConfig) -> None:
         if settings.in_sync_replicas > 3:
-            raise Refused(ResponseCode.NO_PERMISSION, "too many")
+            raise RequestRejected(ResponseCode.NO_PERMISSION, "too many")
         self.shown = settings
 
 
 def test_what_belongs_to_the_group_is_changed_by_the_group() -> None:
     group = Copies()
-    settable = Settable(BrokerConfig(), StoreConfig(), "data", group=lambda: group)
-    settable.change(b"inSyncReplicas=3\nslave_timeout_ms=700\nbrokerPermission=4", 1)
+    runtime_config = RuntimeConfig(BrokerConfig(), StoreConfig(), "data", group=lambda: group)
+    runtime_config.change(b"inSyncReplicas=3\nslave_timeout_ms=700\nbrokerPermission=4", 1)
     assert (group.shown.in_sync_replicas, group.shown.slave_timeout_ms) == (3, 700)
     assert group.shown.role is BrokerRole.SYNC_MASTER
-    assert b"inSyncReplicas=3\n" in settable.text()
+    assert b"inSyncReplicas=3\n" in runtime_config.text()
     for text in (
         b"inSyncReplicas=4",
         b"inSyncReplicas=0",
         b"inSyncReplicas=x",
         b"brokerRole=SLAVE",
     ):
-        with pytest.raises(Refused):
-            settable.change(text + b"\nbrokerPermission=6", 2)
-    assert (group.shown.in_sync_replicas, settable.config.permission) == (3, 4)
+        with pytest.raises(RequestRejected):
+            runtime_config.change(text + b"\nbrokerPermission=6", 2)
+    assert (group.shown.in_sync_replicas, runtime_config.config.permission) == (3, 4)
 
 
 @pytest.mark.parametrize(
@@ -146,12 +149,12 @@ def test_a_fact_that_cannot_change_says_why(text: bytes, said: str) -> None:
 
 
 def test_every_setting_that_is_shown_is_known_when_it_is_changed() -> None:
-    settable, _ = made()
+    runtime_config, _ = made()
     remarks = dict[str, str]()
-    for name, value in settable.table().items():
+    for name, value in runtime_config.table().items():
         try:
-            settable.change(f"{name}={value}".encode(), 1)
-        except Refused as error:
+            runtime_config.change(f"{name}={value}".encode(), 1)
+        except RequestRejected as error:
             remarks[name] = error.remark
     wrong = {name: said for name, said in remarks.items() if f"{name} cannot change" not in said}
     assert not wrong
@@ -193,30 +196,30 @@ def test_a_value_that_is_rejected_is_named_as_in_the_request(text: bytes) -> Non
 
 
 def test_settings_of_the_store_reach_their_owners_after_the_proof() -> None:
-    settable, taken = made()
+    runtime_config, taken = made()
     stores: list[StoreConfig] = []
     proofs: list[int] = []
-    settable.adopt_store.append(stores.append)
+    runtime_config.adopt_store.append(stores.append)
     text = b"fileReservedTime=5\ndeleteWhen=03;15\nmaxMessageSize=2048\ntopics_max=99"
-    settable.change(text, 1, before_shared=lambda: proofs.append(1))
+    runtime_config.change(text, 1, before_shared=lambda: proofs.append(1))
     (store,) = stores
     assert (store.retention_hours, store.retention_at_hours) == (5, (3, 15))
     assert (store.message_bytes_max, proofs, len(taken)) == (2048, [1], 1)
-    assert b"fileReservedTime=5\n" in settable.text()
-    settable.change(b"topics_max=98", 2, before_shared=lambda: proofs.append(1))
+    assert b"fileReservedTime=5\n" in runtime_config.text()
+    runtime_config.change(b"topics_max=98", 2, before_shared=lambda: proofs.append(1))
     assert (len(stores), proofs) == (1, [1]), "the store did not change"
 
 
 def test_a_change_of_the_store_without_proof_changes_nothing() -> None:
-    settable, taken = made()
+    runtime_config, taken = made()
 
     def refuse() -> None:
-        raise Refused(ResponseCode.NO_PERMISSION, "not signed")
+        raise RequestRejected(ResponseCode.NO_PERMISSION, "not signed")
 
-    with pytest.raises(Refused, match="not signed"):
-        settable.change(b"fileReservedTime=0\ntopics_max=99", 1, before_shared=refuse)
-    assert (taken, settable.config.topics_max) == ([], BrokerConfig().topics_max)
-    assert b"fileReservedTime=72\n" in settable.text()
+    with pytest.raises(RequestRejected, match="not signed"):
+        runtime_config.change(b"fileReservedTime=0\ntopics_max=99", 1, before_shared=refuse)
+    assert (taken, runtime_config.config.topics_max) == ([], BrokerConfig().topics_max)
+    assert b"fileReservedTime=72\n" in runtime_config.text()
 
 
 @pytest.mark.parametrize(

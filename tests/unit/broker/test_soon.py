@@ -2,14 +2,14 @@
 
 import asyncio
 
-from tianzhou.broker.replica.coalesced_call import Soon
+from tianzhou.broker.replica.coalesced_call import CoalescedCall
 
 
 def test_it_is_done_once_a_round_and_not_if_it_was_cancelled() -> None:
     done: list[str] = []
 
     async def ask() -> None:
-        soon = Soon(lambda: done.append("done"))
+        soon = CoalescedCall(lambda: done.append("done"))
         soon()
         soon()
         assert done == []

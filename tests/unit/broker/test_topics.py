@@ -7,7 +7,7 @@ import pytest
 from tianzhou.base.errors import UsageError
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.topics.topics import Topics
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.store.tables import Tables
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
@@ -70,13 +70,13 @@ def test_settings_can_change_while_it_runs() -> None:
     topics = made()
     topics.adopt(BrokerConfig(auto_create_topics=False, topics_max=len(topics)))
     assert topics.for_send("new", "TBW102", 4) is None
-    with pytest.raises(Refused, match="topics_max"):
+    with pytest.raises(RequestRejected, match="topics_max"):
         topics.put(TopicConfig(topic_name="new"))
 
 
 @pytest.mark.parametrize("count", [-1, 1025])
 def test_too_many_queues(count: int) -> None:
-    with pytest.raises(Refused, match="queues"):
+    with pytest.raises(RequestRejected, match="queues"):
         made().put(TopicConfig(topic_name="orders", read_queue_nums=count))
 
 

@@ -18,7 +18,7 @@ from transactional import (
 from tianzhou.broker import names
 from tianzhou.record.ids import Host
 from tianzhou.store.config import FlushMode
-from tianzhou.store.facts import SCHEDULE_TOPIC
+from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.testing.small_broker import STORE, RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 

@@ -4,7 +4,7 @@ import asyncio
 
 from tianzhou.client.aio.channel import Channel, Owner
 from tianzhou.client.options import ClientOptions
-from tianzhou.net.exchange import Request
+from tianzhou.net.rpc import Request
 
 
 class Keeper:

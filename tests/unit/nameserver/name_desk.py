@@ -9,7 +9,7 @@ from registering import FakePeer, topic
 from tianzhou.nameserver.config import NameServerConfig
 from tianzhou.nameserver.handlers import handlers_of
 from tianzhou.nameserver.state import State
-from tianzhou.net.exchange import Refused, Reply, Request
+from tianzhou.net.rpc import Reply, Request, RequestRejected
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.wire import registration
 from tianzhou.wire._generated_codes import RequestCode
@@ -47,7 +47,7 @@ class Desk:
         return reply
 
     def refusal(self, code: RequestCode, ext: dict[str, str], body: bytes = b"") -> int:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RequestRejected) as caught:
             self.ask(code, ext, body)
         return caught.value.code
 

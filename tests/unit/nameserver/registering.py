@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from tianzhou.base.kinds import Bytes
 from tianzhou.nameserver.brokers import Registration
-from tianzhou.net.exchange import OnAnswer
+from tianzhou.net.rpc import OnAnswer
 from tianzhou.wire.tables import DataVersion, TopicConfig
 
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"

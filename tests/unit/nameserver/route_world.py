@@ -8,12 +8,12 @@ from tianzhou.wire.routes import TopicRouteData
 class World:
     def __init__(self) -> None:
         self.table = RouteTable()
-        self.link = object()
+        self.connection = object()
         self.now_s = 0.0
 
     def register(self, wanted: Registration, *, drops_omitted: bool = False) -> Verdict:
         return self.table.register(
-            wanted, link=self.link, now_s=self.now_s, drops_omitted=drops_omitted
+            wanted, connection=self.connection, now_s=self.now_s, drops_omitted=drops_omitted
         )
 
     def route(self, name: str = "T") -> TopicRouteData:

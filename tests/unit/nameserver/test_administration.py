@@ -6,7 +6,7 @@ import pytest
 from name_desk import Desk
 
 from tianzhou.base.errors import TianzhouError
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.routes import QueueData, TopicRouteData, encode_routes
 
@@ -52,7 +52,7 @@ def test_a_topic_is_deleted_everywhere_or_in_one_cluster(desk: Desk) -> None:
     desk.ask(delete, {"topic": "T", "clusterName": "none"})
     assert desk.route()
     desk.ask(delete, {"topic": "T"})
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRejected):
         desk.route()
 
 

@@ -12,7 +12,7 @@ def member(address: str, *, by_dial: bool = False, ha_address: str = "") -> Memb
         data_version=DataVersion(),
         timeout_s=1,
         heard_s=0,
-        link=None,
+        connection=None,
     )
 
 

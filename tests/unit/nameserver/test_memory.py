@@ -167,7 +167,7 @@ def test_broker_that_dies_with_its_nameserver_is_missing_after_a_restart(
 
 
 def register(server: NameServer, wanted: Registration) -> None:
-    server.routes.register(wanted, link=object(), now_s=0.0)
+    server.routes.register(wanted, connection=object(), now_s=0.0)
 
 
 def test_broker_that_unregistered_is_not_expected_after_a_restart(tmp_path: Path) -> None:

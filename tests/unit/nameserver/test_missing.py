@@ -20,7 +20,7 @@ NOW = 1_700_000_000_000
 def lost(missing: MissingBrokers, *topics: str, name: str = "broker-a", address: str = A) -> None:
     world = World()
     world.register(broker(address, *(topics or ("T", "U")), name=name))
-    (gone,) = world.table.closed(world.link)
+    (gone,) = world.table.closed(world.connection)
     missing.lost(gone, "disconnected", NOW)
 
 
@@ -178,7 +178,7 @@ def test_brokers_that_register_hear_which_others_are_missing() -> None:
 def test_silent_broker_is_missing_as_expired(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     server = NameServer(NameServerConfig(), clock)
-    server.routes.register(broker(A), link=object(), now_s=clock.monotonic_s())
+    server.routes.register(broker(A), connection=object(), now_s=clock.monotonic_s())
     clock.advance(seconds=121)
     server.scan()
     (row,) = server.missing.all()

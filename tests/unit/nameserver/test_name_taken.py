@@ -8,7 +8,7 @@ from registering import A, B, FakePeer, broker, topic
 from route_world import World
 
 from tianzhou.nameserver.routes import Verdict
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.nameserver_bodies import RefusedBroker, decode_nameserver_look
 from tianzhou.wire.registration import NAME_TAKEN
@@ -19,7 +19,7 @@ def world() -> World:
     """A broker that registered through a connection of its own."""
     world = World()
     world.register(broker(A, state_version=1))
-    world.link = object()
+    world.connection = object()
     return world
 
 
@@ -27,12 +27,12 @@ def test_second_broker_with_the_name_of_a_live_one_is_refused(world: World) -> N
     assert world.register(broker(B, "X", "Y", state_version=1)) is Verdict.TAKEN
     assert world.addresses() == {0: A}
     assert world.table.route_of("X") is None
-    assert not world.table.has_link(world.link)
+    assert not world.table.has_link(world.connection)
 
 
 def test_two_slaves_with_one_id_are_told_apart(world: World) -> None:
     assert world.register(broker(B, broker_id=1)) is Verdict.FIRST
-    world.link = object()
+    world.connection = object()
     assert world.register(broker("10.0.0.3:1", broker_id=1)) is Verdict.TAKEN
     assert world.addresses() == {0: A, 1: B}
 
@@ -41,8 +41,8 @@ def test_name_is_free_once_the_connection_of_its_broker_closed(world: World) -> 
     """A broker that crashed comes back at once, also with another port."""
     other = World()
     other.register(broker(A))
-    other.table.closed(other.link)
-    other.link = object()
+    other.table.closed(other.connection)
+    other.connection = object()
     assert other.register(broker(B)) is Verdict.FIRST
     assert other.addresses() == {0: B}
 
@@ -77,14 +77,14 @@ def test_only_a_later_epoch_of_the_same_group_takes_over(
     """A broker without an epoch, such as that of `tianzhou up`, is in no group that has them."""
     world = World()
     world.register(broker(A, state_version=held))
-    world.link = object()
+    world.connection = object()
     assert world.register(broker(B, state_version=wanted)) is verdict
 
 
 def test_promoted_slave_takes_the_place_of_a_live_master() -> None:
     world = World()
     world.register(broker(A, state_version=1))
-    world.link = object()
+    world.connection = object()
     world.register(broker(B, broker_id=1, state_version=1))
     assert world.register(broker(B, state_version=2)) is Verdict.AGAIN
     assert world.addresses() == {0: B}
@@ -93,9 +93,9 @@ def test_promoted_slave_takes_the_place_of_a_live_master() -> None:
 def test_refusal_names_the_live_broker_and_is_remembered_and_noted_once() -> None:
     desk, peer = Desk(), FakePeer(remote="10.0.0.2:4000")
     desk.register()
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRejected):
         desk.register(peer=peer, brokerAddr=B)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRejected) as caught:
         desk.register(peer=peer, brokerAddr=B)
     assert caught.value.code == ResponseCode.NO_PERMISSION
     assert caught.value.ext == {NAME_TAKEN: A}
@@ -120,7 +120,7 @@ def test_refusal_names_the_live_broker_and_is_remembered_and_noted_once() -> Non
 def test_refusals_are_forgotten_after_two_minutes() -> None:
     desk = Desk()
     desk.register()
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRejected):
         desk.register(peer=FakePeer(), brokerAddr=B)
     desk.clock.advance(seconds=119)
     desk.register(body=body_of(topic("T"), topic("U")))

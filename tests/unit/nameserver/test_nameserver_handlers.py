@@ -8,7 +8,7 @@ from registering import topic
 
 from tianzhou.nameserver.config import NameServerConfig
 from tianzhou.nameserver.handlers import HANDLERS
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.wire._generated_codes import SERVED_BY_NAMESERVER, RequestCode
 from tianzhou.wire.tables import decode_topic_list
 
@@ -59,7 +59,7 @@ def test_only_broker_ids_lose_their_quotes(desk: Desk) -> None:
 
 def test_an_unknown_topic_is_17_with_advice(desk: Desk) -> None:
     def remark() -> str:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RequestRejected) as caught:
             desk.route("X")
         assert caught.value.code == 17
         return caught.value.remark
@@ -96,7 +96,7 @@ def test_a_zone_is_kept_to(desk: Desk) -> None:
 def test_routes_may_have_to_wait_for_brokers() -> None:
     desk = Desk(NameServerConfig(waits_for_service=True))
     desk.register()
-    with pytest.raises(Refused, match="not ready"):
+    with pytest.raises(RequestRejected, match="not ready"):
         desk.route()
     desk.clock.advance(seconds=45)
     assert desk.route()

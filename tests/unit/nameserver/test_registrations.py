@@ -9,7 +9,7 @@ from name_desk import Desk, body_of, identity
 from registering import FakePeer, topic
 
 from tianzhou.base.errors import TianzhouError
-from tianzhou.net.exchange import Refused, Reply
+from tianzhou.net.rpc import Reply, RequestRejected
 from tianzhou.wire import registration
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.tables import (
@@ -35,7 +35,7 @@ def test_the_checksum_is_looked_at_unless_it_is_0(desk: Desk) -> None:
     body = body_of(topic("T"), topic("U"))
     desk.register(body=body, bodyCrc32=str(registration.checksum(body)))
     desk.register(body=body, bodyCrc32="0")
-    with pytest.raises(Refused, match="bodyCrc32"):
+    with pytest.raises(RequestRejected, match="bodyCrc32"):
         desk.register(body=body, bodyCrc32=str(registration.checksum(body) ^ 1))
 
 
@@ -47,7 +47,7 @@ def test_the_compressed_form_is_read_whatever_the_header_says(desk: Desk) -> Non
 
 
 def test_a_single_topic_of_an_unknown_broker_is_an_error(desk: Desk) -> None:
-    with pytest.raises(Refused, match="register broker failed") as caught:
+    with pytest.raises(RequestRejected, match="register broker failed") as caught:
         desk.register(topic("T"))
     assert caught.value.code == 1
 

@@ -44,10 +44,10 @@ def test_a_silent_broker_is_forgotten(world: World) -> None:
     (lost,) = world.table.evict(120.1)
     assert (lost.name, lost.broker_id, lost.member.address) == ("broker-a", 0, A)
     assert set(lost.rows) == {"T", "U"}
-    assert world.table.has_link(world.link)
+    assert world.table.has_link(world.connection)
     assert [data.broker_name for data in world.route().broker_datas] == ["broker-b"]
     assert len(world.table.evict(1e9)) == 1
-    assert not world.table.has_link(world.link)
+    assert not world.table.has_link(world.connection)
 
 
 def test_a_broker_may_name_its_own_time(world: World) -> None:
@@ -73,7 +73,7 @@ def test_a_sign_of_life_is_enough(world: World, sign: str) -> None:
 def test_brokers_go_with_their_connection(world: World) -> None:
     world.register(broker(A))
     world.register(broker(C, name="broker-c"))
-    first, world.link = world.link, object()
+    first, world.connection = world.connection, object()
     world.register(broker(B, name="broker-b"))
     assert [lost.name for lost in world.table.closed(first)] == ["broker-a", "broker-c"]
     assert world.table.closed(first) == []
@@ -83,11 +83,11 @@ def test_brokers_go_with_their_connection(world: World) -> None:
 
 def test_a_broker_that_dialled_again_outlives_its_old_connection(world: World) -> None:
     world.register(broker(A))
-    first, world.link = world.link, object()
+    first, world.connection = world.connection, object()
     world.register(broker(A))
     assert world.table.closed(first) == []
     assert world.addresses() == {0: A}
-    assert len(world.table.closed(world.link)) == 1
+    assert len(world.table.closed(world.connection)) == 1
 
 
 # Questions

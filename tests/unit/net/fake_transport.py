@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from tianzhou.net.limits import NetLimits
-from tianzhou.net.link import Link, Service, Shared
+from tianzhou.net.server_connection import ServerConnection, Service, Shared
 from tianzhou.net.turns import Turns
 from tianzhou.wire.frame import FrameBuffer
 
@@ -79,7 +79,7 @@ class FakeTransport:
 
 
 class Wired:
-    """A link with both fakes."""
+    """A connection with both fakes."""
 
     def __init__(
         self, service: Service, *, limits: NetLimits | None = None, shared: Shared | None = None,
@@ -90,15 +90,16 @@ class Wired:
         turns = Turns(round_s=math.inf)
         self.shared = shared or Shared(limits or NetLimits(), FrameBuffer(4096), turns=turns)
         self.transport = FakeTransport()
-        as_any = cast("Any", self.loop)  # has all of a loop that links use
-        self.link = Link(service, as_any, self.shared)
-        self.link.connection_made(cast("asyncio.Transport", self.transport))
+        as_any = cast("Any", self.loop)  # has all of a loop that connections use
+        self.connection = ServerConnection(service, as_any, self.shared)
+        self.connection.connection_made(cast("asyncio.Transport", self.transport))
 
     def arrives(self, data: bytes) -> None:
-        """As a loop does it: into the buffer that the link gives, in as many reads as needed."""
+        """As a loop does it: into the buffer that the connection gives, in as many reads as
+        needed."""
         while data:
-            room = self.link.get_buffer(-1)
+            room = self.connection.get_buffer(-1)
             taken = min(len(room), len(data))
             room[:taken] = data[:taken]
-            self.link.buffer_updated(taken)
+            self.connection.buffer_updated(taken)
             data = data[taken:]

@@ -1,4 +1,4 @@
-"""The desk: finds the handler, answers whatever it does, and says what went wrong."""
+"""The router: finds the handler, answers whatever it does, and says what went wrong."""
 
 import logging
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from fake_transport import Wired
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.steps import Steps
-from tianzhou.net.desk import REMARK_CHARS_MAX, UNFINISHED_MAX, Desk
-from tianzhou.net.exchange import Refused, Reply, Request
-from tianzhou.net.link import Link
+from tianzhou.net.router import REMARK_CHARS_MAX, UNFINISHED_MAX, RequestRouter
+from tianzhou.net.rpc import Reply, Request, RequestRejected
+from tianzhou.net.server_connection import ServerConnection
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.codec import decode_headers, encode_command
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
@@ -19,21 +19,21 @@ from tianzhou.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header
 
 
 class Front:
-    """A service that is nothing but a desk."""
+    """A service that is nothing but a router."""
 
     def __init__(self) -> None:
-        self.desk = Desk(
+        self.router = RequestRouter(
             {1: _reply, 2: _refuse, 3: _misuse, 4: _break, 5: lambda _: None, 6: _long}
         )
 
-    def opened(self, link: Link) -> None:
+    def opened(self, connection: ServerConnection) -> None:
         pass
 
-    def received(self, link: Link, batch: FrameBatch) -> None:
+    def received(self, connection: ServerConnection, batch: FrameBatch) -> None:
         for index in range(batch.count):
-            self.desk.frame(link, batch, index)
+            self.router.frame(connection, batch, index)
 
-    def closed(self, link: Link) -> None:
+    def closed(self, connection: ServerConnection) -> None:
         pass
 
 
@@ -42,7 +42,7 @@ def _reply(request: Request) -> Reply:
 
 
 def _refuse(_: Request) -> Reply:
-    raise Refused(16, "not you")
+    raise RequestRejected(16, "not you")
 
 
 def _misuse(_: Request) -> Reply:
@@ -97,7 +97,7 @@ def test_an_exception_nobody_expected_is_logged_counted_and_said(
         found = answer(front, 4)
     assert found is not None
     assert (found.code, found.remark) == (1, "ZeroDivisionError: oh")
-    assert front.desk.failed_count == 1
+    assert front.router.failed_count == 1
     assert "request.failed" in caplog.text
 
 
@@ -129,15 +129,15 @@ class Rounds(list[Callable[[], None]]):
 def _in_steps(request: Request) -> Steps[Reply]:
     for left in range(int(request.body), 0, -1):
         if left == 13:
-            raise Refused(16, "not so far")
+            raise RequestRejected(16, "not so far")
         yield
     return Reply(0, {"got": request.body.decode()})
 
 
 def stepping() -> tuple[Front, Rounds, Wired]:
     front, rounds = Front(), Rounds()
-    front.desk = Desk({1: _in_steps})
-    front.desk.run_later = rounds.append
+    front.router = RequestRouter({1: _in_steps})
+    front.router.run_later = rounds.append
     return front, rounds, Wired(front)
 
 
@@ -188,6 +188,6 @@ def test_request_in_steps_beyond_the_limit_is_refused() -> None:
 
 def test_request_in_steps_without_a_loop_is_answered_at_once() -> None:
     front = Front()
-    front.desk = Desk({1: _in_steps})
+    front.router = RequestRouter({1: _in_steps})
     found = answer(front, 1, body=b"2000")
     assert found is not None

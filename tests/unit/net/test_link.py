@@ -7,7 +7,7 @@ from fake_transport import FakeLoop, Wired
 
 from tianzhou.base.errors import ProtocolError
 from tianzhou.net.limits import NetLimits
-from tianzhou.net.link import Link, Shared
+from tianzhou.net.server_connection import ServerConnection, Shared
 from tianzhou.net.turns import Turns
 from tianzhou.wire.codec import decode_header, decode_headers, encode_command
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
@@ -26,26 +26,26 @@ class Noting:
         self.reads: list[int] = []
         self.stop_before: int | None = None
         self.failure: Exception | None = None
-        self.opened_links: list[Link] = []
-        self.closed_links: list[Link] = []
+        self.opened_links: list[ServerConnection] = []
+        self.closed_links: list[ServerConnection] = []
 
-    def opened(self, link: Link) -> None:
-        self.opened_links.append(link)
+    def opened(self, connection: ServerConnection) -> None:
+        self.opened_links.append(connection)
 
-    def received(self, link: Link, batch: FrameBatch) -> None:
+    def received(self, connection: ServerConnection, batch: FrameBatch) -> None:
         self.reads.append(batch.count)
         for index, header in enumerate(decode_headers(batch)):
-            if link.has_enough or header.opaque == self.stop_before:
-                link.leave(batch, index)
-                assert link.is_leaving
+            if connection.has_enough or header.opaque == self.stop_before:
+                connection.leave(batch, index)
+                assert connection.is_leaving
                 return
             if self.failure is not None:
                 raise self.failure
             self.opaques.append(header.opaque)
-            link.send(b"%d;" % header.opaque)
+            connection.send(b"%d;" % header.opaque)
 
-    def closed(self, link: Link) -> None:
-        self.closed_links.append(link)
+    def closed(self, connection: ServerConnection) -> None:
+        self.closed_links.append(connection)
 
 
 def test_frames_of_one_read_are_handled_together_and_answered_in_one_write() -> None:
@@ -54,7 +54,7 @@ def test_frames_of_one_read_are_handled_together_and_answered_in_one_write() -> 
     wired.arrives(frame(1) + frame(2) + frame(3))
     assert service.reads == [3]
     assert wired.transport.written == [b"1;2;3;"]
-    wired.link.send_all([b"a", b"b"])
+    wired.connection.send_all([b"a", b"b"])
     assert wired.transport.written[1:] == [b"ab"]
 
 
@@ -66,7 +66,7 @@ def test_a_frame_comes_in_pieces(size: int) -> None:
     for at in range(0, len(data), size):
         wired.arrives(data[at : at + size])
     assert service.opaques == [1, 2]
-    assert wired.link.partial_since is None
+    assert wired.connection.partial_since is None
     assert wired.shared.partial_bytes == 0
 
 
@@ -86,8 +86,8 @@ def test_the_beginning_of_a_frame_stays_with_its_connection() -> None:
     first.arrives(data[:20])
     second.arrives(frame(2))
     assert service.opaques == [2]
-    assert first.link.partial_since == loop.now
-    assert second.link.partial_since is None
+    assert first.connection.partial_since == loop.now
+    assert second.connection.partial_since is None
     assert shared.partial_bytes > 0
     first.arrives(data[20:])
     assert service.opaques == [2, 1]
@@ -102,9 +102,9 @@ def test_the_time_of_a_frame_runs_from_its_first_byte() -> None:
     began = wired.loop.now
     wired.loop.now += 3
     wired.arrives(data[5:9])
-    assert wired.link.partial_since == began
+    assert wired.connection.partial_since == began
     wired.arrives(data[9:] + data[:4])
-    assert wired.link.partial_since == wired.loop.now
+    assert wired.connection.partial_since == wired.loop.now
 
 
 @pytest.mark.parametrize("failure", [ProtocolError("bad"), None])
@@ -118,8 +118,8 @@ def test_bad_frames_end_the_connection_after_the_good_ones(failure: Exception | 
         service.failure = failure
         wired.arrives(frame(1))
     assert wired.transport.is_closed
-    assert not wired.link.is_open
-    assert wired.link.closing_since == wired.loop.now
+    assert not wired.connection.is_open
+    assert wired.connection.closing_since == wired.loop.now
 
 
 def test_a_failure_leaves_nothing_in_the_shared_buffer() -> None:
@@ -143,12 +143,12 @@ def test_frames_that_were_left_come_again_before_new_ones() -> None:
     wired.arrives(frame(1) + frame(2) + frame(3) + frame(4)[:10])
     assert service.opaques == [1]
     assert not wired.transport.is_reading
-    assert wired.link.partial_since is None
+    assert wired.connection.partial_since is None
     service.stop_before = None
     wired.loop.run()
     assert service.opaques == [1, 2, 3]
     assert wired.transport.is_reading
-    assert wired.link.partial_since is not None
+    assert wired.connection.partial_since is not None
     wired.arrives(frame(4)[10:])
     assert service.opaques == [1, 2, 3, 4]
 
@@ -170,16 +170,16 @@ def test_a_peer_that_does_not_read_is_not_read() -> None:
     wired = Wired(service, limits=NetLimits(write_bytes_max=100))
     assert wired.transport.high == 100
     wired.transport.unsent = 101
-    wired.link.pause_writing()
-    assert wired.link.blocked_since == wired.loop.now
+    wired.connection.pause_writing()
+    assert wired.connection.blocked_since == wired.loop.now
     assert not wired.transport.is_reading
     wired.loop.run()
     assert not wired.transport.is_reading
     wired.transport.unsent = 20
-    wired.link.resume_writing()
+    wired.connection.resume_writing()
     wired.loop.run()
     assert wired.transport.is_reading
-    assert wired.link.blocked_since is None
+    assert wired.connection.blocked_since is None
 
 
 def test_answers_that_wait_count_before_they_are_written() -> None:
@@ -195,21 +195,21 @@ def test_answers_that_wait_count_before_they_are_written() -> None:
 def test_requests_that_wait_for_the_disk() -> None:
     service = Noting()
     wired = Wired(service, limits=NetLimits(waiting_count_max=2, waiting_bytes_max=100))
-    wired.link.wait(1, 10)
-    assert not wired.link.is_full
-    wired.link.wait(1, 10)
-    assert wired.link.is_full
+    wired.connection.wait(1, 10)
+    assert not wired.connection.is_full
+    wired.connection.wait(1, 10)
+    assert wired.connection.is_full
     wired.arrives(frame(1))
     assert not service.opaques
     assert not wired.transport.is_reading
-    wired.link.waited(1, 10)
+    wired.connection.waited(1, 10)
     wired.loop.run()
     assert service.opaques == [1]
     assert wired.transport.is_reading
-    wired.link.wait(1, 100)
-    assert wired.link.is_full
-    wired.link.waited(2, 110)
-    assert wired.link.waiting_bytes == 0
+    wired.connection.wait(1, 100)
+    assert wired.connection.is_full
+    wired.connection.waited(2, 110)
+    assert wired.connection.waiting_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -220,16 +220,16 @@ def test_requests_of_all_peers_that_wait_for_the_disk(limits: NetLimits) -> None
     service, loop = Noting(), FakeLoop()
     shared = Shared(limits, FrameBuffer(4096))
     busy, other, idle = (Wired(service, shared=shared, loop=loop) for _ in range(3))
-    busy.link.wait(1, 10)
-    other.link.wait(1, 10)
+    busy.connection.wait(1, 10)
+    other.connection.wait(1, 10)
     busy.arrives(frame(1))
     idle.arrives(frame(2))
     assert service.opaques == [2]
     assert not busy.transport.is_reading
-    busy.link.waited(1, 10)
+    busy.connection.waited(1, 10)
     loop.run()
     assert service.opaques == [2, 1]
-    other.link.waited(1, 10)
+    other.connection.waited(1, 10)
     assert (shared.waiting_count, shared.waiting_bytes) == (0, 0)
 
 
@@ -246,13 +246,13 @@ def test_a_long_turn_ends() -> None:
 
 def test_a_turn_ends_when_it_has_produced_enough() -> None:
     class Large(Noting):
-        def received(self, link: Link, batch: FrameBatch) -> None:
+        def received(self, connection: ServerConnection, batch: FrameBatch) -> None:
             for index in range(batch.count):
-                if link.has_enough:
-                    link.leave(batch, index)
+                if connection.has_enough:
+                    connection.leave(batch, index)
                     return
                 self.opaques.append(decode_header(batch.header(index), 0).opaque)
-                link.send(bytes(100))
+                connection.send(bytes(100))
 
     service = Large()
     wired = Wired(service, limits=NetLimits(turn_bytes=150))
@@ -269,7 +269,7 @@ def test_a_full_round_postpones_new_connections_and_serves_cheap_ones() -> None:
     service, loop = Noting(), FakeLoop()
     shared = Shared(NetLimits(), FrameBuffer(4096), turns=Turns(round_s=10.0))
     cheap, new = (Wired(service, shared=shared, loop=loop) for _ in range(2))
-    cheap.link._cost_s = 0.0
+    cheap.connection._cost_s = 0.0
     shared.turns.took(10.0, cast("Any", loop))
     new.arrives(frame(1)[:20])
     assert not new.transport.is_reading, "nothing more is read, not even the rest of a frame"
@@ -288,7 +288,7 @@ def test_a_connection_that_ends_while_it_waits_in_line_is_forgotten() -> None:
     wired = Wired(service, shared=shared, loop=loop)
     shared.turns.took(10.0, cast("Any", loop))
     wired.arrives(frame(1))
-    wired.link.connection_lost(None)
+    wired.connection.connection_lost(None)
     loop.run()
     assert not service.opaques
     assert shared.partial_bytes == 0
@@ -299,43 +299,43 @@ def test_questions_are_answered_once() -> None:
     wired = Wired(service)
     answers: list[tuple[Header | None, bytes]] = []
     for _ in range(4):
-        wired.link.ask(7, {}, b"?", lambda header, body: answers.append((header, body)), 5.0)
+        wired.connection.ask(7, {}, b"?", lambda header, body: answers.append((header, body)), 5.0)
     asked = decode(wired.transport.take())
     reply = Header(code=0, opaque=asked[0], flag=RESPONSE_FLAG)
-    wired.link.answered(reply, b"!")
-    wired.link.answered(reply, b"!")
+    wired.connection.answered(reply, b"!")
+    wired.connection.answered(reply, b"!")
     assert answers == [(reply, b"!")]
-    wired.link.expire(wired.loop.now + 4)
+    wired.connection.expire(wired.loop.now + 4)
     assert len(answers) == 1
-    wired.link.expire(wired.loop.now + 6)
+    wired.connection.expire(wired.loop.now + 6)
     assert answers[1:] == 3 * [(None, b"")]
-    wired.link.ask(7, {}, b"?", lambda header, body: answers.append((header, body)), 5.0)
-    wired.link.connection_lost(None)
+    wired.connection.ask(7, {}, b"?", lambda header, body: answers.append((header, body)), 5.0)
+    wired.connection.connection_lost(None)
     assert answers[4:] == [(None, b"")]
-    assert service.closed_links == [wired.link]
-    wired.link.ask(7, {}, b"?", lambda header, body: answers.append((header, body)), 5.0)
+    assert service.closed_links == [wired.connection]
+    wired.connection.ask(7, {}, b"?", lambda header, body: answers.append((header, body)), 5.0)
     assert len(answers) == 6
 
 
 def test_after_the_end_nothing_is_written() -> None:
     wired = Wired(Noting())
-    wired.link.tell(40, {"a": "b"})
+    wired.connection.tell(40, {"a": "b"})
     assert decode(wired.transport.take())
-    wired.link.close()
-    wired.link.send(b"late")
-    wired.link.connection_lost(None)
-    wired.link.send(b"later")
+    wired.connection.close()
+    wired.connection.send(b"late")
+    wired.connection.connection_lost(None)
+    wired.connection.send(b"later")
     assert wired.transport.written == []
-    wired.link.close()
-    wired.link.abort()
-    assert not wired.link.is_full
+    wired.connection.close()
+    wired.connection.abort()
+    assert not wired.connection.is_full
 
 
 def test_what_handlers_are_told_of_the_peer() -> None:
     wired = Wired(Noting())
-    assert wired.link.remote == "10.1.1.1:4711"
-    assert wired.link.local == "10.0.0.1:10911"
-    assert wired.link.remote_host == bytes([10, 1, 1, 1, 0, 0, 0x12, 0x67])
+    assert wired.connection.remote == "10.1.1.1:4711"
+    assert wired.connection.local == "10.0.0.1:10911"
+    assert wired.connection.remote_host == bytes([10, 1, 1, 1, 0, 0, 0x12, 0x67])
 
 
 def test_memory_that_waits_is_counted_and_given_back() -> None:
@@ -348,10 +348,10 @@ def test_memory_that_waits_is_counted_and_given_back() -> None:
     wired.arrives(frame(1)[:10])
     assert relieved == [True]
     wired.transport.unsent = 11
-    wired.link.send(b"x")
+    wired.connection.send(b"x")
     assert shared.unsent_bytes == 11
     assert relieved == [True, True]
-    wired.link.abort()
+    wired.connection.abort()
     assert (shared.partial_bytes, shared.unsent_bytes) == (0, 0)
     assert wired.transport.is_aborted
 

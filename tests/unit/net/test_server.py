@@ -6,8 +6,8 @@ import pytest
 
 from tianzhou.net.dial import dial
 from tianzhou.net.limits import NetLimits
-from tianzhou.net.link import Link
 from tianzhou.net.server import Server, bind
+from tianzhou.net.server_connection import ServerConnection
 from tianzhou.wire.codec import decode_headers, encode_command
 from tianzhou.wire.frame import FrameBatch
 from tianzhou.wire.header import Header, response_to
@@ -17,17 +17,17 @@ WAIT_S = 120.0
 
 class Answering:
     def __init__(self) -> None:
-        self.links: list[Link] = []
+        self.connections: list[ServerConnection] = []
         self.closed_count = 0
 
-    def opened(self, link: Link) -> None:
-        self.links.append(link)
+    def opened(self, connection: ServerConnection) -> None:
+        self.connections.append(connection)
 
-    def received(self, link: Link, batch: FrameBatch) -> None:
+    def received(self, connection: ServerConnection, batch: FrameBatch) -> None:
         for header in decode_headers(batch):
-            link.send(encode_command(response_to(header, 0)))
+            connection.send(encode_command(response_to(header, 0)))
 
-    def closed(self, link: Link) -> None:
+    def closed(self, connection: ServerConnection) -> None:
         self.closed_count += 1
 
 
@@ -37,7 +37,7 @@ def test_a_question_over_a_real_socket() -> None:
         server = Server(service)
         bound = bind("127.0.0.1", 0)
         server.listen(bound)
-        link = await dial("127.0.0.1", bound.getsockname()[1])
+        connection = await dial("127.0.0.1", bound.getsockname()[1])
         answered = asyncio.Event()
         answers: list[Header | None] = []
 
@@ -45,15 +45,15 @@ def test_a_question_over_a_real_socket() -> None:
             answers.append(header)
             answered.set()
 
-        link.ask(1, {}, b"", take, 5.0)
+        connection.ask(1, {}, b"", take, 5.0)
         async with asyncio.timeout(WAIT_S):
             await answered.wait()
         assert answers[0] is not None
         assert answers[0].code == 0
-        assert list(server.links) == service.links
+        assert list(server.connections) == service.connections
         await server.close()
         assert service.closed_count == 1
-        assert not list(server.links)
+        assert not list(server.connections)
 
     asyncio.run(play())
 
@@ -67,7 +67,7 @@ def test_stopping_lets_answers_leave() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", bound.getsockname()[1])
         writer.write(encode_command(Header(code=1, opaque=1)))
         assert await reader.readexactly(4)
-        service.links[0].send(bytes(2**20))
+        service.connections[0].send(bytes(2**20))
         closing = asyncio.ensure_future(server.close())
         assert len(await reader.read(-1)) > 2**20
         await closing
@@ -86,7 +86,7 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 def test_questions_expire_by_themselves() -> None:
     class Silent(Answering):
-        def received(self, link: Link, batch: FrameBatch) -> None:
+        def received(self, connection: ServerConnection, batch: FrameBatch) -> None:
             pass
 
     async def play() -> None:
@@ -97,9 +97,9 @@ def test_questions_expire_by_themselves() -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", bound.getsockname()[1])
         expired = asyncio.Event()
         async with asyncio.timeout(WAIT_S):
-            while not service.links:  # noqa: ASYNC110
+            while not service.connections:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-            service.links[0].ask(1, {}, b"", lambda _, __: expired.set(), 0.05)
+            service.connections[0].ask(1, {}, b"", lambda _, __: expired.set(), 0.05)
             await expired.wait()
         writer.close()
         await server.close()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ha_pair import FIRST, facts
 from ha_stores import KEY, open_store, put
 
-from tianzhou.broker.replica.ack_policy import CopiesPromise
+from tianzhou.broker.replica.ack_policy import AckPolicy
 from tianzhou.net.limits import HA_PORT, PortLimits
 from tianzhou.net.server import bind
 from tianzhou.replication.durability import Outcome, durability_of
@@ -107,7 +107,7 @@ def test_what_slaves_have_yet_to_confirm_is_not_seen() -> None:
 
     async def scene(master: Master) -> None:
         store = master.store
-        promise = CopiesPromise(store, durability_of(store), master.side, store.dispatch_all)
+        promise = AckPolicy(store, durability_of(store), master.side, store.dispatch_all)
         promise.begin(copies=2, timeout_s=3.0)
         await master.slave(1, "a:1")
         put(store, b"third")

@@ -8,7 +8,7 @@ from raft_logs import chunk
 from raft_trio import NAMES, Member, Trio, play, until
 
 from tianzhou.base.errors import UsageError
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.raft.messages import LogIndex, Term, VoteRequest
 from tianzhou.raft.roles import Role
 from tianzhou.replication.raft_settings import broker_id_of, peers_of
@@ -36,7 +36,7 @@ def test_a_follower_refuses_messages(tmp_path: Path) -> None:
     async def scene(trio: Trio) -> None:
         leader = await trio.leader()
         follower = next(member for member in trio.members if member is not leader)
-        with pytest.raises(Refused, match="does not lead"):
+        with pytest.raises(RequestRejected, match="does not lead"):
             follower.group.append(chunk(b"x"))
 
     play(tmp_path, scene)

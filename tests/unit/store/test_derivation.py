@@ -10,9 +10,9 @@ from tianzhou.record.chunk import Entry, RecordChunk, build
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.derivation import FILE, Derivation
+from tianzhou.store.derive_record import SCHEDULE_TOPIC, Run
 from tianzhou.store.detect import detect
 from tianzhou.store.errors import StoreDamaged
-from tianzhou.store.facts import SCHEDULE_TOPIC, Run
 from tianzhou.store.store import MessageStore
 from tianzhou.store.tables import Tables
 from tianzhou.store.verify import Directory, Findings

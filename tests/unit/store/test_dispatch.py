@@ -8,8 +8,8 @@ from tianzhou.record.layout import AT_SYS_FLAG
 from tianzhou.store import dispatch, scan
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import UNIT
+from tianzhou.store.derive_record import Run
 from tianzhou.store.dispatch import Dispatcher
-from tianzhou.store.facts import Run
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.queues import Queues
 from tianzhou.testing.sim.clock import ManualClock

@@ -7,8 +7,8 @@ from tianzhou.record.chunk import Entry, RecordChunk, build, stamp
 from tianzhou.store import derive as module
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.derive import derive, derive_plainly
-from tianzhou.store.facts import Derived
-from tianzhou.store.shapes import derive_by_shape
+from tianzhou.store.derive_columns import derive_by_shape
+from tianzhou.store.derive_record import Derived
 
 NOW = 1_700_000_000_000
 BASE = PhysicalOffset(1 << 33)

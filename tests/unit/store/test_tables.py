@@ -4,8 +4,8 @@ from collections.abc import Callable
 import pytest
 
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
+from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.store.errors import DiskFull, StoreDamaged, StoreFenced
-from tianzhou.store.facts import SCHEDULE_TOPIC
 from tianzhou.store.tables import SetBack, Table, Tables
 from tianzhou.testing.sim.disk import SimDisk
 from tianzhou.testing.sim.disk_faults import lost

@@ -10,7 +10,7 @@ only, because they can destroy the majority permanently.
 import ipaddress
 from typing import Final
 
-from tianzhou.net.exchange import Refused, Request
+from tianzhou.net.rpc import Request, RequestRejected
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.signing import Credentials
 
@@ -25,10 +25,10 @@ class ClusterProof:
         self._pair = Credentials.read(credentials)
 
     def check(self, request: Request) -> None:
-        """Raises Refused unless the request is signed, if that is required here."""
+        """Raises RequestRejected unless the request is signed, if that is required here."""
         if self._pair is None or self._pair.has_signed(request.header.ext, request.body):
             return
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.NO_PERMISSION,
             f"{_name(request)} needs the signature of this cluster; set its pair in "
             "TIANZHOU_CREDENTIALS for commands, or in conf/tools.yml for mqadmin",
@@ -39,7 +39,7 @@ class ClusterProof:
         machine."""
         self.check(request)
         if self._pair is None and not _is_loopback(request.peer.remote):
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.NO_PERMISSION,
                 f"without cluster_credentials {_name(request)} is accepted from the broker's own "
                 "machine only; run the command there, or set cluster_credentials on every broker "

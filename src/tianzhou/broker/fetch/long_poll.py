@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tianzhou.base.kinds import QueueKey
 from tianzhou.broker.groups.subscriptions import Filter
-from tianzhou.net.exchange import Peer
+from tianzhou.net.rpc import Peer
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
 from tianzhou.wire.header import SerialiseType
 

@@ -23,13 +23,13 @@ from tianzhou.broker.topics.permission import Permission
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing.log_writer import disk_full, out_of_memory
 from tianzhou.filter.sql92 import Expression
-from tianzhou.net.desk import REMARK_CHARS_MAX, encode_reply
-from tianzhou.net.exchange import Peer, Refused, Reply
-from tianzhou.net.link import Link
+from tianzhou.net.router import REMARK_CHARS_MAX, encode_reply
+from tianzhou.net.rpc import Peer, Reply, RequestRejected
+from tianzhou.net.server_connection import ServerConnection
 from tianzhou.record.layout import AT_PHYSICAL_OFFSET, INT64
 from tianzhou.record.message import decode_all
+from tianzhou.store.derive_record import Run
 from tianzhou.store.errors import DiskFull
-from tianzhou.store.facts import Run
 from tianzhou.store.read import ReadLimit, ReadResult, ReadStatus
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
@@ -131,7 +131,7 @@ class Pull:
         """Apply settings that changed while the broker runs."""
         self._config = config
 
-    def one(self, link: Link, batch: FrameBatch, index: int) -> None:
+    def one(self, connection: ServerConnection, batch: FrameBatch, index: int) -> None:
         """Answer a pull, or hold it. HeaderError: the header is unreadable."""
         if batch.serialise_types[index] == SerialiseType.JSON:
             try:
@@ -139,16 +139,16 @@ class Pull:
             except _UNREADABLE:
                 pass
             else:
-                self._answer(link, typed.opaque, SerialiseType.JSON, typed.ext)
+                self._answer(connection, typed.opaque, SerialiseType.JSON, typed.ext)
                 return
         header = decode_header(batch.header(index), batch.serialise_types[index])
         try:
             fields = PullMessageRequest.from_ext(header.ext)
         except HeaderFieldError as error:
-            refused = Refused(ResponseCode.INVALID_PARAMETER, str(error))
-            self._refuse(link, header.opaque, header.serialise_type, refused)
+            refused = RequestRejected(ResponseCode.INVALID_PARAMETER, str(error))
+            self._refuse(connection, header.opaque, header.serialise_type, refused)
         else:
-            self._answer(link, header.opaque, header.serialise_type, fields)
+            self._answer(connection, header.opaque, header.serialise_type, fields)
 
     def _commit(self, peer: Peer, request: PullMessageRequest) -> None:
         """Take the offset that came with a pull. One beyond the end of the queue is ignored: the
@@ -171,7 +171,7 @@ class Pull:
     ) -> None:
         try:
             found = self._check(request)
-        except Refused as refused:
+        except RequestRejected as refused:
             self._refuse(peer, opaque, serialise_type, refused)
             return
         except DiskFull as error:  # no room for the table of groups
@@ -196,10 +196,10 @@ class Pull:
         """Whatever goes wrong concerns this pull alone, not whose message woke it."""
         try:
             self._serve(key, hold, may_wait=may_wait)
-        except Refused as refused:
+        except RequestRejected as refused:
             self._refuse(hold.peer, hold.opaque, hold.serialise_type, refused)
         except TianzhouError as error:
-            refused = Refused(ResponseCode.SYSTEM_ERROR, str(error)[:REMARK_CHARS_MAX])
+            refused = RequestRejected(ResponseCode.SYSTEM_ERROR, str(error)[:REMARK_CHARS_MAX])
             self._refuse(hold.peer, hold.opaque, hold.serialise_type, refused)
         except MemoryError:
             try:
@@ -208,7 +208,7 @@ class Pull:
                 hold.peer.close()
 
     def _refuse(
-        self, peer: Peer, opaque: int, serialise_type: SerialiseType, refused: Refused
+        self, peer: Peer, opaque: int, serialise_type: SerialiseType, refused: RequestRejected
     ) -> None:
         self._stats.refused(refused.code)
         header = Header(code=0, opaque=opaque, serialise_type=serialise_type)
@@ -217,13 +217,13 @@ class Pull:
     # Checks, in RocketMQ's order
 
     def _check(self, request: PullMessageRequest) -> _Admitted:
-        """Raises Refused."""
+        """Raises RequestRejected."""
         self._permission.check_read()
         if request.sys_flag & COMMIT:
             check_commit(request.consumer_group)
         group = self._groups.obtain(request.consumer_group)
         if group is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"group {request.consumer_group[:128]} does not exist",
             )
@@ -231,7 +231,7 @@ class Pull:
             raise forbidden(_BY_GROUP, f"group {group.group_name} may not consume")
         topic = self._topics.get(request.topic)
         if topic is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic {request.topic[:128]} does not exist"
             )
         if not topic.perm & PERM_READ:
@@ -242,7 +242,7 @@ class Pull:
                 f"group {group.group_name} is not allowed to consume topic {request.topic}",
             )
         if not 0 <= request.queue_id < topic.read_queue_nums:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.INVALID_PARAMETER,
                 f"topic {request.topic} has {topic.read_queue_nums} queues to read; "
                 f"queue {request.queue_id} is not one of them",
@@ -260,7 +260,7 @@ class Pull:
         members = self._sessions.consumers.get(request.consumer_group)
         subscription = members.subscriptions.get(request.topic) if members else None
         if members is None or subscription is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"group {request.consumer_group} is not known to subscribe to {request.topic}; "
                 "a heartbeat must come first",
@@ -286,7 +286,7 @@ class Pull:
             return self._filters.get(kind, request.subscription)
         if kind == TAG:
             return EVERYTHING
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.SUBSCRIPTION_NOT_LATEST,
             f"the {kind[:32]} subscription of group {request.consumer_group} is newer than its "
             "last heartbeat; the next heartbeat brings it",
@@ -366,7 +366,7 @@ class Pull:
 
     def _park(self, key: QueueKey, hold: Hold) -> None:
         if self.holds.of_peer(hold.peer) >= HELD_PER_PEER_MAX:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.FLOW_CONTROL,
                 f"{HELD_PER_PEER_MAX} pulls of this connection wait already; retry in a second, "
                 "or use another connection",
@@ -419,6 +419,6 @@ def _matching(
     return pieces
 
 
-def forbidden(kind: int, remark: str) -> Refused:
+def forbidden(kind: int, remark: str) -> RequestRejected:
     """A pull that is not permitted, with RocketMQ's number for what forbids it."""
-    return Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(kind)})
+    return RequestRejected(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(kind)})

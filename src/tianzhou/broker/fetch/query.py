@@ -6,7 +6,7 @@ from typing import Final
 from tianzhou.base.kinds import queue_key
 from tianzhou.base.limits import PULL_BYTES_MAX
 from tianzhou.broker.groups.sessions import Sessions
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.store.consume_queue import MISSING_SIZE
 from tianzhou.store.key_index import QUERY_COUNT_MAX
 from tianzhou.store.store import MessageStore
@@ -73,7 +73,9 @@ class Query:
         with self.store.record_at(offset) as found:
             body = b"".join(found.spans)
         if not body:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"no message begins at offset {offset}")
+            raise RequestRejected(
+                ResponseCode.SYSTEM_ERROR, f"no message begins at offset {offset}"
+            )
         return Reply(body=body)
 
     def units(self, request: Request) -> Reply:
@@ -81,7 +83,7 @@ class Query:
         asked = QueryConsumeQueueRequest.from_ext(request.header.ext)
         queue = self.store.queues.get(queue_key(asked.topic, asked.queue_id))
         if queue is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SYSTEM_ERROR,
                 f"queue {asked.queue_id} of {asked.topic[:128]} does not exist",
             )

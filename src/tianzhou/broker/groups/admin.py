@@ -12,7 +12,7 @@ from tianzhou.broker.groups.groups import Groups
 from tianzhou.broker.groups.sessions import Sessions
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics.topics import QUEUES_MAX
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import (
@@ -158,7 +158,7 @@ class AdminGroups:
         try:
             names.checked_group(name)
         except UsageError as error:
-            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)) from error
+            raise RequestRejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(error)) from error
         group = self.groups.obtain(name) or self._get(name)
         return Reply(body=fastjson.encode(group))
 
@@ -179,7 +179,7 @@ class AdminGroups:
     def _get(self, name: str) -> SubscriptionGroupConfig:
         group = self.groups.get(name)
         if group is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {name[:128]} does not exist"
             )
         return group
@@ -196,5 +196,5 @@ def _from(request: Request) -> str:
     return request.peer.remote
 
 
-def _invalid(why: str) -> Refused:
-    return Refused(ResponseCode.INVALID_PARAMETER, why)
+def _invalid(why: str) -> RequestRejected:
+    return RequestRejected(ResponseCode.INVALID_PARAMETER, why)

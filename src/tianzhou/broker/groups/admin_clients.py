@@ -13,8 +13,8 @@ from tianzhou.base.clock import Clock
 from tianzhou.base.errors import TianzhouError
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.sessions import Client, Sessions
-from tianzhou.net.desk import encode_reply
-from tianzhou.net.exchange import Handler, OnAnswer, Refused, Reply, Request
+from tianzhou.net.router import encode_reply
+from tianzhou.net.rpc import Handler, OnAnswer, Reply, Request, RequestRejected
 from tianzhou.record.ids import decode_offset_id
 from tianzhou.record.message import MessageView
 from tianzhou.store.store import MessageStore
@@ -70,7 +70,7 @@ class AdminClients:
         group = ConsumerGroupRequest.from_ext(request.header.ext).consumer_group
         members = self.sessions.consumers.get(group)
         if members is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"no consumer of group {group[:128]} is online"
             )
         told = members.described or ConsumerData(group_name=group)
@@ -87,7 +87,7 @@ class AdminClients:
         group = ProducerGroupRequest.from_ext(request.header.ext).producer_group
         clients = self.sessions.producers.get(group)
         if clients is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SYSTEM_ERROR, f"no producer of group {group[:128]} is online"
             )
         body = ProducerConnections(connection_set=_connections(clients.values()))
@@ -140,7 +140,7 @@ class AdminClients:
             if not asked.client_addr or asked.client_addr == client.client_id
         ]
         if not clients:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.CONSUMER_NOT_ONLINE,
                 f"no consumer of group {asked.group[:128]} is online",
             )
@@ -157,7 +157,7 @@ class AdminClients:
         for client in members.clients.values() if members else ():
             if client.client_id == client_id:
                 return client
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.SYSTEM_ERROR,
             f"consumer {client_id[:128]} of group {group[:128]} is not online",
         )
@@ -169,7 +169,7 @@ class AdminClients:
             for span in found.spans:
                 if MessageView(span).offset_id == message_id.upper():
                     return bytes(span)
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"message {message_id} is not stored here")
+        raise RequestRejected(ResponseCode.SYSTEM_ERROR, f"message {message_id} is not stored here")
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from tianzhou.broker.groups.sessions import Sessions
 from tianzhou.broker.stats import MINUTE, Stats
 from tianzhou.broker.topics.store_times import last_store_time, store_time
 from tianzhou.broker.topics.topics import Topics
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.store.store import MessageStore
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -175,7 +175,7 @@ class AdminOffsets:
         asked = CloneGroupOffsetRequest.from_ext(request.header.ext)
         check_commit(asked.dest_group)
         if self.groups.obtain(asked.dest_group) is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"group {asked.dest_group[:128]} does not exist",
             )
@@ -194,7 +194,9 @@ class AdminOffsets:
     def _topic(self, name: str) -> TopicConfig:
         topic = self.topics.get(name)
         if topic is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic {name[:128]} does not exist")
+            raise RequestRejected(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {name[:128]} does not exist"
+            )
         return topic
 
 

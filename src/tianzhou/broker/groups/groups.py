@@ -7,7 +7,7 @@ from tianzhou.base.clock import Clock
 from tianzhou.base.errors import UsageError
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.store.errors import StoreError
 from tianzhou.store.tables import Table
 from tianzhou.wire._generated_codes import ResponseCode
@@ -86,7 +86,7 @@ class Groups:
         wanted = {checked(group.group_name): group for group in groups}
         fresh = len(wanted.keys() - self._groups.keys())
         if fresh and len(self._groups) + fresh > self._config.groups_max:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SYSTEM_BUSY,
                 f"there are {len(self._groups)} groups already; groups_max allows "
                 f"{self._config.groups_max}: delete some, or raise it",
@@ -138,7 +138,7 @@ class Groups:
             return
         row = dict(self._forbidden.get(group, {}))
         if len(row) >= self._config.topics_max and topic not in row:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SYSTEM_BUSY,
                 f"group {group} is kept from {len(row)} topics already, as many as topics_max "
                 "allows; let it read some of them again",
@@ -161,10 +161,10 @@ class Groups:
 
 
 def check_commit(name: str) -> None:
-    """Raises Refused for a group whose offsets no client may set: half messages below the progress
-    of transactions count as decided, so an offset from a client would lose them."""
+    """Raises RequestRejected for a group whose offsets no client may set: half messages below the
+    progress of transactions count as decided, so an offset from a client would lose them."""
     if names.is_own_group(name):
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.NO_PERMISSION,
             f"the offsets of group {name[:128]} are progress of the broker itself; "
             "use a group of your own",
@@ -172,8 +172,8 @@ def check_commit(name: str) -> None:
 
 
 def checked(name: str) -> str:
-    """The name, if a group may have it. Raises Refused."""
+    """The name, if a group may have it. Raises RequestRejected."""
     try:
         return names.checked_group(name)
     except UsageError as error:
-        raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        raise RequestRejected(ResponseCode.INVALID_PARAMETER, str(error)) from error

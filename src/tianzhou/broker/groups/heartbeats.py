@@ -14,7 +14,7 @@ from tianzhou.broker.groups.locks import Locks
 from tianzhou.broker.groups.sessions import Sessions
 from tianzhou.broker.groups.subscriptions import SQL92, Filters
 from tianzhou.broker.topics.topics import Topics
-from tianzhou.net.exchange import Handler, Peer, Refused, Reply, Request
+from tianzhou.net.rpc import Handler, Peer, Reply, Request, RequestRejected
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_client import (
@@ -58,7 +58,7 @@ class Clients:
 
     def heartbeat(self, request: Request) -> Reply:
         if len(request.body) > HEARTBEAT_BYTES_MAX:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.INVALID_PARAMETER,
                 f"a heartbeat of {len(request.body)} bytes; {HEARTBEAT_BYTES_MAX} are allowed",
             )
@@ -80,7 +80,7 @@ class Clients:
         """What it names is remembered as long as the client lives."""
         count = len(told.producer_data_set) + len(told.consumer_data_set)
         if count > HEARTBEAT_GROUPS_MAX:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.INVALID_PARAMETER,
                 f"a heartbeat names {count} groups; {HEARTBEAT_GROUPS_MAX} are allowed",
             )
@@ -159,7 +159,9 @@ class Clients:
         group = ConsumerGroupRequest.from_ext(request.header.ext).consumer_group
         members = self.sessions.consumers.get(group)
         if members is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer of group {group} is connected")
+            raise RequestRejected(
+                ResponseCode.SYSTEM_ERROR, f"no consumer of group {group} is connected"
+            )
         ids = tuple(sorted({client.client_id for client in members.clients.values()}))
         return Reply(body=fastjson.encode(ConsumerList(consumer_id_list=ids)))
 

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.queues import MessageQueue
 
@@ -38,7 +38,8 @@ class Locks:
         return granted
 
     def _make_room(self, count: int, now_ms: int) -> None:
-        """Leases that ran out are forgotten when there are many; Refused if that does not help."""
+        """Leases that ran out are forgotten when there are many; RequestRejected if that does not
+        help."""
         self._count_at_most += count
         if self._count_at_most <= LOCKS_MAX:
             return
@@ -50,7 +51,7 @@ class Locks:
         self._count_at_most = count + sum(map(len, self._locks.values()))
         if self._count_at_most > LOCKS_MAX:
             self._count_at_most -= count
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SYSTEM_BUSY,
                 f"{self._count_at_most} queues are locked, and {LOCKS_MAX} can be at a time; "
                 "retry when leases have run out, in a minute",

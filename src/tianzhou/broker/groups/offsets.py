@@ -8,7 +8,7 @@ from tianzhou.broker.groups.commit_bound import end_if_beyond
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups.groups import Groups, check_commit
 from tianzhou.broker.topics.topics import QUEUES_MAX, Topics
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.record.message import decode_all
 from tianzhou.store.read import ReadLimit
 from tianzhou.store.search import Boundary
@@ -48,7 +48,7 @@ class Offsets:
         if offset is None:
             key = queue_key(asked.topic, asked.queue_id)
             if asked.set_zero_if_not_found is False or self.store.min_offset(key) > 0:
-                raise Refused(
+                raise RequestRejected(
                     ResponseCode.QUERY_NOT_FOUND,
                     f"group {asked.consumer_group} has no offset for queue {asked.queue_id} of "
                     f"{asked.topic}, maybe this group consumes for the first time",
@@ -60,15 +60,17 @@ class Offsets:
         asked = UpdateConsumerOffsetRequest.from_ext(request.header.ext)
         check_commit(asked.consumer_group)
         if self.groups.obtain(asked.consumer_group) is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"group {asked.consumer_group[:128]} does not exist and cannot be created "
                 "automatically; create it first",
             )
         if self.topics.get(asked.topic) is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic {asked.topic} does not exist")
+            raise RequestRejected(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {asked.topic} does not exist"
+            )
         if not 0 <= asked.queue_id < QUEUES_MAX or asked.commit_offset < 0:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.INVALID_PARAMETER,
                 f"offset {asked.commit_offset} of queue {asked.queue_id} can't be: queues go from "
                 f"0 to {QUEUES_MAX - 1}, offsets from 0",
@@ -77,7 +79,7 @@ class Offsets:
         if request.header.ext.get(FORWARD_ONLY) != "true":
             end = end_if_beyond(self.store, asked.topic, asked.queue_id, asked.commit_offset)
             if end is not None:
-                raise Refused(
+                raise RequestRejected(
                     ResponseCode.INVALID_PARAMETER,
                     f"offset {asked.commit_offset} is beyond the end of queue {asked.queue_id} of "
                     f"{asked.topic[:128]}; commit an offset from 0 to {end}; if the topic was "
@@ -92,7 +94,7 @@ class Offsets:
         """Whether the master adopts an offset that a slave hands over. `seen` is the latest reset
         that the slave knows; slaves of an earlier version do not send it."""
         if seen is not None and not (seen.isascii() and seen.isdigit() and len(seen) < 20):
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.INVALID_PARAMETER,
                 f"invalid {RESET_SEEN} {seen[:32]!r}; it must be a timestamp in milliseconds",
             )

@@ -7,7 +7,7 @@ pulls again within the half minute that a pull may wait; who does not, has lost 
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import QueueKey
-from tianzhou.net.exchange import Peer
+from tianzhou.net.rpc import Peer
 
 READERS_MAX: Final = 200_000
 """Queues of groups that are watched, about 200 bytes each. Beyond it nothing new is noted until

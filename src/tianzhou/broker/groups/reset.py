@@ -16,7 +16,7 @@ from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups.groups import Groups, check_commit
 from tianzhou.broker.groups.sessions import Sessions
 from tianzhou.broker.topics.topics import Topics
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import ResetOffsetRequest
@@ -69,16 +69,18 @@ class AdminReset:
     def _queues_of(self, asked: ResetOffsetRequest) -> list[int]:
         topic = self.topics.get(asked.topic)
         if topic is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic {asked.topic[:128]} does not exist")
+            raise RequestRejected(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {asked.topic[:128]} does not exist"
+            )
         if self.groups.get(asked.group) is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"group {asked.group[:128]} does not exist",
             )
         if asked.queue_id is None or asked.queue_id < 0:
             return list(range(topic.read_queue_nums))
         if asked.queue_id >= topic.read_queue_nums:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.INVALID_PARAMETER,
                 f"topic {asked.topic} has {topic.read_queue_nums} queues to read; "
                 f"queue {asked.queue_id} is not one of them",
@@ -90,7 +92,7 @@ class AdminReset:
         low, high = self.store.min_offset(key), self.store.max_offset(key)
         if asked.offset is not None and asked.offset >= 0:
             if not low <= asked.offset <= high:
-                raise Refused(
+                raise RequestRejected(
                     ResponseCode.SYSTEM_ERROR,
                     f"offset {asked.offset} is out of queue {queue_id} of {asked.topic}, which has "
                     f"{low} to {high}",

@@ -7,7 +7,7 @@ and its heartbeats.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tianzhou.net.exchange import Peer
+from tianzhou.net.rpc import Peer
 from tianzhou.wire.header import Header, Language
 from tianzhou.wire.heartbeat import ConsumerData, SubscriptionData
 

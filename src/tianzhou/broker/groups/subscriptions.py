@@ -7,7 +7,7 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.filter.errors import FilterError
 from tianzhou.filter.sql92 import Expression, compile_sql
 from tianzhou.filter.tags import parse_tags
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.wire._generated_codes import ResponseCode
 
 TAG: Final = "TAG"
@@ -45,7 +45,7 @@ class Filters:
             self._chars = 0
 
     def get(self, kind: str | None, text: str | None) -> Filter:
-        """Raises Refused when the text is no filter."""
+        """Raises RequestRejected when the text is no filter."""
         key = (kind or TAG, text or "")
         found = self._cache.get(key)
         if found is None:
@@ -58,7 +58,7 @@ class Filters:
 
     def _make(self, kind: str, text: str) -> Filter:
         if len(text) > TEXT_CHARS_MAX:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"a subscription of {len(text)} characters; {TEXT_CHARS_MAX} are allowed",
             )
@@ -69,7 +69,7 @@ class Filters:
             if kind == SQL92 and self._sql_enabled:
                 return Filter(expression=compile_sql(text))
         except FilterError as error:
-            raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
-        raise Refused(
+            raise RequestRejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        raise RequestRejected(
             ResponseCode.SYSTEM_ERROR, f"the broker does not support subscriptions by {kind[:32]}"
         )

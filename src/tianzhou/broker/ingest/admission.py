@@ -15,7 +15,7 @@ from tianzhou.broker.topics.permission import Permission
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing import incoming
 from tianzhou.broker.writing.incoming import Incoming
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.record import flags, properties
 from tianzhou.record import names as keys
 from tianzhou.store.config import StoreConfig
@@ -34,24 +34,24 @@ RETRY_VERSION_MIN: Final = 121
 
 
 def check_keys(text: Bytes) -> None:
-    """Raises Refused for properties with more keys than a message may have."""
+    """Raises RequestRejected for properties with more keys than a message may have."""
     if len(text) <= MANY_KEYS_BYTES:
         return
     found = properties.find(text, keys.KEYS)
     if found is not None and found.count(b" ") >= INDEX_KEYS_MAX:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.MESSAGE_ILLEGAL,
             f"a message can have {INDEX_KEYS_MAX} keys, not {found.count(b' ') + 1}",
         )
 
 
 def check_separators(text: Bytes) -> None:
-    """Raises Refused for properties with a separator inside a name or value: readers do not agree
-    on what such a message says."""
+    """Raises RequestRejected for properties with a separator inside a name or value: readers do not
+    agree on what such a message says."""
     text = bytes(text)
     names_ended, values_ended = text.count(b"\x01"), text.count(b"\x02")
     if names_ended != values_ended + (text != b"" and text[-1] != 2):
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.MESSAGE_ILLEGAL,
             f"properties have {names_ended} names and {values_ended} ends of values: one of them "
             r"has a separator (\x01 or \x02) in it; encode such values, in base64 for example",
@@ -59,10 +59,10 @@ def check_separators(text: Bytes) -> None:
 
 
 def check_batch_flags(sys_flag: int) -> None:
-    """Raises Refused for a batch in a transaction, as RocketMQ does: its messages would be stored
-    where no consumer and no decision could ever find them."""
+    """Raises RequestRejected for a batch in a transaction, as RocketMQ does: its messages would be
+    stored where no consumer and no decision could ever find them."""
     if sys_flag & flags.TRANSACTION_MASK:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.MESSAGE_ILLEGAL,
             f"sysFlag {sys_flag:#x} makes the batch transactional; send transactional messages "
             "one by one",
@@ -101,32 +101,32 @@ class Admission:
         self.body_bytes_max = config.message_bytes_max
 
     def topic_for(self, header: SendHeader) -> TopicConfig:
-        """The topic of a send, made now if need be. Raises Refused."""
+        """The topic of a send, made now if need be. Raises RequestRejected."""
         self._permission.check_write()
         name = header.topic
         self.check_name(name)
         topic = self._topics.for_send(name, header.default_topic, header.default_topic_queue_nums)
         if topic is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic {name} does not exist and can't be made automatically; create it first, "
                 f"for example: tianzhou topic create {name}",
             )
         if not topic.perm & PERM_WRITE:
-            raise Refused(ResponseCode.NO_PERMISSION, f"topic {name} is not writable")
+            raise RequestRejected(ResponseCode.NO_PERMISSION, f"topic {name} is not writable")
         queues = max(topic.write_queue_nums, topic.read_queue_nums)
         if header.queue_id >= queues:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.INVALID_PARAMETER,
                 f"topic {name} has {queues} queues; queue {header.queue_id} is not one of them",
             )
         return topic
 
     def flag_of(self, header: SendHeader) -> int:
-        """The flag to store a send with. Raises Refused for a record that claims to be a batch:
-        consumers would split its body, and only a broker with batch queues may write one."""
+        """The flag to store a send with. Raises RequestRejected for a record that claims to be a
+        batch: consumers would split its body, and only a broker with batch queues may write one."""
         if header.sys_flag & flags.INNER_BATCH:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"sysFlag {header.sys_flag:#x} claims that the body is a batch in one record; "
                 "topics of this broker do not have that type; send a batch request",
@@ -137,9 +137,9 @@ class Admission:
         try:
             names.checked_topic(name)
         except UsageError as error:
-            raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+            raise RequestRejected(ResponseCode.INVALID_PARAMETER, str(error)) from error
         if names.is_own(name):
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.NO_PERMISSION, f"topic {name} is the broker's own; nobody sends to it"
             )
 
@@ -151,12 +151,12 @@ class Admission:
 
     def check_size(self, body_size: int, properties_size: int) -> None:
         if body_size > self.body_bytes_max:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the body has {body_size} bytes, more than {self.body_bytes_max}",
             )
         if properties_size > PROPERTIES_BYTES_MAX - 256:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the properties have {properties_size} bytes, more than "
                 f"{PROPERTIES_BYTES_MAX - 256}",
@@ -175,7 +175,9 @@ class Admission:
                 return message  # nothing delays a dead letter any more
         if is_half:
             if self._config.reject_transactions:
-                raise Refused(ResponseCode.NO_PERMISSION, "transactional messages are refused here")
+                raise RequestRejected(
+                    ResponseCode.NO_PERMISSION, "transactional messages are refused here"
+                )
             if self.halves_are_full():
                 raise _busy("transactional messages are undecided")
             return incoming.half(message)
@@ -187,7 +189,7 @@ class Admission:
         return _outside_transaction(message)
 
     def check_properties(self, message: Incoming) -> None:
-        """Raises Refused."""
+        """Raises RequestRejected."""
         check_keys(message.properties)
         check_separators(message.properties)
 
@@ -206,7 +208,7 @@ class Admission:
         if moment is None or moment <= now_ms:
             return message
         if moment - now_ms > self._config.timer_delay_max_s * 1000:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"delivery in {(moment - now_ms) // 1000} s is too far ahead; at most "
                 f"{self._config.timer_delay_max_s} s",
@@ -220,7 +222,7 @@ class Admission:
         group_name = names.group_of_retry(message.topic)
         group = self._groups.get(group_name)
         if group is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group_name} does not exist"
             )
         most = group.retry_max_times
@@ -240,14 +242,14 @@ class Admission:
 
 
 def _outside_transaction(message: Incoming) -> Incoming:
-    """The message without transaction flags. Raises Refused for one that claims a part in a
+    """The message without transaction flags. Raises RequestRejected for one that claims a part in a
     transaction that it does not begin: no queue would ever hold it, although its sender got
     SEND_OK. Consumers that resend a committed message themselves may repeat its flag."""
     kind = message.sys_flag & flags.TRANSACTION_MASK
     if not kind:
         return message
     if not message.reconsume_times:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.MESSAGE_ILLEGAL,
             f"sysFlag {message.sys_flag:#x} makes the message part of a transaction, but its "
             "property TRAN_MSG is not true; set both to begin a transaction, or neither",
@@ -255,9 +257,9 @@ def _outside_transaction(message: Incoming) -> Incoming:
     return message._replace(sys_flag=message.sys_flag & ~flags.TRANSACTION_MASK)
 
 
-def _busy(what: str) -> Refused:
+def _busy(what: str) -> RequestRejected:
     """Each of them is remembered; memory must not be what ends first."""
-    return Refused(
+    return RequestRejected(
         ResponseCode.SYSTEM_BUSY,
         f"as many {what} as the broker has memory for; retry when some of them are through",
     )

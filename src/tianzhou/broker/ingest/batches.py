@@ -5,7 +5,7 @@ from typing import Final, cast
 
 from tianzhou.broker.ingest.admission import MANY_KEYS_BYTES, check_keys, check_separators
 from tianzhou.broker.writing.incoming import Incoming, delay_level, is_true, timer_moment
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.record import names as keys
 from tianzhou.record import properties
 from tianzhou.record.batch import BatchError, decode_batch
@@ -21,17 +21,17 @@ new_entry: Final = cast(
 
 
 def split(message: Incoming, *, record_crc: bool) -> list[Entry]:
-    """The messages of a batch. Raises Refused.
+    """The messages of a batch. Raises RequestRejected.
 
     Their properties are finished: they end with the place of the checksum if there is one.
     """
     if message.topic.startswith("%RETRY%"):
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "retry topics take no batches")
+        raise RequestRejected(ResponseCode.MESSAGE_ILLEGAL, "retry topics take no batches")
     data = bytes(message.body)
     try:
         inner = decode_batch(data)
     except BatchError as error:
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        raise RequestRejected(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
     _check_ordinary(message.properties)
     if data.find(b"DEL") >= 0 or data.find(keys.TRANSACTION_PREPARED) >= 0:
         for _, _, own in inner:
@@ -60,16 +60,16 @@ def split(message: Incoming, *, record_crc: bool) -> list[Entry]:
 
 
 def _check_ordinary(text: bytes) -> None:
-    """Raises Refused for properties of a delayed, timed or transactional message: consumers see all
-    messages of a batch at once."""
+    """Raises RequestRejected for properties of a delayed, timed or transactional message: consumers
+    see all messages of a batch at once."""
     message = Incoming("", 0, b"", text)
     if delay_level(message) > 0 or timer_moment(message, 0) is not None:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.MESSAGE_ILLEGAL,
             "a message of the batch asks for a later delivery; send such messages one by one",
         )
     if is_true(message.get(keys.TRANSACTION_PREPARED)):
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.MESSAGE_ILLEGAL,
             "a message of the batch has TRAN_MSG; send transactional messages one by one",
         )

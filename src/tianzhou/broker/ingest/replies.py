@@ -15,8 +15,8 @@ from tianzhou.broker.ingest.admission import Admission, SendHeader
 from tianzhou.broker.writing.durable_reply import reply_when_durable
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.log_writer import Writer
-from tianzhou.net.desk import encode_reply
-from tianzhou.net.exchange import Handler, Peer, Refused, Reply, Request
+from tianzhou.net.router import encode_reply
+from tianzhou.net.rpc import Handler, Peer, Reply, Request, RequestRejected
 from tianzhou.record import ids
 from tianzhou.record import names as keys
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -113,7 +113,7 @@ class Replies:
         code = ResponseCode.SYSTEM_ERROR if failed else ResponseCode.SUCCESS
         try:
             appended = self.writer.put([message.to_entry()])
-        except Refused as refused:
+        except RequestRejected as refused:
             # The requester has its reply; that it could not be kept is not worth another one.
             reply = Reply(code, self._ext("0", message.queue_id, 0), remark=failed or None)
             if failed:

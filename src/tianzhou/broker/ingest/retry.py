@@ -15,7 +15,7 @@ from tianzhou.broker.writing.durable_reply import reply_when_durable
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.broker.writing.stored import Stored, records
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.record import names as keys
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -53,7 +53,7 @@ class SendBack:
             original = next(records(found), None)
             if original is None or names.is_own(original.view.topic):
                 # Our own topics hold messages that nobody may see yet.
-                raise Refused(
+                raise RequestRejected(
                     ResponseCode.SYSTEM_ERROR,
                     f"look message by offset failed, {asked.offset}: no message begins there",
                 )
@@ -70,10 +70,10 @@ class SendBack:
         try:
             names.checked_group(name)
         except UsageError as error:
-            raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+            raise RequestRejected(ResponseCode.INVALID_PARAMETER, str(error)) from error
         group = self.groups.obtain(name)
         if group is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"group {name} does not exist and can't be made automatically; create it first",
             )
@@ -82,7 +82,7 @@ class SendBack:
     def _writable(self, name: str, queues: int) -> TopicConfig:
         topic = self.topics.ensure(name, queues=queues)
         if not topic.perm & PERM_WRITE:
-            raise Refused(ResponseCode.NO_PERMISSION, f"topic {name} is not writable")
+            raise RequestRejected(ResponseCode.NO_PERMISSION, f"topic {name} is not writable")
         return topic
 
     def _retried(self, original: Stored, topic: TopicConfig, level: int) -> Incoming:

@@ -28,9 +28,9 @@ from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing.durable_reply import CODES, REMARKS
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.log_writer import Stored, Writer, disk_full
-from tianzhou.net.desk import REMARK_CHARS_MAX
-from tianzhou.net.exchange import Refused
-from tianzhou.net.link import Link, log_shed
+from tianzhou.net.router import REMARK_CHARS_MAX
+from tianzhou.net.rpc import RequestRejected
+from tianzhou.net.server_connection import ServerConnection, log_shed
 from tianzhou.record import flags, properties
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import CRC_PLACEHOLDER, Entry
@@ -85,16 +85,23 @@ class Send:
         """A topic or a permission changed: look again."""
         self._targets.clear()
 
-    def run(self, link: Link, batch: FrameBatch, indexes: Sequence[int], *, is_v2: bool) -> None:
+    def run(
+        self,
+        connection: ServerConnection,
+        batch: FrameBatch,
+        indexes: Sequence[int],
+        *,
+        is_v2: bool,
+    ) -> None:
         """A row of single sends with JSON headers."""
         decode = _V2.decode if is_v2 else _V1.decode
         view, starts, bodies, ends = batch.view, batch.headers, batch.bodies, batch.ends
-        host, new, finish, kind = link.remote_host, new_entry, self._finish, Entry
+        host, new, finish, kind = connection.remote_host, new_entry, self._finish, Entry
         body_max = self._admission.body_bytes_max
         if len(host) > 8:
             indexes, slowly = (), indexes
             for index in slowly:
-                self.one(link, batch, index)
+                self.one(connection, batch, index)
         entries: list[Entry] = []
         asked: list[Asked] = []
         for index in indexes:
@@ -116,12 +123,12 @@ class Send:
                 or not (unique := unique_id(text)).isalnum()
                 or is_special(text)
             ):
-                self._gather(link, entries, asked)
+                self._gather(connection, entries, asked)
                 entries, asked = [], []
-                if link.has_enough:
-                    link.leave(batch, index)
+                if connection.has_enough:
+                    connection.leave(batch, index)
                     return
-                self.one(link, batch, index)
+                self.one(connection, batch, index)
                 continue
             text += finish if text[-1] == "\x02" else "\x02" + finish
             entries.append(
@@ -134,9 +141,11 @@ class Send:
                 )
             )  # fmt: skip
             asked.append((header.opaque, queue_id, header.flag, unique))
-        self._gather(link, entries, asked)
+        self._gather(connection, entries, asked)
 
-    def _gather(self, link: Link, entries: list[Entry], asked: list[Asked]) -> None:
+    def _gather(
+        self, connection: ServerConnection, entries: list[Entry], asked: list[Asked]
+    ) -> None:
         """Have a row stored with what others send in this round, and then answered."""
         if not entries:
             return
@@ -144,66 +153,70 @@ class Send:
         def answer(stored: Stored) -> None:
             places, offsets, outcome = stored
             code, remark = CODES[outcome], REMARKS.get(outcome, "")
-            link.send(self._answers.singles(asked, places, offsets, code, remark))
+            connection.send(self._answers.singles(asked, places, offsets, code, remark))
 
-        self._store_row(link, entries, asked, answer)
+        self._store_row(connection, entries, asked, answer)
 
     def _store_row(
-        self, link: Link, entries: list[Entry], asked: list[Asked],
+        self, connection: ServerConnection, entries: list[Entry], asked: list[Asked],
         answer: Callable[[Stored], None],
     ) -> None:  # fmt: skip
         try:
             chunk = self._writer.build(entries, is_finished=True)
-        except Refused as refused:
-            self._refuse(link, asked, refused)
+        except RequestRejected as refused:
+            self._refuse(connection, asked, refused)
             return
         count, size = len(asked), len(chunk.data)
-        link.wait(count, size)
+        connection.wait(count, size)
 
-        def on_stored(stored: Stored | Refused) -> None:
+        def on_stored(stored: Stored | RequestRejected) -> None:
             try:
-                if isinstance(stored, Refused):
-                    self._refuse(link, asked, stored)
+                if isinstance(stored, RequestRejected):
+                    self._refuse(connection, asked, stored)
                 else:
                     answer(stored)
             except MemoryError:  # others wait for their responses behind this one
-                log_shed(link)
-                link.close()
-            link.waited(count, size)
+                log_shed(connection)
+                connection.close()
+            connection.waited(count, size)
 
         self._writer.gather(chunk, on_stored)
 
-    def _refuse(self, link: Link, asked: Sequence[Asked], refused: Refused) -> None:
+    def _refuse(
+        self, connection: ServerConnection, asked: Sequence[Asked], refused: RequestRejected
+    ) -> None:
         self.refused(refused.code, len(asked))
         for opaque, _, flag, _ in asked:
             if not flag & ONEWAY_FLAG:
-                link.send(refusal(Header(code=0, opaque=opaque), refused))
+                connection.send(refusal(Header(code=0, opaque=opaque), refused))
 
     # Batches
 
-    def run_batches(self, link: Link, batch: FrameBatch, indexes: Sequence[int]) -> None:
+    def run_batches(
+        self, connection: ServerConnection, batch: FrameBatch, indexes: Sequence[int]
+    ) -> None:
         """A row of batches with JSON headers: one append for all of them."""
         entries: list[Entry] = []
         asked: list[Asked] = []
         ends: list[int] = []
         for index in indexes:
-            made = self._plain_batch(link, batch, index)
+            made = self._plain_batch(connection, batch, index)
             if made is None:
-                self._gather_batches(link, entries, asked, ends)
+                self._gather_batches(connection, entries, asked, ends)
                 entries, asked, ends = [], [], []
-                if link.has_enough:
-                    link.leave(batch, index)
+                if connection.has_enough:
+                    connection.leave(batch, index)
                     return
-                self.one(link, batch, index)
+                self.one(connection, batch, index)
                 continue
             one, inner = made
             entries += inner
             asked.append(one)
             ends.append(len(entries))
-        self._gather_batches(link, entries, asked, ends)
+        self._gather_batches(connection, entries, asked, ends)
 
     def _plain_batch(
-        self, link: Link, batch: FrameBatch, index: int
+        self, connection: ServerConnection, batch: FrameBatch, index: int
     ) -> tuple[Asked, list[Entry]] | None:
         """The messages of a batch that needs no closer look; None for one that does."""
         try:
@@ -226,16 +239,20 @@ class Send:
             return None
         message = Incoming(
             fields.topic, fields.queue_id, body, self._completed(text.encode(), fields),
-            fields.flag, fields.sys_flag, fields.born_timestamp_ms, link.remote_host,
+            fields.flag, fields.sys_flag, fields.born_timestamp_ms, connection.remote_host,
         )  # fmt: skip
         try:
             inner = split(message, record_crc=self._writer.record_crc)
-        except Refused:
+        except RequestRejected:
             return None  # refused again, with an answer, on the slow way
         return (header.opaque, fields.queue_id, header.flag, b""), inner
 
     def _gather_batches(
-        self, link: Link, entries: list[Entry], asked: list[Asked], ends: list[int]
+        self,
+        connection: ServerConnection,
+        entries: list[Entry],
+        asked: list[Asked],
+        ends: list[int],
     ) -> None:
         """As `_gather`, for batches; each has the messages up to its end."""
         if not entries:
@@ -246,26 +263,28 @@ class Send:
             for one, end in zip(asked, ends, strict=True):
                 if not one[2] & ONEWAY_FLAG:
                     places, offset = stored.places[first:end], stored.offsets[first]
-                    link.send(self._answers.batch(one, places, offset, code, remark))
+                    connection.send(self._answers.batch(one, places, offset, code, remark))
                 first = end
 
-        self._store_row(link, entries, asked, answer)
+        self._store_row(connection, entries, asked, answer)
 
     # One at a time
 
-    def one(self, link: Link, batch: FrameBatch, index: int) -> None:
+    def one(self, connection: ServerConnection, batch: FrameBatch, index: int) -> None:
         """Any send, with every check. HeaderError: the header is unreadable."""
         header = decode_header(batch.header(index), batch.serialise_types[index])
         try:
             fields = _KINDS[header.code].from_ext(header.ext)
-            self._store(link, header, fields, batch.body(index))
+            self._store(connection, header, fields, batch.body(index))
         except TianzhouError as error:
             refused = _refused(error)
             self.refused(refused.code, 1)
             if not header.is_oneway:
-                link.send(refusal(header, refused))
+                connection.send(refusal(header, refused))
 
-    def _store(self, link: Link, header: Header, fields: SendHeader, body: memoryview) -> None:
+    def _store(
+        self, connection: ServerConnection, header: Header, fields: SendHeader, body: memoryview
+    ) -> None:
         admission = self._admission
         topic = admission.topic_for(fields)
         text = (fields.properties or "").encode("utf-8", "replace")
@@ -273,7 +292,7 @@ class Send:
         queue_id = admission.queue_for(topic, fields.queue_id)
         message = Incoming(
             topic.topic_name, queue_id, body, self._completed(text, fields), fields.flag,
-            admission.flag_of(fields), fields.born_timestamp_ms, link.remote_host,
+            admission.flag_of(fields), fields.born_timestamp_ms, connection.remote_host,
             max(fields.reconsume_times, 0),
         )  # fmt: skip
         is_batch = fields.batch or header.code == RequestCode.SEND_BATCH_MESSAGE
@@ -284,7 +303,7 @@ class Send:
             entries = [admission.admit(message, fields, header.version).to_entry()]
         appended = self._writer.put(entries)
         if not header.is_oneway:
-            self._answer_later(link, header, entries[0], appended, is_batch=is_batch,
+            self._answer_later(connection, header, entries[0], appended, is_batch=is_batch,
                                size=len(body), wait=b"WAIT\x01false" not in text)  # fmt: skip
         if fields.topic not in self._targets and topic.perm & PERM_WRITE:
             queues = max(topic.write_queue_nums, topic.read_queue_nums)
@@ -294,10 +313,10 @@ class Send:
                 )
 
     def _answer_later(
-        self, link: Link, header: Header, first: Entry, appended: Appended,
+        self, connection: ServerConnection, header: Header, first: Entry, appended: Appended,
         *, is_batch: bool, size: int, wait: bool,
     ) -> None:  # fmt: skip
-        link.wait(1, size)
+        connection.wait(1, size)
 
         def answer(outcome: Outcome) -> None:
             try:
@@ -306,11 +325,11 @@ class Send:
                     header, first, places, offset, CODES[outcome], is_batch=is_batch,
                     remark=REMARKS.get(outcome),
                 )  # fmt: skip
-                link.send(told)
+                connection.send(told)
             except MemoryError:  # others wait for their responses behind this one
-                log_shed(link)
-                link.close()
-            link.waited(1, size)
+                log_shed(connection)
+                connection.close()
+            connection.waited(1, size)
 
         self._writer.when_durable(appended.end, answer, wait=wait)
 
@@ -353,12 +372,12 @@ def is_special(text: str) -> bool:
     )
 
 
-def _refused(error: TianzhouError) -> Refused:
+def _refused(error: TianzhouError) -> RequestRejected:
     """An error as the sender must see it."""
-    if isinstance(error, Refused):
+    if isinstance(error, RequestRejected):
         return error
     if isinstance(error, HeaderFieldError):
-        return Refused(ResponseCode.INVALID_PARAMETER, str(error))
+        return RequestRejected(ResponseCode.INVALID_PARAMETER, str(error))
     if isinstance(error, DiskFull):  # no room for the table of topics
         return disk_full(error)
-    return Refused(ResponseCode.SYSTEM_ERROR, str(error)[:REMARK_CHARS_MAX])
+    return RequestRejected(ResponseCode.SYSTEM_ERROR, str(error)[:REMARK_CHARS_MAX])

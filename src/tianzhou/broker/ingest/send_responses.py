@@ -7,8 +7,8 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.names import TIMER_TOPIC
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.recall_handle import handle_of
-from tianzhou.net.desk import encode_reply
-from tianzhou.net.exchange import Refused, Reply
+from tianzhou.net.router import encode_reply
+from tianzhou.net.rpc import Reply, RequestRejected
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import Entry
 from tianzhou.wire.frame import PREFIX
@@ -90,5 +90,5 @@ def _remarked(template: bytes, remark: str) -> bytes:
     return template[:-1] + b',"remark":"%s"}' % remark.encode() if remark else template
 
 
-def refusal(header: Header, refused: Refused) -> bytes:
+def refusal(header: Header, refused: RequestRejected) -> bytes:
     return encode_reply(header, Reply(refused.code, refused.ext, remark=refused.remark))

@@ -11,10 +11,10 @@ from tianzhou.base.clock import Clock
 from tianzhou.broker.access.cluster_proof import ClusterProof
 from tianzhou.broker.observe.runtime_info import Runtime
 from tianzhou.broker.replica.slave_sync import LOG_END, TIMERS
-from tianzhou.broker.runtime_config import Settable
+from tianzhou.broker.runtime_config import RuntimeConfig
 from tianzhou.broker.scheduled.timer_progress import TimerProgress
 from tianzhou.broker.stats import DAY, HOUR, MINUTE, Flow, Stats, Window
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.store.store import MessageStore
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -66,7 +66,7 @@ STATISTICS: Final[Mapping[str, _Statistic]] = {
 
 @dataclass(slots=True)
 class AdminBroker:
-    settable: Settable
+    runtime_config: RuntimeConfig
     runtime: Runtime
     stats: Stats
     store: MessageStore
@@ -90,7 +90,7 @@ class AdminBroker:
         }
 
     def change_settings(self, request: Request) -> Reply:
-        changed = self.settable.change(
+        changed = self.runtime_config.change(
             request.body, self.clock.now_ms(), before_shared=lambda: self.proof.check(request)
         )
         for key, value in changed.items():
@@ -101,9 +101,9 @@ class AdminBroker:
         return Reply()
 
     def settings(self, _request: Request) -> Reply:
-        version = fastjson.encode(self.settable.version).decode()
+        version = fastjson.encode(self.runtime_config.version).decode()
         ext = GetBrokerConfigResponse(version=version).to_ext()
-        return Reply(ext=ext, body=self.settable.text())
+        return Reply(ext=ext, body=self.runtime_config.text())
 
     def state(self, _request: Request) -> Reply:
         table = self.runtime.table(self.clock.now_ms())
@@ -116,7 +116,7 @@ class AdminBroker:
         known = STATISTICS.get(asked.stats_name)
         flow = known.find(self.stats, asked.stats_key) if known else None
         if known is None or flow is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SYSTEM_ERROR,
                 f"there is no statistic {asked.stats_name[:64]} of {asked.stats_key[:256]}",
             )

@@ -20,7 +20,7 @@ from tianzhou.broker.observe.admin import AdminBroker
 from tianzhou.broker.observe.messages import AdminMessages
 from tianzhou.broker.observe.runtime_info import Runtime
 from tianzhou.broker.rejections import Refusals
-from tianzhou.broker.runtime_config import Group, Settable
+from tianzhou.broker.runtime_config import Group, RuntimeConfig
 from tianzhou.broker.scheduled.delay import Delays
 from tianzhou.broker.scheduled.timer import Timers
 from tianzhou.broker.stats import Stats
@@ -29,7 +29,7 @@ from tianzhou.broker.topics.permission import Permission
 from tianzhou.broker.topics.removal import TopicRemoval
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing.log_writer import Writer
-from tianzhou.net.exchange import Handler
+from tianzhou.net.rpc import Handler
 from tianzhou.record.ids import decode_host
 from tianzhou.store.store import MessageStore
 
@@ -58,11 +58,11 @@ class Administration:
     group: Callable[[], Group | None]
     """Who manages master and slaves, if there are any."""
     proof: ClusterProof = field(init=False)
-    settable: Settable = field(init=False)
+    runtime_config: RuntimeConfig = field(init=False)
     runtime: Runtime = field(init=False)
 
     def __post_init__(self) -> None:
-        self.settable, self.runtime = self._settable(), self._runtime()
+        self.runtime_config, self.runtime = self._runtime_config(), self._runtime()
         self.proof = ClusterProof(self.config.cluster_credentials)
 
     def handlers(self) -> dict[int, Handler]:
@@ -77,7 +77,13 @@ class Administration:
             AdminReset(config, store, topics, groups, offsets, sessions),
             AdminClients(config, store, sessions, clock),
             AdminBroker(
-                self.settable, self.runtime, stats, store, clock, self.timers.progress, self.proof
+                self.runtime_config,
+                self.runtime,
+                stats,
+                store,
+                clock,
+                self.timers.progress,
+                self.proof,
             ),
             AdminMessages(store, topics),
             Query(store, sessions),
@@ -88,10 +94,12 @@ class Administration:
             handlers |= part.handlers()
         return handlers
 
-    def _settable(self) -> Settable:
-        settable = Settable(self.config, self.store.config, self.store.root, self.role, self.group)
-        settable.adopt += [self.topics.adopt, self.groups.adopt, self._adopt]
-        return settable
+    def _runtime_config(self) -> RuntimeConfig:
+        runtime_config = RuntimeConfig(
+            self.config, self.store.config, self.store.root, self.role, self.group
+        )
+        runtime_config.adopt += [self.topics.adopt, self.groups.adopt, self._adopt]
+        return runtime_config
 
     def _adopt(self, config: BrokerConfig) -> None:
         self.clients.config = config

@@ -15,7 +15,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.broker.topics.store_times import store_time
 from tianzhou.broker.topics.topics import Topics
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.record.ids import decode_offset_id
 from tianzhou.record.message import MessageView
 from tianzhou.store.read import ReadLimit, ReadResult
@@ -54,13 +54,15 @@ class AdminMessages:
         }  # fmt: skip
         way = ways.get(asked.by)
         if way is None or asked.count < 1:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.INVALID_PARAMETER,
                 f"{asked.count} messages by {asked.by[:32]!r} can't be found; there are "
                 f"{', '.join(ways)}, and at least one message",
             )
         if self.topics.get(asked.topic) is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic {asked.topic[:128]} does not exist")
+            raise RequestRejected(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {asked.topic[:128]} does not exist"
+            )
         return Reply(body=b"".join(way(asked)))
 
     # By name

@@ -21,7 +21,7 @@ from tianzhou.wire.replication_bodies import ReplicationLook
 
 
 @dataclass(slots=True, kw_only=True)
-class Measured:
+class MetricSources:
     """Read at a scrape. Everything belongs to others."""
 
     config: BrokerConfig

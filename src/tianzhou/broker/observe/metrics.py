@@ -37,7 +37,7 @@ from tianzhou.broker.observe.metric_families import (
     gauges,
     histogram,
 )
-from tianzhou.broker.observe.metric_sources import Measured
+from tianzhou.broker.observe.metric_sources import MetricSources
 from tianzhou.broker.observe.replication_metrics import ReplicationMetrics
 from tianzhou.wire._generated_codes import ResponseCode
 
@@ -79,8 +79,8 @@ class _Lagging(NamedTuple):
 class Metrics(Collector):
     """Owner: the broker loop."""
 
-    def __init__(self, measured: Measured) -> None:
-        self.measured = measured
+    def __init__(self, metric_sources: MetricSources) -> None:
+        self.metric_sources = metric_sources
         self._left_out: dict[str, int] = {}
         self._lagging = _Lagging({}, [], [], 0)
         self._registry = CollectorRegistry()
@@ -99,7 +99,7 @@ class Metrics(Collector):
     def steps(self) -> Iterator[None]:
         """Refresh `text` unless it is recent enough. Each step takes a few milliseconds; between
         steps the caller lets the loop serve clients."""
-        monotonic_s = self.measured.clock.monotonic_s
+        monotonic_s = self.metric_sources.clock.monotonic_s
         begun_s = monotonic_s()
         if self.text and begun_s < self._page_until_s:
             return
@@ -113,7 +113,7 @@ class Metrics(Collector):
         self._page_until_s = ended_s + (taken_s + ended_s - begun_s) / SHARE_MAX
 
     def _find_lags(self) -> Steps[None]:
-        lags, totals = self.measured.lags, dict[tuple[str, str], int]()
+        lags, totals = self.metric_sources.lags, dict[tuple[str, str], int]()
         shown, count = list[Lag](), 0
         every = lags.all()
         while rows := list(islice(every, ROWS_PER_STEP)):
@@ -124,7 +124,7 @@ class Metrics(Collector):
             count += len(rows)
             if len(rows) == ROWS_PER_STEP:
                 yield
-        ages_ms = yield from lags.ages_ms(shown, self.measured.clock.now_ms())
+        ages_ms = yield from lags.ages_ms(shown, self.metric_sources.clock.now_ms())
         self._lagging = _Lagging(totals, shown, ages_ms, count - len(shown))
 
     def collect(self) -> Iterator[Metric]:
@@ -136,7 +136,9 @@ class Metrics(Collector):
         yield from self._store()
         yield from self._clients()
         yield from self._watched()
-        yield from ReplicationMetrics(self.measured.replication, self.measured.raft).families()
+        yield from ReplicationMetrics(
+            self.metric_sources.replication, self.metric_sources.raft
+        ).families()
         left = GaugeMetricFamily(
             f"{PREFIX}series_left_out", "Rows of a family that are not printed", labels=["metric"]
         )
@@ -147,14 +149,16 @@ class Metrics(Collector):
     # Families, by the question they answer
 
     def _about(self) -> Iterator[Metric]:
-        config = self.measured.config
+        config = self.metric_sources.config
         about = {"version": tianzhou.__version__, "cluster": config.cluster, "broker": config.name}
         yield InfoMetricFamily(f"{PREFIX}broker", "Which broker this is", value=about)
-        yield gauge("topics", "Topics of this broker", len(self.measured.topics))
-        yield gauge("groups", "Consumer groups of this broker", len(self.measured.groups.all()))
+        yield gauge("topics", "Topics of this broker", len(self.metric_sources.topics))
+        yield gauge(
+            "groups", "Consumer groups of this broker", len(self.metric_sources.groups.all())
+        )
 
     def _traffic(self) -> Iterator[Metric]:
-        stats = self.measured.stats
+        stats = self.metric_sources.stats
         yield counter("messages_in", "Messages stored", stats.puts.count)
         yield counter("message_bytes_in", "Their size in the log", stats.puts.size)
         yield counter("messages_out", "Messages given to consumers", stats.gets.count)
@@ -193,29 +197,29 @@ class Metrics(Collector):
         yield age
 
     def _times(self) -> Iterator[Metric]:
-        measured = self.measured
+        metric_sources = self.metric_sources
         yield histogram("append_seconds", "Writing a chunk of messages to the log",
-                         measured.stats.put_seconds)  # fmt: skip
+                         metric_sources.stats.put_seconds)  # fmt: skip
         yield histogram("read_seconds", "Finding the messages of a pull",
-                         measured.stats.get_seconds)  # fmt: skip
+                         metric_sources.stats.get_seconds)  # fmt: skip
         yield histogram("flush_seconds", "Syncing the log to the medium",
-                         measured.store.flush_times)  # fmt: skip
+                         metric_sources.store.flush_times)  # fmt: skip
         yield histogram("dispatch_delay_seconds", "From append to visible, by chunk",
-                         measured.writer.dispatch_times)  # fmt: skip
+                         metric_sources.writer.dispatch_times)  # fmt: skip
         yield histogram("loop_delay_seconds", "How late the heartbeat of the loop was",
-                         measured.loop_delays)  # fmt: skip
+                         metric_sources.loop_delays)  # fmt: skip
 
     def _disk(self) -> Iterator[Metric]:
         """Nothing if the disk is gone: the other metrics, which say so, must not go with it."""
         try:
-            usage = self.measured.store.usage
+            usage = self.metric_sources.store.usage
         except OSError:
             return
         yield gauge("disk_size_bytes", "Size of the disk of the log", usage.total)
         yield gauge("disk_free_bytes", "Free space on it", usage.free)
 
     def _store(self) -> Iterator[Metric]:
-        store = self.measured.store
+        store = self.metric_sources.store
         marks = store.watermarks
         yield gauge("log_bytes", "Size of the log", marks.appended - marks.minimum)
         yield gauge("unflushed_bytes", "Appended, not synced", marks.appended - marks.flushed)
@@ -231,7 +235,7 @@ class Metrics(Collector):
         yield self._last_start()
 
     def _last_start(self) -> Metric:
-        report = self.measured.store.recovered
+        report = self.metric_sources.store.recovered
         found = gauges("last_start", "Findings of the last start, by kind", "kind")
         for kind, count in (
             ("cuts", int(report.cut_at is not None)),
@@ -244,23 +248,23 @@ class Metrics(Collector):
         return found
 
     def _clients(self) -> Iterator[Metric]:
-        measured, counts = self.measured, self.measured.counts
+        metric_sources, counts = self.metric_sources, self.metric_sources.counts
         for name, help_ in GAUGES.items():
             yield gauge(name, help_, counts[name]())
         for name, help_ in COUNTERS.items():
             yield counter(name, help_, counts[name]())
         clients = gauges("clients", "Living members of groups, by role", "role")
-        consumers = measured.sessions.consumers.values()
-        clients.add_metric(["producer"], sum(map(len, measured.sessions.producers.values())))
+        consumers = metric_sources.sessions.consumers.values()
+        clients.add_metric(["producer"], sum(map(len, metric_sources.sessions.producers.values())))
         clients.add_metric(["consumer"], sum(len(group.clients) for group in consumers))
         yield clients
         refused = counters("requests_refused", "Requests answered with an error", "cause")
-        for code, count in sorted(measured.stats.refusals.items()):
+        for code, count in sorted(metric_sources.stats.refusals.items()):
             refused.add_metric([_CODES.get(code, str(code))], count)
         yield refused
 
     def _watched(self) -> Iterator[Metric]:
-        watchdog = self.measured.watchdog
+        watchdog = self.metric_sources.watchdog
         now, ever = watchdog.counts(), watchdog.found_counts
         stuck = gauges("watchdog_findings", "What stands still now, by kind", "kind")
         found = counters("watchdog_found", "What the watchdog has found, by kind", "kind")
@@ -272,11 +276,11 @@ class Metrics(Collector):
         missing = gauges(
             "broker_missing_since_seconds", "Unix time at which a broker went missing", "broker"
         )
-        for name, since_ms in sorted(self.measured.missing_brokers().items()):
+        for name, since_ms in sorted(self.metric_sources.missing_brokers().items()):
             missing.add_metric([name], since_ms / 1000)
         yield missing
         alarms = gauges("alarms", "1 while an alarm of this kind holds", "kind")
-        for kind in sorted({alarm.kind for alarm in self.measured.alarms()}):
+        for kind in sorted({alarm.kind for alarm in self.metric_sources.alarms()}):
             alarms.add_metric([kind], 1)
         yield alarms
 

@@ -12,7 +12,7 @@ SHARE: Final = 20
 at most, however many people look at however much."""
 
 
-class Kept(Generic[T]):
+class PollCache(Generic[T]):
     """Owner: the broker loop."""
 
     def __init__(self, make: Callable[[], Steps[T]], monotonic_s: Callable[[], float]) -> None:

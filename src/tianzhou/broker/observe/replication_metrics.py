@@ -1,4 +1,4 @@
-"""What is measured of copies: who is the master, and how far the others are behind.
+"""What is measured of replicas: who is the master, and how far the others are behind.
 
 A broker by itself is its own master and has no replicas; its families are there, and empty.
 """

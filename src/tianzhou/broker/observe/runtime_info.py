@@ -14,7 +14,7 @@ import tianzhou
 from tianzhou.base.kinds import queue_key
 from tianzhou.broker.stats import BUCKETS_MS, Durations, Stats
 from tianzhou.record.message import MessageView
-from tianzhou.store.facts import SCHEDULE_TOPIC
+from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.store.store import MessageStore
 from tianzhou.wire.header import VERSION
 from tianzhou.wire.tables import DelayOffsetTable

@@ -21,13 +21,13 @@ from tianzhou.broker.groups.lags import ROWS_PER_STEP
 from tianzhou.broker.groups.reset import at_moment
 from tianzhou.broker.groups.sessions import Client, Sessions
 from tianzhou.broker.observe.group_rows import GroupRows, event_of, is_troubled, trouble
-from tianzhou.broker.observe.poll_cache import Kept
+from tianzhou.broker.observe.poll_cache import PollCache
 from tianzhou.broker.stats import DAY, HOUR, MINUTE, Flow, Stats
 from tianzhou.broker.topics.permission import Permission
 from tianzhou.broker.topics.store_times import last_store_time
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing.stored import records
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.store.read import ReadLimit
 from tianzhou.store.store import MessageStore
 from tianzhou.wire import fastjson
@@ -101,13 +101,13 @@ class AdminLooks:
     waiting: Waiting
     told: Told
     clock: Clock
-    _topics: Kept[list[TopicRow]] = field(init=False)
-    _groups: Kept[list[GroupRow]] = field(init=False)
+    _topics: PollCache[list[TopicRow]] = field(init=False)
+    _groups: PollCache[list[GroupRow]] = field(init=False)
 
     def __post_init__(self) -> None:
         monotonic_s = self.clock.monotonic_s
-        self._topics = Kept(self._topic_rows, monotonic_s)
-        self._groups = Kept(lambda: self.rows.all(self.clock.now_ms()), monotonic_s)
+        self._topics = PollCache(self._topic_rows, monotonic_s)
+        self._groups = PollCache(lambda: self.rows.all(self.clock.now_ms()), monotonic_s)
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -252,7 +252,9 @@ class AdminLooks:
         name, now_ms = TopicRequest.from_ext(request.header.ext).topic, self.clock.now_ms()
         topic = self.topics.get(name)
         if topic is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic {name[:128]} does not exist")
+            raise RequestRejected(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {name[:128]} does not exist"
+            )
         flow = self.stats.topic_puts.get(name)
         look = TopicLook(
             config=topic,
@@ -319,7 +321,7 @@ class AdminLooks:
         groups = yield from self._groups.get()
         look = yield from self.rows.one(asked, groups, self.clock.now_ms(), moves)
         if look is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {name[:128]} does not exist"
             )
         return Reply(body=fastjson.encode(look))

@@ -22,7 +22,7 @@ from tianzhou.broker.writing import recall_handle as recall
 from tianzhou.broker.writing.durable_reply import reply_when_durable
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.broker.writing.stored import Stored, at_offset, records
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.record import names as keys
 from tianzhou.record.ids import decode_offset_id
 from tianzhou.store.store import MessageStore
@@ -125,13 +125,13 @@ class AdminWaiting:
                 names.HALF_TOPIC,
                 names.CHECKED_OUT_TOPIC,
             ):
-                raise Refused(
+                raise RequestRejected(
                     ResponseCode.SYSTEM_ERROR, f"no half message is known as {asked.msg_id}"
                 )
             log.info("transaction.resumed", extra={"id": asked.msg_id, "peer": request.peer.remote})
             if stored.view.topic == names.HALF_TOPIC:
                 if not self.checks.recheck(root_of(stored)):
-                    raise Refused(
+                    raise RequestRejected(
                         ResponseCode.ILLEGAL_OPERATION, f"{asked.msg_id} is decided already"
                     )
                 return Reply()
@@ -154,7 +154,9 @@ def _parked(stored: Stored) -> HalfMessage:
 
 def _count(asked: ListWaitingRequest) -> int:
     if asked.count < 1:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"count {asked.count} asks for nothing")
+        raise RequestRejected(
+            ResponseCode.INVALID_PARAMETER, f"count {asked.count} asks for nothing"
+        )
     return min(asked.count, COUNT_MAX)
 
 
@@ -166,4 +168,4 @@ def _place(message_id: str | None) -> int:
     try:
         return decode_offset_id(message_id or "").physical_offset
     except UsageError as error:
-        raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        raise RequestRejected(ResponseCode.INVALID_PARAMETER, str(error)) from error

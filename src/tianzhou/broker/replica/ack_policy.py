@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tianzhou.base.kinds import PhysicalOffset
-from tianzhou.broker.role import Standing
-from tianzhou.net.exchange import Refused
+from tianzhou.broker.role import RoleState
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.replication.durability import Durability
 from tianzhou.replication.ha_master import HaMaster
@@ -18,7 +18,7 @@ from tianzhou.wire._generated_codes import ResponseCode
 
 
 @dataclass(slots=True)
-class CopiesPromise:
+class AckPolicy:
     """Owner: the broker loop.
 
     Invariant: `durability` waits for `master` only while more than one copy is promised
@@ -73,23 +73,24 @@ class CopiesPromise:
 
 
 def check_promises(
-    standing: Standing, settings: ReplicationConfig, copies: int, *, least: int
+    role_state: RoleState, settings: ReplicationConfig, copies: int, *, least: int
 ) -> None:
-    """Check whether this broker may wait for this number of copies from now on. Raises Refused."""
-    if not standing.is_master:
-        where = standing.master_address or "which is away"
-        raise Refused(
+    """Check whether this broker may wait for this number of copies from now on. Raises
+    RequestRejected."""
+    if not role_state.is_master:
+        where = role_state.master_address or "which is away"
+        raise RequestRejected(
             ResponseCode.NO_PERMISSION,
             f"this broker is a slave: its master, {where}, says how many copies it waits for",
         )
     if settings.role is BrokerRole.ASYNC_MASTER:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.NO_PERMISSION,
             "this broker waits for no slave, however many copies are wanted; start it with "
             "brokerRole = SYNC_MASTER",
         )
     if copies < least:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.NO_PERMISSION,
             f"inSyncReplicas can't be lowered to {copies} while the broker runs; the least is "
             f"{least}: change it, or minInSyncReplicas, in the settings file and restart",

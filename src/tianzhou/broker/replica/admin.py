@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tianzhou.broker import runtime_config as settable
-from tianzhou.broker.role import Standing
-from tianzhou.net.desk import encode_reply
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.broker import runtime_config
+from tianzhou.broker.role import RoleState
+from tianzhou.net.router import encode_reply
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.replication.durability import Durability
 from tianzhou.store.store import MessageStore
 from tianzhou.wire import fastjson
@@ -17,7 +17,7 @@ from tianzhou.wire.admin_bodies import HaConnection, HaStatus
 from tianzhou.wire.replication_bodies import ReplicationLook, SlaveLook
 
 
-class Group(settable.Group, Protocol):
+class Group(runtime_config.Group, Protocol):
     """Who manages master and slaves."""
 
     def look(self, alone: ReplicationLook) -> ReplicationLook:
@@ -44,7 +44,7 @@ class AdminReplication:
 
     name: str
     store: MessageStore
-    standing: Standing
+    role_state: RoleState
     durability: Durability
     group: Group | None = None
     """Set by whoever makes this broker a master or slave of one."""
@@ -58,12 +58,12 @@ class AdminReplication:
         }
 
     def look(self) -> ReplicationLook:
-        marks, standing = self.store.watermarks, self.standing
+        marks, role_state = self.store.watermarks, self.role_state
         confirmed = self.durability.confirmed() if self.durability.waits else marks.appended
         alone = ReplicationLook(
-            broker_id=standing.broker_id, broker_name=self.name, confirmed=confirmed,
-            end=marks.appended, epoch=standing.epoch, flushed=marks.flushed,
-            master_address=standing.master_address, min=marks.minimum, role=standing.role.value,
+            broker_id=role_state.broker_id, broker_name=self.name, confirmed=confirmed,
+            end=marks.appended, epoch=role_state.epoch, flushed=marks.flushed,
+            master_address=role_state.master_address, min=marks.minimum, role=role_state.role.value,
         )  # fmt: skip
         return alone if self.group is None else self.group.look(alone)
 
@@ -76,7 +76,7 @@ class AdminReplication:
         def begin() -> None:
             try:
                 group.claim(above=asked.above_epoch)
-            except Refused as refused:
+            except RequestRejected as refused:
                 respond(Reply(refused.code, remark=refused.remark))
             else:
                 # Before it takes messages: no other slave may get the same epoch. And if this
@@ -87,7 +87,7 @@ class AdminReplication:
         def end() -> None:
             try:
                 respond(Reply(ext={"epoch": str(group.promote())}))
-            except Refused as refused:
+            except RequestRejected as refused:
                 respond(Reply(refused.code, remark=refused.remark))
 
         group.when_told(begin)
@@ -95,7 +95,7 @@ class AdminReplication:
     def step_down(self, request: Request) -> Reply:
         asked = StepDownBrokerRequest.from_ext(request.header.ext)
         if asked.broker_id <= 0:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.INVALID_PARAMETER, f"a slave can't have the id {asked.broker_id}"
             )
         end = self._group().step_down(asked.broker_id, reason="an operator wants it")
@@ -103,7 +103,7 @@ class AdminReplication:
 
     def _group(self) -> Group:
         if self.group is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SYSTEM_ERROR, "this broker is not in a group of master and slaves"
             )
         return self.group
@@ -112,7 +112,7 @@ class AdminReplication:
         """As RocketMQ's tools know it."""
         look = self.look()
         status = HaStatus(
-            master=self.standing.is_master,
+            master=self.role_state.is_master,
             master_commit_log_max_offset=look.end,
             in_sync_slave_nums=sum(slave.is_in_sync for slave in look.slaves),
             ha_connection_info=tuple(map(_connection, look.slaves)),

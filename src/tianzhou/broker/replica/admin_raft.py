@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from tianzhou.base.errors import UsageError
 from tianzhou.broker.replica.gate import unknown
-from tianzhou.net.desk import encode_reply
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.net.router import encode_reply
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.raft.membership import Members
 from tianzhou.raft.node import Refusal
 from tianzhou.raft.roles import Role
@@ -52,7 +52,7 @@ class AdminRaft:
 
     def _group(self) -> RaftGroup:
         if self.group is None:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.INVALID_PARAMETER, "this broker is no member of a Raft group"
             )
         return self.group
@@ -77,7 +77,7 @@ class AdminRaft:
             )
             index = group.change(target)
         except UsageError as error:
-            raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+            raise RequestRejected(ResponseCode.INVALID_PARAMETER, str(error)) from error
         if isinstance(index, Refusal):
             _raise_if_refused(index, group)
         deadline_s = self.monotonic_s() + self.timeout_s
@@ -111,7 +111,9 @@ def _raise_if_refused(refusal: Refusal | None, group: RaftGroup) -> None:
         # The other refusals are temporary: a client that retries may succeed.
         is_final = refusal in (Refusal.UNFIT, Refusal.NOT_A_LEARNER)
         code = ResponseCode.INVALID_PARAMETER if is_final else ResponseCode.SYSTEM_BUSY
-        raise Refused(code, f"{refusal.value}; the leader is {group.node.leader or 'unknown'}")
+        raise RequestRejected(
+            code, f"{refusal.value}; the leader is {group.node.leader or 'unknown'}"
+        )
 
 
 def changed(members: Members, action: str, member: str, *, address: str) -> Members:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Soon:
+class CoalescedCall:
     """Owner: the event loop."""
 
     def __init__(self, act: Callable[[], None]) -> None:

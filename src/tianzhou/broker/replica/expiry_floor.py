@@ -12,13 +12,13 @@ from typing import Final
 from tianzhou.base.kinds import QueueKey
 from tianzhou.broker import names
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
-from tianzhou.broker.role import Standing
+from tianzhou.broker.role import RoleState
 from tianzhou.broker.scheduled.delay import Delays
 from tianzhou.broker.scheduled.timer import TIMER_QUEUE, Timers
 from tianzhou.broker.scheduled.timer_progress import progress_table
 from tianzhou.broker.transactions.half_queue import HALF_QUEUE, HalfQueue
 from tianzhou.broker.writing.stored import at_offset
-from tianzhou.store.facts import SCHEDULE_TOPIC
+from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.store.store import MessageStore
 
 _DAMAGED_MAX: Final = 1000
@@ -52,7 +52,7 @@ class ExpiryFloor:
     def __init__(
         self,
         store: MessageStore,
-        standing: Standing,
+        role_state: RoleState,
         offsets: ConsumerOffsets,
         *,
         delays: Delays,
@@ -60,7 +60,7 @@ class ExpiryFloor:
         halves: HalfQueue,
     ) -> None:
         self._store = store
-        self._standing = standing
+        self._role_state = role_state
         self._delays = delays
         self._timers = timers
         self._halves = halves
@@ -70,7 +70,7 @@ class ExpiryFloor:
 
     def __call__(self) -> int | None:
         """The log offset of the oldest message that may be waiting; None if there is none."""
-        progress = self._own() if self._standing.is_master else self.followed()
+        progress = self._own() if self._role_state.is_master else self.followed()
         queues = {HALF_QUEUE: progress.halves}
         for queue in self._store.queues.of_topic(SCHEDULE_TOPIC):
             queues[queue.key] = progress.delays.get(queue.key.queue_id + 1, 0)

@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from tianzhou.broker.access.cluster_proof import PROVEN, ClusterProof
-from tianzhou.broker.role import Standing
+from tianzhou.broker.role import RoleState
 from tianzhou.broker.writing.durable_reply import CODES
-from tianzhou.net.desk import encode_reply
-from tianzhou.net.exchange import Reply, Request
+from tianzhou.net.router import encode_reply
+from tianzhou.net.rpc import Reply, Request
 from tianzhou.replication.durability import Outcome
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_effects import BROKER_EFFECTS, Effect
@@ -43,12 +43,12 @@ class RoleGate:
 
     def __init__(
         self,
-        standing: Standing,
+        role_state: RoleState,
         rejected: Collection[int] = (),
         proof: ClusterProof | None = None,
     ) -> None:
         """`rejected` are codes that no member serves; each member rejects them itself."""
-        self._standing = standing
+        self._role_state = role_state
         self._proof = proof or ClusterProof()
         self._effects = {
             int(code): effect for code, effect in BROKER_EFFECTS.items() if code not in rejected
@@ -60,7 +60,7 @@ class RoleGate:
         """Whether a deletion of a topic is not durable yet. Then it calls back once all are, with
         an empty string, or with the reason why they never will be."""
         self.check_commit: Callable[[], None] = lambda: None
-        """Raises Refused if a change could not even be proposed now; the change is then not
+        """Raises RequestRejected if a change could not even be proposed now; the change is then not
         made."""
 
     def check(self, request: Request) -> None:
@@ -69,7 +69,7 @@ class RoleGate:
         if code in PROVEN:
             self._proof.check(request)
         if effect in MASTER_ONLY:
-            self._standing.check_master(RequestCode(code).name)
+            self._role_state.check_master(RequestCode(code).name)
         if effect is Effect.MEMBERS:
             self._proof.check_members(request)
         if effect is Effect.TABLES:

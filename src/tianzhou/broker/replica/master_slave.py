@@ -21,13 +21,13 @@ from tianzhou.base.settings import SettingsError
 from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.accepted_offsets import AcceptedOffsets, accepted_table
-from tianzhou.broker.replica.ack_policy import CopiesPromise, check_promises
-from tianzhou.broker.replica.coalesced_call import Soon
+from tianzhou.broker.replica.ack_policy import AckPolicy, check_promises
+from tianzhou.broker.replica.coalesced_call import CoalescedCall
 from tianzhou.broker.replica.role_change import LOST_CLAIM, Claim, name_topics_of_queues, next_epoch
 from tianzhou.broker.replica.slave_sync import SlaveSync, Tables
-from tianzhou.broker.role import MASTER_ID, Role, Standing
+from tianzhou.broker.role import MASTER_ID, Role, RoleState
 from tianzhou.broker.wiring import Parts
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.replication import ha_epochs as epochs
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
 from tianzhou.replication.durability import Durability
@@ -37,7 +37,7 @@ from tianzhou.replication.ha_master import HaMaster, bind_for_slaves
 from tianzhou.replication.ha_session import MasterFacts
 from tianzhou.replication.ha_slave import HaSlave, SlaveSettings
 from tianzhou.replication.ha_state import probe_of, state_table
-from tianzhou.store.facts import Run
+from tianzhou.store.derive_record import Run
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.replication_bodies import ReplicationLook
@@ -74,10 +74,10 @@ class MasterSlave:
         self._since = Since(clock)
         self._table = state_table(store.files, store.paths.tables)
         self._state = self._table.load()
-        self.standing = Standing(config.name, *self._first_role())
+        self.role_state = RoleState(config.name, *self._first_role())
         self._host: Host | None = None
-        self._promise: CopiesPromise | None = None
-        self._settle_soon = Soon(lambda: None)
+        self._promise: AckPolicy | None = None
+        self._settle_soon = CoalescedCall(lambda: None)
         self.master = HaMaster(
             store, self._facts, clock.monotonic_s,
             behind_bytes_max=settings.slave_behind_bytes_max,
@@ -118,8 +118,8 @@ class MasterSlave:
         """The broker is put together; if it is the master, it is so from now on."""
         self._host = host
         settle = host.parts.writer.settle
-        self._promise = CopiesPromise(self._store, host.durability, self.master, settle)
-        self._settle_soon = Soon(settle)
+        self._promise = AckPolicy(self._store, host.durability, self.master, settle)
+        self._settle_soon = CoalescedCall(settle)
         self.master.on_confirmed = self._confirmed
         self.master.on_superseded = self._superseded
         self.master.on_left = self._slave_left
@@ -128,8 +128,8 @@ class MasterSlave:
         host.parts.pull.group = self
         host.parts.replication.group = self
         host.parts.alarms.add(self.alarms)
-        self.standing.reads_refused = not self.settings.slave_read
-        if self.standing.is_master:
+        self.role_state.reads_refused = not self.settings.slave_read
+        if self.role_state.is_master:
             self._begin_as_master()
 
     def _begin_as_master(self) -> None:
@@ -143,11 +143,11 @@ class MasterSlave:
             role=Role.MASTER.value, broker_id=MASTER_ID, marks=marks,
             epoch_token=self._state.epoch_token or token,
         )  # fmt: skip
-        self.standing.epoch = epochs.epoch_of(marks)
+        self.role_state.epoch = epochs.epoch_of(marks)
         self._promised.begin(self._copies, self.settings.slave_timeout_ms / 1000)
 
     @property
-    def _promised(self) -> CopiesPromise:
+    def _promised(self) -> AckPolicy:
         assert self._promise is not None
         return self._promise
 
@@ -174,7 +174,7 @@ class MasterSlave:
     def alarms(self) -> Iterator[Alarm]:
         """An alarm while an operator has lowered the number of copies below the configured one."""
         wanted = self._copies_configured
-        is_lower = self.standing.is_master and self._copies < wanted
+        is_lower = self.role_state.is_master and self._copies < wanted
         since_ms = self._since.began_ms("copies_lowered", holds=is_lower)
         if is_lower:
             name = self._config.name
@@ -200,7 +200,7 @@ class MasterSlave:
             port = bound.getsockname()[1]
             self.ha_address = f"{self.settings.ha_address or host}:{port}"
             self.master.listen(bound)
-        if not self.standing.is_master:
+        if not self.role_state.is_master:
             self._follow()
 
     async def close(self) -> None:
@@ -253,14 +253,14 @@ class MasterSlave:
     def heard(self, master_address: str, ha_address: str, *, greets: bool = False) -> None:
         """Handle a NameServer's report of the group's master, and whether that master runs
         Tianzhou."""
-        if self.standing.is_master or not master_address:
+        if self.role_state.is_master or not master_address:
             return
         self._master_greets = greets
         if self._host is not None and master_address == self._host.address:
             return  # it still takes us for the master that we were
-        if self._sync is not None and master_address != self.standing.master_address:
+        if self._sync is not None and master_address != self.role_state.master_address:
             self._sync.soon()
-        self.standing.master_address = master_address
+        self.role_state.master_address = master_address
         if not self.settings.ha_master_address and ha_address != self._ha_target:
             self._ha_target = ha_address
             if self.slave is not None:
@@ -270,7 +270,7 @@ class MasterSlave:
         """A name server knows of a later master than we are, or want to be."""
         if self.claimed is not None and epoch >= self.claimed.epoch:
             self.claimed = None
-        if self.standing.is_master and epoch >= self.standing.epoch:
+        if self.role_state.is_master and epoch >= self.role_state.epoch:
             self.step_down(free_id, reason=f"another master has, or had, epoch {epoch}")
 
     def heard_epoch(self, seen: int) -> None:
@@ -282,17 +282,19 @@ class MasterSlave:
 
     @property
     def _epoch_known(self) -> int:
-        return max(epochs.epoch_of(self._state.marks), self._state.epoch_seen, self.standing.epoch)
+        return max(
+            epochs.epoch_of(self._state.marks), self._state.epoch_seen, self.role_state.epoch
+        )
 
     @property
     def epoch_token(self) -> str:
         """A token that distinguishes this master from another one with the same epoch."""
         if self.claimed is not None:
             return self.claimed.token
-        return self._state.epoch_token if self.standing.is_master else ""
+        return self._state.epoch_token if self.role_state.is_master else ""
 
     def _superseded(self, epoch: int) -> None:
-        log.warning("master.superseded", extra={"epoch": epoch, "ours": self.standing.epoch})
+        log.warning("master.superseded", extra={"epoch": epoch, "ours": self.role_state.epoch})
         self.ask_nameservers()
 
     def _slave_left(self) -> None:
@@ -310,38 +312,39 @@ class MasterSlave:
         return replace(self.settings, in_sync_replicas=self._copies)
 
     def change(self, settings: ReplicationConfig) -> None:
-        """Take other settings than `shown`, and as the master promise by them. Raises Refused."""
+        """Take other settings than `shown`, and as the master promise by them. Raises
+        RequestRejected."""
         copies, before = settings.in_sync_replicas, self.shown.in_sync_replicas
         if copies != before:
-            check_promises(self.standing, self.settings, copies, least=self.copies_min)
+            check_promises(self.role_state, self.settings, copies, least=self.copies_min)
             self._remember(copies=copies)
             level = logging.WARNING if copies < before else logging.INFO
             log.log(level, "copies.changed", extra={"copies": copies, "before": before})
         self.settings = settings
-        if self.standing.is_master:
+        if self.role_state.is_master:
             self._promised.change(self._copies, settings.slave_timeout_ms / 1000)
 
     def when_told(self, then: Callable[[], None]) -> None:
         """Before a promotion: hear once more from the master, if it is still there."""
-        if self._sync is not None and self._follows and self.standing.master_address:
-            self._sync.finish(self.standing.master_address, lambda: self.hear_nameservers(then))
+        if self._sync is not None and self._follows and self.role_state.master_address:
+            self._sync.finish(self.role_state.master_address, lambda: self.hear_nameservers(then))
         else:
             self.hear_nameservers(then)
 
     def claim(self, *, above: int = 0) -> None:
-        """Choose a new epoch, which the next registration announces. Raises Refused."""
-        if self.standing.is_master:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "this broker is the master already")
+        """Choose a new epoch, which the next registration announces. Raises RequestRejected."""
+        if self.role_state.is_master:
+            raise RequestRejected(ResponseCode.SYSTEM_ERROR, "this broker is the master already")
         if self.claimed is not None:
-            raise Refused(ResponseCode.SYSTEM_BUSY, "this broker is already being promoted")
+            raise RequestRejected(ResponseCode.SYSTEM_BUSY, "this broker is already being promoted")
         self.claimed = Claim(next_epoch(self._epoch_known, above=above), secrets.token_hex(4))
 
     def promote(self) -> int:
-        """Become the master, of the epoch that was claimed; its number. Raises Refused."""
+        """Become the master, of the epoch that was claimed; its number. Raises RequestRejected."""
         claim, self.claimed = self.claimed, None
-        if claim is None or self._epoch_known > claim.epoch or self.standing.epoch == claim.epoch:
+        if claim is None or self._epoch_known > claim.epoch or self.role_state.epoch == claim.epoch:
             self.ask_nameservers()  # those that saw the claim no longer list this slave
-            raise Refused(ResponseCode.SYSTEM_ERROR, LOST_CLAIM)
+            raise RequestRejected(ResponseCode.SYSTEM_ERROR, LOST_CLAIM)
         assert self._host is not None
         epoch, token = claim
         if self._sync is not None:
@@ -362,11 +365,11 @@ class MasterSlave:
         """Cease to be the master, and follow who is; where the log ends. Slaves that are connected
         get the rest of it."""
         assert self._host is not None
-        if not self.standing.is_master:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "this broker is a slave already")
+        if not self.role_state.is_master:
+            raise RequestRejected(ResponseCode.SYSTEM_ERROR, "this broker is a slave already")
         log.warning("broker.steps_down", extra={"reason": reason, "id": broker_id})
         self._remember(role=Role.SLAVE.value, broker_id=broker_id)
-        self._host.take_role(Role.SLAVE, broker_id, self.standing.epoch)
+        self._host.take_role(Role.SLAVE, broker_id, self.role_state.epoch)
         self._promised.end()
         self.master.pump()
         # Offsets committed before this broker became the master are already part of its own table.
@@ -398,7 +401,7 @@ class MasterSlave:
         tables = Tables(self._store, parts.topics, parts.groups, parts.offsets)
         self._sync = SlaveSync(tables, every_s=settings.metadata_ms / 1000)
         parts.floor.followed = self._sync.progress
-        self._sync.start(self.standing)
+        self._sync.start(self.role_state)
 
     def _remember(self, **changes: Any) -> None:
         """Update these fields of the saved state; they are durable when this returns."""
@@ -410,9 +413,9 @@ class MasterSlave:
     # What readers and operators are told
 
     def where_next(self, unread_bytes: int) -> int:
-        if not self.standing.is_master:
+        if not self.role_state.is_master:
             is_far = unread_bytes > self._back_bytes or not self._follows
-            return self.standing.broker_id if is_far else MASTER_ID
+            return self.role_state.broker_id if is_far else MASTER_ID
         if unread_bytes <= self._away_bytes or not self.settings.slave_read:
             return MASTER_ID
         known = [
@@ -428,18 +431,18 @@ class MasterSlave:
     def lacks_messages(self) -> bool:
         # Also while the master is away: it comes back with them, or a slave is promoted and knows
         # for certain that they are gone.
-        return not self.standing.is_master
+        return not self.role_state.is_master
 
     def look(self, alone: ReplicationLook) -> ReplicationLook:
         marks, slave = self._state.marks, self.slave
-        rows = self.master.rows() if self.standing.is_master else []
+        rows = self.master.rows() if self.role_state.is_master else []
         return msgspec.structs.replace(
             alone,
             run=marks[-1].run if marks else 0,
             copies_needed=self._copies,
             is_connected=slave is not None and slave.is_streaming,
             last_error=slave.last_error if slave is not None else "",
-            lost=tuple(self.master.lost()) if self.standing.is_master else (),
+            lost=tuple(self.master.lost()) if self.role_state.is_master else (),
             master_end=slave.master_end if slave is not None else 0,
             slaves=tuple(rows),
         )
@@ -465,7 +468,7 @@ class MasterSlave:
         assert self._host is not None
         end = self._store.log.end
         return Hello(
-            cluster=self._config.cluster, name=self._config.name, id=self.standing.broker_id,
+            cluster=self._config.cluster, name=self._config.name, id=self.role_state.broker_id,
             end=end if end > self._store.log.min_offset else 0,
             marks=epochs.known_at(self._state.marks, end), probe=probe_of(self._store),
             nonce=secrets.token_hex(16), address=self._host.address,
@@ -480,14 +483,14 @@ class MasterSlave:
         settle_log(store, marks, welcome, from_last_file=self.settings.sync_from_last_file)
         self._host.parts.offsets.clamp(store.max_offset)
         self._remember(
-            role=Role.SLAVE.value, broker_id=self.standing.broker_id, marks=welcome.marks,
+            role=Role.SLAVE.value, broker_id=self.role_state.broker_id, marks=welcome.marks,
             copies=welcome.copies, copies_min=welcome.copies_min or welcome.copies,
         )  # fmt: skip
-        self.standing.epoch = epochs.epoch_of(welcome.marks)
+        self.role_state.epoch = epochs.epoch_of(welcome.marks)
         store.flush()
         if self._sync is not None:
             self._sync.soon()  # the master needs the offsets committed here meanwhile
-        log.info("master.agreed", extra={"epoch": self.standing.epoch, "end": int(store.log.end)})
+        log.info("master.agreed", extra={"epoch": self.role_state.epoch, "end": int(store.log.end)})
 
     def appended(self) -> None:
         # Not at once: the master waits for our report, which leaves when we return.
@@ -497,7 +500,7 @@ class MasterSlave:
         self.ask_nameservers()
 
     def _facts(self) -> MasterFacts | None:
-        if not self.standing.is_master or self._host is None:
+        if not self.role_state.is_master or self._host is None:
             return None
         config, settings = self._config, self.settings
         return MasterFacts(

@@ -11,7 +11,7 @@ from typing import Final
 
 from tianzhou.base.clock import Clock
 from tianzhou.broker.replica import slave_sync
-from tianzhou.broker.replica.coalesced_call import Soon
+from tianzhou.broker.replica.coalesced_call import CoalescedCall
 from tianzhou.broker.replica.raft_metadata import QUEUE, RaftMetadata, Tables
 from tianzhou.broker.replica.slave_sync import SlaveSync
 from tianzhou.broker.role import MASTER_ID, Role
@@ -19,8 +19,8 @@ from tianzhou.broker.server import Broker
 from tianzhou.raft.roles import Role as RaftRole
 from tianzhou.replication.raft_group import Opened, RaftGroup
 from tianzhou.replication.raft_settings import RaftSettings, broker_id_of, peers_of
+from tianzhou.store.derive_record import Run
 from tianzhou.store.errors import DiskFull
-from tianzhou.store.facts import Run
 
 log: Final = logging.getLogger("tianzhou.raft")
 
@@ -55,8 +55,8 @@ class RaftMember:
             ),
             parts.writer, clock,
         )  # fmt: skip
-        self._settle_soon = Soon(parts.writer.settle)
-        self._read_soon = Soon(self._read)
+        self._settle_soon = CoalescedCall(parts.writer.settle)
+        self._read_soon = CoalescedCall(self._read)
         self.metadata.follow()
         shared = slave_sync.Tables(opened.store, parts.topics, parts.groups, parts.offsets)
         self._sync = SlaveSync(shared, every_s=HAND_OVER_S)
@@ -131,21 +131,21 @@ class RaftMember:
         self.metadata.begin()
 
     def follow(self) -> None:
-        standing, node = self._broker.standing, self.group.node
+        role_state, node = self._broker.role_state, self.group.node
         self.metadata.follow()
-        if standing.is_master:
+        if role_state.is_master:
             self._broker.take_role(
-                Role.SLAVE, broker_id=self._slave_id, epoch=max(node.hard.term, standing.epoch)
+                Role.SLAVE, broker_id=self._slave_id, epoch=max(node.hard.term, role_state.epoch)
             )
         self._name_leader()
 
     def _name_leader(self) -> None:
         """Let followers redirect clients that request a change to the leader. A member learns who
         leads before it learns the address of the leader's broker."""
-        standing = self._broker.standing
-        if not standing.is_master:
-            standing.master_address = self.group.leader_broker
-            standing.master_name = self.group.node.leader
+        role_state = self._broker.role_state
+        if not role_state.is_master:
+            role_state.master_address = self.group.leader_broker
+            role_state.master_name = self.group.node.leader
 
     def settle(self) -> None:
         """Answers, and what the node says to others, leave before queues and index are written."""
@@ -163,7 +163,7 @@ class RaftMember:
 
     @property
     def lacks_messages(self) -> bool:
-        return not self._broker.standing.is_master
+        return not self._broker.role_state.is_master
 
     # Metadata
 
@@ -192,7 +192,10 @@ class RaftMember:
 
     def _hand_over_offsets(self) -> None:
         """Consumers may have committed offsets here while there was no leader."""
-        leader, accepted = self._broker.standing.master_address, self._broker.parts.offsets.accepted
+        leader, accepted = (
+            self._broker.role_state.master_address,
+            self._broker.parts.offsets.accepted,
+        )
         if accepted is not None and accepted.ahead():
             self.metadata.settle_offsets()
         is_busy = self._handing_over is not None and not self._handing_over.done()

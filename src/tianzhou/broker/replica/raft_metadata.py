@@ -33,7 +33,7 @@ from tianzhou.broker.topics.removal import TopicRemoval
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.broker.writing.stored import Stored, records
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import Entry
 from tianzhou.replication.durability import Outcome
@@ -338,7 +338,7 @@ class RaftMetadata:
         body = zlib.compress(msgspec.json.encode((is_whole, rows)), 1)
         try:
             put = self._writer.put([Entry(QUEUE, body, born_timestamp=self._clock.now_ms())])
-        except Refused as refused:
+        except RequestRejected as refused:
             # Told with the next change, or by the next leader.
             log.warning("raft.metadata_waits", extra={"reason": refused.remark, "size": len(body)})
             return None

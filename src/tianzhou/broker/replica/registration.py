@@ -15,11 +15,11 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replica.master_slave import MasterSlave
-from tianzhou.broker.role import MASTER_ID, Standing
+from tianzhou.broker.role import MASTER_ID, RoleState
 from tianzhou.broker.topics.permission import Permission
 from tianzhou.broker.topics.topics import READ_WRITE, Topics, with_perm
 from tianzhou.net.dial import dial
-from tianzhou.net.link import Link
+from tianzhou.net.server_connection import ServerConnection
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.errors import BodyError
@@ -70,7 +70,7 @@ class Registration:
         config: BrokerConfig,
         topics: Topics,
         permission: Permission,
-        standing: Standing,
+        role_state: RoleState,
         *,
         address: str,
         is_explicit: bool,
@@ -80,14 +80,14 @@ class Registration:
         self._config = config
         self._topics = topics
         self._permission = permission
-        self._standing = standing
+        self._role_state = role_state
         self._address = address
         self._is_explicit = is_explicit
         self._group = group
         self.ha_address = address
         """Where slaves find us."""
         self._servers = [server for server in config.nameservers.split(";") if server.strip()]
-        self._links: dict[str, Link] = {}
+        self._connections: dict[str, ServerConnection] = {}
         self._pair = Credentials.read(config.cluster_credentials)
         self._failed: dict[str, str] = {}
         """Name servers that did not take the last registration, and what they said."""
@@ -102,7 +102,7 @@ class Registration:
         self._task: asyncio.Task[None] | None = None
         self._hearing: asyncio.Task[None] | None = None
         topics.changed.append(self._wake.set)
-        standing.changed.append(self._wake.set)
+        role_state.changed.append(self._wake.set)
         if group is not None:
             group.ask_nameservers = self._wake.set
             group.hear_nameservers = self._hear
@@ -113,11 +113,13 @@ class Registration:
 
     def missing(self) -> dict[str, str]:
         """Name servers that do not know of this broker, and why as far as they said."""
-        links = self._links
+        connections = self._connections
         return {
             server: self._failed.get(server, NO_ANSWER)
             for server in self._servers
-            if server in self._failed or server not in links or not links[server].is_open
+            if server in self._failed
+            or server not in connections
+            or not connections[server].is_open
         }
 
     def missing_brokers(self) -> dict[str, int]:
@@ -148,7 +150,7 @@ class Registration:
     def _taken_text(self, server: str, holder: str) -> str:
         return (
             f"NameServer {server} refuses this broker: the name {self._config.name!r} with id "
-            f"{self._standing.broker_id} belongs to the broker at {holder}, which is alive; set "
+            f"{self._role_state.broker_id} belongs to the broker at {holder}, which is alive; set "
             "another brokerName (or brokerId, for a replica of that broker), or stop the other one"
         )
 
@@ -229,7 +231,7 @@ class Registration:
     async def _register(self, server: str) -> None:
         topics = allowed(self._topics.table(), self._permission.bits)
         claimed = self._group.claimed if self._group is not None else None
-        epoch = claimed.epoch if claimed is not None else self._standing.epoch
+        epoch = claimed.epoch if claimed is not None else self._role_state.epoch
         if epoch:
             # Name servers let nobody take the place of a later master.
             version = msgspec.structs.replace(topics.data_version, state_version=epoch)
@@ -275,7 +277,7 @@ class Registration:
             return
         if _number(ext, EPOCH_SEEN):
             self._group.heard_epoch(_number(ext, EPOCH_SEEN))
-        is_master = self._standing.is_master or self._group.claimed is not None
+        is_master = self._role_state.is_master or self._group.claimed is not None
         if is_master and _number(ext, EPOCH):
             self._group.outdated(_number(ext, EPOCH), _number(ext, FREE_ID) or 1)
         self._group.heard(
@@ -289,22 +291,22 @@ class Registration:
             "brokerAddr": self._address,
             "clusterName": self._config.cluster,
             "haServerAddr": self.ha_address,
-            "brokerId": str(self._standing.broker_id),
+            "brokerId": str(self._role_state.broker_id),
         }
 
     async def _call(self, server: str, code: int, ext: dict[str, str], body: bytes) -> Header | str:
         """The response, or why there is none."""
-        link = self._links.get(server)
-        if link is None or not link.is_open:
+        connection = self._connections.get(server)
+        if connection is None or not connection.is_open:
             host, _, port = server.strip().rpartition(":")
             try:
-                link = self._links[server] = await dial(host.strip("[]"), int(port))
+                connection = self._connections[server] = await dial(host.strip("[]"), int(port))
             except OSError as error:  # a TimeoutError is one as well
                 return _unreachable(host, error)
         answered: asyncio.Future[Header | None] = asyncio.get_running_loop().create_future()
         if self._pair is not None:
             ext = self._pair.sign(ext, body)
-        link.ask(code, ext, body, _resolve(answered), ANSWER_S)
+        connection.ask(code, ext, body, _resolve(answered), ANSWER_S)
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await answered or NO_ANSWER
@@ -315,15 +317,15 @@ class Registration:
         """Say nothing more, as the end of a process does."""
         if self._task is not None:
             self._task.cancel()
-        for link in self._links.values():
-            link.abort()
+        for connection in self._connections.values():
+            connection.abort()
 
     async def close(self) -> None:
         """Unregister, so that clients go elsewhere at once."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        known = [server for server, link in self._links.items() if link.is_open]
+        known = [server for server, connection in self._connections.items() if connection.is_open]
         leave = (
             self._call(server, RequestCode.UNREGISTER_BROKER, self._identity(), b"")
             for server in known
@@ -331,8 +333,8 @@ class Registration:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await asyncio.gather(*leave)
-        for link in self._links.values():
-            link.close()
+        for connection in self._connections.values():
+            connection.close()
 
 
 def allowed(table: TopicConfigTable, bits: int) -> TopicConfigTable:

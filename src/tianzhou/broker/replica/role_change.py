@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from tianzhou.broker.services import Service
 from tianzhou.broker.wiring import Parts
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.replication.ha_epochs import EPOCH_STEP_MAX
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
@@ -29,17 +29,17 @@ class Claim(NamedTuple):
 
 def next_epoch(known: int, *, above: int = 0) -> int:
     """The epoch of a new master: above every epoch known here and above `above`, the latest one
-    that the caller of the promotion knows. Raises Refused for an epoch so high that hardly any
-    could follow."""
+    that the caller of the promotion knows. Raises RequestRejected for an epoch so high that hardly
+    any could follow."""
     if not 0 <= above <= known + EPOCH_STEP_MAX:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.INVALID_PARAMETER,
             f"invalid aboveEpoch {above}; it must be from 0 to {known + EPOCH_STEP_MAX}, which is "
             f"{EPOCH_STEP_MAX} above the latest epoch that this broker knows of",
         )
     epoch = max(known, above) + 1
     if epoch > EPOCH_MAX:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.SYSTEM_ERROR,
             f"epoch {known} is the highest possible; start every broker of this group "
             "with an empty directory",

@@ -27,11 +27,11 @@ from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups.groups import Groups
 from tianzhou.broker.replica.expiry_floor import Progress as KeptProgress
 from tianzhou.broker.replica.expiry_floor import saved_progress
-from tianzhou.broker.role import Standing
+from tianzhou.broker.role import RoleState
 from tianzhou.broker.scheduled.timer_progress import TimerProgress, progress_table
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.net.dial import dial
-from tianzhou.net.link import Link
+from tianzhou.net.server_connection import ServerConnection
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_pull import UpdateConsumerOffsetRequest
@@ -95,7 +95,7 @@ class SlaveSync:
     def __init__(self, tables: Tables, *, every_s: float) -> None:
         self._tables = tables
         self._every_s = every_s
-        self._link: Link | None = None
+        self._connection: ServerConnection | None = None
         self._address = ""
         self._waiting: Progress | None = None
         self._deleted: dict[str, int] = {}
@@ -109,23 +109,23 @@ class SlaveSync:
         self.rounds = 0
         """Times that everything was asked for and answered."""
 
-    def start(self, standing: Standing) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(standing))
+    def start(self, role_state: RoleState) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(role_state))
 
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        if self._link is not None:
-            self._link.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def soon(self) -> None:
         """Something came that the master knows more about. It may not live until the next round."""
         self._is_wanted.set()
 
-    async def _run(self, standing: Standing) -> None:
+    async def _run(self, role_state: RoleState) -> None:
         last = ""
         while True:
-            master = standing.master_address
+            master = role_state.master_address
             if master:
                 try:
                     await self._round(master)
@@ -250,10 +250,10 @@ class SlaveSync:
     async def _ask(
         self, address: str, code: RequestCode, ext: dict[str, str] | None = None
     ) -> tuple[Mapping[str, str], bytes]:
-        link = self._link
-        if link is None or not link.is_open or address != self._address:
+        connection = self._connection
+        if connection is None or not connection.is_open or address != self._address:
             host, _, port = address.rpartition(":")
-            link = self._link = await dial(host.strip("[]"), int(port))
+            connection = self._connection = await dial(host.strip("[]"), int(port))
             self._address = address
             if self._tables.offsets.accepted is not None:
                 self._tables.offsets.accepted.reconnected()
@@ -265,7 +265,7 @@ class SlaveSync:
             with contextlib.suppress(asyncio.InvalidStateError):
                 answered.set_result((header, body))
 
-        link.ask(code, ext or {}, b"", on_answer, ANSWER_S)
+        connection.ask(code, ext or {}, b"", on_answer, ANSWER_S)
         async with asyncio.timeout(ANSWER_S):
             header, body = await answered
         if header is None:

@@ -12,11 +12,11 @@ from typing import Final
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.broker.writing.delivery import deliver
-from tianzhou.broker.writing.flushed_checkpoint import LaggingSave
+from tianzhou.broker.writing.flushed_checkpoint import FlushedCheckpoint
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.broker.writing.stored import records
 from tianzhou.store.consume_queue import MISSING_SIZE, UNIT
-from tianzhou.store.facts import SCHEDULE_TOPIC
+from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.store.read import ReadLimit
 from tianzhou.store.store import MessageStore
 from tianzhou.wire.tables import DataVersion, DelayOffsetTable
@@ -56,7 +56,7 @@ class Delays:
         self._levels = _levels(self._store, stored.offset_table)
         self._turn = len(self._levels) - 1
         """Rank of the level that was checked last."""
-        self._saving = LaggingSave(
+        self._saving = FlushedCheckpoint(
             self._store, self._offsets, self._save,
             every_ms=self._save_every_ms, now_s=self._clock.monotonic_s(),
         )  # fmt: skip

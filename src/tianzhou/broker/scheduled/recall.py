@@ -14,7 +14,7 @@ from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.broker.writing.recall_handle import Handle
 from tianzhou.broker.writing.stored import records
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.record import names as keys
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -77,5 +77,5 @@ class Recall:
             )
 
 
-def _refused(reason: str) -> Refused:
-    return Refused(ResponseCode.ILLEGAL_OPERATION, f"recall failed: {reason}")
+def _refused(reason: str) -> RequestRejected:
+    return RequestRejected(ResponseCode.ILLEGAL_OPERATION, f"recall failed: {reason}")

@@ -24,7 +24,7 @@ from tianzhou.broker import names
 from tianzhou.broker.scheduled.timer_progress import TimerProgress, progress_table
 from tianzhou.broker.writing.delivery import deliver
 from tianzhou.broker.writing.due_queue import Schedule
-from tianzhou.broker.writing.flushed_checkpoint import LaggingSave
+from tianzhou.broker.writing.flushed_checkpoint import FlushedCheckpoint
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.broker.writing.recall_handle import cancel_key
@@ -80,7 +80,7 @@ class Timers:
         self._schedule = Schedule()
         self._cancelled: set[bytes] = set()
         self._seen_ms = 0
-        self._saving = LaggingSave(
+        self._saving = FlushedCheckpoint(
             store, self._progress, table.save,
             every_ms=self._save_every_ms, now_s=clock.monotonic_s(),
         )  # fmt: skip

@@ -20,7 +20,7 @@ from tianzhou.broker.topics import attributes
 from tianzhou.broker.topics.removal import TopicRemoval
 from tianzhou.broker.topics.store_times import last_store_time
 from tianzhou.broker.topics.topics import QUEUES_MAX, Topics
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.store.store import MessageStore
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -206,9 +206,11 @@ class AdminTopics:
     def _get(self, name: str) -> TopicConfig:
         topic = self.topics.get(name)
         if topic is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic {name[:128]} does not exist")
+            raise RequestRejected(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {name[:128]} does not exist"
+            )
         return topic
 
 
-def _invalid(why: str) -> Refused:
-    return Refused(ResponseCode.INVALID_PARAMETER, why)
+def _invalid(why: str) -> RequestRejected:
+    return RequestRejected(ResponseCode.INVALID_PARAMETER, why)

@@ -7,7 +7,7 @@ promise.
 from collections.abc import Mapping
 from typing import Final
 
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.wire._generated_codes import ResponseCode
 
 TOPIC_ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -29,7 +29,7 @@ def parse(text: str | None) -> dict[str, str]:
 
 
 def alter(current: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """The attributes after the changes; a name without a sign is set. Raises Refused."""
+    """The attributes after the changes; a name without a sign is set. Raises RequestRejected."""
     altered = dict(current)
     for signed, value in changes.items():
         name = signed.lstrip("+-")
@@ -45,5 +45,5 @@ def alter(current: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, s
     return altered
 
 
-def _refusal(why: str) -> Refused:
-    return Refused(ResponseCode.INVALID_PARAMETER, why)
+def _refusal(why: str) -> RequestRejected:
+    return RequestRejected(ResponseCode.INVALID_PARAMETER, why)

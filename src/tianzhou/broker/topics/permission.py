@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from tianzhou.broker.role import Standing
-from tianzhou.net.exchange import Refused
+from tianzhou.broker.role import RoleState
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.tables import PERM_READ, PERM_WRITE
 
@@ -11,9 +11,9 @@ from tianzhou.wire.tables import PERM_READ, PERM_WRITE
 class Permission:
     """Owner: the broker loop."""
 
-    def __init__(self, name: str, bits: int, standing: Standing) -> None:
+    def __init__(self, name: str, bits: int, role_state: RoleState) -> None:
         self._name = name
-        self._standing = standing
+        self._role_state = role_state
         self.bits = bits
         self.changed: list[Callable[[], None]] = []
 
@@ -23,17 +23,17 @@ class Permission:
             tell()
 
     def check_write(self) -> None:
-        self._standing.check_write()
+        self._role_state.check_write()
         if not self.bits & PERM_WRITE:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.NO_PERMISSION,
                 f"broker {self._name} takes no messages now: it is being drained; send to another",
             )
 
     def check_read(self) -> None:
-        self._standing.check_read()
+        self._role_state.check_read()
         if not self.bits & PERM_READ:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.NO_PERMISSION,
                 f"broker {self._name} currently delivers no messages",
                 {"forbiddenType": "1"},

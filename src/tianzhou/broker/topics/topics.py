@@ -9,9 +9,9 @@ from tianzhou.base.clock import Clock
 from tianzhou.base.errors import UsageError
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
+from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.store.errors import StoreError
-from tianzhou.store.facts import SCHEDULE_TOPIC
 from tianzhou.store.tables import Table
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.tables import (
@@ -102,18 +102,18 @@ class Topics:
     def _check(self, topic: TopicConfig, *, fresh: int) -> None:
         name = names.checked_topic(topic.topic_name)
         if name in self.being_deleted:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SYSTEM_BUSY,
                 f"topic {name} is being deleted; retry after the group has committed that",
             )
         for count in (topic.read_queue_nums, topic.write_queue_nums):
             if not 0 <= count <= QUEUES_MAX:
-                raise Refused(
+                raise RequestRejected(
                     ResponseCode.INVALID_PARAMETER,
                     f"topic {name} can't have {count} queues; from 0 to {QUEUES_MAX}",
                 )
         if fresh and len(self._topics) + fresh > self._config.topics_max:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SYSTEM_BUSY,
                 f"there are {len(self._topics)} topics already; topics_max allows "
                 f"{self._config.topics_max}: delete some, or raise it",

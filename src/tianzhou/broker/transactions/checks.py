@@ -19,11 +19,11 @@ from tianzhou.broker.transactions.decisions import Transactions
 from tianzhou.broker.transactions.half_queue import HALF_QUEUE, Half, HalfQueue, root_of
 from tianzhou.broker.transactions.parked import ParkedTransactions
 from tianzhou.broker.writing.due_queue import Schedule
-from tianzhou.broker.writing.flushed_checkpoint import LaggingSave
+from tianzhou.broker.writing.flushed_checkpoint import FlushedCheckpoint
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.broker.writing.stored import Stored, at_offset
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import build, stamp
 from tianzhou.store.store import MessageStore
@@ -98,7 +98,7 @@ class TransactionChecks:
         """Offset and store time of the half that was the oldest at the last tick."""
 
     def _begin_saving(self) -> None:
-        self._saving = LaggingSave(
+        self._saving = FlushedCheckpoint(
             self._store, self._halves.progress, self._save,
             every_ms=self._config.offsets_save_ms, now_s=self._clock.monotonic_s(),
         )  # fmt: skip
@@ -242,7 +242,7 @@ class TransactionChecks:
         self._work += 1
         try:
             self._writer.put([parked.to_entry(), self._transactions.op(offset)])
-        except Refused:
+        except RequestRejected:
             return False
         group = self._halves.pending.group(offset)
         log.warning("transaction.parked", extra={"offset": offset, "group": group})
@@ -293,7 +293,7 @@ class TransactionChecks:
         self._work_bytes += len(copy.body)
         try:
             appended = self._writer.put([copy.to_entry(), self._transactions.op(offset)])
-        except Refused:
+        except RequestRejected:
             return False
         self._halves.copied(root, appended.queue_offsets[0])
         return True

@@ -18,7 +18,7 @@ from tianzhou.broker.transactions.half_queue import HALF_QUEUE, HalfQueue, op_en
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.broker.writing.stored import Stored, records
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.record import flags
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import Entry
@@ -52,12 +52,12 @@ class Transactions:
     def decide(self, asked: EndTransactionRequest) -> PhysicalOffset | None:
         """Commit or roll back; where the decision ends in the log, None if there was one before.
 
-        Raises Refused, and then nothing is decided.
+        Raises RequestRejected, and then nothing is decided.
         """
         with self._store.record_at(asked.commit_log_offset) as found:
             half = next(records(found), None)
             if half is None or half.view.topic != names.HALF_TOPIC:
-                raise Refused(
+                raise RequestRejected(
                     ResponseCode.SYSTEM_ERROR,
                     f"find prepared transaction message failed: no half message stands at "
                     f"{asked.commit_log_offset}",
@@ -85,7 +85,7 @@ class Transactions:
             return
         age_ms = self._clock.now_ms() - half.view.born_timestamp
         if age_ms > immunity_s * 1000:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.ILLEGAL_OPERATION,
                 f"the decision comes {age_ms} ms after the message; its "
                 f"CHECK_IMMUNITY_TIME_IN_SECONDS is {immunity_s}; wait for the check",
@@ -125,12 +125,12 @@ def _check(half: Stored, asked: EndTransactionRequest) -> None:
     """The producer must name the half message exactly: group, offset, place, id."""
     group = (half.get(keys.PRODUCER_GROUP) or b"").decode("utf-8", "replace")
     if group != asked.producer_group:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.SYSTEM_ERROR,
             f"the producer group wrong: the message is of {group}, not {asked.producer_group}",
         )
     if half.view.queue_offset != asked.tran_state_table_offset:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.SYSTEM_ERROR,
             f"the transaction state table offset wrong: the message has "
             f"{half.view.queue_offset}, not {asked.tran_state_table_offset}",
@@ -138,7 +138,7 @@ def _check(half: Stored, asked: EndTransactionRequest) -> None:
     unique = half.view.unique_id
     if unique and asked.msg_id and asked.msg_id not in (unique, half.view.offset_id):
         # The half that is meant was lost with its master, and this one took its place.
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.SYSTEM_ERROR,
             f"another message stands at {asked.commit_log_offset}: {unique}, not {asked.msg_id}",
         )
@@ -148,7 +148,7 @@ def _visible(half: Stored) -> Incoming:
     """The message as consumers see it: whether its half was copied leaves no trace in it."""
     message = half.meant()
     if message is None:
-        raise Refused(
+        raise RequestRejected(
             ResponseCode.SYSTEM_ERROR,
             f"the half message at {HALF_QUEUE.topic} {half.view.queue_offset} does not say where "
             "it is meant to go",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from tianzhou.broker.transactions.decisions import COMMIT, ROLLBACK, Transactions
 from tianzhou.broker.writing.durable_reply import reply_when_durable
 from tianzhou.broker.writing.log_writer import Writer
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
 from tianzhou.record.flags import TRANSACTION_NONE as UNDECIDED
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import EndTransactionRequest
@@ -24,7 +24,7 @@ class EndTransaction:
         if asked.commit_or_rollback == UNDECIDED:
             return None  # the producer does not know yet; the next check asks again
         if asked.commit_or_rollback not in (COMMIT, ROLLBACK):
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.INVALID_PARAMETER,
                 f"commitOrRollback {asked.commit_or_rollback} is not a valid decision; "
                 f"{COMMIT} commits, {ROLLBACK} rolls back, {UNDECIDED} leaves the transaction open",

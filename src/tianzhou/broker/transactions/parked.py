@@ -20,7 +20,7 @@ from tianzhou.broker.transactions.pending_halves import PendingHalves
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.broker.writing.stored import Stored, at_offset, records
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import Entry
 from tianzhou.store.commit_log import Appended
@@ -77,12 +77,12 @@ class ParkedTransactions:
             pass
 
     def resume(self, stored: Stored) -> Appended:
-        """Turn a parked message back into the half message that was originally sent. Raises Refused
-        if it is not parked or was already resumed."""
+        """Turn a parked message back into the half message that was originally sent. Raises
+        RequestRejected if it is not parked or was already resumed."""
         self.read_all()
         offset = int(stored.view.queue_offset)
         if offset not in self._parked:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.ILLEGAL_OPERATION,
                 f"{stored.view.message_id} was already resumed; list the parked transactions: "
                 "tianzhou transaction list --parked",

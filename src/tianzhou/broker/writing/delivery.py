@@ -4,7 +4,7 @@ import logging
 from typing import Final
 
 from tianzhou.broker.writing.log_writer import Writer
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.record.chunk import Entry
 from tianzhou.wire._generated_codes import ResponseCode
 
@@ -17,14 +17,14 @@ def deliver(writer: Writer, entries: list[Entry]) -> bool:
         return True
     try:
         writer.put(entries)
-    except Refused as refused:
+    except RequestRejected as refused:
         if refused.code != ResponseCode.MESSAGE_ILLEGAL:
             return False
         return _deliver_singly(writer, entries, refused)
     return True
 
 
-def _deliver_singly(writer: Writer, entries: list[Entry], refused: Refused) -> bool:
+def _deliver_singly(writer: Writer, entries: list[Entry], refused: RequestRejected) -> bool:
     """One of them can't be stored anywhere: it must not keep the others."""
     if len(entries) == 1:
         log.error(

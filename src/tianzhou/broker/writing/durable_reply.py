@@ -5,8 +5,8 @@ from typing import Final
 
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.broker.writing.log_writer import Writer
-from tianzhou.net.desk import encode_reply
-from tianzhou.net.exchange import Reply, Request
+from tianzhou.net.router import encode_reply
+from tianzhou.net.rpc import Reply, Request
 from tianzhou.replication.durability import Outcome
 from tianzhou.wire._generated_codes import ResponseCode
 

@@ -14,7 +14,7 @@ from tianzhou.store.store import MessageStore
 T = TypeVar("T")
 
 
-class LaggingSave(Generic[T]):
+class FlushedCheckpoint(Generic[T]):
     """Owner: the broker loop. `take` gives a value that does not change any more."""
 
     def __init__(

@@ -12,13 +12,13 @@ from typing import Final, NamedTuple
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.base.probe import Histogram
 from tianzhou.broker.writing.acks import Acks, Answer
-from tianzhou.net.exchange import Refused
+from tianzhou.net.rpc import RequestRejected
 from tianzhou.record.chunk import Entry, RecordChunk, build, join
 from tianzhou.record.errors import RecordTooLarge
 from tianzhou.replication.durability import Durability, Outcome
 from tianzhou.store.commit_log import Appended
+from tianzhou.store.derive_record import Run
 from tianzhou.store.errors import DiskFull, StoreClosed, StoreFenced
-from tianzhou.store.facts import Run
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
 
@@ -34,10 +34,10 @@ class Stored(NamedTuple):
     outcome: Outcome
 
 
-OnStored = Callable[[Stored | Refused], None]
+OnStored = Callable[[Stored | RequestRejected], None]
 """Called for each gathered row in turn; must not raise."""
 
-_UNKNOWN: Final = Refused(
+_UNKNOWN: Final = RequestRejected(
     ResponseCode.SYSTEM_ERROR,
     "the broker ran out of memory; whether the message is stored is unknown",
 )
@@ -77,20 +77,20 @@ class Writer:
         """Told of every run of messages that became visible."""
 
     def put(self, entries: Iterable[Entry]) -> Appended:
-        """Append messages now. Raises Refused with the code that the sender must see."""
+        """Append messages now. Raises RequestRejected with the code that the sender must see."""
         chunk = self.build(entries, is_finished=False)
         self.write_gathered()
         return self._append(chunk)
 
     def build(self, entries: Iterable[Entry], *, is_finished: bool) -> RecordChunk:
-        """The stored form of messages, see `record.chunk.build`. Raises Refused."""
+        """The stored form of messages, see `record.chunk.build`. Raises RequestRejected."""
         try:
             return build(
                 entries, store_host=self.store_host, record_crc=self.record_crc,
                 is_finished=is_finished,
             )  # fmt: skip
         except RecordTooLarge as error:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+            raise RequestRejected(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         except MemoryError as error:
             raise out_of_memory() from error
 
@@ -111,8 +111,8 @@ class Writer:
         try:
             appended = self._append(_joined(gathered))
             places, offsets = appended.physical_offsets(), appended.queue_offsets
-        except (Refused, MemoryError) as error:
-            refused = error if isinstance(error, Refused) else _UNKNOWN
+        except (RequestRejected, MemoryError) as error:
+            refused = error if isinstance(error, RequestRejected) else _UNKNOWN
             for _, on_stored in gathered:
                 on_stored(refused)
             return
@@ -132,23 +132,23 @@ class Writer:
 
     def _append(self, chunk: RecordChunk) -> Appended:
         if not self._store.is_writing:
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave and takes no messages"
             )
         begun, was_broken = self._monotonic_s(), self._store.is_broken
         try:
             appended = self.append(chunk)
         except RecordTooLarge as error:  # for a file of the log
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+            raise RequestRejected(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         except DiskFull as error:
             raise disk_full(error) from error
         except MemoryError as error:
-            raise Refused(_UNKNOWN.code, _UNKNOWN.remark) from error
+            raise RequestRejected(_UNKNOWN.code, _UNKNOWN.remark) from error
         except (StoreFenced, StoreClosed) as error:
             if was_broken or isinstance(error, StoreClosed):
-                raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+                raise RequestRejected(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
             # This write failed, but recovery may still find the message complete.
-            raise Refused(
+            raise RequestRejected(
                 ResponseCode.SYSTEM_ERROR, f"{error}; the message may be stored"
             ) from error
         self.took(len(chunk), self._monotonic_s() - begun)
@@ -218,17 +218,17 @@ def _joined(gathered: list[tuple[RecordChunk, OnStored]]) -> RecordChunk:
         raise out_of_memory() from error
 
 
-def out_of_memory() -> Refused:
+def out_of_memory() -> RequestRejected:
     """The response to a request for which the broker has no memory. Nothing was stored."""
-    return Refused(
+    return RequestRejected(
         ResponseCode.SERVICE_NOT_AVAILABLE,
         "the broker is out of memory; retry at another broker now, or here in 10 s",
     )
 
 
-def disk_full(error: DiskFull) -> Refused:
+def disk_full(error: DiskFull) -> RequestRejected:
     """What whoever wanted to store something is told."""
-    return Refused(
+    return RequestRejected(
         ResponseCode.SERVICE_NOT_AVAILABLE,
         f"disk full: {error}; retry at another broker now, or here in 10 s",
     )

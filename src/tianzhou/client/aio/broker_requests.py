@@ -9,8 +9,8 @@ from typing import Final
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.channel import Channel
 from tianzhou.client.aio.members import group_of
-from tianzhou.net.desk import encode_reply
-from tianzhou.net.exchange import Reply, Request
+from tianzhou.net.router import encode_reply
+from tianzhou.net.rpc import Reply, Request
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
 log: Final = logging.getLogger("tianzhou.client")

@@ -15,12 +15,12 @@ from typing import Final, Protocol, cast
 from tianzhou.base.errors import ProtocolError
 from tianzhou.base.kinds import Bytes
 from tianzhou.client.options import ClientOptions
-from tianzhou.net.exchange import OnAnswer, Request
+from tianzhou.net.rpc import OnAnswer, Request
 from tianzhou.record.ids import Host, encode_host
 from tianzhou.wire.codec import decode_header
-from tianzhou.wire.connection import Connection
 from tianzhou.wire.frame import FrameBuffer
 from tianzhou.wire.header import Header
+from tianzhou.wire.pending import PendingRequests
 
 READ_BYTES: Final = 256 * 1024
 """What one read takes: a pull answer, or hundreds of answers to sends."""
@@ -54,7 +54,7 @@ class Channel(asyncio.BufferedProtocol):
         self._owner = owner
         self._loop = loop
         self._buffer = FrameBuffer(READ_BYTES)
-        self._pending: Connection[OnAnswer] = Connection()
+        self._pending: PendingRequests[OnAnswer] = PendingRequests()
         self._transport: asyncio.Transport | None = None
         self._out: list[Bytes] = []
         self._is_flushing = self._has_large = False

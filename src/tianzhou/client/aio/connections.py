@@ -9,7 +9,7 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.client.aio.channel import Channel, resolve
 from tianzhou.client.errors import CallTimeout, ClientClosed, ConnectionLost, Unreachable
 from tianzhou.client.options import ClientOptions, split_address
-from tianzhou.net.exchange import Request
+from tianzhou.net.rpc import Request
 from tianzhou.wire.header import Header
 
 CLOSE_S: Final = 1.0

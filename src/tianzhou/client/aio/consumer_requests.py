@@ -26,7 +26,7 @@ from tianzhou.client.aio.settling import Settler
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.core.outcome import DEAD
 from tianzhou.client.core.received import AFTER_THE_CALL, ReceivedMessage
-from tianzhou.net.exchange import Reply, Request
+from tianzhou.net.rpc import Reply, Request
 from tianzhou.record.message import MessageView
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_client import (

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tianzhou.base.errors import UsageError
-from tianzhou.net.exchange import Request
+from tianzhou.net.rpc import Request
 from tianzhou.record.message import MessageView
 from tianzhou.record.names import PRODUCER_GROUP
 from tianzhou.wire._generated_codes import RequestCode

@@ -150,7 +150,7 @@ class FileOffsets:
         new.replace(self._path)
 
     def forget(self, queue: MessageQueue) -> None:
-        """Kept: the queue may be back, and nobody else remembers."""
+        """PollCache: the queue may be back, and nobody else remembers."""
 
     def table(self) -> dict[MessageQueue, int]:
         return self._table.all()

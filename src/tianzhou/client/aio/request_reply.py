@@ -6,8 +6,8 @@ import uuid
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.core.replying import Reply, reply_of
 from tianzhou.client.errors import ClientClosed
-from tianzhou.net import exchange
-from tianzhou.net.exchange import Request
+from tianzhou.net import rpc as exchange
+from tianzhou.net.rpc import Request
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import PushReplyRequest
 

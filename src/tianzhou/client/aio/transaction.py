@@ -20,7 +20,7 @@ from tianzhou.base.errors import Retry, TianzhouError, UsageError
 from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.core.sending import SendResult
 from tianzhou.client.errors import TransactionUndecided
-from tianzhou.net.exchange import Reply, Request
+from tianzhou.net.rpc import Reply, Request
 from tianzhou.record import flags
 from tianzhou.record.ids import decode_offset_id
 from tianzhou.record.message import Message, MessageView

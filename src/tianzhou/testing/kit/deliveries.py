@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from tianzhou.base.kinds import Bytes
-from tianzhou.net.link import Link
+from tianzhou.net.server_connection import ServerConnection
 from tianzhou.record.message import MessageView, decode_all
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.codec import decode_header
@@ -34,7 +34,7 @@ class Deliveries:
 
     def __init__(self, end: Callable[["Deliveries"], None]) -> None:
         self._end = end
-        self._asked: dict[tuple[Link, int], tuple[str, str]] = {}
+        self._asked: dict[tuple[ServerConnection, int], tuple[str, str]] = {}
         """Group and topic of pulls that are not answered, by connection and number."""
         self._noted: list[Delivery] = []
         self._is_over = False
@@ -70,15 +70,18 @@ class Deliveries:
 
     # Called by the gate
 
-    def asked(self, link: Link, header: Header) -> None:
+    def asked(self, connection: ServerConnection, header: Header) -> None:
         if header.code in PULLS and not header.is_response:
             ext = header.ext
-            self._asked[link, header.opaque] = ext.get("consumerGroup", ""), ext.get("topic", "")
+            self._asked[connection, header.opaque] = (
+                ext.get("consumerGroup", ""),
+                ext.get("topic", ""),
+            )
 
-    def answered(self, link: Link, header: Header, body: bytes) -> None:
-        pulled = self._asked.pop((link, header.opaque), None)
+    def answered(self, connection: ServerConnection, header: Header, body: bytes) -> None:
+        pulled = self._asked.pop((connection, header.opaque), None)
         if pulled is not None and header.code == ResponseCode.SUCCESS:
-            self._noted.append(Delivery(*pulled, link.remote, body))
+            self._noted.append(Delivery(*pulled, connection.remote, body))
 
 
 def frames_of(data: Bytes) -> FrameBatch:
@@ -89,11 +92,11 @@ def frames_of(data: Bytes) -> FrameBatch:
     return buffer.take()
 
 
-def note_answers(notes: "list[Deliveries]", link: Link, data: Bytes) -> None:
+def note_answers(notes: "list[Deliveries]", connection: ServerConnection, data: Bytes) -> None:
     batch = frames_of(data)
     for index in range(batch.count):
         header = decode_header(batch.header(index), batch.serialise_types[index])
         if header.is_response:
             body = bytes(batch.body(index))
             for note in notes:
-                note.answered(link, header, body)
+                note.answered(connection, header, body)

@@ -15,7 +15,7 @@ from typing import Final, Protocol, Self, TypeVar
 from tianzhou.base.errors import UsageError
 from tianzhou.broker.groups.sessions import Sessions
 from tianzhou.broker.server import Broker
-from tianzhou.net.exchange import Peer, Reply
+from tianzhou.net.rpc import Peer, Reply
 from tianzhou.testing.kit.disk import KitDisk
 from tianzhou.testing.kit.gate import SENDS, Gate, Refusal
 from tianzhou.wire._generated_codes import ResponseCode

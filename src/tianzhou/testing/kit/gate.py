@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from tianzhou.base.kinds import Bytes
-from tianzhou.net.desk import encode_reply
-from tianzhou.net.exchange import Reply
-from tianzhou.net.link import Link, Service
+from tianzhou.net.router import encode_reply
+from tianzhou.net.rpc import Reply
+from tianzhou.net.server_connection import ServerConnection, Service
 from tianzhou.testing.kit.deliveries import Deliveries, note_answers
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.codec import decode_header
@@ -86,15 +86,15 @@ class Gate:
         """Whether nobody wants to see single frames."""
         return not self.refusals and not self.deliveries
 
-    def send(self, link: Link, data: Bytes) -> None:
+    def send(self, connection: ServerConnection, data: Bytes) -> None:
         if self.deliveries:
-            note_answers(self.deliveries, link, data)
+            note_answers(self.deliveries, connection, data)
         if self.delay_s:
-            asyncio.get_running_loop().call_later(self.delay_s, link.send, bytes(data))
+            asyncio.get_running_loop().call_later(self.delay_s, connection.send, bytes(data))
         else:
-            link.send(data)
+            connection.send(data)
 
-    def refuse(self, peer: Link, header: Header) -> bool:
+    def refuse(self, peer: ServerConnection, header: Header) -> bool:
         """Answer in the broker's place, if a fault says so."""
         if header.is_response:
             return False
@@ -108,10 +108,10 @@ class Gate:
 
 
 class GatePeer:
-    """A connection as the broker sees it: a link whose answers may be held back."""
+    """A connection as the broker sees it: a connection whose answers may be held back."""
 
-    def __init__(self, link: Link, gate: Gate) -> None:
-        self._link = link
+    def __init__(self, connection: ServerConnection, gate: Gate) -> None:
+        self._link = connection
         self._gate = gate
 
     def __getattr__(self, name: str) -> object:
@@ -130,43 +130,44 @@ class GateLife:
     def __init__(self, gate: Gate, service: Service) -> None:
         self._gate = gate
         self._service = service
-        self._peers: dict[Link, Link] = {}
-        """What the broker sees, by the link it stands for."""
+        self._peers: dict[ServerConnection, ServerConnection] = {}
+        """What the broker sees, by the connection it stands for."""
 
-    def cut(self, is_meant: Callable[[Link], bool]) -> int:
+    def cut(self, is_meant: Callable[[ServerConnection], bool]) -> int:
         """Drop connections without a word; how many. `is_meant` gets what the broker sees."""
-        found = [link for link, peer in self._peers.items() if is_meant(peer)]
-        for link in found:
-            link.abort()
+        found = [connection for connection, peer in self._peers.items() if is_meant(peer)]
+        for connection in found:
+            connection.abort()
         return len(found)
 
     # Service
 
-    def opened(self, link: Link) -> None:
-        # Has all of a link that the broker uses; what it does not have itself, it takes from it.
-        peer = self._peers[link] = cast("Link", GatePeer(link, self._gate))
+    def opened(self, connection: ServerConnection) -> None:
+        # Has all of a connection that the broker uses; what it does not have itself, it takes from
+        # it.
+        peer = self._peers[connection] = cast("ServerConnection", GatePeer(connection, self._gate))
         self._service.opened(peer)
 
-    def received(self, link: Link, batch: FrameBatch) -> None:
-        peer = self._peers[link]
+    def received(self, connection: ServerConnection, batch: FrameBatch) -> None:
+        peer = self._peers[connection]
         if self._gate.is_open:
             self._service.received(peer, batch)
             return
         # One by one: frames that the broker leaves come again, those that were refused must not.
         for index in range(batch.count):
-            if link.has_enough:
-                link.leave(batch, index)
+            if connection.has_enough:
+                connection.leave(batch, index)
                 return
             header = decode_header(batch.header(index), batch.serialise_types[index])
             for note in self._gate.deliveries:
-                note.asked(link, header)
+                note.asked(connection, header)
             if not self._gate.refuse(peer, header):
                 self._service.received(peer, _only(batch, index))
-                if link.is_leaving:
+                if connection.is_leaving:
                     return
 
-    def closed(self, link: Link) -> None:
-        self._service.closed(self._peers.pop(link))
+    def closed(self, connection: ServerConnection) -> None:
+        self._service.closed(self._peers.pop(connection))
 
 
 def _only(batch: FrameBatch, index: int) -> FrameBatch:

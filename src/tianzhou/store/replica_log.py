@@ -14,9 +14,9 @@ from tianzhou.store.checkpoint import CheckpointFile
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.errors import DiskFull, RawRefused, StoreFenced
 from tianzhou.store.flush import Derivations, Flusher, FlushThread
-from tianzhou.store.raw import whole
 from tianzhou.store.reading import StoreReader
-from tianzhou.store.rewind import begin_again, rewind
+from tianzhou.store.replica_bytes import whole
+from tianzhou.store.truncate import begin_again, rewind
 
 
 class FollowingStore(StoreReader, ABC):

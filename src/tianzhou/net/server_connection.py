@@ -20,14 +20,14 @@ from typing import Any, Final, Protocol, cast
 from tianzhou.base.errors import ProtocolError
 from tianzhou.base.kinds import Bytes
 from tianzhou.net.acceptor import Slot
-from tianzhou.net.exchange import OnAnswer
 from tianzhou.net.limits import NetLimits
+from tianzhou.net.rpc import OnAnswer
 from tianzhou.net.turns import Turns, average_s, clock_for
 from tianzhou.record.ids import Host, encode_host
-from tianzhou.wire.connection import Connection
 from tianzhou.wire.errors import TooManyPending
 from tianzhou.wire.frame import PREFIX, FrameBatch, FrameBuffer
 from tianzhou.wire.header import Header
+from tianzhou.wire.pending import PendingRequests
 
 log: Final = logging.getLogger("tianzhou.net")
 
@@ -37,13 +37,13 @@ handled before the next read, and only the beginning of one is kept by its conne
 _JOINED_BYTES_MAX: Final = 128 * 1024
 
 
-def log_shed(link: "Link") -> None:
+def log_shed(connection: "ServerConnection") -> None:
     """Log that a connection is closed for lack of memory; logging may itself run out of memory."""
     with contextlib.suppress(MemoryError):
         log.error(
             "connection.out_of_memory",
             extra={
-                "peer": link.remote,
+                "peer": connection.remote,
                 "remedy": "the connection was closed; raise the memory limit of the process",
             },
         )
@@ -52,12 +52,12 @@ def log_shed(link: "Link") -> None:
 class Service(Protocol):
     """What a server does with its connections."""
 
-    def opened(self, link: "Link") -> None: ...
-    def received(self, link: "Link", batch: FrameBatch) -> None:
+    def opened(self, connection: "ServerConnection") -> None: ...
+    def received(self, connection: "ServerConnection", batch: FrameBatch) -> None:
         """Every whole frame of one read. ProtocolError closes the connection."""
         ...
 
-    def closed(self, link: "Link") -> None: ...
+    def closed(self, connection: "ServerConnection") -> None: ...
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class Shared:
     """Called when one of the two is over its limit."""
 
 
-class Link(asyncio.BufferedProtocol):
+class ServerConnection(asyncio.BufferedProtocol):
     """Owner: the event loop."""
 
     __slots__ = (
@@ -118,10 +118,10 @@ class Link(asyncio.BufferedProtocol):
         self._cost_s: float | None = None
         """The average duration of a turn; None before the first."""
         self._is_in_line = False
-        """Whether the link waits for a turn in a later round."""
+        """Whether the connection waits for a turn in a later round."""
         self._got_nowhere = False
         self._is_paused = False
-        self._asked: Connection[OnAnswer] | None = None
+        self._asked: PendingRequests[OnAnswer] | None = None
         self.heard_at = loop.time()
         self.partial_since: float | None = None
         """When a frame began that is not whole yet."""
@@ -262,8 +262,8 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def has_enough(self) -> bool:
-        """Whether a service should stop handling frames: the link is full, or the requests are
-        large or slow and other connections wait for their turn."""
+        """Whether a service should stop handling frames: the connection is full, or the requests
+        are large or slow and other connections wait for their turn."""
         limits = self._shared.limits
         return (
             time.monotonic() - self._began > limits.turn_s
@@ -310,7 +310,7 @@ class Link(asyncio.BufferedProtocol):
     def _go_on_soon(self) -> None:
         try:
             self._loop.call_soon(self._go_on)
-        except MemoryError:  # otherwise the link would never read again
+        except MemoryError:  # otherwise the connection would never read again
             log_shed(self)
             self.abort()
 
@@ -439,9 +439,9 @@ class Link(asyncio.BufferedProtocol):
         self._unsent = size
         return size
 
-    def _questions(self) -> Connection[OnAnswer]:
+    def _questions(self) -> PendingRequests[OnAnswer]:
         if self._asked is None:
-            self._asked = Connection()
+            self._asked = PendingRequests()
         return self._asked
 
     def _flush(self) -> None:

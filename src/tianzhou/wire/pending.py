@@ -30,7 +30,7 @@ class _Pending(NamedTuple, Generic[Token]):
     token: Token
 
 
-class Connection(Generic[Token]):
+class PendingRequests(Generic[Token]):
     """The requests that wait for an answer.
 
     Owner: the loop or thread that writes to the connection.

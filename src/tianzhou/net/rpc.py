@@ -1,8 +1,8 @@
 """One request and its answer, for everything that is not on the hot path.
 
 A handler is a plain function: it takes a `Request` and returns a `Reply`, or None when the answer
-comes later or never. What it can't do it says by raising `Refused`, which becomes an answer with
-that code and text; other exceptions of ours become SYSTEM_ERROR with their message.
+comes later or never. What it can't do it says by raising `RequestRejected`, which becomes an answer
+with that code and text; other exceptions of ours become SYSTEM_ERROR with their message.
 """
 
 from collections.abc import Callable
@@ -75,7 +75,7 @@ class Reply:
     remark: str | None = None
 
 
-class Refused(TianzhouError):
+class RequestRejected(TianzhouError):
     """The request can't be served; the peer is told the code and the reason."""
 
     def __init__(self, code: int, remark: str, ext: dict[str, str] | None = None) -> None:

@@ -7,11 +7,11 @@ from tianzhou.base.java import key_hash, string_hash
 from tianzhou.base.kinds import PhysicalOffset, QueueKey, queue_key
 from tianzhou.record import flags
 from tianzhou.record.chunk import Entry, build, stamp
-from tianzhou.store import shapes
+from tianzhou.store import derive_columns as shapes
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.derive import derive_plainly
-from tianzhou.store.facts import SCHEDULE_TOPIC, Derived, facts_of
-from tianzhou.store.shapes import derive_by_shape
+from tianzhou.store.derive_columns import derive_by_shape
+from tianzhou.store.derive_record import SCHEDULE_TOPIC, Derived, facts_of
 
 NOW = 1_700_000_000_000
 KEY = queue_key("orders", 3)

@@ -1,10 +1,10 @@
-"""The desk: dispatches requests to the handlers of their codes and sends the responses.
+"""The router: dispatches requests to the handlers of their codes and sends the responses.
 
 The only place that catches unexpected exceptions: the peer gets an error response, the log gets the
 traceback, and other connections are not affected. Requests of the hot path bypass it.
 
-A handler with much work returns steps; the desk runs one of them in each round of the loop, so that
-other connections are served in between.
+A handler with much work returns steps; the router runs one of them in each round of the loop, so
+that other connections are served in between.
 """
 
 import logging
@@ -14,8 +14,8 @@ from typing import Final, Protocol, TypeVar
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.base.steps import Steps, finish
-from tianzhou.net.exchange import Handler, Refused, Reply, Request
-from tianzhou.net.link import Link
+from tianzhou.net.rpc import Handler, Reply, Request, RequestRejected
+from tianzhou.net.server_connection import ServerConnection
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.codec import decode_header, encode_command
 from tianzhou.wire.frame import FrameBatch
@@ -36,7 +36,7 @@ class Gate(Protocol):
     """Decides where a request may be executed, and when its response may be sent."""
 
     def check(self, request: Request) -> None:
-        """Raise Refused if this server must not execute the request."""
+        """Raise RequestRejected if this server must not execute the request."""
         ...
 
     def holds(self, request: Request, reply: Reply) -> bool:
@@ -54,7 +54,7 @@ class _OpenGate:
         return False
 
 
-class Desk:
+class RequestRouter:
     def __init__(
         self,
         handlers: Mapping[int, Handler],
@@ -73,14 +73,14 @@ class Desk:
         self.failed_count = 0
         """Requests that ended in an exception nobody expected."""
 
-    def frame(self, link: Link, batch: FrameBatch, index: int) -> None:
+    def frame(self, connection: ServerConnection, batch: FrameBatch, index: int) -> None:
         """Answer one frame of a batch. ProtocolError: the header is unreadable."""
         header = decode_header(batch.header(index), batch.serialise_types[index])
         body = bytes(batch.body(index))
         if header.is_response:
-            link.answered(header, body)
+            connection.answered(header, body)
         else:
-            self.request(Request(header, body, link))
+            self.request(Request(header, body, connection))
 
     def request(self, request: Request) -> None:
         made = self._guarded(request, lambda: self._begin(request))
@@ -112,7 +112,7 @@ class Desk:
         """The result of the step, or an error response."""
         try:
             return step()
-        except Refused as refused:
+        except RequestRejected as refused:
             return Reply(refused.code, refused.ext, remark=refused.remark)
         except TianzhouError as error:
             return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error)[:REMARK_CHARS_MAX])

@@ -14,7 +14,7 @@ from tianzhou.record import flags
 from tianzhou.record.columns import HEAD_DTYPE, gather
 from tianzhou.record.errors import RecordDamaged
 from tianzhou.record.layout import HEAD, INT16, MAGIC_V1, RECORD_BYTES_MIN, position_of
-from tianzhou.store.facts import (
+from tianzhou.store.derive_record import (
     SCHEDULE_TOPIC,
     Derived,
     Malformed,

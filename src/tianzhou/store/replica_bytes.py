@@ -9,8 +9,8 @@ from typing import NamedTuple
 from tianzhou.base.kinds import Bytes
 from tianzhou.record.layout import SIZE_AND_MAGIC
 from tianzhou.record.walk import Stop, first_unsound, walk
+from tianzhou.store.derive_record import last_store_time
 from tianzhou.store.errors import RawRefused
-from tianzhou.store.facts import last_store_time
 from tianzhou.store.scan import has_checksum
 
 

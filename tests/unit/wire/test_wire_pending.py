@@ -1,4 +1,4 @@
-"""Questions and answers: `wire/connection.py`."""
+"""Questions and answers: `wire/pending.py`."""
 
 import math
 
@@ -6,9 +6,9 @@ import pytest
 
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.codec import decode_header
-from tianzhou.wire.connection import Connection
 from tianzhou.wire.errors import CannotEncode, TooLargeToSend, TooManyPending
 from tianzhou.wire.header import Header, SerialiseType
+from tianzhou.wire.pending import PendingRequests
 
 
 def answer(opaque: int) -> Header:
@@ -20,7 +20,7 @@ def sent(head: bytes) -> Header:
 
 
 def test_answers_find_their_questions_in_any_order() -> None:
-    connection: Connection[str] = Connection()
+    connection: PendingRequests[str] = PendingRequests()
     first = sent(connection.request(11, {"topic": "T"}, token="first", deadline=5.0))
     second = sent(connection.request(11, token="second", deadline=5.0, body_size=3))
     assert (first.code, first.ext) == (11, {"topic": "T"})
@@ -33,13 +33,13 @@ def test_answers_find_their_questions_in_any_order() -> None:
 
 @pytest.mark.parametrize("form", SerialiseType)
 def test_codes_of_the_table_go_out_as_numbers(form: SerialiseType) -> None:
-    connection: Connection[str] = Connection(serialise_type=form)
+    connection: PendingRequests[str] = PendingRequests(serialise_type=form)
     header = sent(connection.request(RequestCode.POP_MESSAGE, token="x", deadline=1.0))
     assert (header.code, header.serialise_type) == (200050, form)
 
 
 def test_an_answer_to_nothing_is_counted() -> None:
-    connection: Connection[str] = Connection()
+    connection: PendingRequests[str] = PendingRequests()
     connection.request(11, token="x", deadline=5.0)
     assert connection.answered(answer(99)) is None
     assert connection.answered(answer(0)) == "x"
@@ -48,7 +48,7 @@ def test_an_answer_to_nothing_is_counted() -> None:
 
 
 def test_requests_expire_and_late_answers_are_ignored() -> None:
-    connection: Connection[str] = Connection()
+    connection: PendingRequests[str] = PendingRequests()
     connection.request(1, token="a", deadline=3.0)
     connection.request(1, token="b", deadline=1.0)
     connection.request(1, token="c", deadline=2.0)
@@ -64,7 +64,7 @@ def test_requests_expire_and_late_answers_are_ignored() -> None:
 
 
 def test_the_next_deadline_is_never_too_late() -> None:
-    connection: Connection[str] = Connection()
+    connection: PendingRequests[str] = PendingRequests()
     connection.request(1, token="a", deadline=1.0)
     connection.answered(answer(0))
     connection.request(1, token="b", deadline=2.0)
@@ -74,24 +74,24 @@ def test_the_next_deadline_is_never_too_late() -> None:
 
 
 def test_a_oneway_request_waits_for_nothing() -> None:
-    connection: Connection[str] = Connection()
+    connection: PendingRequests[str] = PendingRequests()
     header = sent(connection.oneway(15, {"a": "1"}))
     assert header.is_oneway
     assert connection.pending_count == 0
 
 
 def test_numbers_come_round_and_pass_over_those_in_use() -> None:
-    connection: Connection[str] = Connection(first_opaque=2**31 - 1)
+    connection: PendingRequests[str] = PendingRequests(first_opaque=2**31 - 1)
     opaques = [sent(connection.request(1, token=str(i), deadline=1.0)).opaque for i in range(3)]
     assert opaques == [2**31 - 1, 0, 1]
-    again: Connection[str] = Connection(first_opaque=2**31 - 1)
+    again: PendingRequests[str] = PendingRequests(first_opaque=2**31 - 1)
     again.request(1, token="stays", deadline=1.0)
     again._opaque = 2**31 - 1  # As after 2**31 requests.
     assert sent(again.request(1, token="next", deadline=1.0)).opaque == 0
 
 
 def test_closing_gives_everything_back() -> None:
-    connection: Connection[str] = Connection()
+    connection: PendingRequests[str] = PendingRequests()
     connection.request(1, token="a", deadline=3.0)
     connection.request(1, token="b", deadline=1.0)
     assert connection.close() == ["a", "b"]
@@ -100,7 +100,7 @@ def test_closing_gives_everything_back() -> None:
 
 
 def test_there_is_a_limit_to_waiting() -> None:
-    connection: Connection[int] = Connection(pending_max=2)
+    connection: PendingRequests[int] = PendingRequests(pending_max=2)
     connection.request(1, token=0, deadline=1.0)
     connection.request(1, token=0, deadline=1.0)
     with pytest.raises(TooManyPending, match="2 requests"):
@@ -109,7 +109,7 @@ def test_there_is_a_limit_to_waiting() -> None:
 
 
 def test_what_cannot_be_sent_is_not_waited_for() -> None:
-    connection: Connection[int] = Connection(serialise_type=SerialiseType.BINARY)
+    connection: PendingRequests[int] = PendingRequests(serialise_type=SerialiseType.BINARY)
     with pytest.raises(CannotEncode):
         connection.request(99_999, token=0, deadline=1.0)
     with pytest.raises(TooLargeToSend):

@@ -9,7 +9,7 @@ from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.store.config import FlushMode
 from tianzhou.store.errors import RawRefused, StoreFenced
 from tianzhou.store.failpoint import arm, disarm
-from tianzhou.store.raw import whole
+from tianzhou.store.replica_bytes import whole
 from tianzhou.store.store import MessageStore
 
 
