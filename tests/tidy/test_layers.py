@@ -70,7 +70,8 @@ def packages() -> list[str]:
 def layers() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = project["tool"]["importlinter"]["contracts"]
-    (found,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    layered = [contract for contract in contracts if contract["type"] == "layers"]
+    (found,) = [contract["layers"] for contract in layered if "containers" not in contract]
     return found
 
 

@@ -48,6 +48,10 @@ class RoleState:
     def is_master(self) -> bool:
         return self.role is Role.MASTER
 
+    def is_replica(self) -> bool:
+        """Whether another broker is the master; a method, for those who ask later."""
+        return not self.is_master
+
     def take(self, role: Role, broker_id: int, epoch: int) -> None:
         assert (role is Role.MASTER) == (broker_id == MASTER_ID), f"{role} with id {broker_id}"
         assert epoch >= self.epoch, f"epoch {epoch} comes before {self.epoch}"

@@ -1,12 +1,14 @@
-"""Which handler a frame belongs to. Rows of sends are kept together; the rest goes one by one."""
+"""Routes frames to the slices. Consecutive sends of one kind stay together; the rest goes one by
+one. Every request passes the access gate here first."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from tianzhou.broker.access.gate import AccessGate, OpenAccess
 from tianzhou.broker.fetch.pull import Pull
 from tianzhou.broker.ingest.send import Send
-from tianzhou.net.router import RequestRouter
-from tianzhou.net.rpc import Request
+from tianzhou.net.router import RequestRouter, encode_reply
+from tianzhou.net.rpc import Reply, Request, RequestRejected
 from tianzhou.net.server_connection import ServerConnection
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.codec import decode_header
@@ -17,7 +19,11 @@ from tianzhou.wire.frame import FrameBatch
 _SEND_V2: Final = b'{"code":310,'
 _SEND_V1: Final = b'{"code":10,"'
 _SEND_BATCH: Final = b'{"code":320,'
-_ROWS: Final = (_SEND_V2, _SEND_V1, _SEND_BATCH)
+_ROWS: Final = {
+    _SEND_V2: int(RequestCode.SEND_MESSAGE_V2),
+    _SEND_V1: int(RequestCode.SEND_MESSAGE),
+    _SEND_BATCH: int(RequestCode.SEND_BATCH_MESSAGE),
+}
 _PULL: Final = b'{"code":11,"'
 _SENDS: Final = (
     RequestCode.SEND_MESSAGE,
@@ -29,12 +35,19 @@ FAST_PATH: Final = frozenset((*_SENDS, *_PULLS))
 """Requests that never reach the router."""
 
 
-class Requests:
+class FrameRouter:
     """Owner: the broker loop."""
 
     def __init__(
-        self, send: Send, pull: Pull, router: RequestRouter, catch_up: Callable[[], bool]
+        self,
+        send: Send,
+        pull: Pull,
+        router: RequestRouter,
+        catch_up: Callable[[], bool],
+        *,
+        access: AccessGate | None = None,
     ) -> None:
+        self.access: AccessGate = access or OpenAccess()
         self._send = send
         self._pull = pull
         self.router = router
@@ -70,7 +83,8 @@ class Requests:
                 connection.leave(batch, index)
                 return
             if head == _PULL:
-                self._pull.one(connection, batch, index)
+                if self._admits(connection, batch, (index,), RequestCode.PULL_MESSAGE):
+                    self._pull.one(connection, batch, index)
             else:
                 self._other(connection, batch, index)
         if row:
@@ -79,6 +93,8 @@ class Requests:
     def _run(
         self, connection: ServerConnection, batch: FrameBatch, row: list[int], kind: bytes
     ) -> None:
+        if not self._admits(connection, batch, row, _ROWS[kind]):
+            return
         if kind == _SEND_BATCH:
             self._send.run_batches(connection, batch, row)
         else:
@@ -88,6 +104,8 @@ class Requests:
         header = decode_header(batch.header(index), batch.serialise_types[index])
         if header.is_response:
             connection.answered(header, bytes(batch.body(index)))
+        elif not self._admits(connection, batch, (index,), header.code):
+            return
         elif header.code in _SENDS:
             self._send.one(connection, batch, index)
         elif header.code in _PULLS:
@@ -95,3 +113,19 @@ class Requests:
         else:
             self._catch_up()
             self.router.request(Request(header, bytes(batch.body(index)), connection))
+
+    def _admits(
+        self, connection: ServerConnection, batch: FrameBatch, indexes: Sequence[int], code: int
+    ) -> bool:
+        """Whether the gate admits these frames, which all have this code; if not, they are
+        answered."""
+        try:
+            self.access.check(connection, code)
+        except RequestRejected as rejected:
+            reply = Reply(rejected.code, rejected.ext, remark=rejected.remark)
+            for index in indexes:
+                header = decode_header(batch.header(index), batch.serialise_types[index])
+                if not header.is_oneway:
+                    connection.send(encode_reply(header, reply))
+            return False
+        return True

@@ -17,7 +17,7 @@ from tianzhou.broker.replica.own_address import own_host, with_port
 from tianzhou.broker.replica.registration import NameTaken, Registration
 from tianzhou.broker.replica.role_change import begin_as_master, end_as_master
 from tianzhou.broker.role import MASTER_ID, Role, RoleState
-from tianzhou.broker.services import Watch
+from tianzhou.broker.slice import Watch
 from tianzhou.broker.wiring import Parts, assemble
 from tianzhou.net.rearm import rearm
 from tianzhou.net.server import Server, bind

@@ -21,6 +21,9 @@ OnAnswer = Callable[[Header | None, bytes], None]
 class Peer(Protocol):
     """The other end of a connection, as handlers see it."""
 
+    identity: str
+    """The user that the peer has proved to be; empty while it has not authenticated."""
+
     @property
     def remote(self) -> str:
         """`address:port` of the peer."""

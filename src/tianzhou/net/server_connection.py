@@ -87,8 +87,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_asked", "_began", "_cost_s", "_got_nowhere", "_is_in_line", "_is_paused", "_left",
         "_loop", "_out", "_out_bytes", "_own", "_own_bytes", "_peername", "_remote_host",
         "_service", "_shared", "_transport", "_unsent", "_writing", "blocked_since",
-        "closing_since", "heard_at", "partial_since", "session", "slot", "waiting_bytes",
-        "waiting_count",
+        "closing_since", "heard_at", "identity", "partial_since", "session", "slot",
+        "waiting_bytes", "waiting_count",
     )  # fmt: skip
 
     def __init__(
@@ -130,6 +130,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.closing_since: float | None = None
         self.waiting_count = self.waiting_bytes = 0
         """Requests that wait for the disk."""
+        self.identity = ""
         self.session: object | None = None
         """What the service remembers of this connection."""
 

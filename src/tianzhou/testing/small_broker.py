@@ -50,6 +50,7 @@ class RecordingPeer:
     """A client's end of a connection, as the broker sees it. Remembers what it is sent."""
 
     def __init__(self, address: str = "10.1.1.1", port: int = 4711) -> None:
+        self.identity = ""
         self.remote = f"{address}:{port}"
         self.remote_host = encode_host(Host(address, port))
         self.local = "10.0.0.1:10911"

@@ -1,8 +1,16 @@
 """What a broker says of its group: its role, its log, and who follows it. Of our own."""
 
+from typing import Final
+
 import msgspec
 
 from tianzhou.wire.fastjson import BodyReader
+
+LOG_END: Final = "tzLogEnd"
+"""Header field: where the master's log ended when it responded to GET_ALL_TOPIC_CONFIG or
+GET_ALL_DELAY_OFFSET. RocketMQ's slaves ignore it."""
+TIMERS: Final = "tzTimerProgress"
+"""Header field: the progress of the master's timers, in responses to GET_ALL_DELAY_OFFSET."""
 
 
 class SlaveLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -226,8 +226,8 @@ def test_half_queue_copy_that_can_not_be_read_ends_its_transaction(
     monkeypatch.setattr(transaction_checks, "SPREAD_MAX", 20)
     broker, old = with_copy()
     copy = broker.messages(names.HALF_TOPIC)[-1]
-    broker.parts.services.checks._give_up(copy.queue_offset)
-    assert len(broker.parts.services.checks._halves.pending) == 0
+    broker.parts.checks._give_up(copy.queue_offset)
+    assert len(broker.parts.checks._halves.pending) == 0
     assert code_of(decide(broker, old, COMMIT)) == 0
     assert visible(broker) == []
 
@@ -240,7 +240,7 @@ def test_transaction_checks_of_a_group_that_comes_back_are_bounded_per_tick(
     for _ in range(10):
         send_half(broker)
     broker.run(seconds=20)
-    service = broker.parts.services.checks
+    service = broker.parts.checks
     assert [len(waiting) for waiting in service._waiting.values()] == [10]
     peer = producer(broker)
     broker.tick()
@@ -257,7 +257,7 @@ def test_half_messages_that_are_due_together_are_looked_at_in_slices(
     for _ in range(10):
         send_half(broker)
     broker.tick()
-    service = broker.parts.services.checks
+    service = broker.parts.checks
     broker.clock.advance(ms=7_000)
     for looked_at, is_more in ((4, True), (8, True), (10, False)):
         assert service.tick() is is_more

@@ -272,11 +272,11 @@ def test_a_pull_waits_and_is_woken_by_the_message(broker: SmallBroker) -> None:
     peer = RecordingPeer()
     pull(broker, peer, 10, wait_ms=15_000)
     assert peer.answers() == []
-    assert len(broker.parts.pull.holds) == 1
+    assert len(broker.parts.pull.waiters) == 1
     broker.send(TOPIC, b"at last")
     (woken,) = peer.answers()
     assert (woken.code, woken.ext["nextBeginOffset"]) == (0, "11")
-    assert len(broker.parts.pull.holds) == 0
+    assert len(broker.parts.pull.waiters) == 0
 
 
 def test_a_message_that_does_not_match_wakes_nobody(broker: SmallBroker) -> None:
@@ -326,7 +326,7 @@ def test_pulls_of_closed_connections_are_forgotten(broker: SmallBroker) -> None:
     pull(broker, peer, 10, wait_ms=15_000)
     peer.close()
     broker.parts.pull.tick()
-    assert len(broker.parts.pull.holds) == 0
+    assert len(broker.parts.pull.waiters) == 0
 
 
 @pytest.mark.parametrize(

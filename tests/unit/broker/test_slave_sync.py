@@ -8,8 +8,6 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups.groups import Groups
 from tianzhou.broker.replica.slave_sync import (
-    LOG_END,
-    TIMERS,
     SlaveSync,
     Tables,
     _log_end_and_timers,
@@ -22,6 +20,7 @@ from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
 from tianzhou.wire import fastjson
+from tianzhou.wire.replication_bodies import LOG_END, TIMERS
 from tianzhou.wire.tables import DataVersion, TopicConfigTable
 
 

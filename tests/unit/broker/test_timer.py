@@ -207,7 +207,7 @@ def test_timers_with_a_backlog_are_bounded_per_tick_and_say_that_there_is_more(
     monkeypatch.setattr(timer, "CHUNK_COUNT_MAX", 4)
     monkeypatch.setattr(timer, "_SLICE", replace(timer._SLICE, count=5))
     broker = SmallBroker()
-    service, now = broker.parts.services.timers, broker.clock.now_ms()
+    service, now = broker.parts.timers, broker.clock.now_ms()
     for rank in range(20):
         send_at(broker, b"%d" % rank, now + 1000)
     broker.flush()

@@ -54,6 +54,7 @@ def broker(
 class FakePeer:
     """The other end of a connection, as far as handlers look at it."""
 
+    identity: str = ""
     remote: str = "10.0.0.9:5000"
     local: str = "10.0.0.5:9876"
     remote_host: bytes = bytes(8)

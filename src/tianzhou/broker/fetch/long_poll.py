@@ -1,38 +1,37 @@
-"""Pulls that wait for a message: by queue, each with the moment when it is answered anyway."""
+"""Long polling: requests that wait for a message of a queue, each until its deadline.
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+Independent of what waits. A request that found nothing parks a waiter; when its queue grows, or its
+deadline passes, `resume` runs for it, and may park it again. Pulls use it; POP can.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Generic, Protocol, TypeVar
 
 from tianzhou.base.kinds import QueueKey
-from tianzhou.broker.groups.subscriptions import Filter
 from tianzhou.net.rpc import Peer
-from tianzhou.wire._generated_headers_pull import PullMessageRequest
-from tianzhou.wire.header import SerialiseType
 
 
-@dataclass(slots=True)
-class Hold:
-    """One waiting pull."""
+class Waiter(Protocol):
+    """One waiting request. It keeps its own filter: `resume` decides what satisfies it."""
 
     peer: Peer
-    opaque: int
-    serialise_type: SerialiseType
-    request: PullMessageRequest
-    filter: Filter
-    offset: int
-    """Everything before this was looked at and does not match."""
     deadline: float
-    topic_sys_flag: int = 0
-    group_sys_flag: int = 0
-    """Repeated in the response."""
+
+    @property
+    def group(self) -> str: ...
 
 
-class Holds:
+W = TypeVar("W", bound=Waiter)
+
+
+class LongPolls(Generic[W]):
     """Owner: the broker loop."""
 
-    def __init__(self, count_max: int) -> None:
+    def __init__(self, count_max: int, resume: Callable[[QueueKey, W, bool], None]) -> None:
+        """`resume` is called with the queue, the waiter and whether it may be parked again."""
         self._count_max = count_max
-        self._holds: dict[QueueKey, list[Hold]] = {}
+        self._resume = resume
+        self._waiters: dict[QueueKey, list[W]] = {}
         self._of_peer: dict[Peer, int] = {}
         self._count = 0
 
@@ -44,52 +43,61 @@ class Holds:
         return self._count >= self._count_max
 
     def of_peer(self, peer: Peer) -> int:
-        """How many of one connection wait."""
+        """The number of waiters of one connection."""
         return self._of_peer.get(peer, 0)
 
     def is_waiting(self, key: QueueKey, group: str) -> bool:
-        """Whether a pull of this group waits for this queue."""
+        """Whether a request of this group waits for this queue."""
         return any(
-            hold.request.consumer_group == group and hold.peer.is_open
-            for hold in self._holds.get(key, ())
+            waiter.group == group and waiter.peer.is_open for waiter in self._waiters.get(key, ())
         )
 
-    def park(self, key: QueueKey, hold: Hold) -> None:
-        self._holds.setdefault(key, []).append(hold)
-        self._of_peer[hold.peer] = self._of_peer.get(hold.peer, 0) + 1
+    def park(self, key: QueueKey, waiter: W) -> None:
+        self._waiters.setdefault(key, []).append(waiter)
+        self._of_peer[waiter.peer] = self._of_peer.get(waiter.peer, 0) + 1
         self._count += 1
 
-    def _forget(self, holds: Iterable[Hold]) -> None:
-        for hold in holds:
-            left = self._of_peer[hold.peer] - 1
-            if left:
-                self._of_peer[hold.peer] = left
-            else:
-                del self._of_peer[hold.peer]
-            self._count -= 1
+    def arrived(self, key: QueueKey) -> None:
+        """Resume every waiter of a queue that has new messages."""
+        for waiter in self._take(key):
+            if waiter.peer.is_open:
+                self._resume(key, waiter, True)
 
-    def take(self, key: QueueKey) -> list[Hold]:
-        """All that wait for this queue; those still not satisfied are parked again."""
-        taken = self._holds.pop(key, [])
+    def expire(self, now: float) -> None:
+        """Resume every waiter whose deadline has passed, for the last time."""
+        for key, waiter in self._take_expired(now):
+            self._resume(key, waiter, False)
+
+    def _take(self, key: QueueKey) -> list[W]:
+        taken = self._waiters.pop(key, [])
         self._forget(taken)
         return taken
 
-    def take_expired(self, now: float) -> list[tuple[QueueKey, Hold]]:
-        """Those whose time is up; those of closed connections are dropped on the way.
+    def _take_expired(self, now: float) -> list[tuple[QueueKey, W]]:
+        """Remove expired waiters, and those of closed connections, which are not returned.
 
-        All at once: to answer one may bring messages to light, and others are taken for them.
+        All at once: resuming one may make messages visible, which resumes others.
         """
-        expired: list[tuple[QueueKey, Hold]] = []
-        for key in list(self._holds):
-            row = self._holds[key]
-            kept = [hold for hold in row if hold.deadline > now and hold.peer.is_open]
+        expired: list[tuple[QueueKey, W]] = []
+        for key in list(self._waiters):
+            row = self._waiters[key]
+            kept = [waiter for waiter in row if waiter.deadline > now and waiter.peer.is_open]
             if len(kept) == len(row):
                 continue
-            gone = [hold for hold in row if hold.deadline <= now or not hold.peer.is_open]
+            gone = [waiter for waiter in row if waiter.deadline <= now or not waiter.peer.is_open]
             self._forget(gone)
             if kept:
-                self._holds[key] = kept
+                self._waiters[key] = kept
             else:
-                del self._holds[key]
-            expired += [(key, hold) for hold in gone if hold.peer.is_open]
+                del self._waiters[key]
+            expired += [(key, waiter) for waiter in gone if waiter.peer.is_open]
         return expired
+
+    def _forget(self, waiters: Iterable[W]) -> None:
+        for waiter in waiters:
+            left = self._of_peer[waiter.peer] - 1
+            if left:
+                self._of_peer[waiter.peer] = left
+            else:
+                del self._of_peer[waiter.peer]
+            self._count -= 1

@@ -9,8 +9,8 @@ import msgspec
 from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.fetch.long_poll import Hold, Holds
-from tianzhou.broker.fetch.pull_responses import head_of
+from tianzhou.broker.fetch.long_poll import LongPolls
+from tianzhou.broker.fetch.pull_responses import PendingPull, head_of
 from tianzhou.broker.groups.commit_bound import end_if_beyond
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups.groups import Groups, check_commit
@@ -100,6 +100,7 @@ class Pull:
         self,
         config: BrokerConfig,
         store: MessageStore,
+        *,
         topics: Topics,
         groups: Groups,
         offsets: ConsumerOffsets,
@@ -123,7 +124,7 @@ class Pull:
         self._readers = readers
         self._catch_up = catch_up
         self._monotonic_s = monotonic_s
-        self.holds = Holds(config.held_pulls_max)
+        self.waiters = LongPolls[PendingPull](config.held_pulls_max, self._resume)
         self.group: ReadGroup | None = None
         """The other brokers with the same messages; None: there are none."""
 
@@ -132,7 +133,7 @@ class Pull:
         self._config = config
 
     def one(self, connection: ServerConnection, batch: FrameBatch, index: int) -> None:
-        """Answer a pull, or hold it. HeaderError: the header is unreadable."""
+        """Respond to a pull, or park it. Raises HeaderError for an unreadable header."""
         if batch.serialise_types[index] == SerialiseType.JSON:
             try:
                 typed = _READER.decode(batch.header(index))
@@ -182,30 +183,30 @@ class Pull:
         suspend_ms = min(request.suspend_timeout_ms, SUSPEND_MS_MAX)
         if not self._config.long_polling:
             suspend_ms = min(suspend_ms, self._config.short_polling_ms)
-        may_wait = bool(request.sys_flag & SUSPEND) and suspend_ms > 0 and not self.holds.is_full
+        may_wait = bool(request.sys_flag & SUSPEND) and suspend_ms > 0 and not self.waiters.is_full
         key, now_s = queue_key(request.topic, request.queue_id), self._monotonic_s()
         self._readers.pulled(request.consumer_group, key, peer, now_s)
         deadline = now_s + suspend_ms / 1000 if may_wait else 0.0
-        hold = Hold(
+        pull = PendingPull(
             peer, opaque, serialise_type, request, found.filter, request.queue_offset, deadline,
             found.topic_sys_flag, found.group_sys_flag,
         )  # fmt: skip
-        self._answer_hold(key, hold, may_wait=may_wait)
+        self._resume(key, pull, may_wait)
 
-    def _answer_hold(self, key: QueueKey, hold: Hold, *, may_wait: bool) -> None:
+    def _resume(self, key: QueueKey, pull: PendingPull, may_wait: bool) -> None:
         """Whatever goes wrong concerns this pull alone, not whose message woke it."""
         try:
-            self._serve(key, hold, may_wait=may_wait)
+            self._serve(key, pull, may_wait=may_wait)
         except RequestRejected as refused:
-            self._refuse(hold.peer, hold.opaque, hold.serialise_type, refused)
+            self._refuse(pull.peer, pull.opaque, pull.serialise_type, refused)
         except TianzhouError as error:
             refused = RequestRejected(ResponseCode.SYSTEM_ERROR, str(error)[:REMARK_CHARS_MAX])
-            self._refuse(hold.peer, hold.opaque, hold.serialise_type, refused)
+            self._refuse(pull.peer, pull.opaque, pull.serialise_type, refused)
         except MemoryError:
             try:
-                self._refuse(hold.peer, hold.opaque, hold.serialise_type, out_of_memory())
+                self._refuse(pull.peer, pull.opaque, pull.serialise_type, out_of_memory())
             except MemoryError:  # no memory for an error response either: close the connection
-                hold.peer.close()
+                pull.peer.close()
 
     def _refuse(
         self, peer: Peer, opaque: int, serialise_type: SerialiseType, refused: RequestRejected
@@ -294,16 +295,16 @@ class Pull:
 
     # Reading
 
-    def _serve(self, key: QueueKey, hold: Hold, *, may_wait: bool) -> None:
+    def _serve(self, key: QueueKey, pull: PendingPull, *, may_wait: bool) -> None:
         """Answer with what there is; without anything, park it if it may wait."""
-        request = hold.request
+        request = pull.request
         limit = ReadLimit(
             min(max(request.max_msg_nums, 1), COUNT_MAX),
             min(request.max_msg_bytes or BYTES_DEFAULT, BYTES_MAX),
         )
-        expression = hold.filter.expression
-        codes = hold.filter.codes
-        offset = QueueOffset(max(hold.offset, 0))
+        expression = pull.filter.expression
+        codes = pull.filter.codes
+        offset = QueueOffset(max(pull.offset, 0))
         begun = self._monotonic_s()
         with self._store.read(key, offset, limit, tags_codes=codes) as result:
             self._stats.get_took(self._monotonic_s() - begun)
@@ -321,19 +322,19 @@ class Pull:
                 ReadStatus.NO_MESSAGE_IN_QUEUE,
             ) and (offset == 0 or status is ReadStatus.OFFSET_OVERFLOW_ONE)
             if nothing and self._catch_up():
-                self._serve(key, hold, may_wait=may_wait)
+                self._serve(key, pull, may_wait=may_wait)
                 return
             if may_wait and nothing:
-                self._park(key, hold)
+                self._park(key, pull)
                 return
             if status is ReadStatus.NO_MATCHED_MESSAGE and may_wait:
-                hold.offset = result.next_offset
-                if result.next_offset < result.max_offset or hold.offset == offset:
-                    self._reply(hold, status, result, [])
+                pull.offset = result.next_offset
+                if result.next_offset < result.max_offset or pull.offset == offset:
+                    self._reply(pull, status, result, [])
                 else:
-                    self._park(key, hold)
+                    self._park(key, pull)
                 return
-            self._reply(hold, status, result, pieces)
+            self._reply(pull, status, result, pieces)
 
     def _status(self, key: QueueKey, result: ReadResult, offset: QueueOffset) -> ReadStatus:
         """Who reads on is corrected only where it is certain that there is nothing. A slave may
@@ -364,40 +365,37 @@ class Pull:
             unread = self._store.log.end - place
         return self.group.where_next(unread)
 
-    def _park(self, key: QueueKey, hold: Hold) -> None:
-        if self.holds.of_peer(hold.peer) >= HELD_PER_PEER_MAX:
+    def _park(self, key: QueueKey, pull: PendingPull) -> None:
+        if self.waiters.of_peer(pull.peer) >= HELD_PER_PEER_MAX:
             raise RequestRejected(
                 ResponseCode.FLOW_CONTROL,
                 f"{HELD_PER_PEER_MAX} pulls of this connection wait already; retry in a second, "
                 "or use another connection",
             )
-        self.holds.park(key, hold)
+        self.waiters.park(key, pull)
 
     def _reply(
-        self, hold: Hold, status: ReadStatus, result: ReadResult, pieces: list[memoryview]
+        self, pull: PendingPull, status: ReadStatus, result: ReadResult, pieces: list[memoryview]
     ) -> None:
         size = sum(map(len, pieces))
         if size:
-            request = hold.request
+            request = pull.request
             self._stats.got(request.topic, request.consumer_group, result.count, size)
         else:
             self._stats.missed()
-        head = head_of(hold, status, result, size=size, where_next=self._where_next(pieces))
+        head = head_of(pull, status, result, size=size, where_next=self._where_next(pieces))
         # One copy: the bytes must leave the mapped file before the lease ends.
-        hold.peer.send(b"".join((head, *pieces)))
+        pull.peer.send(b"".join((head, *pieces)))
 
     # Waking
 
     def arrived(self, run: Run) -> None:
-        """Messages became visible: look again for those who wait for their queue."""
-        for hold in self.holds.take(run.queue):
-            if hold.peer.is_open:
-                self._answer_hold(run.queue, hold, may_wait=True)
+        """Resume the pulls that wait for a queue whose messages became visible."""
+        self.waiters.arrived(run.queue)
 
     def tick(self) -> None:
-        """Answer those whose time is up."""
-        for key, hold in self.holds.take_expired(self._monotonic_s()):
-            self._answer_hold(key, hold, may_wait=False)
+        """Respond to the pulls whose deadline has passed."""
+        self.waiters.expire(self._monotonic_s())
 
 
 def _matching(

@@ -1,11 +1,14 @@
-"""Heads of answers to pulls: what a status is on the wire, and where to go on. The stored bytes
-follow as they are."""
+"""A pull that is being served, and the head of its response: the status on the wire and the next
+offset. The stored bytes follow unchanged."""
 
+from dataclasses import dataclass
 from typing import Final
 
-from tianzhou.broker.fetch.long_poll import Hold
+from tianzhou.broker.groups.subscriptions import Filter
+from tianzhou.net.rpc import Peer
 from tianzhou.store.read import ReadResult, ReadStatus
 from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire._generated_headers_pull import PullMessageRequest
 from tianzhou.wire.codec import encode_head
 from tianzhou.wire.frame import frame_prefix
 from tianzhou.wire.header import RESPONSE_FLAG, VERSION, Header, SerialiseType
@@ -26,15 +29,36 @@ _ANSWER: Final = (
 ) % VERSION
 
 
+@dataclass(slots=True)
+class PendingPull:
+    """One pull, from its admission to its response. A `Waiter` while it finds nothing."""
+
+    peer: Peer
+    opaque: int
+    serialise_type: SerialiseType
+    request: PullMessageRequest
+    filter: Filter
+    offset: int
+    """The messages before this offset were read and do not match."""
+    deadline: float
+    topic_sys_flag: int = 0
+    group_sys_flag: int = 0
+    """Repeated in the response."""
+
+    @property
+    def group(self) -> str:
+        return self.request.consumer_group
+
+
 def head_of(
-    hold: Hold, status: ReadStatus, result: ReadResult, *, size: int, where_next: int
+    pull: PendingPull, status: ReadStatus, result: ReadResult, *, size: int, where_next: int
 ) -> bytes:
     """Everything before a body of `size` bytes, in the form in which the pull was asked."""
-    code = _code_of(hold, status)
-    if hold.serialise_type is SerialiseType.JSON:
+    code = _code_of(pull, status)
+    if pull.serialise_type is SerialiseType.JSON:
         text = _ANSWER % (
-            code, hold.group_sys_flag, result.max_offset, result.min_offset, result.next_offset,
-            where_next, hold.topic_sys_flag, hold.opaque, status.name.encode(),
+            code, pull.group_sys_flag, result.max_offset, result.min_offset, result.next_offset,
+            where_next, pull.topic_sys_flag, pull.opaque, status.name.encode(),
         )  # fmt: skip
         return frame_prefix(serialise_type=0, header_size=len(text), body_size=size) + text
     ext = {
@@ -42,23 +66,23 @@ def head_of(
         "nextBeginOffset": str(result.next_offset),
         "minOffset": str(result.min_offset),
         "maxOffset": str(result.max_offset),
-        "topicSysFlag": str(hold.topic_sys_flag),
-        "groupSysFlag": str(hold.group_sys_flag),
+        "topicSysFlag": str(pull.topic_sys_flag),
+        "groupSysFlag": str(pull.group_sys_flag),
     }
     header = Header(
-        code=code, opaque=hold.opaque, flag=RESPONSE_FLAG, remark=status.name, ext=ext,
-        serialise_type=hold.serialise_type,
+        code=code, opaque=pull.opaque, flag=RESPONSE_FLAG, remark=status.name, ext=ext,
+        serialise_type=pull.serialise_type,
     )  # fmt: skip
     return encode_head(header, size)
 
 
-def _code_of(hold: Hold, status: ReadStatus) -> ResponseCode:
-    if status is ReadStatus.OFFSET_OVERFLOW_ONE and hold.offset != hold.request.queue_offset:
+def _code_of(pull: PendingPull, status: ReadStatus) -> ResponseCode:
+    if status is ReadStatus.OFFSET_OVERFLOW_ONE and pull.offset != pull.request.queue_offset:
         # Everything up to here was looked at while the pull was held.
         return ResponseCode.PULL_RETRY_IMMEDIATELY
     code = _CODES.get(status)
     if code is not None:
         return code
     # No such queue, or nothing in it yet.
-    moved = hold.request.queue_offset != 0
+    moved = pull.request.queue_offset != 0
     return ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.PULL_NOT_FOUND

@@ -56,6 +56,10 @@ class Clients:
             RequestCode.CHECK_CLIENT_CONFIG: self.check_client,
         }
 
+    def adopt(self, config: BrokerConfig) -> None:
+        """Apply settings that changed while the broker runs."""
+        self.config = config
+
     def heartbeat(self, request: Request) -> Reply:
         if len(request.body) > HEARTBEAT_BYTES_MAX:
             raise RequestRejected(

@@ -10,7 +10,6 @@ import msgspec
 from tianzhou.base.clock import Clock
 from tianzhou.broker.access.cluster_proof import ClusterProof
 from tianzhou.broker.observe.runtime_info import Runtime
-from tianzhou.broker.replica.slave_sync import LOG_END, TIMERS
 from tianzhou.broker.runtime_config import RuntimeConfig
 from tianzhou.broker.scheduled.timer_progress import TimerProgress
 from tianzhou.broker.stats import DAY, HOUR, MINUTE, Flow, Stats, Window
@@ -20,6 +19,7 @@ from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import GetBrokerConfigResponse, ViewStatsRequest
 from tianzhou.wire.admin_bodies import Acknowledged, BrokerStats, StatsWindow
+from tianzhou.wire.replication_bodies import LOG_END, TIMERS
 from tianzhou.wire.tables import KVTable
 
 log: Final = logging.getLogger("tianzhou.broker")

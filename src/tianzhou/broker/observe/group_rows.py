@@ -80,7 +80,7 @@ class GroupRows:
     events: Callable[[], list[Finding]]
     """What the watchdog has found, also what is over."""
 
-    def role_state(self) -> list[Finding]:
+    def ongoing(self) -> list[Finding]:
         return [found for found in self.events() if not found.ended_ms]
 
     # All of them
@@ -145,7 +145,7 @@ class GroupRows:
             tally.oldest_ms = min(tally.oldest_ms or stored_ms, stored_ms)
 
     def _add_findings(self, tallies: dict[str, _Tally]) -> None:
-        for found in self.role_state():
+        for found in self.ongoing():
             tally = tallies.get(found.group)
             if tally is not None and found.queue_id != WHOLE_GROUP:
                 tally.stuck += 1
@@ -255,7 +255,7 @@ class GroupRows:
         return GroupLook(
             config=config,
             consume_type=described.consume_type.value if described else "",
-            events=tuple(event_of(found) for found in self.role_state() if found.group == name),
+            events=tuple(event_of(found) for found in self.ongoing() if found.group == name),
             is_ordered=self.is_ordered(name),
             members=tuple(self._members(members, now_ms)) if members else (),
             message_model=described.message_model.value if described else "",

@@ -21,7 +21,8 @@ from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.fetch.long_poll import Holds
+from tianzhou.broker.fetch.long_poll import LongPolls
+from tianzhou.broker.fetch.pull_responses import PendingPull
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups.locks import Locks
 from tianzhou.broker.groups.readers import Readers
@@ -68,7 +69,7 @@ class Seen:
     offsets: ConsumerOffsets
     sessions: Sessions
     readers: Readers
-    holds: Holds
+    waiters: LongPolls[PendingPull]
     locks: Locks
     broker_name: str
 
@@ -220,7 +221,7 @@ class Watchdog:
         )
         if self.seen.locks.holder(group, queue, int(now_s * 1000)) is not None:
             return Kind.BLOCKED, owner
-        is_waiting = self.seen.holds.is_waiting(key, group)
+        is_waiting = self.seen.waiters.is_waiting(key, group)
         if not is_waiting and idle_ms >= self.stuck_after_ms:
             return Kind.NOT_PULLED, owner
         # It may be slow; that is nobody's business unless more comes in than it gets done.

@@ -23,10 +23,10 @@ from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.accepted_offsets import AcceptedOffsets, accepted_table
 from tianzhou.broker.replica.ack_policy import AckPolicy, check_promises
 from tianzhou.broker.replica.coalesced_call import CoalescedCall
+from tianzhou.broker.replica.host import ReplicaParts
 from tianzhou.broker.replica.role_change import LOST_CLAIM, Claim, name_topics_of_queues, next_epoch
 from tianzhou.broker.replica.slave_sync import SlaveSync, Tables
 from tianzhou.broker.role import MASTER_ID, Role, RoleState
-from tianzhou.broker.wiring import Parts
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.replication import ha_epochs as epochs
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
@@ -54,7 +54,7 @@ that they do not go to and fro."""
 class Host(NamedTuple):
     """What the group needs of the broker."""
 
-    parts: Parts
+    parts: ReplicaParts
     durability: Durability
     take_role: Callable[[Role, int, int], None]
     address: str

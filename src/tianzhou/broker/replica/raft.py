@@ -12,10 +12,10 @@ from typing import Final
 from tianzhou.base.clock import Clock
 from tianzhou.broker.replica import slave_sync
 from tianzhou.broker.replica.coalesced_call import CoalescedCall
+from tianzhou.broker.replica.host import RaftHost
 from tianzhou.broker.replica.raft_metadata import QUEUE, RaftMetadata, Tables
 from tianzhou.broker.replica.slave_sync import SlaveSync
 from tianzhou.broker.role import MASTER_ID, Role
-from tianzhou.broker.server import Broker
 from tianzhou.raft.roles import Role as RaftRole
 from tianzhou.replication.raft_group import Opened, RaftGroup
 from tianzhou.replication.raft_settings import RaftSettings, broker_id_of, peers_of
@@ -37,7 +37,7 @@ class RaftMember:
         self,
         settings: RaftSettings,
         opened: Opened,
-        broker: Broker,
+        broker: RaftHost,
         clock: Clock,
         on_fenced: Callable[[str], None] = lambda _reason: None,
     ) -> None:
@@ -51,7 +51,7 @@ class RaftMember:
             opened.store,
             Tables(
                 opened.store, parts.topics, parts.groups, parts.offsets,
-                parts.services.delays, parts.services.timers, parts.removal,
+                parts.delays, parts.timers, parts.removal,
             ),
             parts.writer, clock,
         )  # fmt: skip

@@ -3,8 +3,7 @@
 import logging
 from typing import Final, NamedTuple
 
-from tianzhou.broker.services import Service
-from tianzhou.broker.wiring import Parts
+from tianzhou.broker.replica.host import MasterParts
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.replication.ha_epochs import EPOCH_STEP_MAX
 from tianzhou.store.store import MessageStore
@@ -47,7 +46,7 @@ def next_epoch(known: int, *, above: int = 0) -> int:
     return epoch
 
 
-def begin_as_master(parts: Parts, store: MessageStore) -> None:
+def begin_as_master(parts: MasterParts, store: MessageStore) -> None:
     """Make everything visible that the log holds, go on with its queue offsets, and let the
     services read what they keep. What `visible_bound` still holds back must be confirmed before."""
     store.flush()
@@ -55,13 +54,12 @@ def begin_as_master(parts: Parts, store: MessageStore) -> None:
     if not store.is_writing:
         store.begin_writing()
     parts.offsets.clamp(store.max_offset)
-    services: tuple[Service, ...] = parts.services
-    for service in services:
+    for service in parts.services:
         service.begin()
     parts.writer.settle()
 
 
-def name_topics_of_queues(parts: Parts, store: MessageStore) -> None:
+def name_topics_of_queues(parts: MasterParts, store: MessageStore) -> None:
     """The old master may have died before it told us of a topic whose messages we have: without a
     name nobody could read them."""
     unknown: dict[str, int] = {}
@@ -74,7 +72,7 @@ def name_topics_of_queues(parts: Parts, store: MessageStore) -> None:
         parts.topics.ensure_all(unknown)
 
 
-def end_as_master(parts: Parts, store: MessageStore) -> None:
+def end_as_master(parts: MasterParts, store: MessageStore) -> None:
     """Take no more messages, and tell whoever waits that we do not know."""
     store.stop_writing()
     parts.writer.give_up()

@@ -36,6 +36,7 @@ from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_pull import UpdateConsumerOffsetRequest
 from tianzhou.wire.header import Header
+from tianzhou.wire.replication_bodies import LOG_END, TIMERS
 from tianzhou.wire.tables import (
     ConsumerOffsetTable,
     DelayOffsetTable,
@@ -54,11 +55,6 @@ SOON_S: Final = 0.5
 """Between two rounds at least, however many topics are new."""
 LAST_S: Final = 2.0
 """How long a promotion may wait for the last words of a master that is still there."""
-LOG_END: Final = "tzLogEnd"
-"""Where the master's log ended when it answered GET_ALL_TOPIC_CONFIG or GET_ALL_DELAY_OFFSET;
-RocketMQ's slaves ignore it."""
-TIMERS: Final = "tzTimerProgress"
-"""The same, in the answer to GET_ALL_DELAY_OFFSET only."""
 
 
 class MasterSilent(TianzhouError):

@@ -14,7 +14,6 @@ from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
 from tianzhou.broker.groups.sessions import Sessions
-from tianzhou.broker.replica.slave_sync import LOG_END
 from tianzhou.broker.stats import MINUTE, Stats
 from tianzhou.broker.topics import attributes
 from tianzhou.broker.topics.removal import TopicRemoval
@@ -33,6 +32,7 @@ from tianzhou.wire._generated_headers_admin import (
 )
 from tianzhou.wire.admin_bodies import GroupList
 from tianzhou.wire.queues import MessageQueue, TopicOffset, TopicStats, encode_topic_stats
+from tianzhou.wire.replication_bodies import LOG_END
 from tianzhou.wire.tables import (
     PERM_INHERIT,
     PERM_READ,

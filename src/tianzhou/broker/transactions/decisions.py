@@ -8,12 +8,11 @@ half is a decision too, and done alike.
 """
 
 import logging
-from typing import Final
+from typing import Final, Protocol
 
 from tianzhou.base.clock import Clock
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.broker import names
-from tianzhou.broker.ingest.admission import Admission
 from tianzhou.broker.transactions.half_queue import HALF_QUEUE, HalfQueue, op_entry, root_of
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.broker.writing.log_writer import Writer
@@ -32,6 +31,14 @@ COMMIT: Final = flags.TRANSACTION_COMMIT
 ROLLBACK: Final = flags.TRANSACTION_ROLLBACK
 
 
+class Redirects(Protocol):
+    """Admission, as far as decisions need it."""
+
+    def redirect(self, message: Incoming) -> Incoming:
+        """Where a message goes that must be delivered later; any other one unchanged."""
+        ...
+
+
 class Transactions:
     """Owner: the broker loop."""
 
@@ -39,7 +46,7 @@ class Transactions:
         self,
         store: MessageStore,
         writer: Writer,
-        admission: Admission,
+        admission: Redirects,
         halves: HalfQueue,
         clock: Clock,
     ) -> None:

@@ -124,6 +124,8 @@ class Channel(asyncio.BufferedProtocol):
 
     # Peer
 
+    identity: str = ""
+
     @property
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()

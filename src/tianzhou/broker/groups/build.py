@@ -1,0 +1,77 @@
+"""Builds the slice of consumer groups.
+
+Its tables come first: topics need them to remove what a deleted topic leaves behind, and the
+handlers here need topics.
+"""
+
+from dataclasses import dataclass
+
+from tianzhou.broker.groups.admin import AdminGroups
+from tianzhou.broker.groups.admin_clients import AdminClients
+from tianzhou.broker.groups.admin_offsets import AdminOffsets
+from tianzhou.broker.groups.consumer_offsets import ConsumerOffsets
+from tianzhou.broker.groups.groups import Groups
+from tianzhou.broker.groups.heartbeats import Clients
+from tianzhou.broker.groups.locks import Locks
+from tianzhou.broker.groups.offsets import Offsets
+from tianzhou.broker.groups.readers import Readers
+from tianzhou.broker.groups.reset import AdminReset
+from tianzhou.broker.groups.sessions import Sessions
+from tianzhou.broker.groups.subscriptions import Filters
+from tianzhou.broker.slice import Foundation, Slice
+from tianzhou.broker.topics.topics import Topics
+from tianzhou.record.ids import decode_host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTables:
+    """The state of consumer groups, without the handlers that change it."""
+
+    groups: Groups
+    offsets: ConsumerOffsets
+    sessions: Sessions
+    locks: Locks
+    readers: Readers
+    filters: Filters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSlice:
+    clients: Clients
+    slice: Slice
+
+
+def build_tables(base: Foundation) -> GroupTables:
+    config, tables = base.config, base.store.tables
+    is_replica = base.role_state.is_replica
+    tables_of_groups = GroupTables(
+        groups=Groups(tables.groups, config, base.clock, is_replica=is_replica),
+        offsets=ConsumerOffsets(tables.consumer_offsets, base.clock),
+        sessions=Sessions(),
+        locks=Locks(config.lock_lease_ms),
+        readers=Readers(),
+        filters=Filters(sql_enabled=config.sql_filters),
+    )
+    tables_of_groups.groups.deleted += [
+        tables_of_groups.readers.group_deleted,
+        tables_of_groups.sessions.abandoned.discard,
+    ]
+    return tables_of_groups
+
+
+def build(base: Foundation, tables: GroupTables, topics: Topics) -> GroupSlice:
+    config, store, clock, stats = base.config, base.store, base.clock, base.stats
+    groups, offsets, sessions = tables.groups, tables.offsets, tables.sessions
+    host = decode_host(base.writer.store_host)
+    address = f"{host.address}:{host.port}"
+    clients = Clients(config, topics, groups, sessions, tables.locks, tables.filters, clock)
+    serves = (
+        clients,
+        Offsets(store, topics, groups, offsets),
+        AdminGroups(groups, offsets, sessions, stats),
+        AdminOffsets(config, address, store, topics, groups, offsets, sessions, stats, clock),
+        AdminReset(config, store, topics, groups, offsets, sessions),
+        AdminClients(config, store, sessions, clock),
+    )
+    adopts = (groups.adopt, clients.adopt, tables.filters.adopt)
+    return GroupSlice(clients=clients, slice=Slice(serves=serves, adopts=adopts))

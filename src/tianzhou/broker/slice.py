@@ -1,0 +1,82 @@
+"""Slices: what one capability contributes to a broker, and what every slice may use.
+
+Each folder of the broker that an operator can name has a `build` function. It takes `Foundation`
+and the slices below it, and returns its parts together with a `Slice`. `wiring` concatenates the
+slices; a request code, a background service or a metric is therefore declared where it is
+implemented, and nowhere else.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tianzhou.base.clock import Clock
+from tianzhou.broker.alarms import Alarms
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.role import RoleState
+from tianzhou.broker.stats import Stats
+from tianzhou.broker.writing.log_writer import Writer
+from tianzhou.net.rpc import Handler
+from tianzhou.store.store import MessageStore
+
+
+class Watch(Protocol):
+    """Background work of every broker. The server calls `tick` about ten times a second."""
+
+    def tick(self) -> bool:
+        """Run one slice of the work; returns whether more is already due."""
+        ...
+
+    def finish(self) -> None:
+        """Save the progress: the broker stops and the log is flushed."""
+        ...
+
+
+class Service(Watch, Protocol):
+    """Background work of the master only, because it writes messages."""
+
+    def begin(self) -> None:
+        """Load the state from the store and discard what was known before: the broker is the
+        master from now on, and its log is dispatched to the end and may be written to."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foundation:
+    """What every slice may use."""
+
+    config: BrokerConfig
+    store: MessageStore
+    clock: Clock
+    writer: Writer
+    role_state: RoleState
+    stats: Stats
+    alarms: Alarms
+
+
+class _Serves(Protocol):
+    def handlers(self) -> dict[int, Handler]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """What a capability adds to the broker."""
+
+    serves: tuple[_Serves, ...] = ()
+    services: tuple[Service, ...] = ()
+    watches: tuple[Watch, ...] = ()
+    counts: Mapping[str, Callable[[], int]] = field(default_factory=dict[str, Callable[[], int]])
+    """Metrics that are one number, by name (see `observe/metrics.py`)."""
+    adopts: tuple[Callable[[BrokerConfig], None], ...] = ()
+    """Called with the settings when one of them changes while the broker runs."""
+
+
+def handlers_of(slices: Iterable[Slice]) -> dict[int, Handler]:
+    """The handlers of all slices by request code. Every code has one handler."""
+    handlers: dict[int, Handler] = {}
+    for part in slices:
+        for served in part.serves:
+            added = served.handlers()
+            assert not handlers.keys() & added.keys(), "a code is served twice"
+            handlers |= added
+    return handlers

@@ -1,0 +1,41 @@
+"""Builds the slice of topics."""
+
+from dataclasses import dataclass
+
+from tianzhou.broker.config import BrokerConfig
+from tianzhou.broker.groups.build import GroupTables
+from tianzhou.broker.slice import Foundation, Slice
+from tianzhou.broker.topics.admin import AdminTopics
+from tianzhou.broker.topics.permission import Permission
+from tianzhou.broker.topics.removal import TopicRemoval
+from tianzhou.broker.topics.topics import Topics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSlice:
+    topics: Topics
+    permission: Permission
+    removal: TopicRemoval
+    slice: Slice
+
+
+def build(base: Foundation, tables: GroupTables) -> TopicSlice:
+    config, store, clock, writer = base.config, base.store, base.clock, base.writer
+    levels = len(store.config.delay_levels_ms)
+    is_replica = base.role_state.is_replica
+    topics = Topics(store.tables.topics, config, clock, levels, is_replica=is_replica)
+    permission = Permission(config.name, config.permission, base.role_state)
+    permission.changed.append(topics.touch)
+    removal = TopicRemoval(store, tables.offsets, base.stats, writer.settle)
+    topics.being_deleted = removal.pending
+    writer.written.append(removal.release)
+    admin = AdminTopics(
+        config, store, topics, tables.offsets, tables.sessions, base.stats, clock, removal
+    )
+
+    def adopt(changed: BrokerConfig) -> None:
+        if permission.bits != changed.permission:
+            permission.set(changed.permission)
+
+    contribution = Slice(serves=(admin,), adopts=(topics.adopt, adopt))
+    return TopicSlice(topics=topics, permission=permission, removal=removal, slice=contribution)
