@@ -1,5 +1,7 @@
 """The admin client looks at our own producers and consumers while they work."""
 
+import asyncio
+
 from consuming import Notes, asynchronous, consuming, numbers, send, until
 
 from tianzhou.client.aio.admin import Admin
@@ -7,6 +9,7 @@ from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.core.offsets import Start
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.testing import RunningBroker
+from tianzhou.testing.kit.patience import Patience
 from tianzhou.wire.queues import MessageQueue
 
 ALL = {"orders": "*"}
@@ -84,6 +87,11 @@ async def test_dead_letters_come_back_to_their_group(mq: RunningBroker) -> None:
         consuming(mq, "billing", ALL, take, max_reconsume_times=0, start_from=Start.FIRST),
     ):
         await mq.until(lambda: mq.dead_letters("billing"), within_s=10)
+        # Clients learn of the new topic of dead letters once the broker has registered it.
+        patience = Patience(10)
+        while not await admin.dead_letters.peek("billing"):
+            assert not patience.is_over(), "no NameServer knows the dead letters"
+            await asyncio.sleep(0.02)
         is_broken = False
         replay = await admin.dead_letters.replay("billing")
         assert (replay.count, replay.left) == (1, 0)

@@ -37,7 +37,8 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 async def send_all(nameserver: str, topic: str, count: int) -> None:
-    options = ProducerOptions(gathering=Gathering())
+    # On a crowded machine a thousand sends take longer than the default of three seconds.
+    options = ProducerOptions(gathering=Gathering(), send_timeout_s=60)
     async with Producer("senders", nameserver=nameserver, options=options) as producer:
         for first in range(0, count, 1000):
             await asyncio.gather(

@@ -386,7 +386,7 @@ def test_closing_waits_for_the_deadline_of_what_is_in_flight(mq: RunningBroker, 
     async def body() -> None:
         options = ProducerOptions(send_timeout_s=0.4, try_timeout_s=0.4)
         producer = await Producer("makers", nameserver=mq.nameserver, options=options).start()
-        await producer.send(Message("close", b"0"))
+        await producer.send(Message("close", b"0"), timeout_s=60)
         with mq.faults.slow(seconds=30):
             future = producer.send_async(Message("close", b"1"))
             watch = Stopwatch()

@@ -14,12 +14,14 @@ from pyspark.sql import SparkSession
 import tianzhou.spark
 from clients.waiting import wait_until
 from tianzhou.cmd.spark_session import SETTINGS
+from tianzhou.testing.kit.patience import Patience
 
 PYTHON: Final = sys.executable
 BIN: Final = Path(sys.executable).parent
 TEST_S: Final = 1500.0
 RUN_S: Final = 240.0
-"""A Spark of its own starts in ten seconds on a free machine, and in minutes on a crowded one."""
+"""Of an idle machine. A Spark of its own starts there in ten seconds."""
+CHECK_S: Final = 0.5
 
 
 def give_time(items: Iterable[pytest.Item], directory: Path) -> None:
@@ -59,12 +61,27 @@ def shared_session(scratch: Path) -> SparkSession:
 
 def run(command: Sequence[str], place: Path, env: Mapping[str, str]) -> str:
     """What a program printed; it must end well."""
-    done = subprocess.run(
-        command, cwd=place, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=RUN_S,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}\n{done.stderr[-6000:]}"
-    return done.stdout
+    patience = Patience(RUN_S)
+    with subprocess.Popen(
+        command, cwd=place, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        while True:
+            try:
+                printed, errors = process.communicate(timeout=CHECK_S)
+                break
+            except subprocess.TimeoutExpired:
+                if patience.is_over():
+                    process.kill()
+                    raise
+    assert process.returncode == 0, f"{command}: {printed[-2000:]}\n{without_frames(errors)}"
+    return printed
+
+
+def without_frames(errors: str) -> str:
+    """What a Spark printed, without Java's stack frames, which hide the first cause."""
+    lines = (line for line in errors.splitlines() if not line.startswith("\tat "))
+    return "\n".join(lines)[-20_000:]
 
 
 class Program:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -66,8 +67,17 @@ class Run:
             self._start(name)
 
     def _start(self, name: str) -> None:
-        self._starts[name] += 1
-        self._queries[name] = self._writers[name].start()
+        """Start a query. Through Connect the Python process of its sink starts here, so the start
+        itself may fail because that process is late; no query runs then."""
+        while True:
+            self._starts[name] += 1
+            try:
+                self._queries[name] = self._writers[name].start()
+            except PySparkException as error:
+                if not self._may_start_again(name, error):
+                    raise
+            else:
+                return
 
     def plan(self) -> dict[str, DataStreamWriter]:
         """The queries, by name, not started. Raises PipelineError."""
