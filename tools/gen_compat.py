@@ -1,7 +1,9 @@
-"""Turns spec/*.toml and the tables of handlers into docs/compat.md.
+"""Turns spec/*.toml and the tables of handlers into docs/compat.md and its Chinese twin.
 
-python tools/gen_compat.py            write the file
-python tools/gen_compat.py --check    write nothing; exit 1 if the file is stale
+python tools/gen_compat.py            write the files
+python tools/gen_compat.py --check    write nothing; exit 1 if a file is stale
+
+The Chinese texts are in tools/zh/compat.toml, by the number of the code.
 """
 
 import sys
@@ -14,11 +16,9 @@ from tianzhou.broker import router as requests
 from tianzhou.broker.rejections import REFUSED
 from tianzhou.nameserver.handlers import HANDLERS
 from tianzhou.testing.small_broker import SmallBroker
-from tianzhou.wire._generated_codes import RequestCode
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGE: Final = ROOT / "docs" / "compat.md"
-
+CHINESE: Final = ROOT / "tools" / "zh" / "compat.toml"
 
 NOTES: Final[Mapping[int, str]] = {
     12: "newest first; at most 64 messages and one frame",
@@ -56,6 +56,8 @@ NOTES: Final[Mapping[int, str]] = {
 
 HEAD: Final = """\
 # Compatibility
+
+[中文](compat.zh-CN.md)
 
 Written by `tools/gen_compat.py` from `spec/` and the tables of handlers; do not edit.
 
@@ -107,13 +109,6 @@ sendMessage, skipAccumulatedMessage, statsAll, topicClusterList, topicList, topi
 updateBrokerConfig, updateSubGroup, updateTopic, updateTopicPerm, wipeWritePerm.
 """
 
-ANSWERS: Final = """
-## Response codes
-
-| CODE | NAME | MEANING | WHAT TO DO |
-| --- | --- | --- | --- |
-"""
-
 
 class Code(NamedTuple):
     number: int
@@ -121,6 +116,78 @@ class Code(NamedTuple):
     takes: str
     served_by: tuple[str, ...]
     effect: str
+
+
+class Language(NamedTuple):
+    """The words of the page in one language; codes and names come from `spec/` and the tables."""
+
+    page: Path
+    head: str
+    titles: Mapping[str, str]
+    """Titles of the tables, in their order."""
+    columns: Mapping[str, str]
+    notes: Mapping[int, str]
+    refused: Mapping[int, str]
+    """Why the broker refuses a code on purpose."""
+    no_controller: str
+    unused: str
+    responses: Mapping[int, tuple[str, str]]
+    """What a response code means, and what to do about it."""
+
+
+def english() -> Language:
+    return Language(
+        page=ROOT / "docs" / "compat.md",
+        head=HEAD,
+        titles={
+            "served": "Broker: served",
+            "refused": "Broker: refused on purpose",
+            "nameserver": "NameServer: served",
+            "client": "Sent to clients",
+            "controller": "Controller: refused",
+            "unused": "Not in use",
+            "responses": "Response codes",
+        },
+        columns={
+            "code": "CODE", "name": "NAME", "fields": "FIELDS", "effect": "EFFECT",
+            "remark": "REMARK", "reason": "REASON", "meaning": "MEANING", "remedy": "WHAT TO DO",
+        },
+        notes=NOTES,
+        refused={code.value: reason for code, reason in REFUSED.items()},
+        no_controller="there is no controller",
+        unused="taken, and used by no client",
+        responses={row["code"]: (row["sentence"], row["remedy"]) for row in _errors()},
+    )  # fmt: skip
+
+
+def chinese() -> Language:
+    words: dict[str, Any] = tomllib.loads(CHINESE.read_text(encoding="utf-8"))
+    notes = {int(number): note for number, note in words.pop("notes").items()}
+    refused = {code: each["reason"] for each in words.pop("refused") for code in each["codes"]}
+    responses = {
+        int(number): (meaning, remedy)
+        for number, (meaning, remedy) in words.pop("responses").items()
+    }
+    page = ROOT / "docs" / "compat.zh-CN.md"
+    return Language(page=page, notes=notes, refused=refused, responses=responses, **words)
+
+
+def untranslated(language: Language) -> list[str]:
+    """Texts that a language lacks, and texts about codes that do not exist."""
+    needed = english()
+    return sorted(
+        {f"notes: {number}" for number in needed.notes.keys() ^ language.notes.keys()}
+        | {f"refused: {number}" for number in needed.refused.keys() ^ language.refused.keys()}
+        | {f"responses: {number}" for number in needed.responses.keys() ^ language.responses.keys()}
+        | {f"titles: {name}" for name in needed.titles.keys() ^ language.titles.keys()}
+        | {f"columns: {name}" for name in needed.columns.keys() ^ language.columns.keys()}
+    )
+
+
+def _errors() -> list[dict[str, Any]]:
+    text = (ROOT / "spec" / "errors.toml").read_text(encoding="utf-8")
+    rows: list[dict[str, Any]] = tomllib.loads(text)["response"]
+    return sorted(rows, key=lambda row: row["code"])
 
 
 def codes() -> list[Code]:
@@ -150,62 +217,57 @@ def unaccounted(found: Iterable[Code]) -> list[str]:
     return missing
 
 
-def table(title: str, rows: Iterable[tuple[Code, str]], last: str, *, effects: bool = False) -> str:
-    columns = ["CODE", "NAME", "FIELDS", *(["EFFECT"] if effects else []), last]
-    lines = [f"\n## {title}\n", _row(columns), _row(["---"] * len(columns))]
+def table(language: Language, name: str, rows: Iterable[tuple[Code, str]], *, last: str) -> str:
+    """A table of requests; the one of served requests says what they may change."""
+    effects = ["effect"] if name == "served" else []
+    lines = [_head(language, name, ["code", "name", "fields", *effects, last])]
     for code, text in rows:
         takes = f"`{code.takes}`" if code.takes else ""
         effect = [code.effect] if effects else []
         lines.append(_row([str(code.number), code.name, takes, *effect, text]))
-    return "\n".join(lines) + "\n"
+    return "".join(lines)
+
+
+def _head(language: Language, name: str, columns: list[str]) -> str:
+    titles = _row(language.columns[column] for column in columns)
+    return f"\n## {language.titles[name]}\n\n{titles}{_row(['---'] * len(columns))}"
 
 
 def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(cells)} |\n"
 
 
-def answers() -> str:
+def responses(language: Language) -> str:
     """The table of response codes."""
-    rows = tomllib.loads((ROOT / "spec" / "errors.toml").read_text(encoding="utf-8"))["response"]
-    return ANSWERS + "".join(
-        "| {code} | {name} | {sentence} | {remedy} |\n".format(**row)
-        for row in sorted(rows, key=lambda row: row["code"])
-    )
+    rows = [
+        _row([str(row["code"]), row["name"], *language.responses[row["code"]]]) for row in _errors()
+    ]
+    return _head(language, "responses", ["code", "name", "meaning", "remedy"]) + "".join(rows)
 
 
-def page() -> str:
+def page(language: Language) -> str:
     found, served = codes(), broker_served()
 
     def of(server: str) -> list[Code]:
         return [code for code in found if server in code.served_by]
 
     def noted(some: Iterable[Code]) -> list[tuple[Code, str]]:
-        return [(code, NOTES.get(code.number, "")) for code in some]
+        return [(code, language.notes.get(code.number, "")) for code in some]
 
     broker = of("broker")
-    refused = [(c, REFUSED[RequestCode(c.number)]) for c in broker if c.number not in served]
-    return HEAD + "".join(
+    refused = [(c, language.refused[c.number]) for c in broker if c.number not in served]
+    controller = [(code, language.no_controller) for code in of("controller")]
+    unused = [(code, language.unused) for code in found if not code.served_by]
+    served_here = noted(c for c in broker if c.number in served)
+    return language.head + "".join(
         (
-            table(
-                "Broker: served",
-                noted(c for c in broker if c.number in served),
-                "REMARK",
-                effects=True,
-            ),
-            table("Broker: refused on purpose", refused, "REASON"),
-            table("NameServer: served", noted(of("nameserver")), "REMARK"),
-            table("Sent to clients", noted(of("client")), "REMARK"),
-            table(
-                "Controller: refused",
-                [(code, "there is no controller") for code in of("controller")],
-                "REASON",
-            ),
-            table(
-                "Not in use",
-                [(c, "taken, and used by no client") for c in found if not c.served_by],
-                "REASON",
-            ),
-            answers(),
+            table(language, "served", served_here, last="remark"),
+            table(language, "refused", refused, last="reason"),
+            table(language, "nameserver", noted(of("nameserver")), last="remark"),
+            table(language, "client", noted(of("client")), last="remark"),
+            table(language, "controller", controller, last="reason"),
+            table(language, "unused", unused, last="reason"),
+            responses(language),
         )
     )
 
@@ -218,14 +280,23 @@ def main(arguments: list[str]) -> int:
     if missing:
         print("neither served nor refused on purpose:", *missing, sep="\n  ", file=sys.stderr)
         return 1
-    text = page()
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    if arguments:
-        print(f"{PAGE.relative_to(ROOT)} is stale: run tools/gen_compat.py", file=sys.stderr)
+    missing = untranslated(chinese())
+    if missing:
+        where = f"{CHINESE.relative_to(ROOT)} does not match the codes:"
+        print(where, *missing, sep="\n  ", file=sys.stderr)
         return 1
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"wrote {PAGE.relative_to(ROOT)}")
+    return max(write(language, check=bool(arguments)) for language in (english(), chinese()))
+
+
+def write(language: Language, *, check: bool) -> int:
+    text, place = page(language), language.page
+    if place.exists() and place.read_text(encoding="utf-8") == text:
+        return 0
+    if check:
+        print(f"{place.relative_to(ROOT)} is stale: run tools/gen_compat.py", file=sys.stderr)
+        return 1
+    place.write_text(text, encoding="utf-8")
+    print(f"wrote {place.relative_to(ROOT)}")
     return 0
 
 

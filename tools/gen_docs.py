@@ -1,14 +1,18 @@
-"""Turns the declarations of settings into docs/settings.md.
+"""Turns the declarations of settings into docs/settings.md and its Chinese twin.
 
-python tools/gen_docs.py            write the file
-python tools/gen_docs.py --check    write nothing; exit 1 if the file is stale
+python tools/gen_docs.py            write the files
+python tools/gen_docs.py --check    write nothing; exit 1 if a file is stale
+
+The Chinese texts are in tools/zh/settings.toml, by the name of the setting.
 """
 
 import dataclasses
 import enum
 import sys
+import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from tianzhou.base.settings import Declaration, declarations
 from tianzhou.broker.config import BrokerConfig
@@ -17,7 +21,7 @@ from tianzhou.replication.raft_settings import RaftSettings
 from tianzhou.store.config import StoreConfig
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-SETTINGS: Final = ROOT / "docs" / "settings.md"
+CHINESE: Final = ROOT / "tools" / "zh" / "settings.toml"
 UNITS: Final = {
     "_bytes": "bytes", "_bytes_max": "bytes", "_ms": "ms", "_at_hours": "hour of the day",
     "_hours": "hours", "_ratio": "part of 1", "_pages_min": "pages", "_s": "seconds",
@@ -30,6 +34,8 @@ SECTIONS: Final = {
 
 HEAD: Final = """\
 # Settings
+
+[中文](settings.zh-CN.md)
 
 Written by `tools/gen_docs.py` from the declarations in the code; do not edit.
 
@@ -68,16 +74,70 @@ A shorter `retention_hours` deletes no file with a message that still waits for 
 for the end of its transaction; such files go when these messages have moved on.
 """
 
-TABLE: Final = """
-## {title}
 
-| NAME | DEFAULT | UNIT | BOUNDS | LIVE | ROCKETMQ | MEANING |
-| --- | --- | --- | --- | --- | --- | --- |
-"""
+class Language(NamedTuple):
+    """The words of the page in one language; everything else comes from the declarations."""
+
+    page: Path
+    head: str
+    sections: Mapping[str, str]
+    """Titles by the name of the class that declares the settings."""
+    columns: tuple[str, ...]
+    units: Mapping[str, str]
+    """Units by the ending of the setting's name."""
+    yes: str
+    no: str
+    because: str
+    bounds: str
+    either: str
+    help: Mapping[str, str]
+    fixed: Mapping[str, str]
+    """Why a setting cannot change while the server runs, by its name."""
 
 
-def unit_of(name: str) -> str:
-    return next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "")
+def declared() -> Iterator[tuple[str, Declaration]]:
+    for kind in SECTIONS.values():
+        yield from declarations(kind).items()
+
+
+def english() -> Language:
+    return Language(
+        page=ROOT / "docs" / "settings.md",
+        head=HEAD,
+        sections={kind.__name__: title for title, kind in SECTIONS.items()},
+        columns=("NAME", "DEFAULT", "UNIT", "BOUNDS", "LIVE", "ROCKETMQ", "MEANING"),
+        units=UNITS,
+        yes="yes",
+        no="no",
+        because="no: {}",
+        bounds="{} to {}",
+        either=" or ",
+        help={name: found.help for name, found in declared()},
+        fixed={name: found.fixed for name, found in declared() if found.fixed},
+    )
+
+
+def chinese() -> Language:
+    words: dict[str, Any] = tomllib.loads(CHINESE.read_text(encoding="utf-8"))
+    fixed = {name: each["reason"] for each in words.pop("fixed") for name in each["settings"]}
+    columns = tuple(words.pop("columns"))
+    page = ROOT / "docs" / "settings.zh-CN.md"
+    return Language(page=page, columns=columns, fixed=fixed, **words)
+
+
+def untranslated(language: Language) -> list[str]:
+    """Texts that a language lacks, and texts about settings that do not exist."""
+    needed = english()
+    return sorted(
+        {f"help: {name}" for name in needed.help.keys() ^ language.help.keys()}
+        | {f"fixed: {name}" for name in needed.fixed.keys() ^ language.fixed.keys()}
+        | {f"section: {name}" for name in needed.sections.keys() ^ language.sections.keys()}
+        | {f"unit: {ending}" for ending in needed.units.keys() ^ language.units.keys()}
+    )
+
+
+def unit_of(name: str, units: Mapping[str, str]) -> str:
+    return next((unit for ending, unit in units.items() if name.endswith(ending)), "")
 
 
 def shown(value: object) -> str:
@@ -94,51 +154,68 @@ def shown(value: object) -> str:
     return str(value)
 
 
-def bounds_of(declared: Declaration, default: object) -> str:
+def bounds_of(declared: Declaration, default: object, language: Language) -> str:
     if isinstance(default, enum.Enum):
-        return " or ".join(shown(member) for member in type(default))
+        return language.either.join(shown(member) for member in type(default))
     if declared.minimum is None or declared.maximum is None:
         return ""
-    return f"{shown(declared.minimum)} to {shown(declared.maximum)}"
+    return language.bounds.format(shown(declared.minimum), shown(declared.maximum))
 
 
-def live_of(declared: Declaration) -> str:
-    return "yes" if declared.is_live else f"no: {declared.fixed}" if declared.fixed else "no"
+def live_of(name: str, declared: Declaration, language: Language) -> str:
+    if declared.is_live:
+        return language.yes
+    return language.because.format(language.fixed[name]) if declared.fixed else language.no
 
 
-def row_of(name: str, declared: Declaration, default: object) -> str:
+def row_of(name: str, declared: Declaration, default: object, language: Language) -> str:
     alias = f"`{declared.alias}`" if declared.alias else ""
     is_port = name in ("port", "ha_port", "http_port")
     value = str(default) if is_port else shown(default)
-    cells = (
-        f"`{name}`", value, unit_of(name), bounds_of(declared, default), live_of(declared), alias,
-        declared.help,
-    )  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
+    unit, bounds = unit_of(name, language.units), bounds_of(declared, default, language)
+    live = live_of(name, declared, language)
+    return _row((f"`{name}`", value, unit, bounds, live, alias, language.help[name]))
 
 
-def table_of(title: str, kind: type) -> str:
+def _row(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+def table_of(kind: type, language: Language) -> str:
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
-    rows = [row_of(name, found, defaults[name]) for name, found in declarations(kind).items()]
-    return TABLE.format(title=title) + "\n".join(rows) + "\n"
+    columns = language.columns
+    head = f"\n## {language.sections[kind.__name__]}\n\n{_row(columns)}"
+    rows = (
+        row_of(name, found, defaults[name], language) for name, found in declarations(kind).items()
+    )
+    return head + _row(("---",) * len(columns)) + "".join(rows)
 
 
-def settings_page() -> str:
-    return HEAD + "".join(table_of(title, kind) for title, kind in SECTIONS.items())
+def settings_page(language: Language) -> str:
+    return language.head + "".join(table_of(kind, language) for kind in SECTIONS.values())
 
 
 def main(arguments: list[str]) -> int:
     if arguments not in ([], ["--check"]):
         print("usage: gen_docs.py [--check]", file=sys.stderr)
         return 2
-    page = settings_page()
-    if SETTINGS.exists() and SETTINGS.read_text(encoding="utf-8") == page:
-        return 0
-    if arguments:
-        print(f"{SETTINGS.relative_to(ROOT)} is stale: run tools/gen_docs.py", file=sys.stderr)
+    missing = untranslated(chinese())
+    if missing:
+        where = f"{CHINESE.relative_to(ROOT)} does not match the settings:"
+        print(where, *missing, sep="\n  ", file=sys.stderr)
         return 1
-    SETTINGS.write_text(page, encoding="utf-8")
-    print(f"wrote {SETTINGS.relative_to(ROOT)}")
+    return max(write(language, check=bool(arguments)) for language in (english(), chinese()))
+
+
+def write(language: Language, *, check: bool) -> int:
+    text, page = settings_page(language), language.page
+    if page.exists() and page.read_text(encoding="utf-8") == text:
+        return 0
+    if check:
+        print(f"{page.relative_to(ROOT)} is stale: run tools/gen_docs.py", file=sys.stderr)
+        return 1
+    page.write_text(text, encoding="utf-8")
+    print(f"wrote {page.relative_to(ROOT)}")
     return 0
 
 

@@ -15,8 +15,8 @@ def rows() -> list[dict[str, str]]:
     return _tables()[0]
 
 
-def _tables() -> list[list[dict[str, str]]]:
-    return tables_of(read(ROOT / "docs/security.md").replace("\\|", "¦"))
+def _tables(name: str = "security.md") -> list[list[dict[str, str]]]:
+    return tables_of(read(ROOT / "docs" / name).replace("\\|", "¦"))
 
 
 def rows_of_tests() -> set[str]:
@@ -55,3 +55,14 @@ def test_the_table_of_ports_has_the_limits_of_the_code() -> None:
         )
     ]  # fmt: skip
     assert _tables()[1] == expected
+
+
+def test_the_chinese_page_has_the_same_rows_and_ports() -> None:
+    """Texts differ; rows, their tests and every figure of the ports do not."""
+    english, chinese = (
+        [[list(row.values()) for row in table] for table in _tables(name)]
+        for name in ("security.md", "security.zh-CN.md")
+    )
+    assert [(row[0], row[-1]) for row in english[0]] == [(row[0], row[-1]) for row in chinese[0]]
+    assert all(all(row) for row in chinese[0])
+    assert english[1] == chinese[1]
