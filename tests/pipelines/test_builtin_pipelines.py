@@ -12,9 +12,9 @@ from tianzhou.client.sync import Message, Producer
 from tianzhou.spark.pipelines import audit, trace
 from tianzhou.spark.pipelines.builtin import template
 from tianzhou.spark.pipelines.model import Pipeline
-from tianzhou.spark.pipelines.order_check import Seen, is_violation
+from tianzhou.spark.pipelines.order_check import LastMessage, is_violation
+from tianzhou.spark.pipelines.pipeline_directory import PipelineDirectory
 from tianzhou.spark.pipelines.pipeline_file import parse
-from tianzhou.spark.pipelines.workplace import Workplace
 from tianzhou.spark.tables.history_table import history
 
 
@@ -32,7 +32,7 @@ def test_archive_goes_on_without_its_checkpoint(place: Place) -> None:
     place.run(pipeline)
     place.send(second, [f"{n}" for n in range(20)])
     place.run(pipeline)
-    Workplace(pipeline, place.directory).reset()
+    PipelineDirectory(pipeline, place.directory).reset()
     place.send(first, ["last"])
     place.run(pipeline)
     rows = place.rows("archive", "topic", "brokerName", "queueId", "queueOffset", "body")
@@ -70,7 +70,7 @@ def test_aggregate_is_right_to_the_cent(place: Place) -> None:
      ("发货成功", "已支付", True), ("已支付", "已支付", False)],
 )  # fmt: skip
 def test_which_state_may_follow(before: str, state: str, wrong: bool) -> None:
-    assert is_violation(Seen(before), state) is wrong
+    assert is_violation(LastMessage(before), state) is wrong
 
 
 def test_order_check_remembers_orders(place: Place) -> None:

@@ -14,7 +14,7 @@ from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.sync import Message, MessageView, Producer
 from tianzhou.spark.options import read_options_of
 from tianzhou.spark.pipelines import dead_letters
-from tianzhou.spark.pipelines.dead_letters import Wish, letters, replay
+from tianzhou.spark.pipelines.dead_letters import ReplayRequest, letters, replay
 from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.replays import Replays
 
@@ -70,14 +70,14 @@ def test_what_is_there(place: Place, group: str, origin: str) -> None:
     assert {row.originTopic for row in rows} == {origin}
     assert {row.body for row in rows} >= {"bad 0", "good 1"}
     options = read_options_of({"nameserver": place.nameserver, "topic": "TBW102"}, is_stream=False)
-    assert dead_letters.boxes(options)[group] == 12
+    assert dead_letters.dead_letter_counts(options)[group] == 12
 
 
 def test_chosen_repaired_and_sent_again(
     place: Place, group: str, origin: str, replays: Replays
 ) -> None:
-    wish = Wish(group, "tags = 'bad'", {"body": "replace(body, 'bad', 'mended')"})
-    done = replay(place.spark, wish, place.cluster(), replays)
+    request = ReplayRequest(group, "tags = 'bad'", {"body": "replace(body, 'bad', 'mended')"})
+    done = replay(place.spark, request, place.cluster(), replays)
     found = replayed(place, origin)
     assert done.sent == len(found) == 4
     assert {m.body.decode() for m in found} == {f"mended {n}" for n in (0, 3, 6, 9)}
@@ -85,13 +85,14 @@ def test_chosen_repaired_and_sent_again(
     assert all(m.properties["colour"] == "red" for m in found)
     assert all("RETRY_TOPIC" not in m.properties for m in found)
     # A second replay of everything leaves out what was replayed.
-    rest = replay(place.spark, Wish(group), place.cluster(), replays)
+    rest = replay(place.spark, ReplayRequest(group), place.cluster(), replays)
     assert rest.sent == 8
     assert len(replayed(place, origin)) == 12
     rows = replays.table.read(place.spark).collect()
     assert len({row.origin for row in rows}) == len(rows) == 12
     assert {row.sentTo for row in rows} == {origin}
-    again = replay(place.spark, Wish(group, "tags = 'bad'", again=True), place.cluster(), replays)
+    second = ReplayRequest(group, "tags = 'bad'", again=True)
+    again = replay(place.spark, second, place.cluster(), replays)
     assert again.sent == 4
 
 
@@ -122,7 +123,7 @@ def test_a_replay_that_was_killed_goes_on(place: Place, group: str, origin: str)
 
 
 @pytest.mark.parametrize(
-    ("wish", "words"),
+    ("request", "words"),
     [
         ({"where": "nothing = 1"}, "nothing"),
         ({"changes": {"topic": "'x'"}}, "topic can't be changed"),
@@ -131,8 +132,8 @@ def test_a_replay_that_was_killed_goes_on(place: Place, group: str, origin: str)
     ],
 )
 def test_mistakes_send_nothing(
-    place: Place, group: str, origin: str, replays: Replays, wish: dict[str, object], words: str
+    place: Place, group: str, origin: str, replays: Replays, request: dict[str, object], words: str
 ) -> None:
     with pytest.raises(PipelineError, match=words):
-        replay(place.spark, Wish(group, **wish), place.cluster(), replays)  # type: ignore[arg-type]
+        replay(place.spark, ReplayRequest(group, **request), place.cluster(), replays)  # type: ignore[arg-type]
     assert replayed(place, origin) == []

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.conftest import Place
-from tianzhou.spark import java
 from tianzhou.spark.pipelines.pipeline_file import load
 from tianzhou.spark.pipelines.running import run_to_end
+from tianzhou.spark.runtime import java
 from tianzhou.spark.tables.table import Table
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -24,7 +24,7 @@ from tianzhou.client.sync import Message, Producer
 from tianzhou.cmd.commands import cli
 from tianzhou.spark.pipelines import builtin, history
 from tianzhou.spark.pipelines.history import Sample
-from tianzhou.spark.pipelines.workplace import Workplace
+from tianzhou.spark.pipelines.pipeline_directory import PipelineDirectory
 from tianzhou.spark.tables.table import Table
 from tianzhou.testing import RunningBroker
 from tianzhou.testing.kit.patience import Patience
@@ -64,7 +64,7 @@ def test_init_validate_list_and_reset(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "not valid" in listed
     assert "comes with the package" in listed
     pipeline, directory = builtin.find("aggregate.yml")
-    place = Workplace(pipeline, directory)
+    place = PipelineDirectory(pipeline, directory)
     before = place.identity()
     assert "begins anew" in call("reset", "aggregate.yml", "--yes")
     assert place.identity() != before
@@ -78,7 +78,7 @@ def test_status_in_figures_and_as_a_picture(
 
     monkeypatch.chdir(tmp_path)
     assert "No micro-batch yet" in call("archive")
-    place = Workplace(*builtin.find("archive"))
+    place = PipelineDirectory(*builtin.find("archive"))
     samples = [
         Sample(query="sink-0", batch=n, time_ms=1_700_000_000_000 + n * 1000, rows_in=100 * n,
                rows_out=100 * n, behind=10 - n, batch_ms=500, latency_ms=900)

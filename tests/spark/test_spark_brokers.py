@@ -14,7 +14,7 @@ from tianzhou.client.sync.brokers import Brokers
 from tianzhou.client.sync.queue_reader import OffsetGone, QueueRange, QueueReader
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.record.message import MessageView
-from tianzhou.spark.looking import not_arrived
+from tianzhou.spark.idempotence import missing_entries
 from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.signing import Credentials
@@ -93,7 +93,7 @@ def test_messages_in_doubt_are_looked_for(filling: Filling, topic: str) -> None:
     for entry in entries[:6]:
         sender.add(topic, entry)
     sender.flush()
-    assert not_arrived(filling.brokers, began)(queue, entries[4:]) == entries[6:]
+    assert missing_entries(filling.brokers, began)(queue, entries[4:]) == entries[6:]
 
 
 @pytest.mark.parametrize("is_alone", [False, True], ids=["batch", "alone"])

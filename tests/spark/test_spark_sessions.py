@@ -18,7 +18,7 @@ from clients.server_process import ServerProcess, spare_port
 from spark.conftest import Tables
 from spark.filling import Filling
 from spark.processes import BIN, PYTHON, Program, environment, run
-from tianzhou.spark import python, stand_ins
+from tianzhou.spark.runtime import launch_scripts, python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -64,7 +64,7 @@ def test_streams_add_nothing_to_what_spark_keeps_for_all_of_them(
     spark: SparkSession, server: ServerProcess, filling: Filling, topic: str, tmp_path: Path,
     own: bool,
 ) -> None:  # fmt: skip
-    """Spark writes that map out with every job, without a lock: see `worker_variables`."""
+    """Spark writes that map out with every job, without a lock: see `worker_environment`."""
     filling.many(topic, 5)
     session: Any = spark.newSession()
     before = variables_of(tianzhou.spark.register(session) if own else session)
@@ -107,7 +107,7 @@ def test_the_python_of_workers(
     before: str | None, is_local: bool, after: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    stand_in = str(stand_ins.directory_for(Path(sys.executable)) / "bin" / "python")
+    stand_in = str(launch_scripts.script_directory(Path(sys.executable)) / "bin" / "python")
     if before is None:
         monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     else:

@@ -12,7 +12,7 @@ from clients.server_process import ServerProcess
 from clients.waiting import wait_until
 from spark.conftest import Tables
 from spark.filling import Filling
-from tianzhou.spark import marks
+from tianzhou.spark.idempotence import MARK_PROPERTY
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ def test_every_row_is_written_with_its_mark(tables: Tables, filling: Filling, to
     assert sorted(bytes(row.body).decode() for row in rows) == sorted(
         f"n{n}" for n in range(10_000)
     )
-    found = {row.properties[marks.NAME.decode()] for row in rows}
+    found = {row.properties[MARK_PROPERTY.decode()] for row in rows}
     assert len(found) == 10_000
     assert len({row.msgId for row in rows}) == 10_000
     assert {mark.split(":")[2] for mark in found} == {"0", "1", "2"}
@@ -150,7 +150,7 @@ def test_streams_write_and_a_repeated_batch_is_marked(
     rows = copy(tables, topic, target, tmp_path)
     # At least once: the last 200 are there twice, and can be told by their marks.
     assert rows.count() == 1_200
-    assert rows.selectExpr(f"properties['{marks.NAME.decode()}']").distinct().count() == 1_000
+    assert rows.selectExpr(f"properties['{MARK_PROPERTY.decode()}']").distinct().count() == 1_000
 
 
 def test_an_idempotent_repetition_adds_nothing(

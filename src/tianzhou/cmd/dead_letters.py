@@ -34,12 +34,12 @@ def list_(session: Session) -> None:
     """Show groups that have dead letters."""
     from tianzhou.cmd.spark_session import spark_errors
     from tianzhou.spark.options import read_options_of
-    from tianzhou.spark.pipelines.dead_letters import boxes
+    from tianzhou.spark.pipelines.dead_letters import dead_letter_counts
 
     def look() -> list[dict[str, Any]]:
         where = {"nameserver": session.nameserver, "topic": "TBW102"}
         with spark_errors():
-            found = boxes(read_options_of(where, is_stream=False))
+            found = dead_letter_counts(read_options_of(where, is_stream=False))
         return [{"group": group, "dead_letters": count} for group, count in found.items()]
 
     columns = {"group": "group", "dead_letters": "dead letters"}
@@ -56,13 +56,14 @@ def list_(session: Session) -> None:
 def show(session: Session, group: str, archive: str | None, where: str, rows: int) -> None:
     """Show dead letters of a group, the newest first."""
     from tianzhou.cmd import spark_session, sql_view
-    from tianzhou.spark.pipelines.dead_letters import Wish, chosen, letters
+    from tianzhou.spark.pipelines.dead_letters import ReplayRequest, chosen, letters
 
     with spark_session.session(
         "tianzhou-dead-letters", master="local[2]", config=spark_session.SHORT, log=_log()
     ) as spark:
         all_of_them = letters(spark, group, _cluster(session.nameserver, archive))
-        newest = chosen(all_of_them, Wish(group, where)).orderBy("storeTimestamp", ascending=False)
+        asked = ReplayRequest(group, where)
+        newest = chosen(all_of_them, asked).orderBy("storeTimestamp", ascending=False)
         shown = newest.select("origin", "originTopic", "tags", "keys", "storeTimestamp", "body")
         if session.as_json:
             output.echo_json([sql_view.plain(row) for row in shown.limit(rows).collect()])
@@ -99,14 +100,14 @@ def replay(
 ) -> None:
     """Send dead letters of a group again, where they came from, each once."""
     from tianzhou.cmd import spark_session
-    from tianzhou.spark.pipelines.dead_letters import Wish
+    from tianzhou.spark.pipelines.dead_letters import ReplayRequest
     from tianzhou.spark.pipelines.dead_letters import replay as do
     from tianzhou.spark.pipelines.replays import Replays
 
     pairs = [change.partition("=") for change in changes]
     if not all(equals for _, equals, _ in pairs):
         raise UsageError("--set: write COLUMN=SQL, such as body=\"replace(body, 'a', 'b')\"")
-    wish = Wish(
+    request = ReplayRequest(
         group, where, {name.strip(): text.strip() for name, _, text in pairs}, to, rate, again
     )
     place = Replays(str(Path(record).resolve()) if "://" not in record else record)
@@ -117,7 +118,7 @@ def replay(
         progress_bar(None, "sent") as tell,
     ):
         where_they_are = _cluster(session.nameserver, archive)
-        done = do(spark, wish, where_they_are, place, on_sent=tell)
+        done = do(spark, request, where_they_are, place, on_sent=tell)
     session.done(
         {"group": group, "replay": done.id, "sent": done.sent, "record": record},
         f"Replay {done.id}: {done.sent:,} dead letters of {group} sent; record in {record}",

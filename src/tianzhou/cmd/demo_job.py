@@ -29,7 +29,7 @@ from tianzhou.cmd.spark_session import SHORT, session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tianzhou.spark.pipelines.running import Run
+    from tianzhou.spark.pipelines.running import PipelineRun
 
 WAIT_S: Final = 120.0
 LAST_ORDERS: Final = 250
@@ -100,7 +100,7 @@ def _pipelines(
             for run in (archive, aggregate):
                 stack.callback(run.stop)
                 run.start()
-            _until(lambda: _looked(archive) and _looked(aggregate), "the first micro-batches")
+            _until(lambda: _poll(archive) and _poll(aggregate), "the first micro-batches")
         with show.step("The second half comes, with late and broken messages"):
             # Late is what comes after a micro-batch that has seen the present.
             rest = chain(_half(traffic, 1), traffic.late(), traffic.broken())
@@ -115,27 +115,27 @@ def _pipelines(
 
 def _made(
     spark: "SparkSession", name: str, cluster: DemoCluster, directory: Path, *, topic: str
-) -> "Run":
+) -> "PipelineRun":
     from tianzhou.spark.pipelines.builtin import template
     from tianzhou.spark.pipelines.pipeline_file import parse
-    from tianzhou.spark.pipelines.running import Run
+    from tianzhou.spark.pipelines.running import PipelineRun
 
     given = {"source.nameserver": cluster.nameserver, "source.topic": topic,
              "trigger": {"interval": "500ms"}}  # fmt: skip
     if name == "aggregate":
         given["decode.quarantine"] = "broken"
-    return Run(spark, parse(template(name), f"<{name}>", given=given), directory)
+    return PipelineRun(spark, parse(template(name), f"<{name}>", given=given), directory)
 
 
-def _looked(run: "Run") -> bool:
-    run.look()
+def _poll(run: "PipelineRun") -> bool:
+    run.poll()
     return any(sample.query == "sink-0" for sample in run.samples)
 
 
-def _has(directory: Path, table: str, rows: int, run: "Run") -> bool:
+def _has(directory: Path, table: str, rows: int, run: "PipelineRun") -> bool:
     from tianzhou.spark.tables.table import Table
 
-    run.look()  # raises if the pipeline has failed
+    run.poll()  # raises if the pipeline has failed
     return Table(str(directory / table)).state().rows >= rows
 
 

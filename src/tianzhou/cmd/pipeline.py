@@ -125,9 +125,9 @@ def status(teller: Teller, what: str, changes: tuple[str, ...], png: Path | None
     declared, directory = _find(what, None, changes)
     from tianzhou.cmd import pipeline_view
     from tianzhou.spark.pipelines import history
-    from tianzhou.spark.pipelines.workplace import Workplace
+    from tianzhou.spark.pipelines.pipeline_directory import PipelineDirectory
 
-    place = Workplace(declared, directory)
+    place = PipelineDirectory(declared, directory)
     if png is not None:
         from tianzhou.spark.pipelines.chart import draw
 
@@ -145,9 +145,9 @@ def status(teller: Teller, what: str, changes: tuple[str, ...], png: Path | None
 def _facts(declared: "Pipeline", directory: Path) -> dict[str, Any]:
     from tianzhou.cmd import pipeline_view
     from tianzhou.spark.pipelines import history
-    from tianzhou.spark.pipelines.workplace import Workplace
+    from tianzhou.spark.pipelines.pipeline_directory import PipelineDirectory
 
-    place = Workplace(declared, directory)
+    place = PipelineDirectory(declared, directory)
     return pipeline_view.facts(declared.name, place, history.load(place))
 
 
@@ -170,9 +170,9 @@ def list_(teller: Teller, directory: Path) -> None:
 def reset(teller: Teller, what: str, changes: tuple[str, ...], yes: bool) -> None:
     """Forget how far a pipeline is: the next run begins anew. Written rows stay."""
     declared, directory = _find(what, None, changes)
-    from tianzhou.spark.pipelines.workplace import Workplace
+    from tianzhou.spark.pipelines.pipeline_directory import PipelineDirectory
 
-    place = Workplace(declared, directory)
+    place = PipelineDirectory(declared, directory)
     teller.confirm(
         f"Forget how far {declared.name} is ({place.path})? The next run reads its source from "
         "the beginning, and writes rows again that are there already; only a table that is a "

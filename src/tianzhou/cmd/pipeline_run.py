@@ -11,16 +11,16 @@ from tianzhou.cmd.pipeline import stop_on_signals
 from tianzhou.cmd.spark_session import SHORT, session
 from tianzhou.spark.pipelines import reading
 from tianzhou.spark.pipelines.model import Pipeline
+from tianzhou.spark.pipelines.pipeline_directory import PipelineDirectory
 from tianzhou.spark.pipelines.pipeline_file import as_text
-from tianzhou.spark.pipelines.running import Run
-from tianzhou.spark.pipelines.workplace import Workplace
+from tianzhou.spark.pipelines.running import PipelineRun
 
 
 def run(pipeline: Pipeline, directory: Path, *, master: str | None, quiet: bool) -> None:
     """Raises PipelineError if a query fails. Signals end it in order."""
     # Spark takes seconds to start, and a person who mistook a name waits for them.
     reading.check_source(reading.checked_options(pipeline))
-    place = Workplace(pipeline, directory)
+    place = PipelineDirectory(pipeline, directory)
     console = Console(stderr=True)
     with place.locked():
         console.print(f"{pipeline.name}: starting Spark, log in {_log(place)}")
@@ -29,7 +29,7 @@ def run(pipeline: Pipeline, directory: Path, *, master: str | None, quiet: bool)
             log=_log(place),
         ) as spark:  # fmt: skip
             came = stop_on_signals()
-            running = Run(spark, pipeline, directory)
+            running = PipelineRun(spark, pipeline, directory)
             running.start()
             console.print(f"{pipeline.name}: running; Ctrl-C stops")
             try:
@@ -39,7 +39,7 @@ def run(pipeline: Pipeline, directory: Path, *, master: str | None, quiet: bool)
     console.print(pipeline_view.ended(running))
 
 
-def _watch(running: Run, console: Console, came: list[int], *, quiet: bool) -> None:
+def _watch(running: PipelineRun, console: Console, came: list[int], *, quiet: bool) -> None:
     if quiet or not sys.stderr.isatty():
         running.watch(lambda: None, until=lambda: bool(came))
         return
@@ -51,12 +51,12 @@ def _watch(running: Run, console: Console, came: list[int], *, quiet: bool) -> N
 
 def plan(pipeline: Pipeline, directory: Path) -> None:
     """Everything that a run does before data moves."""
-    place = Workplace(pipeline, directory)
+    place = PipelineDirectory(pipeline, directory)
     with session("tianzhou-plan", master="local[1]", config={**SHORT, **as_text(pipeline.spark)},
                  log=_log(place)) as spark:  # fmt: skip
-        Run(spark, pipeline, directory).plan()
+        PipelineRun(spark, pipeline, directory).plan()
 
 
-def _log(place: Workplace) -> Path:
+def _log(place: PipelineDirectory) -> Path:
     """Beside the checkpoint, or where the command runs if that is on another machine."""
     return Path(place.path) / "spark.log" if place.is_local else Path.cwd() / "spark.log"

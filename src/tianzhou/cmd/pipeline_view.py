@@ -12,19 +12,19 @@ from tianzhou.spark.pipelines import builtin, history
 from tianzhou.spark.pipelines.chart import bars
 from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.history import Sample
+from tianzhou.spark.pipelines.pipeline_directory import PipelineDirectory
 from tianzhou.spark.pipelines.pipeline_file import load
-from tianzhou.spark.pipelines.running import Run
-from tianzhou.spark.pipelines.workplace import Workplace
+from tianzhou.spark.pipelines.running import PipelineRun
 
 WIDTH = 40
 
 
-def live(running: Run) -> Group:
+def live(running: PipelineRun) -> Group:
     """What is shown while it runs."""
     return Group(_figures(running.pipeline.name, running.samples), _charts(running.samples))
 
 
-def ended(running: Run) -> Text:
+def ended(running: PipelineRun) -> Text:
     by_query = _by_query(running.samples[running.kept :])
     parts = [
         f"{name}: {sum(s.rows_in for s in found):,} in, {_rows_out(found)} out, "
@@ -34,7 +34,7 @@ def ended(running: Run) -> Text:
     return Text(f"{running.pipeline.name} ended. " + ("; ".join(parts) or "Nothing was there."))
 
 
-def status(name: str, place: Workplace, samples: list[Sample]) -> Group:
+def status(name: str, place: PipelineDirectory, samples: list[Sample]) -> Group:
     pid = place.runs_in()
     state = Text(f"{name}: " + (f"runs in process {pid}" if pid else "does not run"))
     if not samples:
@@ -83,7 +83,7 @@ def _charts(samples: list[Sample]) -> Table:
     return table
 
 
-def facts(name: str, place: Workplace, samples: list[Sample]) -> dict[str, Any]:
+def facts(name: str, place: PipelineDirectory, samples: list[Sample]) -> dict[str, Any]:
     """What `status --json` prints."""
     return {
         "name": name,
@@ -119,7 +119,7 @@ def _row(file: Path, directory: Path) -> dict[str, Any]:
         found = load(file)
     except PipelineError as error:
         return _told(file.name, name="", state="not valid", about=str(error).partition(": ")[2])
-    place = Workplace(found, directory)
+    place = PipelineDirectory(found, directory)
     samples = history.load(place)
     state = "runs" if place.runs_in() else f"{len(samples)} batches" if samples else "new"
     return _told(file.name, name=found.name, state=state, about=found.description)

@@ -115,7 +115,7 @@ def spark_errors() -> Generator[None]:
 
 
 def _packaged() -> str:
-    from tianzhou.spark.shipping import package
+    from tianzhou.spark.runtime.packaging import package
 
     directory = tempfile.mkdtemp(prefix="tianzhou-")
     # Delete it at exit: Spark serves the package to its workers until then.

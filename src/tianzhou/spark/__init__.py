@@ -1,12 +1,13 @@
-"""Spark: topics and store directories as tables, through PySpark, without a JAR.
+"""Topics and store directories as Spark tables, through PySpark, without a JAR.
 
     import tianzhou.spark
 
     spark = tianzhou.spark.session()
     orders = spark.read.format("rocketmq").option("nameserver", "127.0.0.1:9876").load("orders")
 
-Names are loaded when they are first used: Spark is an extra, and takes a second to import. No
-module here has the name of one of them, because importing it would put it in that name's place.
+Public names are loaded on first use, because Spark is an optional extra and takes a second to
+import. No module of this package has the name of a public function: importing such a module would
+replace the function.
 """
 
 from importlib import import_module
@@ -15,23 +16,25 @@ from typing import TYPE_CHECKING
 from tianzhou.base.extras import missing_extra
 
 if TYPE_CHECKING:
+    from tianzhou.spark.runtime.packaging import package as package
     from tianzhou.spark.sessions import register as register
     from tianzhou.spark.sessions import session as session
-    from tianzhou.spark.shipping import package as package
 
-_PLACES = {
-    "package": "tianzhou.spark.shipping",
+__all__ = ["package", "register", "session"]
+
+_MODULES = {
+    "package": "tianzhou.spark.runtime.packaging",
     "register": "tianzhou.spark.sessions",
     "session": "tianzhou.spark.sessions",
 }
 
 
 def __getattr__(name: str) -> object:
-    place = _PLACES.get(name)
-    if place is None:
+    module_name = _MODULES.get(name)
+    if module_name is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        module = import_module(place)
+        module = import_module(module_name)
     except ModuleNotFoundError as error:
         advice = missing_extra(error)
         if advice is None:

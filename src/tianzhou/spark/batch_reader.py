@@ -13,7 +13,7 @@ from tianzhou.spark.options import ReadOptions
 from tianzhou.spark.plan import Offsets, Ranges
 from tianzhou.spark.pushdown import Narrowed, narrow
 from tianzhou.spark.schema import TOPIC, arrow_schema
-from tianzhou.spark.topics import Topics, told
+from tianzhou.spark.topics import Topics, translated_errors
 from tianzhou.wire.queues import MessageQueue
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class TopicReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        with told(options), options.cluster.connect() as brokers:
+        with translated_errors(options), options.cluster.connect() as brokers:
             start, end = self._bounds(Topics(brokers, options), brokers)
         divided = plan.divided(
             plan.ranges_of(start, end),
@@ -61,7 +61,7 @@ class TopicReader(DataSourceReader):
             plan.check_forward(start, end)
         if self._narrowed.tags == set():
             return {}, {}
-        chosen = [q for q in queues if self._narrowed.takes_queue(q.topic, q.queue_id)]
+        chosen = [q for q in queues if self._narrowed.includes_queue(q.topic, q.queue_id)]
         self._narrow_times(brokers, chosen, start, end)
         low, high = self._narrowed.offset.start, self._narrowed.offset.end
         return (

@@ -242,10 +242,10 @@ def check_read_options(given: Mapping[str, str]) -> dict[str, Any]:
         raise SourceError(
             "MISSING_OPTION", "say which topics to read: either option topic or topicPattern"
         )
-    _refuse_pairs(found, ("startingOffsets", "startingTimestamp"),
+    _reject_pairs(found, ("startingOffsets", "startingTimestamp"),
                   ("endingOffsets", "endingTimestamp"), ("tags", "sql92"))  # fmt: skip
-    _refuse_backwards(found, "startingTimestamp", "endingTimestamp")
-    _refuse_backwards(found, "minOffsetsPerTrigger", "maxOffsetsPerTrigger")
+    _reject_reversed(found, "startingTimestamp", "endingTimestamp")
+    _reject_reversed(found, "minOffsetsPerTrigger", "maxOffsetsPerTrigger")
     _cluster(found)
     return found
 
@@ -253,7 +253,7 @@ def check_read_options(given: Mapping[str, str]) -> dict[str, Any]:
 def read_options_of(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     found = check_read_options(given)
     if is_stream:
-        _refuse_in_streams(found)
+        _reject_in_streams(found)
     starting = found.get("startingOffsets", LATEST if is_stream else EARLIEST)
     ending = found.get("endingOffsets", LATEST)
     if not is_stream and (starting == LATEST or ending == EARLIEST):
@@ -280,7 +280,7 @@ def read_options_of(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions
     )  # fmt: skip
 
 
-def _refuse_in_streams(found: dict[str, Any]) -> None:
+def _reject_in_streams(found: dict[str, Any]) -> None:
     if {"endingOffsets", "endingTimestamp"} & found.keys():
         raise SourceError(
             "WRONG_OPTION", "a stream has no end: endingOffsets and endingTimestamp are for batches"
@@ -291,13 +291,13 @@ def _refuse_in_streams(found: dict[str, Any]) -> None:
         )
 
 
-def _refuse_pairs(found: dict[str, Any], *pairs: tuple[str, str]) -> None:
+def _reject_pairs(found: dict[str, Any], *pairs: tuple[str, str]) -> None:
     for first, second in pairs:
         if first in found and second in found:
             raise SourceError("WRONG_OPTION", f"give either {first} or {second}, not both")
 
 
-def _refuse_backwards(found: dict[str, Any], low: str, high: str) -> None:
+def _reject_reversed(found: dict[str, Any], low: str, high: str) -> None:
     if low in found and high in found and found[low] > found[high]:
         raise SourceError(
             "WRONG_OPTION", f"{low} ({found[low]}) is above {high} ({found[high]}): exchange them"

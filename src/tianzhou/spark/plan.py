@@ -81,12 +81,12 @@ def resolve(
             f"of the topics that are read",
         )
     return {
-        queue: _meant(given.get(queue, default), earliest[queue], end)
+        queue: _resolved(given.get(queue, default), earliest[queue], end)
         for queue, end in latest.items()
     }
 
 
-def _meant(offset: int, earliest: int, latest: int) -> int:
+def _resolved(offset: int, earliest: int, latest: int) -> int:
     return {EARLIEST: earliest, LATEST: latest}.get(offset, offset)
 
 

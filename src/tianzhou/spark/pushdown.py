@@ -58,7 +58,7 @@ class Narrowed:
     offset: Interval = field(default_factory=Interval)
     time_ms: Interval = field(default_factory=Interval)
 
-    def takes_queue(self, topic: str, queue_id: int) -> bool:
+    def includes_queue(self, topic: str, queue_id: int) -> bool:
         return (
             (self.topics is None or topic in self.topics)
             and (self.queue_ids is None or queue_id in self.queue_ids)

@@ -21,7 +21,7 @@ from tianzhou.spark.arrow import Batch, Schema, pa, pc
 from tianzhou.spark.columns import Chunk, to_batch
 from tianzhou.spark.options import GROUP_DEFAULT, ReadOptions
 from tianzhou.spark.plan import Ranges
-from tianzhou.spark.topics import told
+from tianzhou.spark.topics import translated_errors
 
 _LOG: Final = logging.getLogger("tianzhou.spark")
 
@@ -33,7 +33,7 @@ def read_ranges(
     if not isinstance(partition, Ranges):
         return  # Spark's way of saying that there is nothing to read
     wanted = parse_tags(tags)
-    with told(options), options.cluster.connect() as brokers:
+    with translated_errors(options), options.cluster.connect() as brokers:
         reader = QueueReader(
             brokers, options.group or GROUP_DEFAULT, tags=tags, sql92=options.sql92,
             on_gone=None if options.fail_on_data_loss else _warn,

@@ -91,14 +91,14 @@ def rows_of(batch: Batch, topic: str | None) -> Iterator[Row]:
     for rank in range(count):
         body, where = bodies[rank], topics[rank] or topic
         if not body or len(body) > BODY_BYTES_MAX or where is None:
-            raise _no_message(body, where)
+            raise _invalid_row(body, where)
         extra, delay, key = texts[rank], delays[rank], keys[rank]
         if key is not None:
             extra += b"__SHARDINGKEY\x01%s\x02" % key.encode()
         yield Row(where, body, extra + delay, key, bool(delay))
 
 
-def _no_message(body: bytes | None, topic: str | None) -> SourceError:
+def _invalid_row(body: bytes | None, topic: str | None) -> SourceError:
     if topic is None:
         return SourceError("WRONG_ROW", "a row has no topic, and option topic is not set")
     if not body:

@@ -6,7 +6,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from tianzhou.spark import java, python, worker_variables
+from tianzhou.spark.runtime import java, python, worker_environment
 from tianzhou.spark.source import RocketMQ
 from tianzhou.spark.store_source import RocketMQStore
 
@@ -66,5 +66,5 @@ def register(spark: SparkSession) -> SparkSession:
 
 
 def _prepared(spark: SparkSession) -> SparkSession:
-    worker_variables.name_all(spark, *(source.name() for source in _SOURCES))
+    worker_environment.declare_variables(spark, *(source.name() for source in _SOURCES))
     return spark

@@ -15,7 +15,7 @@ from tianzhou.spark.schema import TOPIC, table_schema
 
 if TYPE_CHECKING:
     from tianzhou.spark.batch_reader import TopicReader
-    from tianzhou.spark.stream_reader import RefusedStream, TopicStreamReader
+    from tianzhou.spark.stream_reader import RejectedStream, TopicStreamReader
     from tianzhou.spark.writer import TopicStreamWriter, TopicWriter
 
 
@@ -35,13 +35,13 @@ class RocketMQ(DataSource):
         options = read_options_of(self.options, is_stream=False)
         return (NarrowedReader if options.pushdown else TopicReader)(options, schema)
 
-    def streamReader(self, schema: StructType) -> "TopicStreamReader | RefusedStream":
-        from tianzhou.spark.stream_reader import RefusedStream, TopicStreamReader
+    def streamReader(self, schema: StructType) -> "TopicStreamReader | RejectedStream":
+        from tianzhou.spark.stream_reader import RejectedStream, TopicStreamReader
 
         try:
             return TopicStreamReader(read_options_of(self.options, is_stream=True), schema)
         except SourceError as error:
-            return RefusedStream(error)
+            return RejectedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> "TopicWriter":
         from tianzhou.spark.writer import TopicWriter

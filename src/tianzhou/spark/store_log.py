@@ -32,7 +32,7 @@ _QUEUE_FILES_MAX: Final = 256
 _SAMPLE_EVERY: Final = 256
 
 
-class NoStore(TianzhouError):
+class StoreNotFound(TianzhouError):
     """A path that leads to no store directory."""
 
 
@@ -40,7 +40,7 @@ class LogDamaged(TianzhouError):
     """Bytes in the log are no sound records, though sound ones come behind them."""
 
 
-class Piece(NamedTuple):
+class LogSpan(NamedTuple):
     """Neighbouring records in one file: from the first byte of one to the end of another."""
 
     path: str
@@ -60,22 +60,24 @@ class LogSlice(NamedTuple):
     end: int
 
 
-def pieces_of(root: str, bytes_max: int) -> list[Piece]:
+def log_spans(root: str, bytes_max: int) -> list[LogSpan]:
     """The log divided among tasks, at places where records are known to begin."""
     paths = layout.paths_in_use(root)
     directory = Path(paths.commit_log)
     if not directory.is_dir():
-        raise NoStore(f"{root} has no commit log: {directory} is missing; is it a store directory?")
+        raise StoreNotFound(
+            f"{root} has no commit log: {directory} is missing; is it a store directory?"
+        )
     files = sorted(path for path in directory.iterdir() if is_file_name(path.name))
     known = sorted(_sampled_offsets(paths.consume_queue)) if files else []
     tail = next((path for path in reversed(files) if _is_used(path)), None)
-    found: list[Piece] = []
+    found: list[LogSpan] = []
     for path in files:
         base, size = int(path.name), path.stat().st_size
         edges = [0, *_edges(path, base, size, known, bytes_max), size]
         is_tail = path == tail
         found += [
-            Piece(str(path), base, start, end, is_tail and end == size)
+            LogSpan(str(path), base, start, end, is_tail and end == size)
             for start, end in pairwise(edges)
             if start < end
         ]
@@ -140,7 +142,7 @@ def _is_head(head: bytes, physical_offset: int) -> bool:
     return magic in (MAGIC_V1, MAGIC_V2) and offset == physical_offset
 
 
-def read_piece(piece: Piece, *, verify: bool, skip_damage: bool) -> Iterator[LogSlice]:
+def read_span(piece: LogSpan, *, verify: bool, skip_damage: bool) -> Iterator[LogSlice]:
     """The file's records in slices. Raises LogDamaged, or with `skip_damage` continues after the
     damage. Raises OSError if the disk cannot read; a mapping would kill the worker with a signal
     instead."""
@@ -185,7 +187,7 @@ def _first_bad(window: bytes, found: Walk, *, base: int, verify: bool) -> int | 
     return next(ranks, None)
 
 
-def _damaged(piece: Piece, at: int, behind: int | None) -> LogDamaged:
+def _damaged(piece: LogSpan, at: int, behind: int | None) -> LogDamaged:
     until = "the end of the file" if behind is None else f"byte {behind - 1}"
     return LogDamaged(
         f"{piece.path}: bytes {at} to {until} (from physical offset {piece.base + at} on) are no "
@@ -193,7 +195,7 @@ def _damaged(piece: Piece, at: int, behind: int | None) -> LogDamaged:
     )
 
 
-def _next_sound(fd: int, after: int, piece: Piece) -> int | None:
+def _next_sound(fd: int, after: int, piece: LogSpan) -> int | None:
     """The first sound record behind this place, in this piece."""
     at = after + 1
     while at < piece.end:
@@ -217,7 +219,7 @@ def _heads(window: bytes) -> list[int]:
     return sorted(found)
 
 
-def _is_sound_at(fd: int, start: int, piece: Piece) -> bool:
+def _is_sound_at(fd: int, start: int, piece: LogSpan) -> bool:
     size = INT32.unpack(os.pread(fd, INT32.size, start).ljust(INT32.size, b"\0"))[0]
     if not HEAD.size < size <= piece.end - start:
         return False

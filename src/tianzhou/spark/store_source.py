@@ -22,7 +22,14 @@ from tianzhou.spark.columns import Chunk, to_batch
 from tianzhou.spark.errors import DataLoss, SourceError
 from tianzhou.spark.options import StoreOptions, store_options_of
 from tianzhou.spark.schema import STORE, arrow_schema, table_schema
-from tianzhou.spark.store_log import LogDamaged, LogSlice, NoStore, Piece, pieces_of, read_piece
+from tianzhou.spark.store_log import (
+    LogDamaged,
+    LogSlice,
+    LogSpan,
+    StoreNotFound,
+    log_spans,
+    read_span,
+)
 
 
 class RocketMQStore(DataSource):
@@ -39,7 +46,7 @@ class RocketMQStore(DataSource):
 
 @dataclass(frozen=True, repr=False)
 class LogPartition(InputPartition):
-    piece: Piece
+    piece: LogSpan
 
 
 class StoreReader(DataSourceReader):
@@ -48,18 +55,18 @@ class StoreReader(DataSourceReader):
         self._schema = arrow_schema(STORE, schema)
 
     def partitions(self) -> list[InputPartition]:
-        with _told():
-            pieces = pieces_of(self._options.path, self._options.partition_bytes_max)
+        with _translated_errors():
+            pieces = log_spans(self._options.path, self._options.partition_bytes_max)
         return [LogPartition(piece) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[Batch]:
         if not isinstance(partition, LogPartition):
             return
         options = self._options
-        slices = read_piece(
+        slices = read_span(
             partition.piece, verify=options.verify, skip_damage=not options.fail_on_data_loss
         )
-        with _told():
+        with _translated_errors():
             for piece in slices:
                 chunk = self._wanted(_chunk_of(piece))
                 if len(chunk):
@@ -100,10 +107,10 @@ def _chunk_of(piece: LogSlice) -> Chunk:
 
 
 @contextmanager
-def _told() -> Generator[None]:
+def _translated_errors() -> Generator[None]:
     try:
         yield
-    except NoStore as error:
+    except StoreNotFound as error:
         raise SourceError("NO_STORE", str(error)) from None
     except LogDamaged as error:
         raise DataLoss(str(error)) from None

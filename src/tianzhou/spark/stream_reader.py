@@ -31,7 +31,7 @@ from tianzhou.spark.option_values import EARLIEST, LATEST
 from tianzhou.spark.options import ReadOptions
 from tianzhou.spark.plan import Offsets, Ranges
 from tianzhou.spark.schema import TOPIC, arrow_schema
-from tianzhou.spark.topics import Topics, told
+from tianzhou.spark.topics import Topics, translated_errors
 
 if TYPE_CHECKING:
     from tianzhou.spark.arrow import Batch
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("tianzhou.spark")
 
 
-class RefusedStream(DataSourceStreamReader):
+class RejectedStream(DataSourceStreamReader):
     """Says at Spark's first question why there is no stream. What is raised before that comes to
     the user behind a mistake of Spark's own: it stops the reader that it did not get."""
 
@@ -80,7 +80,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: plan.OffsetJson | None = None
         self._latest: Offsets = {}
         self._held_since_s: float | None = None
-        self._told: Offsets = {}
+        self._committed: Offsets = {}
         """What the brokers know of the group."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _find_initial(self) -> plan.OffsetJson:
         options = self._options
-        with told(options):
+        with translated_errors(options):
             queues = self._topics.queues()
             if options.starting == EARLIEST and options.starting_ms is None:
                 return {plan.FROM_EARLIEST: {}}
@@ -130,7 +130,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = self._beginning() if is_named else plan.from_json(start)
         # Spark asks for the next micro-batch when the last one is done, and reports that only
         # with the next one: the last of a query would be missing.
-        self._tell_group(before)
+        self._commit_group(before)
         self._latest = self._ends(before)
         if not is_named and plan.BEGUN not in start:
             return {**start, plan.BEGUN: {}}
@@ -170,7 +170,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ask(self, question: Callable[[], Offsets]) -> Offsets:
         """A query that runs lives through the restart of a broker or name server."""
-        with told(self._options):
+        with translated_errors(self._options):
             return self._brokers.persist(question, on_failure=self._brokers.forget)
 
     def _waits(self, before: Offsets, limit: ReadLimit) -> bool:
@@ -229,13 +229,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Afterwards
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._tell_group(plan.from_json(end))
+        self._commit_group(plan.from_json(end))
 
-    def _tell_group(self, finished: Offsets) -> None:
+    def _commit_group(self, finished: Offsets) -> None:
         """Everything before these offsets is in the sink for good: tell the brokers, so that the
         lag of this query stands beside that of every other group."""
         group = self._options.group
-        moved = {queue: at for queue, at in finished.items() if self._told.get(queue) != at}
+        moved = {queue: at for queue, at in finished.items() if self._committed.get(queue) != at}
         if group is None or not moved:
             return
         try:
@@ -244,7 +244,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # The checkpoint is the truth; the group's lag is right again after the next one.
             _LOG.warning("offsets of group %s were not told to the broker: %s", group, error)
         else:
-            self._told |= moved
+            self._committed |= moved
 
     def stop(self) -> None:
         self._brokers.close()

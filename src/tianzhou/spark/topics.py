@@ -42,7 +42,7 @@ _AWAY: Final = (Unreachable, ConnectionLost, CallTimeout, NoRoute)
 
 
 @contextmanager
-def told(options: ReadOptions) -> Generator[None]:
+def translated_errors(options: ReadOptions) -> Generator[None]:
     """Errors of the client in the words of a query."""
     try:
         yield

@@ -21,11 +21,16 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.client.errors import NoNameServer, TopicNotFound
 from tianzhou.client.sync.batch_sender import BatchSender, Entry
 from tianzhou.client.sync.brokers import Brokers
-from tianzhou.spark import marks
 from tianzhou.spark.arrow import Batch
 from tianzhou.spark.errors import SourceError
-from tianzhou.spark.looking import not_arrived, values_in
-from tianzhou.spark.marks import Task, Written
+from tianzhou.spark.idempotence import (
+    MARK_PROPERTY,
+    EarlierWrites,
+    Task,
+    digest_of,
+    missing_entries,
+    property_values,
+)
 from tianzhou.spark.options import WriteOptions
 from tianzhou.spark.plan import OffsetJson, Offsets, from_json, to_json
 from tianzhou.spark.rows import Row, check_schema, rows_of
@@ -41,7 +46,7 @@ may have lost the place in a crash, a few seconds after it was told."""
 
 
 @dataclass(frozen=True)
-class Done(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     rows: int
     """Messages stored, without those that were there already."""
     began: OffsetJson
@@ -55,7 +60,7 @@ class TopicWriter(DataSourceArrowWriter):
         check_schema(schema, topic=options.topic, idempotent=options.idempotent)
         self._options = options
         self._job = uuid.uuid4().hex
-        with _told(options), options.cluster.connect() as brokers:
+        with _translated_errors(options), options.cluster.connect() as brokers:
             self._began = to_json(_check_topic(brokers, options))
 
     def write(self, iterator: Iterator[Batch]) -> WriterCommitMessage:
@@ -73,10 +78,10 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         check_schema(schema, topic=options.topic, idempotent=options.idempotent)
         self._options = options
         # Made for every micro-batch: a query that runs lives through the restart of a broker.
-        with _told(options), options.cluster.connect() as brokers:
-            ends = _patiently(brokers, lambda: _check_topic(brokers, options))
+        with _translated_errors(options), options.cluster.connect() as brokers:
+            ends = _retrying(brokers, lambda: _check_topic(brokers, options))
             if options.idempotent:
-                _patiently(brokers, lambda: _mark_beginning(brokers, options.group, ends))
+                _retrying(brokers, lambda: _commit_start(brokers, options.group, ends))
 
     def write(self, iterator: Iterator[Batch]) -> WriterCommitMessage:
         context = _task_context()
@@ -86,8 +91,8 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         task = Task(query, int(batch), context.partitionId())
         look_from: Offsets | None = None
         if self._options.idempotent:
-            with _told(self._options), self._options.cluster.connect() as brokers:
-                look_from = _patiently(
+            with _translated_errors(self._options), self._options.cluster.connect() as brokers:
+                look_from = _retrying(
                     brokers,
                     lambda: brokers.committed(self._options.group, _queues(brokers, self._options)),
                 )
@@ -95,12 +100,12 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """The next repetition needs to look no further back than to where this batch began."""
-        began = [from_json(done.began) for done in messages if isinstance(done, Done)]
+        began = [from_json(done.began) for done in messages if isinstance(done, TaskResult)]
         if not self._options.idempotent or not began:
             return
         earliest = {queue: min(at[queue] for at in began if queue in at) for queue in began[0]}
-        with _told(self._options), self._options.cluster.connect() as brokers:
-            _patiently(brokers, lambda: brokers.commit(self._options.group, earliest))
+        with _translated_errors(self._options), self._options.cluster.connect() as brokers:
+            _retrying(brokers, lambda: brokers.commit(self._options.group, earliest))
 
 
 def _task_context() -> TaskContext:
@@ -129,11 +134,11 @@ def _ends(brokers: Brokers, options: WriteOptions) -> Offsets:
     return {} if options.topic is None else brokers.max_offsets(_queues(brokers, options))
 
 
-def _patiently(brokers: Brokers, act: Callable[[], T]) -> T:
+def _retrying(brokers: Brokers, act: Callable[[], T]) -> T:
     return brokers.persist(act, on_failure=brokers.forget)
 
 
-def _mark_beginning(brokers: Brokers, group: str, ends: Offsets) -> None:
+def _commit_start(brokers: Brokers, group: str, ends: Offsets) -> None:
     """Before a query's first message: from where on its messages are."""
     missing = ends.keys() - brokers.committed(group, ends).keys()
     now_ms = time.time_ns() // 1_000_000
@@ -143,36 +148,36 @@ def _mark_beginning(brokers: Brokers, group: str, ends: Offsets) -> None:
 
 def _write(
     options: WriteOptions, task: Task, batches: Iterator[Batch], look_from: Offsets | None
-) -> Done:
-    with _told(options), options.cluster.connect() as brokers:
-        began = _patiently(brokers, lambda: _ends(brokers, options))
-        written = Written(task)
+) -> TaskResult:
+    with _translated_errors(options), options.cluster.connect() as brokers:
+        began = _retrying(brokers, lambda: _ends(brokers, options))
+        written = EarlierWrites(task)
         if look_from is not None:
             spans = {queue: (look_from.get(queue, 0), end) for queue, end in began.items()}
-            for mark in values_in(brokers, spans, marks.NAME):
-                written.saw(mark)
-        stamped = _Stamped(options, task, written)
+            for mark in property_values(brokers, spans, MARK_PROPERTY):
+                written.record(mark)
+        builder = _EntryBuilder(options, task, written)
         sender = BatchSender(
             brokers, options.group, first_turn=task.partition,
-            unsure=not_arrived(brokers, began) if options.idempotent else None,
+            unsure=missing_entries(brokers, began) if options.idempotent else None,
         )  # fmt: skip
         count = 0
         for batch in batches:
             for row in rows_of(batch, options.topic):
-                entry = stamped.entry(row)
+                entry = builder.entry(row)
                 if entry is None:
                     continue
                 send = sender.add_alone if row.is_delayed else sender.add
                 send(row.topic, entry, row.sharding_key)
                 count += 1
         sender.flush()
-    return Done(count, to_json(began))
+    return TaskResult(count, to_json(began))
 
 
-class _Stamped:
+class _EntryBuilder:
     """Rows with their marks and unique ids."""
 
-    def __init__(self, options: WriteOptions, task: Task, written: Written) -> None:
+    def __init__(self, options: WriteOptions, task: Task, written: EarlierWrites) -> None:
         self._is_marked_fully = options.idempotent
         self._task = task
         self._written = written
@@ -187,8 +192,8 @@ class _Stamped:
             self._rank += 1
             mark = b"%s%d" % (self._task.prefix, rank)
         else:
-            digest = marks.digest_of(row.body, row.properties)
-            if self._written.takes_away(digest):
+            digest = digest_of(row.body, row.properties)
+            if self._written.claim(digest):
                 return None
             rank = self._written.next_rank()
             mark = b"%s%d:%s" % (self._task.prefix, rank, digest)
@@ -199,7 +204,7 @@ class _Stamped:
 
 
 @contextmanager
-def _told(options: WriteOptions) -> Generator[None]:
+def _translated_errors(options: WriteOptions) -> Generator[None]:
     """Errors of the client in the words of a query."""
     try:
         yield

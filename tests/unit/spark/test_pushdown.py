@@ -20,10 +20,10 @@ from tianzhou.spark.pushdown import CLOCK_MARGIN_MS, narrow
 def test_queues() -> None:
     found = narrow([EqualTo(("topic",), "orders"), In(("queueId",), (1, 2, 5)),
                     LessThan(("queueId",), 5)])  # fmt: skip
-    assert found.takes_queue("orders", 1)
-    assert not found.takes_queue("orders", 5)
-    assert not found.takes_queue("orders", 0)
-    assert not found.takes_queue("paid", 1)
+    assert found.includes_queue("orders", 1)
+    assert not found.includes_queue("orders", 5)
+    assert not found.includes_queue("orders", 0)
+    assert not found.includes_queue("paid", 1)
 
 
 def test_offsets() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tianzhou.spark import java
+from tianzhou.spark.runtime import java
 
 
 def a_java(home: Path, version: str) -> Path:
@@ -54,5 +54,5 @@ def test_the_package_is_the_last_resort(bare: Path, monkeypatch: pytest.MonkeyPa
 
 def test_without_any_it_says_what_to_do(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_of_package", lambda: None)
-    with pytest.raises(java.NoJava, match=r"needs Java 17 or newer: set JAVA_HOME"):
+    with pytest.raises(java.JavaNotFound, match=r"needs Java 17 or newer: set JAVA_HOME"):
         java.provide()

@@ -7,7 +7,7 @@ import pytest
 
 from tianzhou.base.kinds import queue_key
 from tianzhou.record.chunk import Entry, build
-from tianzhou.spark.store_log import LogDamaged, NoStore, Piece, pieces_of, read_piece
+from tianzhou.spark.store_log import LogDamaged, LogSpan, StoreNotFound, log_spans, read_span
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.files import RealFiles
 from tianzhou.store.store import MessageStore
@@ -34,10 +34,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def bodies(pieces: list[Piece], *, verify: bool = True, skip: bool = False) -> list[bytes]:
+def bodies(pieces: list[LogSpan], *, verify: bool = True, skip: bool = False) -> list[bytes]:
     found: list[bytes] = []
     for piece in pieces:
-        for run in read_piece(piece, verify=verify, skip_damage=skip):
+        for run in read_span(piece, verify=verify, skip_damage=skip):
             found += [bytes(run.data[at + 88 : at + 92]) for at in run.starts]
     return found
 
@@ -48,7 +48,7 @@ def everything() -> list[bytes]:
 
 @pytest.mark.parametrize("bytes_max", [10_000, 50_000, FILE_BYTES])
 def test_pieces_cover_every_record_once(written: Path, bytes_max: int) -> None:
-    pieces = pieces_of(str(written), bytes_max)
+    pieces = log_spans(str(written), bytes_max)
     assert bodies(pieces) == everything()
     files = len(list((written / "commitlog").iterdir()))
     assert len(pieces) > files if bytes_max < FILE_BYTES else len(pieces) == files
@@ -57,7 +57,7 @@ def test_pieces_cover_every_record_once(written: Path, bytes_max: int) -> None:
 
 def test_without_consume_queues_a_file_is_a_piece(written: Path, tmp_path: Path) -> None:
     (tmp_path / "commitlog").symlink_to(written / "commitlog")
-    pieces = pieces_of(str(tmp_path), 10_000)
+    pieces = log_spans(str(tmp_path), 10_000)
     assert len(pieces) == len(list((written / "commitlog").iterdir()))
     assert bodies(pieces) == everything()
 
@@ -68,7 +68,7 @@ def test_queue_file_that_cannot_be_read_divides_nothing(written: Path, tmp_path:
     unreadable.mkdir(parents=True)
     torn.parent.mkdir()
     torn.write_bytes(bytes(7))
-    assert bodies(pieces_of(str(tmp_path), 10_000)) == everything()
+    assert bodies(log_spans(str(tmp_path), 10_000)) == everything()
 
 
 def a_copy(written: Path, tmp_path: Path, at: int, data: bytes) -> Path:
@@ -84,7 +84,7 @@ def a_copy(written: Path, tmp_path: Path, at: int, data: bytes) -> Path:
 
 @pytest.mark.parametrize("data", [b"\xff", bytes(64), b"\x00\x00\x00\x10"])
 def test_damage_is_an_error_or_passed_over(written: Path, tmp_path: Path, data: bytes) -> None:
-    pieces = pieces_of(str(a_copy(written, tmp_path, 50_000, data)), FILE_BYTES)
+    pieces = log_spans(str(a_copy(written, tmp_path, 50_000, data)), FILE_BYTES)
     with pytest.raises(LogDamaged, match=r"are no sound records; with failOnDataLoss=false"):
         bodies(pieces)
     found = bodies(pieces, skip=True)
@@ -103,7 +103,7 @@ def test_malformed_record_is_an_error_or_passed_over(
     record[39] |= claim
     digits = b"%010d" % (zlib.crc32(record[:-20]) & 0x7FFFFFFF)
     record[-11:-1] = digits[::-1]
-    pieces = pieces_of(str(a_copy(written, tmp_path, 0, bytes(record))), FILE_BYTES)
+    pieces = log_spans(str(a_copy(written, tmp_path, 0, bytes(record))), FILE_BYTES)
     with pytest.raises(LogDamaged):
         bodies(pieces, verify=verify)
     assert bodies(pieces, verify=verify, skip=True) == everything()[1:]
@@ -119,11 +119,11 @@ def test_a_torn_end_is_the_end(written: Path, tmp_path: Path) -> None:
     (prepared := tmp_path / "commitlog" / f"{int(last.name) + FILE_BYTES:020d}").write_bytes(
         bytes(FILE_BYTES)
     )
-    found = bodies(pieces_of(str(tmp_path), FILE_BYTES))
+    found = bodies(log_spans(str(tmp_path), FILE_BYTES))
     assert prepared.exists()
     assert found == everything()[-len(found) - 1 : -1]
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(NoStore, match="has no commit log"):
-        pieces_of(str(tmp_path), 1)
+    with pytest.raises(StoreNotFound, match="has no commit log"):
+        log_spans(str(tmp_path), 1)

@@ -9,7 +9,7 @@ from tianzhou.base.extras import missing_extra
 from tianzhou.spark.pipelines.builtin import find
 from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.history import Sample, load
-from tianzhou.spark.pipelines.workplace import Workplace
+from tianzhou.spark.pipelines.pipeline_directory import PipelineDirectory
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _PANELS: Final[dict[str, Callable[[Sample], float]]] = {
@@ -32,7 +32,7 @@ def bars(values: Sequence[float], width: int) -> str:
 def picture(what: str) -> Any:
     """The figures of a pipeline, by its file or its name, as a picture: for notebooks."""
     pipeline, directory = find(what)
-    return draw(load(Workplace(pipeline, directory)), title=pipeline.name)
+    return draw(load(PipelineDirectory(pipeline, directory)), title=pipeline.name)
 
 
 def draw(samples: Sequence[Sample], *, title: str = "") -> Any:

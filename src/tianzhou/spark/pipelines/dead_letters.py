@@ -24,12 +24,12 @@ from tianzhou.client.sync.batch_sender import BatchSender, Entry
 from tianzhou.client.sync.brokers import Brokers
 from tianzhou.record import names, properties
 from tianzhou.spark import plan
-from tianzhou.spark.looking import not_arrived
+from tianzhou.spark.idempotence import missing_entries
 from tianzhou.spark.options import ReadOptions, read_options_of
 from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.replays import Replay, Replays
 from tianzhou.spark.tables.history_table import Cluster, history
-from tianzhou.spark.topics import told
+from tianzhou.spark.topics import translated_errors
 from tianzhou.wire.queues import MessageQueue
 
 REPLAY_ID: Final = "REPLAY_ID"
@@ -42,7 +42,7 @@ CHANGEABLE: Final = ("body", "tags", "keys")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ReplayRequest:
     """What somebody wants to be sent again."""
 
     group: str
@@ -74,17 +74,17 @@ def letters(spark: SparkSession, group: str, cluster: Cluster) -> DataFrame:
     )  # fmt: skip
 
 
-def chosen(rows: DataFrame, wish: Wish) -> DataFrame:
+def chosen(rows: DataFrame, request: ReplayRequest) -> DataFrame:
     """Those that are meant, as they will be sent. Raises PipelineError."""
-    unknown = wish.changes.keys() - set(CHANGEABLE)
+    unknown = request.changes.keys() - set(CHANGEABLE)
     if unknown:
         raise PipelineError(f"{', '.join(unknown)} can't be changed; only {', '.join(CHANGEABLE)}")
     try:
-        found = rows.where(F.expr(wish.where))
-        body = F.expr(wish.changes["body"]).cast("binary") if "body" in wish.changes else None
+        found = rows.where(F.expr(request.where))
+        body = F.expr(request.changes["body"]).cast("binary") if "body" in request.changes else None
         found = found.withColumn("newBody", F.col("rawBody") if body is None else body)
-        for name in wish.changes.keys() - {"body"}:
-            found = found.withColumn(name, F.expr(wish.changes[name]))
+        for name in request.changes.keys() - {"body"}:
+            found = found.withColumn(name, F.expr(request.changes[name]))
         return found.orderBy("brokerName", "queueId", "queueOffset")
     except PySparkException as error:
         raise PipelineError(str(error).partition(";\n'")[0].partition("\n\nJVM")[0]) from error
@@ -92,36 +92,38 @@ def chosen(rows: DataFrame, wish: Wish) -> DataFrame:
 
 def replay(
     spark: SparkSession,
-    wish: Wish,
+    request: ReplayRequest,
     cluster: Cluster,
     replays: Replays,
     *,
     on_sent: Callable[[int], None] = lambda _: None,
 ) -> Replay:
     """Send dead letters again, or go on with it; what was done. Raises PipelineError."""
-    if wish.rate is not None and wish.rate <= 0:
-        raise PipelineError(f"the rate is {wish.rate}; it must be above 0")
-    rows = chosen(letters(spark, wish.group, cluster), wish)
-    if not wish.again:
-        rows = replays.without_replayed(spark, rows, wish.group)
-    _check(rows, wish)
+    if request.rate is not None and request.rate <= 0:
+        raise PipelineError(f"the rate is {request.rate}; it must be above 0")
+    rows = chosen(letters(spark, request.group, cluster), request)
+    if not request.again:
+        rows = replays.without_replayed(spark, rows, request.group)
+    _check(rows, request)
     options = read_options_of({**cluster.options, "topic": "TBW102"}, is_stream=False)
-    with told(options), options.cluster.connect() as brokers:
-        begun = replays.unfinished(wish.group, wish.where, dict(wish.changes), wish.topic)
+    with translated_errors(options), options.cluster.connect() as brokers:
+        begun = replays.unfinished(
+            request.group, request.where, dict(request.changes), request.topic
+        )
         if begun is None:
-            begun = _begin(rows, wish, brokers)
+            begun = _begin(rows, request, brokers)
             replays.keep(begun)
         there = _already_there(spark, cluster, begun)
-        count = _send(rows, wish, begun, there, brokers, on_sent)
+        count = _send(rows, request, begun, there, brokers, on_sent)
     done = msgspec.structs.replace(begun, is_done=True, sent=len(there) + count)
     replays.write_rows(spark, begun, _sent_rows(spark, cluster, begun))
     replays.keep(done)
     return done
 
 
-def _check(rows: DataFrame, wish: Wish) -> None:
+def _check(rows: DataFrame, request: ReplayRequest) -> None:
     lost = rows.where(F.col("originTopic").isNull()).select("origin").first()
-    if lost is not None and not wish.topic:
+    if lost is not None and not request.topic:
         raise PipelineError(
             f"dead letter {lost[0]} does not say where it came from; name a topic for all with --to"
         )
@@ -132,15 +134,16 @@ def _check(rows: DataFrame, wish: Wish) -> None:
         )
 
 
-def _begin(rows: DataFrame, wish: Wish, brokers: Brokers) -> Replay:
+def _begin(rows: DataFrame, request: ReplayRequest, brokers: Brokers) -> Replay:
     found: list[Any] = rows.select("originTopic").distinct().collect()
-    topics = [wish.topic] if wish.topic else sorted(row[0] for row in found)
+    topics = [request.topic] if request.topic else sorted(row[0] for row in found)
     ends: dict[MessageQueue, int] = {}
     for topic in topics:
         ends |= brokers.max_offsets(brokers.route(topic).read_queues)
     return Replay(
-        id=secrets.token_hex(6), group=wish.group, where=wish.where, changes=dict(wish.changes),
-        topic=wish.topic, ends=plan.to_json(ends), started_ms=time.time_ns() // 1_000_000,
+        id=secrets.token_hex(6), group=request.group, where=request.where,
+        changes=dict(request.changes), topic=request.topic, ends=plan.to_json(ends),
+        started_ms=time.time_ns() // 1_000_000,
     )  # fmt: skip
 
 
@@ -164,23 +167,25 @@ def _sent_rows(spark: SparkSession, cluster: Cluster, begun: Replay) -> DataFram
 
 def _send(
     rows: DataFrame,
-    wish: Wish,
+    request: ReplayRequest,
     begun: Replay,
     there: set[str],
     brokers: Brokers,
     on_sent: Callable[[int], None],
 ) -> int:
-    sender = BatchSender(brokers, PRODUCER, unsure=not_arrived(brokers, plan.from_json(begun.ends)))
+    in_doubt = missing_entries(brokers, plan.from_json(begun.ends))
+    sender = BatchSender(brokers, PRODUCER, unsure=in_doubt)
     left: Iterator[Any] = (row for row in rows.toLocalIterator() if row.origin not in there)
-    size = CHUNK_MAX if wish.rate is None else max(1, min(CHUNK_MAX, int(wish.rate / CHUNKS_PER_S)))
+    rate = request.rate
+    size = CHUNK_MAX if rate is None else max(1, min(CHUNK_MAX, int(rate / CHUNKS_PER_S)))
     count = 0
     began_s = time.monotonic()
     while chunk := list(islice(left, size)):
-        if wish.rate is not None:
-            time.sleep(max(0.0, began_s + count / wish.rate - time.monotonic()))
+        if rate is not None:
+            time.sleep(max(0.0, began_s + count / rate - time.monotonic()))
         for row in chunk:
             key = row.properties.get(names.SHARDING_KEY.decode())
-            sender.add(wish.topic or row.originTopic, _entry(row, begun.id, key), key)
+            sender.add(request.topic or row.originTopic, _entry(row, begun.id, key), key)
         sender.flush()
         count += len(chunk)
         on_sent(len(there) + count)
@@ -201,9 +206,9 @@ def _entry(row: Any, replay_id: str, sharding_key: str | None) -> Entry:
     return Entry(bytes(row.newBody), properties.encode(found))
 
 
-def boxes(options: ReadOptions) -> dict[str, int]:
+def dead_letter_counts(options: ReadOptions) -> dict[str, int]:
     """Groups that have dead letters, and how many the brokers keep."""
-    with told(options), options.cluster.connect() as brokers:
+    with translated_errors(options), options.cluster.connect() as brokers:
         found: dict[str, int] = {}
         for topic in brokers.topics():
             if topic.startswith(DEAD_LETTER_PREFIX):

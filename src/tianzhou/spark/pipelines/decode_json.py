@@ -39,14 +39,14 @@ def _reason(text: Column, schema: StructType) -> Column:
     for field in required:
         suspicious = suspicious | field.isNull()
     variant = F.try_parse_json(text)
-    told = F.array_join(F.array_compact(F.array(*_misfits(variant, schema))), ", ")
-    no_fit = F.concat(F.lit("the body does not fit the schema: "), told)
+    misfits = F.array_join(F.array_compact(F.array(*_misfits(variant, schema))), ", ")
+    mismatch = F.concat(F.lit("the body does not match the schema: "), misfits)
     return F.when(
         suspicious,
         F.when(~F.is_valid_utf8(text), NOT_TEXT)
         .when(variant.isNull(), "the body is not JSON")
-        .when(~F.schema_of_variant(variant).startswith("OBJECT"), "the body is no JSON object")
-        .otherwise(no_fit),
+        .when(~F.schema_of_variant(variant).startswith("OBJECT"), "the body is not a JSON object")
+        .otherwise(mismatch),
     )
 
 
@@ -59,7 +59,7 @@ def _misfits(variant: Column, schema: StructType) -> list[Column]:
         kind = field.dataType.simpleString()
         missing = F.lit(None) if field.nullable else F.lit(f"{field.name} is missing")
         found.append(
-            F.when(is_null & is_there, f"{field.name} is no {kind}").when(is_null, missing)
+            F.when(is_null & is_there, f"{field.name} is not of type {kind}").when(is_null, missing)
         )
     return found
 

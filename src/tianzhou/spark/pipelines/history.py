@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from tianzhou.spark import plan
-from tianzhou.spark.pipelines.workplace import Workplace
+from tianzhou.spark.pipelines.pipeline_directory import PipelineDirectory
 
 SAMPLES_KEPT: Final = 2_000
 """Of all queries together: an hour and a half of a micro-batch every three seconds."""
@@ -74,9 +74,9 @@ def _offsets(value: Any) -> plan.Offsets:
     return plan.from_json(table) if table else {}
 
 
-def load(place: Workplace) -> list[Sample]:
+def load(place: PipelineDirectory) -> list[Sample]:
     return msgspec.json.decode(place.history(), type=list[Sample])
 
 
-def save(place: Workplace, samples: Iterable[Sample]) -> None:
+def save(place: PipelineDirectory, samples: Iterable[Sample]) -> None:
     place.keep_history(msgspec.json.encode(list(samples)[-SAMPLES_KEPT:]))

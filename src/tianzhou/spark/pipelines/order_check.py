@@ -39,7 +39,7 @@ _STATE: Final = "state string, queueId int, queueOffset bigint"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LastMessage:
     """The last message of an order."""
 
     state: str = ""
@@ -55,7 +55,7 @@ def known_as(state: str) -> str:
     return ENGLISH.get(state.upper(), state)
 
 
-def is_violation(before: Seen, state: str) -> bool:
+def is_violation(before: LastMessage, state: str) -> bool:
     """A message again, as consumers may see it after a failure, is none."""
     known = known_as(state)
     return known != before.state and known not in expected_after(before.state)
@@ -68,19 +68,19 @@ class OrderCheck(StatefulProcessor):
         self._last: Any = handle.getValueState("last", _STATE)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
-        last = Seen(*self._last.get()) if self._last.exists() else Seen()
+        last = LastMessage(*self._last.get()) if self._last.exists() else LastMessage()
         # Those of one queue came in this order; between queues only the clock can tell.
         for row in sorted(rows, key=lambda row: (row.storeTimestamp, row.queueId, row.queueOffset)):
             if is_violation(last, row.state):
                 yield _violation(key[0], last, row)
-            last = Seen(known_as(row.state), row.queueId, row.queueOffset)
+            last = LastMessage(known_as(row.state), row.queueId, row.queueOffset)
         self._last.update((last.state, last.queue_id, last.queue_offset))
 
     def close(self) -> None:
         pass
 
 
-def _violation(order: str, before: Seen, row: Any) -> Row:
+def _violation(order: str, before: LastMessage, row: Any) -> Row:
     return Row(
         orderId=order, before=before.state, state=row.state,
         expected=" or ".join(sorted(expected_after(before.state))) or "nothing",

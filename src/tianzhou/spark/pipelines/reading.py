@@ -13,11 +13,11 @@ from tianzhou.spark.pipelines import decode
 from tianzhou.spark.pipelines.decode import Decoder
 from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.model import Decode, Pipeline
+from tianzhou.spark.pipelines.pipeline_directory import PipelineDirectory
 from tianzhou.spark.pipelines.pipeline_file import as_text
-from tianzhou.spark.pipelines.workplace import Workplace
 from tianzhou.spark.tables.columns import merged
 from tianzhou.spark.tables.errors import TableError
-from tianzhou.spark.topics import Topics, told
+from tianzhou.spark.topics import Topics, translated_errors
 
 FORMAT = "rocketmq"
 
@@ -37,7 +37,7 @@ def check_source(options: Mapping[str, str]) -> None:
     """Whether the topics can be read, before a query is started. Raises PipelineError."""
     try:
         read = read_options_of(options, is_stream=True)
-        with told(read), read.cluster.connect() as brokers:
+        with translated_errors(read), read.cluster.connect() as brokers:
             Topics(brokers, read).queues()
     except SourceError as error:
         raise PipelineError(f"source: {error}") from error
@@ -49,7 +49,7 @@ def stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     return spark.readStream.format(FORMAT).options(**{**chosen, **options}).load()
 
 
-def decoder(spark: SparkSession, pipeline: Pipeline, place: Workplace) -> Decoder:
+def decoder(spark: SparkSession, pipeline: Pipeline, place: PipelineDirectory) -> Decoder:
     """Raises PipelineError."""
     how = pipeline.decode
     match how.format:
@@ -75,7 +75,7 @@ def _protobuf(how: Decode, directory: Path) -> Decoder:
     return protobuf_of(directory / how.descriptor, how.message)
 
 
-def _json(spark: SparkSession, pipeline: Pipeline, place: Workplace) -> Decoder:
+def _json(spark: SparkSession, pipeline: Pipeline, place: PipelineDirectory) -> Decoder:
     from tianzhou.spark.pipelines.decode_json import inferred, json_of, parsed_schema
 
     how = pipeline.decode
@@ -120,7 +120,7 @@ _Span = tuple[plan.OffsetJson, plan.OffsetJson]
 
 def _ends(options: ReadOptions, count: int) -> tuple[_Span, _Span]:
     """Offsets of the first and of the last messages of the topics, without overlap."""
-    with told(options), options.cluster.connect() as brokers:
+    with translated_errors(options), options.cluster.connect() as brokers:
         topics = Topics(brokers, options)
         queues = topics.queues()
         earliest, latest = topics.earliest(queues), topics.latest(queues)

@@ -41,7 +41,7 @@ class Replays:
     def unfinished(
         self, group: str, where: str, changes: dict[str, str], topic: str
     ) -> Replay | None:
-        """The same wish, cut off."""
+        """The same request, cut off."""
         for one in reversed(self.all()):
             same = (one.group, one.where, one.changes, one.topic) == (group, where, changes, topic)
             if same and not one.is_done:

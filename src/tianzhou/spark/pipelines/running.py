@@ -21,12 +21,12 @@ from tianzhou.spark.pipelines import decode, history, reading
 from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.history import Sample, sample_of
 from tianzhou.spark.pipelines.model import ParquetSink, Pipeline, Transform, Trigger
+from tianzhou.spark.pipelines.pipeline_directory import PipelineDirectory, absolute
 from tianzhou.spark.pipelines.sinks import writer_of
 from tianzhou.spark.pipelines.transform import transformed
 from tianzhou.spark.pipelines.units import read_interval
-from tianzhou.spark.pipelines.workplace import Workplace, absolute
 from tianzhou.spark.tables.table import Table
-from tianzhou.spark.topics import Topics, told
+from tianzhou.spark.topics import Topics, translated_errors
 
 STOP_S: Final = 20.0
 """How long a stop waits for micro-batches in work; what is cut off is done again next time."""
@@ -38,12 +38,12 @@ A crowded machine may need more time; the query has lost nothing, and is started
 QUARANTINE: Final = "quarantine"
 
 
-class Run:
+class PipelineRun:
     """Owner: one thread. Hold the workplace's lock around its life."""
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline, directory: Path) -> None:
         self.pipeline = pipeline
-        self.place = Workplace(pipeline, directory)
+        self.place = PipelineDirectory(pipeline, directory)
         self._spark = spark
         self._writers: dict[str, DataStreamWriter] = {}
         self._queries: dict[str, StreamingQuery] = {}
@@ -130,7 +130,7 @@ class Run:
                     break
                 time.sleep(0.05)
             query.stop()
-        self.look()
+        self.poll()
         history.save(self.place, self.samples)
 
     # Looking
@@ -139,7 +139,7 @@ class Run:
     def is_active(self) -> bool:
         return any(query.isActive for query in self._queries.values())
 
-    def look(self) -> list[Sample]:
+    def poll(self) -> list[Sample]:
         """Figures of the micro-batches since the last look. Raises PipelineError if a query
         failed."""
         fresh: list[Sample] = []
@@ -172,7 +172,7 @@ class Run:
         """Look and show until every query has ended, or somebody wants an end."""
         while True:
             was_active = self.is_active
-            self.look()  # may start a query again
+            self.poll()  # may start a query again
             show()
             if until() or not (was_active or self.is_active):
                 return
@@ -182,7 +182,7 @@ class Run:
 def run_to_end(spark: SparkSession, pipeline: Pipeline, directory: Path) -> list[Sample]:
     """Everything that is there now, for programs and tests. Raises PipelineError."""
     once = _with(pipeline, Trigger(available_now=True))
-    run = Run(spark, once, directory)
+    run = PipelineRun(spark, once, directory)
     with run.place.locked():
         run.start()
         try:
@@ -224,7 +224,7 @@ def triggered(writer: DataStreamWriter, trigger: Trigger) -> DataStreamWriter:
 def plan_from(ends: Any, options: dict[str, str]) -> dict[str, str]:
     """Where a source begins whose rows up to `ends` are kept already."""
     read = read_options_of(options, is_stream=True)
-    with told(read), read.cluster.connect() as brokers:
+    with translated_errors(read), read.cluster.connect() as brokers:
         topics = Topics(brokers, read)
         earliest = topics.earliest(topics.queues())
     kept = plan.from_json(ends)

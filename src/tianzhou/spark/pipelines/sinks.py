@@ -22,9 +22,9 @@ from pyspark.sql.types import StructType, TimestampType
 from tianzhou.spark.option_values import read_duration_ms
 from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.model import ConsoleSink, JdbcSink, ParquetSink, Sink, TopicSink
+from tianzhou.spark.pipelines.pipeline_directory import PipelineDirectory, absolute
 from tianzhou.spark.pipelines.pipeline_file import as_text
 from tianzhou.spark.pipelines.units import read_size
-from tianzhou.spark.pipelines.workplace import Workplace, absolute
 from tianzhou.spark.tables.table import Table
 
 DAY_MS = 86_400_000
@@ -32,7 +32,7 @@ Each = Callable[[DataFrame, int], None]
 
 
 def writer_of(
-    rows: DataFrame, sink: Sink, place: Workplace, *, name: str, is_part: bool = True
+    rows: DataFrame, sink: Sink, place: PipelineDirectory, *, name: str, is_part: bool = True
 ) -> "DataStreamWriter":
     """The query that fills a sink, ready to be started. Rows are a part of their topics, unless
     each message is one of them, as it was."""
@@ -44,7 +44,7 @@ def writer_of(
             write = to_table(rows.schema, sink, table, query=query, is_part=is_part)
             writer = rows.writeStream.foreachBatch(write)
         case TopicSink():
-            chosen = _told(name, lambda: rows.selectExpr(*(sink.columns or ("*",))))
+            chosen = _analyzed(name, lambda: rows.selectExpr(*(sink.columns or ("*",))))
             writer = chosen.writeStream.format("rocketmq").options(**as_text(sink.options))
         case JdbcSink():
             writer = rows.writeStream.foreachBatch(ToDatabase(sink))
@@ -53,7 +53,7 @@ def writer_of(
     return writer.outputMode(mode)
 
 
-def _told(name: str, make: Callable[[], DataFrame]) -> DataFrame:
+def _analyzed(name: str, make: Callable[[], DataFrame]) -> DataFrame:
     try:
         return make()
     except AnalysisException as error:
@@ -133,14 +133,14 @@ class ToDatabase:
     def __call__(self, rows: DataFrame, batch: int) -> None:
         sink, options = self.sink, as_text(self.sink.options)
         if sink.batch_column is not None:
-            _take_back(rows, sink, options, batch)
+            _delete_batch(rows, sink, options, batch)
             rows = rows.withColumn(sink.batch_column, F.lit(batch).cast("bigint"))
         rows.write.format("jdbc").options(url=sink.url, dbtable=sink.table, **options).mode(
             "append"
         ).save()
 
 
-def _take_back(rows: DataFrame, sink: JdbcSink, options: dict[str, str], batch: int) -> None:
+def _delete_batch(rows: DataFrame, sink: JdbcSink, options: dict[str, str], batch: int) -> None:
     """What an earlier life wrote of this micro-batch."""
     spark: Any = rows.sparkSession
     jvm = getattr(spark, "_jvm", None)

@@ -22,12 +22,12 @@ MESSAGES: Final = "messages"
 def transformed(rows: DataFrame, steps: Transform, directory: Path) -> DataFrame:
     """Raises PipelineError with what Spark says, before any data moves."""
     spark = rows.sparkSession
-    if steps.watermark is not None:
-        rows = _told("watermark", lambda: with_event_time(rows, cast("Watermark", steps.watermark)))
-    if steps.window is not None:
-        rows = _told("window", lambda: windowed(rows, cast("Window", steps.window)))
-    if steps.sql is not None:
-        rows = _told("sql", lambda: selected(spark, rows, cast("str", steps.sql)))
+    if (watermark := steps.watermark) is not None:
+        rows = _analyzed("watermark", lambda: with_event_time(rows, watermark))
+    if (window := steps.window) is not None:
+        rows = _analyzed("window", lambda: windowed(rows, window))
+    if (sql := steps.sql) is not None:
+        rows = _analyzed("sql", lambda: selected(spark, rows, sql))
     if steps.python is not None:
         rows = _called(function_of(steps.python, directory), rows, steps.python)
     return rows
@@ -95,7 +95,7 @@ def _imported(module: str, directory: Path) -> object:
 
 
 def _called(function: Callable[[DataFrame], DataFrame], rows: DataFrame, place: str) -> DataFrame:
-    found = cast("object", _told(f"python: {place}", lambda: function(rows)))
+    found = cast("object", _analyzed(f"python: {place}", lambda: function(rows)))
     if not isinstance(found, DataFrame):
         raise PipelineError(
             f"transform.python: {place} returned {type(found).__name__}; it must be a DataFrame"
@@ -103,7 +103,7 @@ def _called(function: Callable[[DataFrame], DataFrame], rows: DataFrame, place: 
     return found
 
 
-def _told(step: str, make: Callable[[], DataFrame]) -> DataFrame:
+def _analyzed(step: str, make: Callable[[], DataFrame]) -> DataFrame:
     try:
         return make()
     except (AnalysisException, ParseException) as error:

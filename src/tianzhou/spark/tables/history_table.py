@@ -26,7 +26,7 @@ from tianzhou.spark.schema import TOPIC
 from tianzhou.spark.tables.errors import TableError
 from tianzhou.spark.tables.log import State
 from tianzhou.spark.tables.table import Table
-from tianzhou.spark.topics import Topics, told
+from tianzhou.spark.topics import Topics, translated_errors
 from tianzhou.wire.queues import MessageQueue
 
 
@@ -67,7 +67,7 @@ def topics_of(cluster: Cluster) -> set[str]:
     found |= set(_archive_of(cluster).ends)
     if cluster.options.get("nameserver"):
         options = _read_options(cluster, "TBW102")
-        with told(options), options.cluster.connect() as brokers:
+        with translated_errors(options), options.cluster.connect() as brokers:
             found |= set(brokers.topics())
     return found
 
@@ -132,7 +132,7 @@ def _live(topic: str, cluster: Cluster, archived: _Archived, wanted: Range) -> _
     """What the broker has before the archive's rows and behind them, as far as it can be wanted;
     nothing if only the archive knows the topic."""
     options = _read_options(cluster, topic)
-    with told(options), options.cluster.connect() as brokers:
+    with translated_errors(options), options.cluster.connect() as brokers:
         topics = Topics(brokers, options)
         try:
             queues = topics.queues()

@@ -133,7 +133,7 @@ class Log:
     def append(self, change: Change, number: int) -> None:
         self._files.write(_name(number), msgspec.json.encode(change))
 
-    def settle(self) -> None:
+    def write_checkpoint(self) -> None:
         """Write the state down and drop what it makes superfluous, if that is worth it."""
         names = sorted(entry.name for entry in self._files.files_in(DIRECTORY))
         if len(names) <= RECORDS_KEPT:

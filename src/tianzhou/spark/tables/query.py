@@ -60,12 +60,12 @@ def query_once(
 
 def _scans_of_topics(found: DataFrame) -> int:
     """How often topics are read, as the optimizer has it."""
-    told = io.StringIO()
-    with redirect_stdout(told):
+    text = io.StringIO()
+    with redirect_stdout(text):
         found.explain(extended=True)
-    plan = told.getvalue().partition("== Optimized Logical Plan ==")[2]
+    plan = text.getvalue().partition("== Optimized Logical Plan ==")[2]
     plan, mark, _ = plan.partition("== Physical Plan ==")
-    assert mark, told.getvalue()
+    assert mark, text.getvalue()
     return plan.count("RelationV2[")
 
 

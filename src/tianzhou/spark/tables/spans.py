@@ -36,7 +36,7 @@ def beginnings(starts: QueueOffsets, ends: QueueOffsets) -> QueueOffsets:
     return found
 
 
-def refuse_again(starts: QueueOffsets, ends: QueueOffsets, where: str) -> None:
+def reject_duplicates(starts: QueueOffsets, ends: QueueOffsets, where: str) -> None:
     """Messages come in the order of their offsets, or some would be in twice. Raises TableError."""
     for topic, broker, queue, start in each(starts):
         end = end_of(ends, topic, broker, queue, otherwise=0)

@@ -36,7 +36,7 @@ _AFTER_TABLES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class TopicUse:
     """A topic, the rows of it that are asked for, and the view that stands for them."""
 
     topic: str
@@ -53,10 +53,10 @@ class _Token:
         return self.kind == "word" and self.text.upper() == word
 
 
-def read_sql(text: str, topics: Collection[str]) -> tuple[str, list[Use]]:
+def read_sql(text: str, topics: Collection[str]) -> tuple[str, list[TopicUse]]:
     """Spark's SQL, with views in place of topics. Raises TableError."""
     tokens = [_Token(str(m.lastgroup), m[0]) for m in _TOKEN.finditer(text)]
-    uses: dict[tuple[str, Range], Use] = {}
+    uses: dict[tuple[str, Range], TopicUse] = {}
     out: list[str] = []
     at = 0
     before = _Token("sign", "")
@@ -69,7 +69,8 @@ def read_sql(text: str, topics: Collection[str]) -> tuple[str, list[Use]]:
             at += 1
             continue
         wanted, at = _range(tokens, at + 1)
-        use = uses.setdefault((topic, wanted), Use(topic, wanted, _view(topic, wanted, len(uses))))
+        new = TopicUse(topic, wanted, _view(topic, wanted, len(uses)))
+        use = uses.setdefault((topic, wanted), new)
         out.append(f"`{use.view}`" if _has_name(tokens, at) else f"`{use.view}` AS `{topic}`")
     return "".join(out), list(uses.values())
 

@@ -23,7 +23,7 @@ from tianzhou.spark.tables.columns import merged
 from tianzhou.spark.tables.errors import TableError
 from tianzhou.spark.tables.files import Files
 from tianzhou.spark.tables.log import STAGING, Change, DataFile, Log, State
-from tianzhou.spark.tables.spans import QueueOffsets, fold, refuse_again
+from tianzhou.spark.tables.spans import QueueOffsets, fold, reject_duplicates
 
 _parquet: Any = import_module("pyarrow.parquet")
 _PLACE: Final = ("brokerName", "queueId", "queueOffset")
@@ -82,13 +82,13 @@ class Table:
             )
         staged = self._stage(rows, partition_by, f"{query[:8]}-{batch:08d}")
         if not is_part:
-            refuse_again(staged.starts, state.ends, self.files.uri)
+            reject_duplicates(staged.starts, state.ends, self.files.uri)
         change = Change(
             added=self._moved(staged), query=query, batch=batch, schema=schema.json(),
             partitions=list(partition_by), starts=staged.starts, ends=staged.ends, is_part=is_part,
         )  # fmt: skip
         self._log.append(change, number)
-        self._log.settle()
+        self._log.write_checkpoint()
 
     def _stage(self, rows: DataFrame, partition_by: Sequence[str], prefix: str) -> "_Staged":
         staged = _Staged(f"{STAGING}/{uuid.uuid4().hex}")

@@ -14,7 +14,7 @@ from typing import Final
 
 import pyspark
 
-from tianzhou.spark import stand_ins
+from tianzhou.spark.runtime import launch_scripts
 
 _SCRIPT: Final = """#!/bin/sh
 set -f
@@ -34,11 +34,11 @@ _VARIABLE: Final = "PYSPARK_PYTHON"
 def provide(*, is_local: bool) -> None:
     """Workers run what we run, not whatever `python3` is on the PATH; unless one was chosen."""
     python = Path(sys.executable)
-    script = stand_ins.directory_for(python) / "bin" / "python"
+    script = launch_scripts.script_directory(python) / "bin" / "python"
     # A session before this one may have been local: that was our choice, not the user's.
     if os.environ.get(_VARIABLE) in (None, str(script), sys.executable):
         if is_local and _is_installed():
-            stand_ins.write(script, _SCRIPT.format(python=python))
+            launch_scripts.write(script, _SCRIPT.format(python=python))
             os.environ[_VARIABLE] = str(script)
         else:
             os.environ[_VARIABLE] = sys.executable

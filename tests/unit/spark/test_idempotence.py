@@ -1,6 +1,6 @@
 """Marks: what a repeated task knows of its earlier life."""
 
-from tianzhou.spark.marks import Task, Written, digest_of
+from tianzhou.spark.idempotence import EarlierWrites, Task, digest_of
 
 TASK = Task("q-1", 7, 2)
 
@@ -10,29 +10,29 @@ def mark(rank: int, digest: bytes) -> bytes:
 
 
 def test_each_written_row_answers_for_one() -> None:
-    written = Written(TASK)
+    written = EarlierWrites(TASK)
     apple, pear = digest_of(b"apple", b""), digest_of(b"pear", b"")
-    written.saw(mark(0, apple))
-    written.saw(mark(3, apple))
-    written.saw(mark(3, apple))  # a double of the topic
-    assert not written.takes_away(pear)
-    assert written.takes_away(apple)
-    assert written.takes_away(apple)
-    assert not written.takes_away(apple)
+    written.record(mark(0, apple))
+    written.record(mark(3, apple))
+    written.record(mark(3, apple))  # a double of the topic
+    assert not written.claim(pear)
+    assert written.claim(apple)
+    assert written.claim(apple)
+    assert not written.claim(apple)
 
 
 def test_ranks_that_are_taken_are_not_given_again() -> None:
-    written = Written(TASK)
-    written.saw(mark(0, b"x"))
-    written.saw(mark(2, b"y"))
+    written = EarlierWrites(TASK)
+    written.record(mark(0, b"x"))
+    written.record(mark(2, b"y"))
     assert [written.next_rank() for _ in range(3)] == [1, 3, 4]
 
 
 def test_marks_of_others_do_not_count() -> None:
-    written = Written(TASK)
+    written = EarlierWrites(TASK)
     for other in (Task("q-2", 7, 2), Task("q-1", 8, 2), Task("q-1", 7, 3)):
-        written.saw(b"%s0:x" % other.prefix)
-    assert not written.takes_away(b"x")
+        written.record(b"%s0:x" % other.prefix)
+    assert not written.claim(b"x")
 
 
 def test_digests_tell_body_and_properties_apart() -> None:

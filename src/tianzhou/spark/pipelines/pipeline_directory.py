@@ -28,7 +28,7 @@ def absolute(path: str, directory: Path) -> str:
     return path if "://" in path else str((directory / path).resolve())
 
 
-class Workplace:
+class PipelineDirectory:
     """Owner: the process that runs the pipeline; others may look."""
 
     def __init__(self, pipeline: Pipeline, directory: Path) -> None:
