@@ -98,8 +98,8 @@ def test_chosen_repaired_and_sent_again(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_replay_that_was_killed_goes_on(place: Place, group: str, origin: str) -> None:
-    """As people do it: look, begin, lose the process, begin again."""
+def test_killed_replay_resumes_without_duplicates(place: Place, group: str, origin: str) -> None:
+    """As users do it: inspect, start, lose the process, start again."""
     where = ["-n", place.nameserver]
     shown = run([TIANZHOU, "dead-letters", "show", group, *where, "--where", "tags = 'bad'",
                  "--json"], place.directory, environment())  # fmt: skip
@@ -123,7 +123,7 @@ def test_a_replay_that_was_killed_goes_on(place: Place, group: str, origin: str)
 
 
 @pytest.mark.parametrize(
-    ("request", "words"),
+    ("changed", "words"),
     [
         ({"where": "nothing = 1"}, "nothing"),
         ({"changes": {"topic": "'x'"}}, "topic can't be changed"),
@@ -131,9 +131,9 @@ def test_a_replay_that_was_killed_goes_on(place: Place, group: str, origin: str)
         ({"rate": 0}, "must be above 0"),
     ],
 )
-def test_mistakes_send_nothing(
-    place: Place, group: str, origin: str, replays: Replays, request: dict[str, object], words: str
+def test_invalid_replay_request_sends_nothing(
+    place: Place, group: str, origin: str, replays: Replays, changed: dict[str, object], words: str
 ) -> None:
     with pytest.raises(PipelineError, match=words):
-        replay(place.spark, ReplayRequest(group, **request), place.cluster(), replays)  # type: ignore[arg-type]
+        replay(place.spark, ReplayRequest(group, **changed), place.cluster(), replays)  # type: ignore[arg-type]
     assert replayed(place, origin) == []

@@ -59,7 +59,7 @@ def test_everything_can_be_said() -> None:
 @pytest.mark.parametrize(
     ("change", "line", "words"),
     [
-        (("topic: payments", "topik: payments"), 4, "'topik' is not known: did you mean topic"),
+        (("topic: payments", "topik: payments"), 4, "unknown option 'topik': did you mean topic"),
         (("nameserver: 127.0.0.1:9876", "nameserver: nowhere:port"), 3, "nameserver"),
         (("path: lake", "pfad: lake"), 10, "allowed are path, date, partitionBy"),
         (("    path: lake\n", ""), 9, "missing required field `path`"),

@@ -70,7 +70,7 @@ def test_every_column_is_explained() -> None:
 
 
 def test_every_name_of_an_error_is_explained() -> None:
-    sources = Path(tianzhou.spark.__file__).parent.glob("*.py")
+    sources = Path(tianzhou.spark.__file__).parent.rglob("*.py")
     text = "\n".join(path.read_text("utf-8") for path in sources)
     used = set(re.findall(r'SourceError\(\s*"([A-Z_]+)"', text))
     used |= set(re.findall(r"\[ROCKETMQ\.([A-Z_]+)\]", text))

@@ -93,7 +93,7 @@ def test_damage_is_named(spark: SparkSession, tmp_path: Path) -> None:
     data = bytearray(first.read_bytes())
     data[100] ^= 0xFF  # in the body of the first record
     first.write_bytes(data)
-    with pytest.raises(PySparkException, match=r"ROCKETMQ.DATA_LOSS\] .*are no sound records"):
+    with pytest.raises(PySparkException, match=r"ROCKETMQ.DATA_LOSS\] .*are not sound records"):
         table(spark, root).count()
     found = table(spark, root, failOnDataLoss="false").count()
     assert found == 141

@@ -1,4 +1,4 @@
-"""Arrow, which has no annotations: the two modules we use, and names for what they give."""
+"""Arrow, which has no annotations: the modules used here, and names for its types."""
 
 from importlib import import_module
 from typing import Any, TypeAlias

@@ -1,4 +1,4 @@
-"""A topic as a table that ends: planned once on the driver, read by tasks."""
+"""Topics as a bounded table: planned once on the driver, read by tasks."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 class TopicReader(DataSourceReader):
+    """Reads a bounded range of each queue. Planned on the driver, read by tasks."""
+
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = arrow_schema(TOPIC, schema)
@@ -38,13 +40,13 @@ class TopicReader(DataSourceReader):
         return [Ranges(ranges) for ranges in divided]
 
     def read(self, partition: InputPartition) -> "Iterator[Batch]":
-        # The driver, which only plans, begins sooner without what a task decodes with.
+        # Imported here because the driver only plans and starts faster without the decoders.
         from tianzhou.spark.reading import read_ranges
 
         return read_ranges(self._options, self._schema, self._tags(), partition)
 
     def _tags(self) -> str:
-        """The option, or what the query's own filter allows where there is no option."""
+        """Return the option `tags`, or without one the tags that the query's filter allows."""
         options, tags = self._options, self._narrowed.tags
         return (
             options.tags
@@ -97,13 +99,13 @@ class TopicReader(DataSourceReader):
 
 
 class NarrowedReader(TopicReader):
-    """The same with the option `pushdown`: the filter of the query says what is planned.
+    """A reader for the option `pushdown`: the query's filter limits what is planned.
 
-    Spark 4.3 keeps what was planned with the table and asks again only for a query that has a
-    filter; any other one gets what the last filter left. So this is for tables of one query.
+    Spark 4.3 caches the plan with the table and plans again only for a query that has a filter; a
+    query without one gets the plan of the last filter. Use it only for tables of one query.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Spark keeps all of them: they are used to read less, not to be exact."""
+        """Return all filters, so that Spark applies them too: they only reduce what is read."""
         self._narrowed = narrow(filters)
         return filters

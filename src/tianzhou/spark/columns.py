@@ -1,8 +1,8 @@
-"""A chunk of records as Arrow columns: only those that are asked for, all rows at once.
+"""A chunk of records as Arrow columns: only the requested ones, all rows at once.
 
 Fixed fields are gathered by numpy from the heads of all records; bodies and texts are slices
-(`slices.py`); properties are taken apart together (`entries.py`). Python sees a single message
-only where that can't be avoided: a compressed body, a batch stored as one record.
+(`slices.py`); properties are parsed together (`entries.py`). Python handles single messages only
+where that cannot be avoided: a compressed body, a batch stored as one record.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ _US_PER_MS: Final = 1_000
 
 
 class Chunk:
-    """Records back to back, with the positions of their parts. Parts are found when used.
+    """Consecutive records, with the positions of their parts. Parts are located on first use.
 
     Valid until: the buffer changes.
     """
@@ -53,7 +53,7 @@ class Chunk:
         return len(self.starts)
 
     def chosen(self, ranks: Int64s) -> "Chunk":
-        """Some of the records."""
+        """Return a chunk with some of the records."""
         made = Chunk(self.raw, self.starts[ranks], 0)
         made.ends = self.ends[ranks]
         return made
@@ -64,7 +64,7 @@ class Chunk:
 
     @cached_property
     def _born_extra(self) -> Int64s:
-        """What the fields behind the born host are moved by."""
+        """Return by how many bytes the fields after the born host are shifted."""
         return HOST_BYTES_EXTRA * ((self.sys_flags & flags.BORN_HOST_V6) != 0).astype(np.int64)
 
     @cached_property
@@ -93,7 +93,7 @@ class Chunk:
         return self._topic_at + sizes
 
     def check(self) -> None:
-        """Lengths must add up before anything is read by them. Raises RecordDamaged."""
+        """Check that the lengths add up before they are used. Raises RecordDamaged."""
         ends, limit = self._body_end, self.ends - 3
         sound = (ends >= self._body_at) & (ends <= limit)
         if sound.all():
@@ -105,16 +105,16 @@ class Chunk:
             rank = int(np.flatnonzero(~sound)[0])
             raise RecordDamaged(
                 f"record at byte {self.starts[rank]} with "
-                f"{self.ends[rank] - self.starts[rank]} bytes has parts of other lengths"
+                f"{self.ends[rank] - self.starts[rank]} bytes has parts whose lengths do not add up"
             )
 
     def _counted_back(self, distance: int, name: str, dtype: str) -> npt.NDArray[Any]:
-        """A field that is counted back from the body, because hosts may be longer."""
+        """Return a field that is located backwards from the body: hosts vary in length."""
         if not self._has_long_hosts:
             return self.heads[name]
         return integers(self.raw, self._body_at - distance, dtype)
 
-    # What a record says
+    # Fields of a record
 
     @property
     def queue_ids(self) -> npt.NDArray[Any]:
@@ -156,7 +156,7 @@ class Chunk:
         return Entries(self.property_strings)
 
     def bodies(self) -> Array:
-        """As their producers gave them."""
+        """Return the bodies, decompressed."""
         stored = binary_slices(self.raw, self._body_at, self._body_end)
         packed = np.flatnonzero(self.sys_flags & flags.COMPRESSED)
         if not len(packed):
@@ -184,7 +184,7 @@ class Chunk:
         return pa.array(texts, pa.string()).take(few.indices)
 
     def message_ids(self) -> Array:
-        """The producer's unique id, or where the message is stored."""
+        """Return the producer's unique id, or an id made of the message's position."""
         found = self.entries.text(names.UNIQ_KEY)
         if not found.null_count:
             return found
@@ -200,7 +200,7 @@ class Chunk:
         return offset_id(host.tobytes(), int(self.physical_offsets[rank]))
 
     def transaction_ids(self) -> Array:
-        """The id that a transaction's producer gave it; else its unique id, as Java has it."""
+        """Return the transaction id set by the producer, else the unique id, as Java does."""
         found = self.entries.text(names.TRANSACTION_ID)
         is_transaction = pa.array((self.sys_flags & flags.TRANSACTION_MASK) != 0)
         unique = self.entries.text(names.UNIQ_KEY)
@@ -236,11 +236,11 @@ COLUMNS: Final[dict[str, Maker]] = {
     "transactionId": lambda c, _: c.transaction_ids(),
     "physicalOffset": lambda c, _: pa.array(c.physical_offsets),
 }
-"""What makes each column of `schema.py`."""
+"""The function that builds each column of `schema.py`."""
 
 
 def to_batch(chunk: Chunk, schema: Schema, *, broker_name: str | None = None) -> Batch:
-    """The columns of the schema, in its order. Raises RecordDamaged, DecompressionError."""
+    """Build the columns of the schema. Raises RecordDamaged or DecompressionError."""
     chunk.check()
     arrays = [
         pa.array([broker_name], field.type).take(pa.array(np.zeros(len(chunk), np.int32)))

@@ -1,8 +1,8 @@
-r"""Property strings of many records, taken apart together.
+r"""Property strings of many records, parsed together.
 
 A property string is `name \x01 value \x02`, repeated (`record/properties.py` has the rules and is
-the reference of the tests). The strings of a chunk are laid end to end; both separators are then
-found in all of them at once, and every name and value is a pair of positions.
+the reference of the tests). The strings of a chunk are concatenated; both separators are then
+found in all strings at once, and every name and value is a pair of positions.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ _VALUE_END = 2
 class Entries:
     """All properties of a chunk of records.
 
-    Invariant: `rows` is ascending; entries of one row stand in the order of the string.
+    Invariant: `rows` is ascending; entries of one row are in the order of the string.
     """
 
     def __init__(self, strings: Array) -> None:
@@ -28,7 +28,7 @@ class Entries:
         self._raw, edges = parts_of(strings)
         starts, ends, rows = self._pieces(edges)
         middles, has_middle = self._find_middles(starts, ends)
-        # A piece counts when there is something on both sides of its first \x01.
+        # A piece is valid if its name and its value, around the first \x01, are not empty.
         sound = has_middle & (middles > starts) & (middles < ends - 1)
         if not sound.all():
             starts, ends, rows, middles = (a[sound] for a in (starts, ends, rows, middles))
@@ -41,7 +41,7 @@ class Entries:
         }
 
     def _pieces(self, edges: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-        """Where each piece begins and ends, and its row."""
+        """Return the start, the end and the row of each piece."""
         raw, row_starts, row_ends = self._raw, edges[:-1], edges[1:]
         stops = np.flatnonzero(raw == _VALUE_END)
         ends, next_starts = stops, stops + 1
@@ -50,7 +50,7 @@ class Entries:
         if len(open_ends):  # the last separator of a string may be missing
             ends = np.concatenate((stops, open_ends))
             next_starts = np.concatenate((stops + 1, open_ends))
-            # A string may begin with the separator; the end of the row before comes first.
+            # A string may start with the separator; the end of the previous row sorts first.
             order = np.lexsort((next_starts, ends))
             ends, next_starts = ends[order], next_starts[order]
         starts = np.concatenate((np.zeros(1, np.int64), next_starts))[:-1]
@@ -58,17 +58,17 @@ class Entries:
         return starts, ends, np.repeat(np.arange(self._count), per_row)
 
     def _find_middles(self, starts: Int64s, ends: Int64s) -> tuple[Int64s, Any]:
-        """The first \x01 at or behind each start, and whether it lies within the piece."""
+        """Return the first \x01 at or after each start, and whether it is within the piece."""
         found = np.flatnonzero(self._raw == _NAME_END)
         if len(found) == len(starts) and (found >= starts).all() and (found < ends).all():
             return found, np.ones(len(found), bool)
-        # One more behind everything, so that every start has a next one.
+        # A sentinel at the end, so that every start has a next separator.
         found = np.append(found, len(self._raw))
         middles = found[np.searchsorted(found, starts)]
         return middles, middles < ends
 
     def text(self, name: bytes) -> Array:
-        """The value of one property by row, null where there is none. Of two the last counts."""
+        """Return one property by row, null where it is missing. The last of several wins."""
         return as_text(self.values(name))
 
     def values(self, name: bytes) -> Array:
@@ -86,7 +86,7 @@ class Entries:
         return found.take(pa.array(places, mask=places < 0))
 
     def maps(self, kind: Kind) -> Array:
-        """All properties of each row, less the checksum that some brokers add."""
+        """Return all properties of each row, without the checksum that some brokers add."""
         keep = self._codes != self._names.get(names.RECORD_CRC, -1)
         keep &= self._is_last()
         rows = self.rows[keep]
@@ -96,7 +96,7 @@ class Entries:
         return pa.MapArray.from_arrays(pa.array(edges), keys, items, kind)
 
     def _is_last(self) -> Any:
-        """False for entries whose name comes again in the same row."""
+        """Return False for entries whose name occurs again later in the same row."""
         places = self.rows * len(self._names) + self._codes
         counts = np.bincount(places, minlength=1)
         last = np.ones(len(places), bool)
@@ -108,7 +108,7 @@ class Entries:
 
 
 def split_keys(texts: Array, kind: Kind) -> Array:
-    """Keys are joined by blanks; a message without any has an empty list."""
+    """Split keys at blanks. A message without keys has an empty list."""
     filled = pc.fill_null(texts, "")
     raw, edges = parts_of(filled)
     if not (raw == ord(" ")).any():

@@ -1,4 +1,4 @@
-"""What a query is told: one sentence with the values, under a name in Spark's style."""
+"""Errors of the data sources: one sentence with the values, and a condition in Spark's style."""
 
 import re
 from typing import Final
@@ -10,7 +10,7 @@ _RAISED: Final = re.compile(r"^Traceback .*\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE
 
 
 class SourceError(PySparkValueError):
-    """Something in the query or its options can't be: found on the driver, before data moves."""
+    """A query or one of its options is invalid. Raised on the driver, before data is read."""
 
     def __init__(self, condition: str, message: str) -> None:
         super().__init__(f"[ROCKETMQ.{condition}] {message}")
@@ -18,21 +18,23 @@ class SourceError(PySparkValueError):
 
 
 class DataLoss(PySparkRuntimeError):
-    """Messages that should be read are gone."""
+    """Messages that the query should read no longer exist."""
 
     def __init__(self, message: str) -> None:
         super().__init__(f"[ROCKETMQ.DATA_LOSS] {message}")
 
 
 def sentence_of(error: BaseException) -> str:
-    """The sentence of the innermost error that is ours, of a Python function, or of Spark, without
-    the stacks and plans around it."""
+    """Return one sentence for an error, without stack traces and query plans.
+
+    Prefers the innermost error of this package, then the error of a Python function, then Spark's.
+    """
     text = str(error).strip()
     ours = _OURS.findall(text)
     if ours:
         return (ours[-1][0] or ours[-1][1]).strip()
-    first = text.partition("\n")[0].rstrip(";")  # behind it Spark prints a plan
+    first = text.partition("\n")[0].rstrip(";")  # Spark prints a plan after the sentence
     raised = _RAISED.findall(text)
     if not raised:
-        return first or "for a reason that Spark does not tell"
+        return first or "Spark gave no reason"
     return f"{first.partition(' Traceback (')[0].rstrip(':')}: {raised[-1]}"

@@ -1,4 +1,4 @@
-"""Text that people write as values of options, read or refused with the reason."""
+"""Parsing of option values. Invalid values are rejected with the reason."""
 
 import json
 import re
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""Numbers that the old connector for Java has for these words."""
+"""The numbers that the Java connector uses for these words."""
 
 QueueTable = Mapping[str, Mapping[str, Mapping[int, int]]]
 """Topic to broker name to queue id to offset."""
@@ -29,15 +29,15 @@ _UNIT_NAMES: Final = {
 
 def read_text(text: str) -> str:
     if not text.strip():
-        raise ValueError("is empty")
+        raise ValueError("must not be empty")
     return text.strip()
 
 
 def read_words(text: str) -> tuple[str, ...]:
-    """Names with commas between them."""
+    """Parse names separated by commas."""
     found = tuple(word.strip() for word in text.split(",") if word.strip())
     if not found:
-        raise ValueError("names nothing")
+        raise ValueError("must contain at least one name")
     return found
 
 
@@ -49,7 +49,7 @@ def read_bool(text: str) -> bool:
 
 def read_count(text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
-        raise ValueError("must be a whole number from 1 on")
+        raise ValueError("must be a whole number, at least 1")
     return int(text)
 
 
@@ -63,7 +63,7 @@ def read_duration_ms(text: str) -> int:
 
 
 def read_time_ms(text: str) -> int:
-    """Milliseconds since 1970, or ISO 8601; without a zone it is UTC."""
+    """Parse milliseconds since 1970, or ISO 8601. A time without a zone is UTC."""
     text = text.strip()
     if re.fullmatch(r"-?\d{1,18}", text):
         return int(text)
@@ -89,7 +89,7 @@ def read_offsets(text: str) -> QueueTable | int:
                 for broker, queues in brokers.items()
             }
             for topic, brokers in cast("dict[str, Any]", table).items()
-            if not str(topic).startswith("$")  # a mark, in offsets out of a checkpoint
+            if not str(topic).startswith("$")  # a marker in offsets copied from a checkpoint
         }
     except (ValueError, AttributeError, TypeError) as error:
         raise ValueError(
@@ -100,13 +100,13 @@ def read_offsets(text: str) -> QueueTable | int:
 
 def _offset(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < EARLIEST:
-        raise ValueError(f"{value!r} is no offset")
+        raise ValueError(f"invalid offset {value!r}")
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option that a table understands."""
+    """One option of a table: its parser, its documentation and its other spellings."""
 
     read: Callable[[str], object]
     help: str
@@ -116,7 +116,7 @@ class Option:
 def read_options(
     given: Mapping[str, str], known: Mapping[str, Option], passed_over: frozenset[str]
 ) -> dict[str, Any]:
-    """Values by their proper names. Every mistake is told at once."""
+    """Return values by option name. Raises SourceError that lists every invalid option."""
     names = {name.lower(): name for name in known}
     names |= {alias.lower(): name for name, option in known.items() for alias in option.aliases}
     found: dict[str, Any] = {}
@@ -133,9 +133,7 @@ def read_options(
             problems.append(f"option {name} is {text!r}; it {error}")
             continue
         if found.setdefault(name, value) != value:
-            problems.append(
-                f"option {name} is given twice: {found[name]!r} and, as {key}, {text!r}"
-            )
+            problems.append(f"option {name} is set twice: {found[name]!r} and, as {key}, {text!r}")
     if problems:
         raise SourceError("WRONG_OPTION", "; ".join(problems))
     return found
@@ -147,4 +145,4 @@ def _unknown(key: str, names: list[str]) -> str:
     hint = (
         f"did you mean {lower[near[0]]}?" if near else f"known are {', '.join(sorted(set(names)))}"
     )
-    return f"option {key!r} is not known: {hint}"
+    return f"unknown option {key!r}: {hint}"

@@ -1,7 +1,6 @@
-"""The options of the tables: read once, checked on the driver, handed to tasks as values.
+"""The options of the tables: parsed once, validated on the driver, passed to tasks as values.
 
-Names are case-insensitive, as everywhere in Spark. The spellings of the old connector for Java are
-understood as well.
+Names are case-insensitive, as everywhere in Spark. The spellings of the Java connector work too.
 """
 
 import os
@@ -34,9 +33,9 @@ from tianzhou.spark.option_values import (
 )
 
 GROUP_DEFAULT: Final = "TOOLS_CONSUMER"
-"""A group that every broker has, for reading without leaving a trace."""
+"""A group that exists on every broker, for reading without committing offsets."""
 
-# What Spark itself adds.
+# Options that Spark itself adds.
 _OF_SPARK: Final = frozenset(
     {"checkpointlocation", "queryname", "outputmode", "serialization.format", "inferschema"}
 )
@@ -50,7 +49,7 @@ def _read_nameserver(text: str) -> str:
 
 
 def _read_topics(text: str) -> tuple[str, ...] | re.Pattern[str]:
-    """Names with commas between them, or, with any other sign in it, a regular expression."""
+    """Parse names separated by commas or, if any other character occurs, a regular expression."""
     words = read_words(text)
     if all(map(_IS_NAME.fullmatch, words)) or not _PATTERN_SIGNS.search(text):
         return tuple(dict.fromkeys(map(_read_topic, words)))
@@ -60,13 +59,13 @@ def _read_topics(text: str) -> tuple[str, ...] | re.Pattern[str]:
 def _read_pattern(text: str) -> re.Pattern[str]:
     if re.search(r"[,\s]", _NUMBERS.sub("", text.strip())):
         raise ValueError(
-            "has a comma or a blank, which no topic has: give names with commas between them, or "
-            "one regular expression such as orders|pay.*"
+            "contains a comma or a blank, which topic names cannot contain: give names separated "
+            "by commas, or one regular expression such as orders|pay.*"
         )
     try:
         return re.compile(text.strip())
     except re.error as error:
-        raise ValueError(f"is neither names of topics nor a regular expression: {error}") from None
+        raise ValueError(f"must be topic names or a regular expression: {error}") from None
 
 
 def _read_topic(text: str) -> str:
@@ -80,7 +79,7 @@ def _read_group(text: str) -> str:
 def _read_columns(text: str) -> tuple[str, ...]:
     words = read_words(text)
     if len({word.lower() for word in words}) < len(words):
-        raise ValueError("names a column twice")
+        raise ValueError("must not name a column twice")
     return words
 
 
@@ -90,7 +89,7 @@ def _read_tags(text: str) -> str:
 
 
 def _read_sql(text: str) -> str:
-    # Few queries have one, and each loads this in a process of its own.
+    # Few queries use SQL92, and each query loads this module in its own process.
     from tianzhou.filter.sql92 import compile_sql
 
     _checked(lambda: compile_sql(text))
@@ -101,7 +100,7 @@ def _checked(make: Callable[[], Any]) -> Any:
     try:
         return make()
     except (FilterError, UsageError) as error:
-        raise ValueError(f"can't be used: {error}") from None
+        raise ValueError(f"is not valid: {error}") from None
 
 
 CLUSTER: Final = {
@@ -109,77 +108,77 @@ CLUSTER: Final = {
         _read_nameserver, "NameServers as `host:port`, separated by `;`. Defaults to "
         "`TIANZHOU_NAMESERVER` or `NAMESRV_ADDR` in the environment.",
         ("namesrvAddr", "nameservers")),
-    "accessKey": Option(read_text, "Whose secret key signs the requests."),
+    "accessKey": Option(read_text, "Access key of the account; its secret key signs the requests."),
     "secretKey": Option(read_text, "Signs every request; needs `accessKey`."),
-    "securityToken": Option(read_text, "Sent along with a temporary key."),
+    "securityToken": Option(read_text, "Sent with every request; belongs to a temporary key."),
     "retryTimeout": Option(
-        read_duration_ms, "How long a task goes on trying when a broker is away (`30s`)."),
+        read_duration_ms, "How long a task retries while a broker is unreachable (`30s`)."),
 }  # fmt: skip
 
 COLUMNS: Final = {
     "columns": Option(
-        _read_columns, "Columns to decode, with commas between them; all of them unless given."),
+        _read_columns, "Columns to decode, separated by commas. Defaults to all columns."),
 }  # fmt: skip
 
 READ: Final = CLUSTER | COLUMNS | {
     "topic": Option(
-        _read_topics, "One topic, several with commas between them, or a regular expression.",
+        _read_topics, "One topic, several separated by commas, or a regular expression.",
         ("path", "topics", "subscribe")),
-    "topicPattern": Option(_read_pattern, "A regular expression.", ("subscribePattern",)),
+    "topicPattern": Option(_read_pattern, "Topics as a regular expression.", ("subscribePattern",)),
     "startingOffsets": Option(
-        read_offsets, "`earliest`, `latest`, or JSON per queue. Batches begin at `earliest`, "
-        "streams at `latest`, unless told otherwise."),
+        read_offsets, "`earliest`, `latest`, or JSON per queue. Defaults to `earliest` for "
+        "batches and to `latest` for streams."),
     "endingOffsets": Option(
-        read_offsets, "Where a batch ends: `latest` (unless given), or JSON per queue."),
-    "startingTimestamp": Option(read_time_ms, "Begin with what was stored at this time."),
-    "endingTimestamp": Option(read_time_ms, "End before what was stored at this time."),
-    "tags": Option(_read_tags, "Tags with `||` between them; the broker filters.",
+        read_offsets, "Where a batch ends: `latest` (the default), or JSON per queue."),
+    "startingTimestamp": Option(read_time_ms, "Start with messages stored at this time."),
+    "endingTimestamp": Option(read_time_ms, "End before messages stored at this time."),
+    "tags": Option(_read_tags, "Tags separated by `||`; the broker filters.",
                    ("subExpression",)),
     "sql92": Option(_read_sql, "An expression over properties; the broker filters.",
                     ("filter",)),
     "pushdown": Option(
-        read_bool, "For a batch that one query reads: its filters say what is read at all "
+        read_bool, "For a batch that one query reads: the query's filters limit what is read "
         "(`false`)."),
     "maxRowsPerPartition": Option(
-        read_count, "Messages that one task reads at most.", ("maxRecordsPerPartition",)),
-    "minPartitions": Option(read_count, "Tasks that a read is divided into at least."),
+        read_count, "Maximum number of messages per task.", ("maxRecordsPerPartition",)),
+    "minPartitions": Option(read_count, "Minimum number of tasks per read."),
     "failOnDataLoss": Option(
-        read_bool, "Whether missing messages are an error (`true`) or passed over."),
+        read_bool, "Whether missing messages are an error (`true`) or skipped."),
     "group": Option(
-        _read_group, "Consumer group: streams tell the broker how far they are under this name.",
+        _read_group, "Consumer group under which streams commit their offsets to the broker.",
         ("consumerGroup", "groupId")),
-    "maxOffsetsPerTrigger": Option(read_count, "Messages in one micro-batch at most."),
-    "minOffsetsPerTrigger": Option(read_count, "Wait until so many messages are there."),
+    "maxOffsetsPerTrigger": Option(read_count, "Maximum number of messages per micro-batch."),
+    "minOffsetsPerTrigger": Option(read_count, "Wait until this many messages are available."),
     "maxTriggerDelay": Option(
-        read_duration_ms, "How long `minOffsetsPerTrigger` may hold back a micro-batch (`15m`)."),
-    "pullBatchSize": Option(read_count, "Messages in one answer of a broker at most (`1024`)."),
+        read_duration_ms, "How long `minOffsetsPerTrigger` may delay a micro-batch (`15m`)."),
+    "pullBatchSize": Option(read_count, "Maximum number of messages per pull response (`1024`)."),
 }  # fmt: skip
 
 WRITE: Final = CLUSTER | {
-    "topic": Option(_read_topic, "Topic of the rows that name none.", ("path",)),
+    "topic": Option(_read_topic, "Topic of rows without a column `topic`.", ("path",)),
     "group": Option(_read_group, "Producer group (`spark`).", ("producerGroup",)),
     "idempotent": Option(
-        read_bool, "Whether a repeated task or micro-batch looks for what it wrote before."),
+        read_bool, "Whether a retried task or micro-batch skips rows it has already written."),
 }  # fmt: skip
 
 STORE: Final = COLUMNS | {
-    "path": Option(read_text, "The store directory, the one with `commitlog` in it."),
+    "path": Option(read_text, "The store directory, which contains `commitlog`."),
     "topic": Option(
-        _read_topics, "Only these topics: names with commas, or a regular expression."),
+        _read_topics, "Only these topics: names separated by commas, or a regular expression."),
     "startingTimestamp": READ["startingTimestamp"],
     "endingTimestamp": READ["endingTimestamp"],
-    "tags": Option(_read_tags, "Only these tags, with `||` between them.", ("subExpression",)),
-    "verify": Option(read_bool, "Whether the checksum of every record is compared (`true`)."),
+    "tags": Option(_read_tags, "Only these tags, separated by `||`.", ("subExpression",)),
+    "verify": Option(read_bool, "Whether the checksum of every record is verified (`true`)."),
     "failOnDataLoss": Option(
-        read_bool, "Whether damaged places are an error (`true`) or passed over."),
+        read_bool, "Whether damaged records are an error (`true`) or skipped."),
     "maxPartitionBytes": Option(
-        read_count, "Bytes of the log that one task reads at most (134217728)."),
+        read_count, "Maximum bytes of the log per task (134217728)."),
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """How brokers are reached."""
+    """How to connect to the brokers."""
 
     nameserver: str
     credentials: Credentials | None
@@ -200,7 +199,7 @@ def _cluster(found: dict[str, Any]) -> ClusterOptions:
     nameserver = _read_nameserver(nameserver)
     keys = [name for name in ("accessKey", "secretKey") if name in found]
     if len(keys) == 1 or ("securityToken" in found and not keys):
-        raise SourceError("WRONG_OPTION", "options accessKey and secretKey need each other")
+        raise SourceError("WRONG_OPTION", "options accessKey and secretKey must be set together")
     credentials = None
     if keys:
         credentials = Credentials(
@@ -215,6 +214,8 @@ def _cluster(found: dict[str, Any]) -> ClusterOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
+    """Validated options for reading topics."""
+
     cluster: ClusterOptions
     topics: tuple[str, ...] | re.Pattern[str]
     columns: tuple[str, ...]
@@ -236,11 +237,11 @@ class ReadOptions:
 
 
 def check_read_options(given: Mapping[str, str]) -> dict[str, Any]:
-    """What can be said before it is known whether a batch or a stream is read: the values."""
+    """Validate what applies to batches and streams alike and return the parsed values."""
     found = read_options(given, READ, _OF_SPARK)
     if len({"topic", "topicPattern"} & found.keys()) != 1:
         raise SourceError(
-            "MISSING_OPTION", "say which topics to read: either option topic or topicPattern"
+            "MISSING_OPTION", "no topics to read; set either option topic or topicPattern"
         )
     _reject_pairs(found, ("startingOffsets", "startingTimestamp"),
                   ("endingOffsets", "endingTimestamp"), ("tags", "sql92"))  # fmt: skip
@@ -259,7 +260,7 @@ def read_options_of(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions
     if not is_stream and (starting == LATEST or ending == EARLIEST):
         raise SourceError(
             "WRONG_OPTION",
-            "a batch that begins at the latest or ends at the earliest offset is empty",
+            "a batch that starts at the latest or ends at the earliest offset is empty",
         )
     return ReadOptions(
         cluster=_cluster(found),
@@ -283,29 +284,31 @@ def read_options_of(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions
 def _reject_in_streams(found: dict[str, Any]) -> None:
     if {"endingOffsets", "endingTimestamp"} & found.keys():
         raise SourceError(
-            "WRONG_OPTION", "a stream has no end: endingOffsets and endingTimestamp are for batches"
+            "WRONG_OPTION", "a stream has no end; endingOffsets and endingTimestamp are for batches"
         )
     if found.get("pushdown"):
         raise SourceError(
-            "WRONG_OPTION", "Spark pushes no filters into streams: pushdown is for batches"
+            "WRONG_OPTION", "Spark does not push filters into streams; pushdown is for batches"
         )
 
 
 def _reject_pairs(found: dict[str, Any], *pairs: tuple[str, str]) -> None:
     for first, second in pairs:
         if first in found and second in found:
-            raise SourceError("WRONG_OPTION", f"give either {first} or {second}, not both")
+            raise SourceError("WRONG_OPTION", f"set either {first} or {second}, not both")
 
 
 def _reject_reversed(found: dict[str, Any], low: str, high: str) -> None:
     if low in found and high in found and found[low] > found[high]:
         raise SourceError(
-            "WRONG_OPTION", f"{low} ({found[low]}) is above {high} ({found[high]}): exchange them"
+            "WRONG_OPTION", f"{low} ({found[low]}) must not exceed {high} ({found[high]})"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
+    """Validated options for writing to topics."""
+
     cluster: ClusterOptions
     topic: str | None
     group: str
@@ -320,8 +323,8 @@ def write_options_of(given: Mapping[str, str], *, is_stream: bool) -> WriteOptio
     if idempotent and is_stream and "group" not in found:
         raise SourceError(
             "MISSING_OPTION",
-            "idempotent=true needs the option group: the broker keeps under this name how far the "
-            "query's topic was when its last micro-batch began",
+            "idempotent=true needs the option group: the broker stores under this name where the "
+            "topic ended when the query's last micro-batch started",
         )
     return WriteOptions(
         cluster=_cluster(found), topic=found.get("topic"), group=found.get("group", "spark"),
@@ -331,6 +334,8 @@ def write_options_of(given: Mapping[str, str], *, is_stream: bool) -> WriteOptio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
+    """Validated options for reading a store directory."""
+
     path: str
     columns: tuple[str, ...]
     topics: tuple[str, ...] | re.Pattern[str] | None

@@ -1,7 +1,7 @@
-"""What is read by whom: offsets, limits and partitions as pure functions.
+"""Planning of reads: offsets, limits and partitions, as pure functions.
 
-Offsets of a table are a number for each queue. In Spark's checkpoints, and in the options
-`startingOffsets` and `endingOffsets`, they have one form: topic to broker to queue to offset.
+The offsets of a table are one number per queue. Spark's checkpoints and the options
+`startingOffsets` and `endingOffsets` use the same form: topic to broker to queue to offset.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,22 +20,22 @@ Offsets = dict[MessageQueue, int]
 OffsetJson = dict[str, dict[str, dict[str, int]]]
 
 BEGUN: Final = "$begun"
-"""In the offsets of a stream whose beginning is written down; no topic has such a name."""
+"""Marks the offsets of a stream whose start is recorded. No topic can have such a name."""
 
 FROM_EARLIEST: Final = "$earliest"
-"""The beginning of a stream that begins with whatever each queue still has, as a name alone."""
+"""The start of a stream that begins with the earliest message each queue still has."""
 
 
 @dataclass(frozen=True, repr=False)
 class Ranges(InputPartition):
-    """The work of one task. Read again, it gives the same rows."""
+    """The work of one task. Reading it again returns the same rows."""
 
     ranges: tuple[QueueRange, ...]
 
 
 SMALL_ROWS: Final = 2_000
 PACKED_ROWS: Final = 8_000
-"""A task costs milliseconds whatever it reads, so small ranges share one."""
+"""A task costs milliseconds however little it reads, so small ranges share one."""
 
 
 def to_json(offsets: Mapping[MessageQueue, int]) -> OffsetJson:
@@ -64,7 +64,7 @@ def resolve(
     default: int,
     option: str,
 ) -> Offsets:
-    """Offsets that an option means. Queues that JSON does not name get the default."""
+    """Return the offsets of an option. Queues that its JSON does not name get the default."""
     if isinstance(asked, int):
         return dict(earliest if asked == EARLIEST else latest)
     given = {
@@ -77,8 +77,8 @@ def resolve(
     if unknown:
         raise SourceError(
             "UNKNOWN_QUEUE",
-            f"{option} names {_named(unknown[0])}, which is none of the {len(latest)} queues "
-            f"of the topics that are read",
+            f"{option} names {_named(unknown[0])}, which is not one of the {len(latest)} queues "
+            f"of the topics to read",
         )
     return {
         queue: _resolved(given.get(queue, default), earliest[queue], end)
@@ -96,25 +96,25 @@ def check_inside(
     latest: Mapping[MessageQueue, int],
     option: str,
 ) -> None:
-    """Offsets that a person wrote must be there. Raises SourceError."""
+    """Check that offsets given by the user exist. Raises SourceError."""
     for queue, offset in offsets.items():
         if not earliest[queue] <= offset <= latest[queue]:
             raise SourceError(
                 "OFFSET_OUT_OF_RANGE",
-                f"{option} asks for offset {offset} of {_named(queue)}, which has offsets "
+                f"{option} names offset {offset} of {_named(queue)}, which has offsets "
                 f"{earliest[queue]} to {latest[queue]}; correct it, or set failOnDataLoss=false "
-                "to read what is there",
+                "to read the messages that exist",
             )
 
 
 def check_forward(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> None:
-    """Whoever exchanged two offsets would get nothing, and not know why. Raises SourceError."""
+    """Check that no start is after its end, which would silently read nothing."""
     for queue, first in start.items():
         if first > end[queue]:
             raise SourceError(
                 "WRONG_OPTION",
-                f"startingOffsets asks for {_named(queue)} from offset {first} on, which is behind "
-                f"endingOffsets, {end[queue]}: exchange them",
+                f"startingOffsets for {_named(queue)} is {first}, which is after endingOffsets, "
+                f"{end[queue]}; it must not be greater",
             )
 
 
@@ -130,22 +130,22 @@ def check_kept(
     start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int],
     earliest: Mapping[MessageQueue, int],
 ) -> None:  # fmt: skip
-    """Everything between start and end must still be there. Raises DataLoss."""
+    """Check that all messages between start and end still exist. Raises DataLoss."""
     for queue, last in end.items():
         first = start[queue]
         kept_from = earliest.get(queue, first)
         if first > last:
             raise DataLoss(
-                f"{_named(queue)} ends at offset {last}, before {first}, where this query stands: "
-                "was the topic deleted and made again, or the broker restored from an older copy? "
-                "With failOnDataLoss=false the query reads on from what is there"
+                f"{_named(queue)} ends at offset {last}, before {first}, the position of this "
+                "query: was the topic deleted and created again, or the broker restored from an "
+                "older copy? With failOnDataLoss=false the query continues with existing messages"
             )
         if first < min(kept_from, last):
             gone = min(kept_from, last)
             raise DataLoss(
                 f"{_named(queue)}: {gone - first} messages with offsets {first} to {gone - 1} are "
-                f"gone, the broker keeps the queue from {kept_from} on. With failOnDataLoss=false "
-                "the query goes on behind them"
+                f"gone, the broker has the queue from {kept_from} on. With failOnDataLoss=false "
+                "the query continues after them"
             )
 
 
@@ -153,7 +153,7 @@ def kept(
     start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int],
     earliest: Mapping[MessageQueue, int],
 ) -> Offsets:  # fmt: skip
-    """Where reading can really begin."""
+    """Return the offsets at which reading can actually start."""
     return {
         queue: earliest.get(queue, 0)
         if start[queue] > last
@@ -163,16 +163,16 @@ def kept(
 
 
 def limited(start: Mapping[MessageQueue, int], latest: Offsets, rows: int) -> Offsets:
-    """Ends so that at most `rows` are read, shared out by how much each queue has.
+    """Return end offsets such that at most `rows` are read, in proportion to each queue's backlog.
 
-    Every queue that has something gets at least one row while there are any, so that none waits
-    for ever behind a larger one.
+    Every queue with a backlog gets at least one row while any are left, so that a large queue never
+    starves a small one.
     """
     behind = {queue: max(end - start[queue], 0) for queue, end in latest.items()}
     total = sum(behind.values())
     if total <= rows:
         return dict(latest)
-    # Always the same ones for the same input; those with most first, should not all get a row.
+    # Deterministic order; the largest backlog first, in case there are fewer rows than queues.
     order = sorted(behind, key=lambda q: (-behind[q], q.topic, q.broker_name, q.queue_id))
     shares = {queue: int(behind[queue] > 0 and rank < rows) for rank, queue in enumerate(order)}
     left = rows - sum(shares.values())
@@ -198,7 +198,7 @@ def row_count(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]
 def ranges_of(
     start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]
 ) -> list[QueueRange]:
-    """What lies between, queue by queue in a fixed order: a replay gets the same list."""
+    """Return the ranges between the offsets in a fixed order: a retry gets the same list."""
     queues = sorted(end, key=lambda q: (q.topic, q.broker_name, q.queue_id))
     return [
         QueueRange(queue, start[queue], end[queue]) for queue in queues if start[queue] < end[queue]
@@ -208,7 +208,7 @@ def ranges_of(
 def divided(
     ranges: Sequence[QueueRange], *, rows_max: int | None, partitions_min: int
 ) -> list[tuple[QueueRange, ...]]:
-    """Ranges for each task: large ones in pieces, small ones together."""
+    """Return ranges for each task: large ranges are split, small ones are combined."""
     total = sum(r.end - r.start for r in ranges)
     if not total:
         return []
@@ -230,7 +230,7 @@ def divided(
 
 
 def _pieces(wanted: QueueRange, limit: int) -> Iterable[QueueRange]:
-    """Equal parts of a range, none longer than the limit."""
+    """Split a range into equal parts, none longer than the limit."""
     size = wanted.end - wanted.start
     count = -(-size // limit)
     edges = [wanted.start + size * n // count for n in range(count + 1)]

@@ -1,7 +1,7 @@
-"""Filters of a query that spare the broker work: which queues, offsets and tags can matter.
+"""Filters of a query that reduce what is read: which queues, offsets and tags can match.
 
-Narrowing may keep rows that the filter refuses, because Spark looks at every row again, but it
-must never lose one that the filter accepts.
+Narrowing may keep rows that the filter rejects, because Spark applies the filter again, but it
+must never drop a row that the filter accepts.
 """
 
 from collections.abc import Iterable
@@ -24,14 +24,14 @@ from tianzhou.base.errors import UsageError
 from tianzhou.record.names import checked_tag
 
 CLOCK_MARGIN_MS: Final = 60_000
-"""Store times of a queue ascend as long as the broker's clock does. It may have been set back."""
+"""Store times of a queue ascend unless the broker's clock is set back; this is the margin."""
 
 _UNBOUNDED: Final = 1 << 62
 
 
 @dataclass(slots=True)
 class Interval:
-    """Whole numbers that a filter lets through: start <= number < end."""
+    """Whole numbers that a filter accepts: start <= number < end."""
 
     start: int = -_UNBOUNDED
     end: int = _UNBOUNDED
@@ -49,7 +49,7 @@ class Interval:
 
 @dataclass(slots=True)
 class Narrowed:
-    """What can still matter. None: everything."""
+    """What can still match. None means everything."""
 
     topics: set[str] | None = None
     tags: set[str] | None = None
@@ -110,7 +110,7 @@ def _both(before: set[Any] | None, values: tuple[Any, ...]) -> set[Any]:
 
 
 def _is_tag(value: object) -> bool:
-    """Whether a broker can be asked for it."""
+    """Return whether the broker can filter by this value."""
     try:
         checked_tag(str(value))
     except UsageError:

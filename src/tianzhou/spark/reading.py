@@ -1,4 +1,4 @@
-"""What a task does: ranges of queues in, Arrow batches out. It keeps nothing and fails loudly."""
+"""Reading in a task: ranges of queues in, Arrow batches out. Tasks keep no state."""
 
 import logging
 from collections.abc import Iterator
@@ -29,9 +29,12 @@ _LOG: Final = logging.getLogger("tianzhou.spark")
 def read_ranges(
     options: ReadOptions, schema: Schema, tags: str, partition: InputPartition
 ) -> Iterator[Batch]:
-    """`tags` is the filter of the options, or what a query's own filter allows."""
+    """Yield the rows of a partition.
+
+    `tags` is the filter of the options, or the tags that the query's own filter allows.
+    """
     if not isinstance(partition, Ranges):
-        return  # Spark's way of saying that there is nothing to read
+        return  # Spark passes another type if there is nothing to read
     wanted = parse_tags(tags)
     with translated_errors(options), options.cluster.connect() as brokers:
         reader = QueueReader(
@@ -45,7 +48,7 @@ def read_ranges(
                     chunk = _chunk_of(run, this)
                     batch = to_batch(chunk, schema, broker_name=this.queue.broker_name)
                 if not wanted.is_all:
-                    # The broker compared hash codes; others may have the same one.
+                    # The broker compares hash codes, which other tags may share.
                     allowed = pa.array(sorted(wanted.tags))
                     batch = batch.filter(pc.is_in(chunk.entries.text(names.TAGS), allowed))
                 yield batch
@@ -62,4 +65,4 @@ def _chunk_of(run: RecordRun, wanted: QueueRange) -> Chunk:
 
 
 def _warn(gone: OffsetGone) -> None:
-    _LOG.warning("%s; failOnDataLoss is false, so the query goes on without them", gone)
+    _LOG.warning("%s; failOnDataLoss is false, so the query continues without them", gone)

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame as messages: which columns there may be, and what becomes of them."""
+"""Rows of a DataFrame as messages: allowed columns, and how they map to a message."""
 
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -36,10 +36,12 @@ COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
     "delayLevel": _WHOLE,
     "deliverAt": (TimestampType(), TimestampNTZType(), *_WHOLE),
 }
-"""Names of columns that can be written, and the types they may have."""
+"""Columns that can be written, and their allowed types."""
 
 
 class Row(NamedTuple):
+    """One message to write."""
+
     topic: str
     body: bytes
     properties: bytes
@@ -48,7 +50,7 @@ class Row(NamedTuple):
 
 
 def check_schema(schema: StructType, *, topic: str | None, idempotent: bool = False) -> None:
-    """Raises SourceError for a DataFrame that can't be written."""
+    """Check that a DataFrame can be written. Raises SourceError."""
     by_name = {name.lower(): name for name in COLUMNS}
     seen: set[str] = set()
     for field in schema.fields:
@@ -56,8 +58,8 @@ def check_schema(schema: StructType, *, topic: str | None, idempotent: bool = Fa
         if name is None:
             raise SourceError(
                 "SCHEMA_MISMATCH",
-                f"column {field.name!r} can't be written; a message has {', '.join(COLUMNS)}: "
-                "select the ones that you mean",
+                f"column {field.name!r} cannot be written; a message has {', '.join(COLUMNS)}: "
+                "select only these",
             )
         allowed = [kind.simpleString() for kind in COLUMNS[name]]
         if field.dataType.simpleString() not in allowed:
@@ -70,16 +72,18 @@ def check_schema(schema: StructType, *, topic: str | None, idempotent: bool = Fa
     if len(seen & {"body", "value"}) != 1:
         raise SourceError("SCHEMA_MISMATCH", "exactly one of the columns body and value is needed")
     if "topic" not in seen and topic is None:
-        raise SourceError("MISSING_OPTION", "neither option topic nor a column topic says where to")
+        raise SourceError(
+            "MISSING_OPTION", "no topic to write to; set option topic or add a column topic"
+        )
     if "topic" in seen and idempotent:
         raise SourceError(
             "WRONG_OPTION",
-            "idempotent=true looks for what was written in one topic: leave out the column topic",
+            "idempotent=true works with one topic only; drop the column topic and set the option",
         )
 
 
 def rows_of(batch: Batch, topic: str | None) -> Iterator[Row]:
-    """The messages of a batch. Raises SourceError for a row that is none."""
+    """Yield the messages of a batch. Raises SourceError for an invalid row."""
     by_name = {name.lower(): batch.column(n) for n, name in enumerate(batch.schema.names)}
     count = batch.num_rows
     column = by_name["body"] if "body" in by_name else by_name["value"]
@@ -114,7 +118,7 @@ def _texts(column: Array | None, count: int) -> list[str | None]:
 
 
 def _property_strings(columns: dict[str, Array], count: int) -> list[bytes]:
-    """The properties that columns stand for, by row."""
+    """Return the encoded properties of each row."""
     tags = _texts(columns.get("tags"), count)
     keys = columns.get("keys")
     lists: list[Any] = [None] * count if keys is None else keys.to_pylist()
@@ -128,7 +132,7 @@ def _property_strings(columns: dict[str, Array], count: int) -> list[bytes]:
             for tag, keys_here, own in zip(tags, lists, given, strict=True)
         ]
     except UsageError as error:
-        raise SourceError("WRONG_ROW", f"a row can't be a message: {error}") from None
+        raise SourceError("WRONG_ROW", f"a row is not a valid message: {error}") from None
 
 
 def _property_string(
@@ -137,7 +141,7 @@ def _property_string(
     found = {name: value for name, value in own or () if value}
     for name in found:
         if names.is_reserved(name):
-            raise UsageError(f"property {name!r} is reserved by the protocol; leave it out")
+            raise UsageError(f"property {name!r} is reserved by the protocol; remove it")
     if tag:
         found["TAGS"] = names.checked_tag(tag)
     if keys:

@@ -1,7 +1,7 @@
-"""The columns of the tables, with Spark's types, and which of them a query asks for.
+"""The columns of the tables, with Spark's types, and the selection of columns.
 
-Spark does not tell Python sources which columns a query uses. A reader is told in two ways: by a
-narrower schema (`spark.read.schema("queueId int, body binary")`) or by the option `columns`.
+Spark does not tell Python sources which columns a query uses. Users select columns in two ways:
+with a narrower schema (`spark.read.schema("queueId int, body binary")`) or the option `columns`.
 """
 
 from collections.abc import Sequence
@@ -44,38 +44,38 @@ TOPIC: Final[dict[str, DataType]] = {
     "transactionId": StringType(),
 }
 STORE: Final = TOPIC | {"physicalOffset": LongType()}
-"""A store directory knows where its records are."""
+"""Rows of a store directory also have their position in the commit log."""
 
 
 def table_schema(columns: dict[str, DataType], asked: Sequence[str]) -> StructType:
-    """All columns, or those that the option names, in its order."""
+    """Return all columns, or those of the option in its order. Raises SourceError."""
     by_name = {name.lower(): name for name in columns}
     unknown = [name for name in asked if name.lower() not in by_name]
     if unknown:
         raise SourceError(
             "UNKNOWN_COLUMN",
-            f"option columns names {', '.join(map(repr, unknown))}; there are {', '.join(columns)}",
+            f"option columns has {', '.join(map(repr, unknown))}; columns are {', '.join(columns)}",
         )
     chosen = [by_name[name.lower()] for name in asked] or list(columns)
     return StructType([StructField(name, columns[name]) for name in chosen])
 
 
 def arrow_schema(columns: dict[str, DataType], asked: StructType) -> "Schema":
-    """What batches must look like for the schema that a query was planned with."""
+    """Return the Arrow schema for the schema of a query. Raises SourceError."""
     by_name = {name.lower(): name for name in columns}
     for field in asked.fields:
         name = by_name.get(field.name.lower())
         if name is None:
             raise SourceError(
                 "SCHEMA_MISMATCH",
-                f"the schema asks for column {field.name!r}; there are {', '.join(columns)}",
+                f"the schema has a column {field.name!r}; columns are {', '.join(columns)}",
             )
         if field.dataType.simpleString() != columns[name].simpleString():
             raise SourceError(
                 "SCHEMA_MISMATCH",
                 f"column {name} is {columns[name].simpleString()}; the schema says "
-                f"{field.dataType.simpleString()}: read it as it is, and cast it in the query",
+                f"{field.dataType.simpleString()}: correct the schema and cast in the query",
             )
-    # The same call that Spark compares our batches with. It has no annotations.
+    # Spark checks batches against the result of this call. The call has no annotations.
     to_arrow_schema: Any = vars(spark_arrow)["to_arrow_schema"]
     return to_arrow_schema(asked, timezone="UTC")

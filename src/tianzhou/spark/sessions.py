@@ -1,4 +1,4 @@
-"""Sessions in which topics are tables."""
+"""Spark sessions that can read topics and store directories as tables."""
 
 import os
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from tianzhou.spark.store_source import RocketMQStore
 
 _SOURCES: Final = (RocketMQ, RocketMQStore)
 _SETTINGS: Final = {
-    # Without it Spark refuses tables with the option `pushdown`; others do not care.
+    # Without it Spark rejects tables with the option `pushdown`; other tables ignore it.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
 }
 _LOCAL_SETTINGS: Final = {
-    # 200 shuffle partitions are for clusters; here each costs more than it gives.
+    # 200 shuffle partitions suit clusters; on one machine their overhead dominates.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -32,10 +32,13 @@ def session(
     remote: str | None = None,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session that is ready: Java found or provided, sources known, sensible settings.
+    """Return a Spark session with Java, the data sources and suitable settings.
 
-    `master` is `local[*]` unless given here or by `spark-submit`; `remote` is the address of a
-    Spark Connect server, such as `sc://host:15002`. `config` has the last word.
+    `name` is the application's name. `master` defaults to what `spark-submit` set, else `local[*]`.
+    `remote` is the address of a Spark Connect server, such as `sc://host:15002`. `config` overrides
+    any setting. Raises PySparkRuntimeError if no Java 17 or newer is found.
+
+        spark = tianzhou.spark.session("orders", config={"spark.sql.session.timeZone": "UTC"})
     """
     builder = SparkSession.Builder().appName(name)
     settings = dict(_SETTINGS)
@@ -53,13 +56,18 @@ def session(
             settings |= _LOCAL_SETTINGS if is_local else {}
     for key, value in (settings | dict(config or {})).items():
         builder = builder.config(key, value)
-    # Spark finds the sources by itself: its workers run in the environment that we are in.
+    # Spark discovers the sources itself, because workers run in the current environment.
     return _prepared(builder.getOrCreate())
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `rocketmq` and `rocketmq-store` known to a session of your own whose workers don't find
-    them by themselves, or that starts several streams at once; returns it."""
+    """Register the sources `rocketmq` and `rocketmq-store` with an existing session and return it.
+
+    Needed for sessions not created by `session()` whose workers do not discover the sources, or
+    that start several streams at once.
+
+        spark = tianzhou.spark.register(SparkSession.builder.getOrCreate())
+    """
     for source in _SOURCES:
         spark.dataSource.register(source)
     return _prepared(spark)

@@ -1,8 +1,8 @@
-"""Variable-length pieces of a buffer as Arrow arrays, without a Python object for any of them.
+"""Variable-length slices of a buffer as Arrow arrays, without a Python object per slice.
 
-An Arrow array of bytes is one run of values and the positions between them. Pieces that lie
-scattered in a buffer become one with a trick: an array over the whole buffer whose entries are
-gap, piece, gap, piece, ...; every second entry is then taken, which copies the bytes once.
+An Arrow array of bytes is a buffer of consecutive values and the positions between them. Scattered
+slices become such an array in two steps: an array over the whole buffer has the entries gap, slice,
+gap, slice, ...; taking every second entry then copies the bytes once.
 """
 
 from typing import Any, Final
@@ -20,7 +20,7 @@ BUFFER_BYTES_MAX: Final = (1 << 31) - 1
 
 
 def binary_slices(raw: Raw, starts: Int64s, ends: Int64s) -> Array:
-    """The pieces `raw[start:end]`. They must be ascending and not overlap."""
+    """Return the slices `raw[start:end]`. They must be ascending and must not overlap."""
     count = len(starts)
     assert raw.nbytes <= BUFFER_BYTES_MAX
     edges = np.empty(2 * count + 1, np.int32)
@@ -34,7 +34,7 @@ def binary_slices(raw: Raw, starts: Int64s, ends: Int64s) -> Array:
 
 
 def parts_of(array: Array) -> tuple[Raw, Int64s]:
-    """The bytes of an array that was just made, and the positions between its values."""
+    """Return the bytes of a newly built array, and the positions between its values."""
     assert array.offset == 0
     _, offsets, data = array.buffers()
     edges = np.frombuffer(offsets, np.int32, len(array) + 1).astype(np.int64)
@@ -43,7 +43,7 @@ def parts_of(array: Array) -> tuple[Raw, Int64s]:
 
 
 def as_text(array: Array) -> Array:
-    """Bytes as a column of text. What is not UTF-8 shows U+FFFD, as everywhere in Tianzhou."""
+    """Decode bytes as text. Invalid UTF-8 becomes U+FFFD, as everywhere in Tianzhou."""
     raw, _ = parts_of(array)
     if len(raw) == 0 or raw.max() < 128:
         return array.view(pa.string())
@@ -60,8 +60,8 @@ def as_text(array: Array) -> Array:
 
 
 def integers(raw: Raw, at: Int64s, dtype: str) -> npt.NDArray[Any]:
-    """One big-endian number at each of these positions."""
+    """Return the big-endian number at each of these positions."""
     size = np.dtype(dtype).itemsize
-    # Overlapping windows, one at every byte; indexing copies only the chosen ones.
+    # Overlapping windows, one per byte; indexing copies only the selected ones.
     windows = np.ndarray((len(raw) - size + 1,), dtype, raw, strides=(1,))
     return windows[at]

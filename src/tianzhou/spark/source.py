@@ -1,7 +1,7 @@
-"""`format("rocketmq")`: topics as tables, for reading and writing, batches and streams.
+"""`format("rocketmq")`: topics as tables, for reading and writing, in batches and streams.
 
-Spark starts a Python process for every stream, and one to plan every batch: each loads the part of
-the source that it is for.
+Spark starts a Python process for every stream, and one to plan every batch. Each process imports
+only the part of the source that it needs.
 """
 
 from typing import TYPE_CHECKING
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
 
 class RocketMQ(DataSource):
+    """The data source `rocketmq`."""
+
     @classmethod
     def name(cls) -> str:
         return "rocketmq"
 
     def schema(self) -> StructType:
-        # A wrong option is told here, when the table is loaded. Whether it will be a batch or a
-        # stream is not known yet.
+        # Invalid options are reported here, when the table is loaded. Whether Spark reads a batch
+        # or a stream is not known yet.
         return table_schema(TOPIC, check_read_options(self.options).get("columns", ()))
 
     def reader(self, schema: StructType) -> "TopicReader":
@@ -48,7 +50,7 @@ class RocketMQ(DataSource):
 
         if overwrite:
             raise SourceError(
-                "APPEND_ONLY", 'messages of a topic are never replaced: use mode("append")'
+                "APPEND_ONLY", 'messages of a topic cannot be replaced; use mode("append")'
             )
         return TopicWriter(write_options_of(self.options, is_stream=False), schema)
 
@@ -57,6 +59,6 @@ class RocketMQ(DataSource):
 
         if overwrite:
             raise SourceError(
-                "APPEND_ONLY", 'messages of a topic are never replaced: use outputMode("append")'
+                "APPEND_ONLY", 'messages of a topic cannot be replaced; use outputMode("append")'
             )
         return TopicStreamWriter(write_options_of(self.options, is_stream=True), schema)

@@ -1,8 +1,9 @@
-"""The commit log of a store directory, read without opening the store: no lock, no change.
+"""Reading the commit log of a store directory without opening the store: no lock, no change.
 
-The directory may be a copy, or live. Nothing is believed: records are walked and, unless the
-caller waives it, their checksums compared. At the end of a log there may be a record that is
-being written, or was when the power went; what comes behind the last sound record is not there.
+The directory may be a copy or in use by a broker. Nothing is trusted: records are walked and,
+unless the caller disables it, their checksums verified. At the end of a log there may be a record
+that is being written, or was when the machine crashed; bytes after the last sound record are
+ignored.
 """
 
 import os
@@ -23,7 +24,7 @@ from tianzhou.store.segments import is_file_name
 
 SLICE_BYTES: Final = 8 * 1024 * 1024
 SLICE_RECORDS: Final = 8 * 1024
-"""What makes one batch; the reasons are those of a pulled chunk."""
+"""Limits of one batch, for the same reasons as those of a pulled chunk."""
 
 _MAGICS: Final = (INT32.pack(MAGIC_V1), INT32.pack(MAGIC_V2))
 _SEARCH_BYTES: Final = 1 << 20
@@ -33,15 +34,15 @@ _SAMPLE_EVERY: Final = 256
 
 
 class StoreNotFound(TianzhouError):
-    """A path that leads to no store directory."""
+    """The path is not a store directory."""
 
 
 class LogDamaged(TianzhouError):
-    """Bytes in the log are no sound records, though sound ones come behind them."""
+    """The log has damaged bytes before further sound records."""
 
 
 class LogSpan(NamedTuple):
-    """Neighbouring records in one file: from the first byte of one to the end of another."""
+    """Consecutive records in one file: from the first byte of one to the end of another."""
 
     path: str
     base: int
@@ -49,11 +50,11 @@ class LogSpan(NamedTuple):
     start: int
     end: int
     is_last: bool
-    """Nothing comes behind it, so its records may end anywhere."""
+    """No span follows, so its records may end anywhere."""
 
 
 class LogSlice(NamedTuple):
-    """Valid until: the next one is asked for."""
+    """Records of one batch. Valid until: the next slice is read."""
 
     data: memoryview
     starts: list[int]
@@ -61,7 +62,7 @@ class LogSlice(NamedTuple):
 
 
 def log_spans(root: str, bytes_max: int) -> list[LogSpan]:
-    """The log divided among tasks, at places where records are known to begin."""
+    """Divide the log among tasks, at offsets where records are known to start."""
     paths = layout.paths_in_use(root)
     directory = Path(paths.commit_log)
     if not directory.is_dir():
@@ -85,13 +86,13 @@ def log_spans(root: str, bytes_max: int) -> list[LogSpan]:
 
 
 def _is_used(path: Path) -> bool:
-    """A broker prepares the next file before it needs it."""
+    """Return whether a file has records: brokers allocate the next file in advance."""
     with path.open("rb") as file:
         return any(file.read(8))
 
 
 def _sampled_offsets(queues: str) -> set[int]:
-    """Places of some records, as the consume queues know them."""
+    """Return offsets of some records, from the consume queues."""
     files = islice(Path(queues).glob("*/*/*"), _QUEUE_FILES_MAX)
     found: set[int] = set()
     for path in files:
@@ -103,8 +104,8 @@ def _sampled_offsets(queues: str) -> set[int]:
 
 
 def _sampled_units(path: Path) -> bytes:
-    """Some units of a queue file, as many as can be read: they only tell where to divide the log.
-    Not through a mapping: a bad sector, or a file that is shortened meanwhile, would kill the
+    """Return some units of a queue file, as many as can be read: they only serve to divide the log.
+    Not through a mapping: a bad sector, or a file that is truncated meanwhile, would kill the
     process with SIGBUS."""
     found = bytearray()
     try:
@@ -120,7 +121,7 @@ def _sampled_units(path: Path) -> bytes:
 
 
 def _edges(path: Path, base: int, size: int, known: list[int], bytes_max: int) -> list[int]:
-    """Positions in the file, about so far apart, where records begin."""
+    """Return positions in the file where records start, about `bytes_max` apart."""
     edges: list[int] = []
     with path.open("rb") as file:
         target = bytes_max
@@ -143,9 +144,11 @@ def _is_head(head: bytes, physical_offset: int) -> bool:
 
 
 def read_span(piece: LogSpan, *, verify: bool, skip_damage: bool) -> Iterator[LogSlice]:
-    """The file's records in slices. Raises LogDamaged, or with `skip_damage` continues after the
-    damage. Raises OSError if the disk cannot read; a mapping would kill the worker with a signal
-    instead."""
+    """Yield the records of a span in slices.
+
+    Raises LogDamaged, or with `skip_damage` continues after the damage. Raises OSError if the disk
+    cannot read; a mapping would kill the worker with a signal instead.
+    """
     with open(piece.path, "rb") as file:
         fd = file.fileno()
         at = piece.start
@@ -154,7 +157,7 @@ def read_span(piece: LogSpan, *, verify: bool, skip_damage: bool) -> Iterator[Lo
             window = os.pread(fd, min(SLICE_BYTES, piece.end - at), at)
             found = walk(window, 0, len(window), count_max=SLICE_RECORDS)
             if not found.starts and found.stop is Stop.TORN and len(window) >= INT32.size:
-                # One record, larger than a slice.
+                # A single record is larger than a slice.
                 size = max(INT32.unpack_from(window)[0], 0)
                 window = os.pread(fd, min(size, piece.end - at), at) or window
                 found = walk(window, 0, len(window), count_max=1)
@@ -190,13 +193,13 @@ def _first_bad(window: bytes, found: Walk, *, base: int, verify: bool) -> int | 
 def _damaged(piece: LogSpan, at: int, behind: int | None) -> LogDamaged:
     until = "the end of the file" if behind is None else f"byte {behind - 1}"
     return LogDamaged(
-        f"{piece.path}: bytes {at} to {until} (from physical offset {piece.base + at} on) are no "
-        "sound records; with failOnDataLoss=false they are passed over"
+        f"{piece.path}: bytes {at} to {until} (from physical offset {piece.base + at} on) are "
+        "not sound records; with failOnDataLoss=false they are skipped"
     )
 
 
 def _next_sound(fd: int, after: int, piece: LogSpan) -> int | None:
-    """The first sound record behind this place, in this piece."""
+    """Return the position of the first sound record after this position in the span."""
     at = after + 1
     while at < piece.end:
         # Windows overlap by the size of a record header, so that none is missed at an edge.

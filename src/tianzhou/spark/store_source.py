@@ -1,7 +1,7 @@
 """`format("rocketmq-store")`: a store directory as a table, with no broker.
 
-For audits, repairs and migration: every record of the commit log is a row, also those of the
-broker's own topics. Executors must see the directory under the same path.
+For audits, repairs and migration: every record of the commit log is a row, including those of the
+broker's internal topics. Executors must see the directory under the same path.
 """
 
 import re
@@ -33,6 +33,8 @@ from tianzhou.spark.store_log import (
 
 
 class RocketMQStore(DataSource):
+    """The data source `rocketmq-store`."""
+
     @classmethod
     def name(cls) -> str:
         return "rocketmq-store"
@@ -73,7 +75,7 @@ class StoreReader(DataSourceReader):
                     yield to_batch(chunk, self._schema)
 
     def _wanted(self, chunk: Chunk) -> Chunk:
-        """The records that the options ask for."""
+        """Return the records that match the options."""
         options, keep = self._options, np.ones(len(chunk), bool)
         if options.starting_ms is not None:
             keep &= chunk.store_times_ms >= options.starting_ms
@@ -89,7 +91,7 @@ class StoreReader(DataSourceReader):
 
 
 def _matches(texts: Array, wanted: tuple[str, ...] | re.Pattern[str]) -> np.ndarray:
-    """Few different topics are in a chunk; each is looked at once."""
+    """Return which texts match. A chunk has few distinct topics; each is matched once."""
     few = texts.dictionary_encode()
     accepted = [
         bool(wanted.fullmatch(topic)) if isinstance(wanted, re.Pattern) else topic in wanted
@@ -116,7 +118,7 @@ def _translated_errors() -> Generator[None]:
         raise DataLoss(str(error)) from None
     except FileNotFoundError as error:
         raise DataLoss(
-            f"{error.filename} is gone: did the broker's retention take it during the read?"
+            f"{error.filename} no longer exists: did retention delete it during the read?"
         ) from None
     except (TianzhouError, OSError) as error:
         raise SourceError("READ_FAILED", str(error)) from error

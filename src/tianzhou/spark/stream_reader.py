@@ -1,12 +1,12 @@
-"""A topic as a table without end.
+"""Topics as an unbounded table.
 
-The checkpoint is the truth: it holds an offset for every queue, and a micro-batch is the range
-between two of them, read again exactly when it is repeated. Every range has a beginning that is
-written down. Spark does not write down where a query begins, and asks for it again when it repeats
-the first micro-batch, when `latest` is somewhere else; so the first one reads nothing, and its end
-is the beginning, which the mark `$begun` says. `earliest` needs no such micro-batch: it is a name,
-and means at every repetition what each queue still has. A queue that appears later comes into the
-offsets with the number of its first message, and is read from there by the next micro-batch.
+The checkpoint is authoritative: it holds an offset for every queue, and a micro-batch is the range
+between two checkpoints, so a retry reads exactly the same messages. The start of every range must
+be recorded. Spark does not record where a query starts, and asks again when it retries the first
+micro-batch; by then `latest` has moved. The first micro-batch therefore reads nothing, and its end
+is the recorded start, marked with `$begun`. `earliest` needs no such micro-batch: it is recorded as
+a name, and always means the earliest message each queue still has. A queue that appears later
+enters the offsets with the offset of its first message; the next micro-batch reads from there.
 """
 
 import logging
@@ -40,8 +40,11 @@ _LOG: Final = logging.getLogger("tianzhou.spark")
 
 
 class RejectedStream(DataSourceStreamReader):
-    """Says at Spark's first question why there is no stream. What is raised before that comes to
-    the user behind a mistake of Spark's own: it stops the reader that it did not get."""
+    """A reader for invalid options: raises the error in Spark's first call.
+
+    If the constructor raised, Spark would try to stop the reader that it did not get, and that
+    error would hide the real one.
+    """
 
     def __init__(self, error: SourceError) -> None:
         self._error = error
@@ -59,13 +62,15 @@ class RejectedStream(DataSourceStreamReader):
         raise self._error
 
     def stop(self) -> None:
-        """It has nothing."""
+        """Do nothing: there is no connection to close."""
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Owner: on the driver, one process for the life of a query; on executors, one task.
+    """Plans and reads the micro-batches of a stream.
 
-    What it remembers between calls decides only when to read, never what.
+    The state it keeps between calls only affects when to read, never what.
+
+    Owner: on the driver, one process for the life of a query; on executors, one task.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -74,26 +79,26 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._brokers = options.cluster.connect()
         self._topics = Topics(self._brokers, options)
         self._has_end = False
-        """Whether it is an AvailableNow query."""
+        """Whether this is an AvailableNow query."""
         self._target: Offsets | None = None
-        """Where such a query ends."""
+        """Where an AvailableNow query ends."""
         self._initial: plan.OffsetJson | None = None
         self._latest: Offsets = {}
         self._held_since_s: float | None = None
         self._committed: Offsets = {}
-        """What the brokers know of the group."""
+        """Offsets that the group has committed to the brokers."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks get the options and the schema; connections stay on the driver."""
+        """Send only options and schema to tasks; connections stay on the driver."""
         return {"options": self._options, "schema": self._schema}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._options, self._schema = state["options"], state["schema"]
 
-    # Where it begins and how far it may go
+    # Start and limits
 
     def initialOffset(self) -> plan.OffsetJson:
-        """Spark asks twice, and must hear the same."""
+        """Return where the stream starts. Spark asks twice and must get the same result."""
         if self._initial is None:
             self._initial = self._find_initial()
         return self._initial
@@ -121,15 +126,17 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Where it ends is asked with the first micro-batch. A query that is new has by then heard
-        at once of topics that are not there; one that goes on waits for them."""
+        """Note that the query has an end. The end is resolved with the first micro-batch.
+
+        By then a new query has already failed for missing topics; a resumed query waits for them.
+        """
         self._has_end = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> plan.OffsetJson:
         is_named = plan.FROM_EARLIEST in start
         before = self._beginning() if is_named else plan.from_json(start)
-        # Spark asks for the next micro-batch when the last one is done, and reports that only
-        # with the next one: the last of a query would be missing.
+        # Spark asks for the next micro-batch after the last one has finished, but calls `commit`
+        # only with the next one: without this, the last micro-batch would never be committed.
         self._commit_group(before)
         self._latest = self._ends(before)
         if not is_named and plan.BEGUN not in start:
@@ -139,16 +146,16 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         known = {queue: self._latest[queue] for queue in before if queue in self._latest}
         end = known if most is None else plan.limited(before, known, most)
-        # Queues of brokers that are away stay where they are; new ones begin with their first.
+        # Queues of unreachable brokers keep their offsets; new queues start at their first.
         found = plan.to_json({**before, **end, **self._first_of_new(before)})
         return {**found, plan.BEGUN: {}}
 
     def _beginning(self) -> Offsets:
-        """Where the queues begin that can be asked; others come later, as new ones do."""
+        """Return the first offsets of reachable queues; other queues join later, like new ones."""
         return self._ask(lambda: self._topics.earliest_of_reachable(self._topics.queues()))
 
     def _ends(self, before: Offsets) -> Offsets:
-        """The ends of all queues that can be asked, or what was the end when the query began."""
+        """Return the ends of reachable queues, or the recorded ends of an AvailableNow query."""
         if self._has_end:
             if self._target is None:
                 self._target = self._ask(lambda: self._topics.latest(self._topics.queues()))
@@ -158,7 +165,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._repaired(before, ends)
 
     def _repaired(self, before: Offsets, ends: Offsets) -> Offsets:
-        """A queue that ends before the query's place has lost messages."""
+        """Check that no queue ends before the query's position: it would have lost messages."""
         if self._options.fail_on_data_loss:
             both = {queue: end for queue, end in ends.items() if queue in before}
             plan.check_kept(before, both, earliest={})
@@ -169,12 +176,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._ask(lambda: self._topics.earliest(new)) if new else {}
 
     def _ask(self, question: Callable[[], Offsets]) -> Offsets:
-        """A query that runs lives through the restart of a broker or name server."""
+        """Retry, so that a running query survives the restart of a broker or NameServer."""
         with translated_errors(self._options):
             return self._brokers.persist(question, on_failure=self._brokers.forget)
 
     def _waits(self, before: Offsets, limit: ReadLimit) -> bool:
-        """Whether there is too little for a micro-batch, and still time."""
+        """Return whether to wait for more messages before the next micro-batch."""
         least = self._options.offsets_per_trigger_min
         if isinstance(limit, ReadMinRows):
             least = max(least, limit.min_rows)
@@ -191,7 +198,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def reportLatestOffset(self) -> plan.OffsetJson | None:
-        """What there is, whatever the limits: progress shows how far behind the query is."""
+        """Return the latest offsets regardless of limits; Spark computes the lag from them."""
         return plan.to_json(self._latest) if self._latest else None
 
     # Reading
@@ -206,7 +213,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = {queue: min(earliest[queue], offset) for queue, offset in last.items()}
             moved = last
         else:
-            # A queue that is new in `end` has its first offset there: nothing to read yet.
+            # A queue that is new in `end` starts at that offset: there is nothing to read yet.
             known = plan.from_json(start)
             first = {queue: known.get(queue, offset) for queue, offset in last.items()}
             moved = {queue: offset for queue, offset in last.items() if offset != first[queue]}
@@ -221,19 +228,19 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Ranges(ranges) for ranges in divided]
 
     def read(self, partition: InputPartition) -> "Iterator[Batch]":
-        # The driver, which only plans, begins sooner without what a task decodes with.
+        # Imported here because the driver only plans and starts faster without the decoders.
         from tianzhou.spark.reading import read_ranges
 
         return read_ranges(self._options, self._schema, self._options.tags, partition)
 
-    # Afterwards
+    # Committing
 
     def commit(self, end: dict[str, Any]) -> None:
         self._commit_group(plan.from_json(end))
 
     def _commit_group(self, finished: Offsets) -> None:
-        """Everything before these offsets is in the sink for good: tell the brokers, so that the
-        lag of this query stands beside that of every other group."""
+        """Commit offsets to the brokers, so that they report the lag of this query like that of any
+        other group. All messages before these offsets are in the sink."""
         group = self._options.group
         moved = {queue: at for queue, at in finished.items() if self._committed.get(queue) != at}
         if group is None or not moved:
@@ -241,8 +248,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             self._brokers.commit(group, moved)
         except ClientError as error:
-            # The checkpoint is the truth; the group's lag is right again after the next one.
-            _LOG.warning("offsets of group %s were not told to the broker: %s", group, error)
+            # The checkpoint is authoritative; the next commit corrects the reported lag.
+            _LOG.warning("cannot commit offsets of group %s to the broker: %s", group, error)
         else:
             self._committed |= moved
 

@@ -1,4 +1,4 @@
-"""The topics of a query as they are at this moment: which queues, and how far they go."""
+"""The current queues of a query's topics, and their offsets."""
 
 import logging
 import re
@@ -26,7 +26,7 @@ from tianzhou.wire.queues import MessageQueue
 
 _LOG: Final = logging.getLogger("tianzhou.spark")
 
-# Topics of the brokers themselves; a pattern that would match them does not mean them.
+# Internal topics of the brokers, which patterns never match.
 _OF_BROKERS: Final = re.compile(
     r"TBW102|SCHEDULE_TOPIC_XXXX|SELF_TEST_TOPIC|BenchmarkTest|OFFSET_MOVED_EVENT|RMQ_SYS_.*"
     r"|TRANS_CHECK_MAX_TIME_TOPIC|DefaultHeartBeatSyncerTopic|rmq_sys_.*|%SYS%.*|.*_REPLY_TOPIC"
@@ -38,16 +38,16 @@ def is_of_brokers(topic: str) -> bool:
 
 
 _AWAY: Final = (Unreachable, ConnectionLost, CallTimeout, NoRoute)
-"""Errors that mean: this broker is not there at the moment."""
+"""Errors that mean that a broker is currently unreachable."""
 
 
 @contextmanager
 def translated_errors(options: ReadOptions) -> Generator[None]:
-    """Errors of the client in the words of a query."""
+    """Translate errors of the client into errors of the data source."""
     try:
         yield
     except OffsetGone as error:
-        raise DataLoss(f"{error}. With failOnDataLoss=false the query goes on without") from None
+        raise DataLoss(f"{error}. With failOnDataLoss=false the query skips them") from None
     except TopicNotFound as error:
         raise SourceError(
             "UNKNOWN_TOPIC", f"topic {error.topic!r} does not exist at {options.cluster.nameserver}"
@@ -63,7 +63,7 @@ def translated_errors(options: ReadOptions) -> Generator[None]:
 
 
 class Topics:
-    """Owner: the reader on the driver."""
+    """The topics that the options select. Owner: the reader on the driver."""
 
     def __init__(self, brokers: Brokers, options: ReadOptions) -> None:
         self._brokers = brokers
@@ -81,7 +81,7 @@ class Topics:
         return [topic for topic in found if not topic.startswith("%RETRY%")]
 
     def queues(self, topics: Iterable[str] | None = None) -> list[MessageQueue]:
-        """Every queue that can be read. Raises TopicNotFound for a topic that was named."""
+        """Return every readable queue. Raises TopicNotFound if a named topic does not exist."""
         found: list[MessageQueue] = []
         for topic in self.names() if topics is None else topics:
             found += self._brokers.route(topic, refresh=True).read_queues
@@ -102,8 +102,8 @@ class Topics:
     def _of_reachable(
         self, ask: Callable[[Iterable[MessageQueue]], Offsets], queues: Iterable[MessageQueue]
     ) -> Offsets:
-        """The same for a stream that goes on while some brokers are away: their queues are left
-        out. Raises when none answers."""
+        """Query each broker and leave out the queues of unreachable ones, so that a stream
+        continues without them. Raises if no broker responds."""
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             by_broker.setdefault(queue.broker_name, []).append(queue)
@@ -113,7 +113,7 @@ class Topics:
             try:
                 found |= ask(here)
             except _AWAY as error:
-                _LOG.warning("broker %s is left out of this micro-batch: %s", broker, error)
+                _LOG.warning("skipping broker %s in this micro-batch: %s", broker, error)
                 last = error
         if last is not None and not found:
             raise last

@@ -1,5 +1,5 @@
-"""DataFrames into topics. A message is stored at least once; with `idempotent` a repeated task or
-micro-batch looks for what its earlier life wrote, and adds only the rest."""
+"""Writing DataFrames to topics. A message is stored at least once; with `idempotent` a retried task
+or micro-batch reads what earlier attempts wrote and adds only the missing rows."""
 
 import secrets
 import time
@@ -41,20 +41,22 @@ T = TypeVar("T")
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _LOOK_BACK_MS: Final = 10 * 60_000
-"""Where the first look for written messages begins, when the broker knows no place for a group: it
-may have lost the place in a crash, a few seconds after it was told."""
+"""How far back to search for written messages if the broker has no offset for the group. It may
+have lost the offset in a crash, a few seconds after the commit."""
 
 
 @dataclass(frozen=True)
 class TaskResult(WriterCommitMessage):
+    """What a task reports to the driver."""
+
     rows: int
-    """Messages stored, without those that were there already."""
+    """Messages stored by this attempt."""
     began: OffsetJson
-    """Where the topic's queues ended when the task began."""
+    """Where the topic's queues ended when the task started."""
 
 
 class TopicWriter(DataSourceArrowWriter):
-    """One batch. Made on the driver, sent to the tasks."""
+    """Writes one batch. Created on the driver, sent to the tasks."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(schema, topic=options.topic, idempotent=options.idempotent)
@@ -72,12 +74,13 @@ class TopicWriter(DataSourceArrowWriter):
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
-    """The micro-batches of a query."""
+    """Writes the micro-batches of a query."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(schema, topic=options.topic, idempotent=options.idempotent)
         self._options = options
-        # Made for every micro-batch: a query that runs lives through the restart of a broker.
+        # Spark creates a writer per micro-batch; retrying lets a running query survive the
+        # restart of a broker.
         with _translated_errors(options), options.cluster.connect() as brokers:
             ends = _retrying(brokers, lambda: _check_topic(brokers, options))
             if options.idempotent:
@@ -86,7 +89,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[Batch]) -> WriterCommitMessage:
         context = _task_context()
         query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
-        assert query is not None, "this is no task of a streaming query"
+        assert query is not None, "not a task of a streaming query"
         assert batch is not None
         task = Task(query, int(batch), context.partitionId())
         look_from: Offsets | None = None
@@ -99,7 +102,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         return _write(self._options, task, iterator, look_from)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """The next repetition needs to look no further back than to where this batch began."""
+        """Commit where this batch started: a later retry need not search further back."""
         began = [from_json(done.began) for done in messages if isinstance(done, TaskResult)]
         if not self._options.idempotent or not began:
             return
@@ -115,10 +118,12 @@ def _task_context() -> TaskContext:
 
 
 def _check_topic(brokers: Brokers, options: WriteOptions) -> Offsets:
-    """The ends of the topic's queues; none while it does not exist. Raises TopicNotFound for one
-    that nobody would make."""
+    """Return the ends of the topic's queues, or {} if the topic does not exist yet.
+
+    Raises TopicNotFound if the brokers would not create it.
+    """
     if options.topic is None:
-        brokers.topics()  # at least the name server must be there
+        brokers.topics()  # at least the NameServer must be reachable
         return {}
     route = brokers.publish_route(options.topic)
     return {} if route.is_borrowed else brokers.max_offsets(route.write_queues)
@@ -139,7 +144,7 @@ def _retrying(brokers: Brokers, act: Callable[[], T]) -> T:
 
 
 def _commit_start(brokers: Brokers, group: str, ends: Offsets) -> None:
-    """Before a query's first message: from where on its messages are."""
+    """Commit a start offset before the query's first message is written."""
     missing = ends.keys() - brokers.committed(group, ends).keys()
     now_ms = time.time_ns() // 1_000_000
     if missing:
@@ -175,18 +180,18 @@ def _write(
 
 
 class _EntryBuilder:
-    """Rows with their marks and unique ids."""
+    """Builds messages with marks and unique ids from rows."""
 
     def __init__(self, options: WriteOptions, task: Task, written: EarlierWrites) -> None:
         self._is_marked_fully = options.idempotent
         self._task = task
         self._written = written
-        # Another one for each try of each task: two messages never share a unique id.
+        # A new prefix for each attempt of each task: two messages never share a unique id.
         self._id_prefix = secrets.token_hex(12).upper().encode()
         self._rank = 0
 
     def entry(self, row: Row) -> Entry | None:
-        """None for a row that is in the topic already."""
+        """Return the message for a row, or None if the topic already has it."""
         if not self._is_marked_fully:
             rank = self._rank
             self._rank += 1
@@ -205,14 +210,14 @@ class _EntryBuilder:
 
 @contextmanager
 def _translated_errors(options: WriteOptions) -> Generator[None]:
-    """Errors of the client in the words of a query."""
+    """Translate errors of the client into errors of the data source."""
     try:
         yield
     except TopicNotFound as error:
         raise SourceError(
             "UNKNOWN_TOPIC",
             f"topic {error.topic!r} does not exist at {options.cluster.nameserver}, and the "
-            "brokers there do not make topics by themselves",
+            "brokers there do not create topics automatically",
         ) from None
     except NoNameServer as error:
         raise SourceError("NAMESERVER_UNREACHABLE", f"{error}; check option nameserver") from None

@@ -37,7 +37,7 @@ def test_words_and_numbers_are_resolved() -> None:
     assert resolved(LATEST) == latest
     assert resolved(asked) == {queue(0): 2, queue(1): 20}
     assert resolved({"orders": {"broker-a": {1: 7}}}, EARLIEST) == {queue(0): 2, queue(1): 7}
-    with pytest.raises(SourceError, match=r"queue 5 of topic orders .* none of the 2 queues"):
+    with pytest.raises(SourceError, match=r"queue 5 of topic orders .* not one of the 2 queues"):
         resolved({"orders": {"broker-a": {5: 7}}})
 
 

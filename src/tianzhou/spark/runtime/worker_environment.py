@@ -1,10 +1,10 @@
-"""The variables of the Python processes that Spark starts for a source, named before it is used.
+"""Environment variables of the Python processes that Spark starts for a data source.
 
-Spark keeps one map of them for each source and for all its streams, without a lock, and every
-stream that starts puts its four there while jobs of other streams are writing the map out. Two
-streams that start at once then count an entry twice, and from there on no job of the session can
-be sent: "Task serialization failed: Illegal size 5 of collection, expected 6". Where the names are
-there already, only values are put in their place, which disturbs nobody.
+Spark keeps one map of these variables per source, shared by all streams of the source and not
+locked. Every stream that starts puts four variables into the map while jobs of other streams
+serialize it. If two streams start at the same time, the map counts an entry twice, and the session
+can submit no more jobs: "Task serialization failed: Illegal size 5 of collection, expected 6". If
+the variables exist before the first stream starts, Spark only replaces their values, which is safe.
 """
 
 from typing import Any, Final
@@ -17,11 +17,14 @@ _VALUES: Final = {
     "SPARK_LOCAL_DIRS": "",
     "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
 }
-"""Spark puts its own in their place before it starts a process."""
+"""Placeholders: Spark sets its own values before it starts a process."""
 
 
 def declare_variables(spark: SparkSession, *sources: str) -> None:
-    """In a session whose Java we can reach; behind Spark Connect there is none."""
+    """Add the variables to these sources of a session.
+
+    Does nothing with Spark Connect, where the Java session cannot be reached.
+    """
     java_session: Any = getattr(spark, "_jsparkSession", None)
     if java_session is None:
         return
