@@ -126,9 +126,9 @@ def test_killed_replay_resumes_without_duplicates(place: Place, group: str, orig
     ("changed", "words"),
     [
         ({"where": "nothing = 1"}, "nothing"),
-        ({"changes": {"topic": "'x'"}}, "topic can't be changed"),
+        ({"changes": {"topic": "'x'"}}, "topic cannot be changed"),
         ({"changes": {"body": "''"}}, "has an empty body after the change; nothing was sent"),
-        ({"rate": 0}, "must be above 0"),
+        ({"rate": 0}, "must be above 0, got 0"),
     ],
 )
 def test_invalid_replay_request_sends_nothing(

@@ -113,8 +113,8 @@ def test_no_message_comes_twice(spark: SparkSession, tmp_path: Path) -> None:
     table = Table(str(tmp_path))
     write(table, messages(spark, 0, 10), 0)
     with pytest.raises(TableError, match=(
-        r"queue 0 of %DLQ%stock on broker-a up to offset 4; those that come begin at 3, and would "
-        "be in it twice. Leave out startingOffsets"
+        r"queue 0 of %DLQ%stock on broker-a up to offset 4; the new ones start at 3 and would be "
+        "duplicates. Omit startingOffsets"
     )):  # fmt: skip
         write(table, messages(spark, 6, 10), 0, query="another")
     assert numbers(table, spark) == seen_by_arrow(tmp_path) == list(range(10))
@@ -151,7 +151,7 @@ def test_a_record_that_is_none(tmp_path: Path) -> None:
     place = tmp_path / "_tianzhou" / "log"
     place.mkdir(parents=True)
     (place / f"{0:012d}.json").write_text("half a rec")
-    with pytest.raises(TableError, match="is not a record of ours"):
+    with pytest.raises(TableError, match="is not a valid log record"):
         Table(str(tmp_path)).state()
 
 

@@ -129,7 +129,7 @@ def test_a_repeated_micro_batch_is_in_the_database_once(place: Place) -> None:
     [
         ("{sql: SELECT nothing FROM messages}", "nothing"),
         ("{sql: SELEKT}", "SELEKT"),
-        ("{python: nowhere.py:f}", r"nowhere\.py is not there"),
+        ("{python: nowhere.py:f}", r"nowhere\.py does not exist"),
         ("{python: tianzhou.spark.sessions:nothing}", "has no function 'nothing'"),
         ("{python: just_words}", r"must be file\.py:function"),
         ("{watermark: {column: body.nothing, delay: 1 minute}}", "nothing"),

@@ -1,1 +1,1 @@
-"""Pipelines: topics to tables and back, declared in a file, run, resumed and watched."""
+"""Pipelines between topics and tables: declared in a file, run, resumed and monitored."""

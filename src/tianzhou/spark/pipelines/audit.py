@@ -1,7 +1,7 @@
-"""Produced against stored against consumed: what is lost, doubled or late.
+"""Compare produced, stored and consumed messages: which are lost, duplicated or late.
 
-What producers and consumers say is in their traces; what the brokers have is in the topic and its
-archive. The unique id of a message brings the three together.
+Producers and consumers report in their traces; the stored messages are in the topic and its
+archive. The three are joined by the unique id of a message.
 """
 
 from typing import Final
@@ -10,12 +10,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 LATE_MS: Final = 5_000
-"""A message is late if it was stored so long after it was made."""
+"""A message is late if it was stored this long after its creation."""
 UNKNOWN: Final = "(not traced)"
 
 
 def produced(records: DataFrame, topic: str) -> DataFrame:
-    """Messages that producers say they have sent."""
+    """Return the messages that producers report as sent."""
     return (
         records.where((F.col("kind") == "pub") & (F.col("topicName") == topic))
         .groupBy("msgId")
@@ -28,7 +28,7 @@ def produced(records: DataFrame, topic: str) -> DataFrame:
 
 
 def stored(messages: DataFrame, late_ms: int = LATE_MS) -> DataFrame:
-    """Messages that are there, and how often."""
+    """Return the stored messages, with the number of their copies."""
     late = F.unix_millis("storeTimestamp") - F.unix_millis("bornTimestamp") > late_ms
     return messages.groupBy("msgId").agg(
         F.count(F.lit(1)).alias("copies"),
@@ -38,17 +38,16 @@ def stored(messages: DataFrame, late_ms: int = LATE_MS) -> DataFrame:
 
 
 def consumed(records: DataFrame) -> DataFrame:
-    """Messages that at least one group has consumed with success."""
+    """Return the messages that at least one group has consumed successfully."""
     done = records.where((F.col("kind") == "end") & F.col("success"))
     return done.groupBy("msgId").agg(F.count_distinct("groupName").alias("groups"))
 
 
 def report(made: DataFrame, there: DataFrame, done: DataFrame) -> DataFrame:
-    """Per producer and hour.
+    """Count messages per producer and hour.
 
-    `lost` was acknowledged and is not there; `doubled` are copies beyond the first; `unsure` was
-    not acknowledged and is there all the same; `unconsumed` is there and nobody has said to have
-    consumed it.
+    `lost`: acknowledged but not stored. `doubled`: copies beyond the first. `unsure`: stored
+    without acknowledgement. `unconsumed`: stored, but no group reported consuming it.
     """
     rows = made.join(there, "msgId", "full").join(done, "msgId", "left")
     is_there = F.col("copies").isNotNull()

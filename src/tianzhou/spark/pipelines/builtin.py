@@ -1,4 +1,4 @@
-"""Pipelines that come with the package, as files that anybody may copy and change."""
+"""Built-in pipelines, as files to copy and edit."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,15 +16,15 @@ _FILES: Final = resources.files("tianzhou.spark.pipelines") / "templates"
 
 
 def template(name: str) -> str:
-    """The text of a file. Raises PipelineError."""
+    """Return the text of a built-in pipeline. Raises PipelineError."""
     if name not in NAMES:
-        raise PipelineError(f"there is no pipeline {name!r}; there are {', '.join(NAMES)}")
+        raise PipelineError(f"unknown pipeline {name!r}; built-in are {', '.join(NAMES)}")
     return (_FILES / f"{name}.yml").read_text("utf-8")
 
 
 @contextmanager
 def located(what: str) -> Generator[None]:
-    """Errors that are found while a pipeline is planned, with the file and line they are about."""
+    """Add file and line to errors that are found while a pipeline is planned."""
     try:
         yield
     except PipelineError as error:
@@ -37,7 +37,7 @@ def located(what: str) -> Generator[None]:
 
 
 def find(what: str, given: dict[str, Any] | None = None) -> tuple[Pipeline, Path]:
-    """A pipeline by its file or by its name here, and the directory where its paths begin."""
+    """Return a pipeline by file or built-in name, and the directory its paths are relative to."""
     file = Path(what)
     if file.suffix in (".yml", ".yaml") or file.is_file():
         return load(file, given=given), file.resolve().parent

@@ -1,4 +1,4 @@
-"""Figures of a pipeline over time, as a picture for notebooks and files, or as text."""
+"""Charts of a pipeline's metrics, as an image for notebooks and files, or as text."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ _PANELS: Final[dict[str, Callable[[Sample], float]]] = {
 
 
 def bars(values: Sequence[float], width: int) -> str:
-    """One sign for each of the last values, as high as they are."""
+    """Return one bar character for each of the last values."""
     shown = values[-width:]
     most = max(shown, default=0.0)
     if most <= 0:
@@ -30,21 +30,23 @@ def bars(values: Sequence[float], width: int) -> str:
 
 
 def picture(what: str) -> Any:
-    """The figures of a pipeline, by its file or its name, as a picture: for notebooks."""
+    """Draw the metrics of a pipeline, given by file or name, for notebooks."""
     pipeline, directory = find(what)
     return draw(load(PipelineDirectory(pipeline, directory)), title=pipeline.name)
 
 
 def draw(samples: Sequence[Sample], *, title: str = "") -> Any:
-    """A matplotlib figure: rows per second, messages behind, and latency of every query. Shows
-    itself in a notebook; `savefig` writes it to a file. Needs `pip install "tianzhou[charts]"`.
+    """Return a matplotlib figure with rows per second, lag and latency of every query.
+
+    Notebooks display it; `savefig` writes it to a file. Needs `pip install "tianzhou[charts]"`.
+    Raises PipelineError if matplotlib is missing or there is no data.
     """
     try:
         figures = import_module("matplotlib.figure")
     except ModuleNotFoundError as error:
         raise PipelineError(missing_extra(error) or str(error)) from error
     if not samples:
-        raise PipelineError("there is nothing to draw: no micro-batch has been done yet")
+        raise PipelineError("there is nothing to draw: no micro-batch has finished yet")
     figure = figures.Figure(figsize=(9, 7), layout="constrained")
     axes = figure.subplots(3, 1, sharex=True)
     for axis, (label, value_of) in zip(axes, _PANELS.items(), strict=True):

@@ -1,10 +1,10 @@
-"""Dead letters: looked at, chosen with SQL, repaired, and sent again where they came from.
+"""Inspect dead letters, select them with SQL, repair them and replay them to their topics.
 
-A replay writes down what it is about to do before its first message: its id, what was chosen, and
-where the topics it sends to end. Every message it sends says of which replay and of which dead
-letter it is. So a replay that was cut off looks into the topics, sees what is there already, and
-sends the rest: no dead letter is sent twice, however often the replay or a broker is killed. In the
-end what was done becomes rows of a table.
+Before its first message a replay records what it will do: its id, the selection, and where the
+target topics end. Every message it sends carries the id of the replay and of its dead letter. An
+interrupted replay therefore finds in the topics what it has already sent and sends only the rest:
+no dead letter is sent twice, however often the replay or a broker is killed. Finally the replayed
+dead letters are recorded in a table.
 """
 
 import secrets
@@ -34,7 +34,7 @@ from tianzhou.wire.queues import MessageQueue
 
 REPLAY_ID: Final = "REPLAY_ID"
 REPLAYED_FROM: Final = "REPLAYED_FROM"
-"""Properties of what is sent again."""
+"""Properties of replayed messages."""
 PRODUCER: Final = "TOOLS_REPLAY"
 CHUNKS_PER_S: Final = 10
 CHUNK_MAX: Final = 500
@@ -43,22 +43,22 @@ CHANGEABLE: Final = ("body", "tags", "keys")
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """What somebody wants to be sent again."""
+    """Which dead letters to replay, and how."""
 
     group: str
     where: str = "true"
     changes: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Column (body, tags, keys) to the expression that it becomes."""
+    """Column (body, tags, keys) to the SQL expression of its new value."""
     topic: str = ""
-    """Where everything goes; empty: where each came from."""
+    """Target topic for all dead letters. If empty, each goes to its original topic."""
     rate: float | None = None
-    """Messages a second; None: as fast as it goes."""
+    """Messages per second; None means unlimited."""
     again: bool = False
-    """Also those that were sent again before."""
+    """Whether to replay dead letters that were already replayed."""
 
 
 def letters(spark: SparkSession, group: str, cluster: Cluster) -> DataFrame:
-    """The dead letters of a group. `origin` names each; `body` is text, `rawBody` the bytes."""
+    """Return the dead letters of a group. `origin` is the id, `body` text, `rawBody` the bytes."""
     rows = history(spark, dead_letter_topic(group), cluster)
     origin = F.concat_ws(":", "brokerName", "queueId", "queueOffset")
     came_from = F.coalesce(
@@ -75,10 +75,12 @@ def letters(spark: SparkSession, group: str, cluster: Cluster) -> DataFrame:
 
 
 def chosen(rows: DataFrame, request: ReplayRequest) -> DataFrame:
-    """Those that are meant, as they will be sent. Raises PipelineError."""
+    """Return the selected dead letters as they will be sent. Raises PipelineError."""
     unknown = request.changes.keys() - set(CHANGEABLE)
     if unknown:
-        raise PipelineError(f"{', '.join(unknown)} can't be changed; only {', '.join(CHANGEABLE)}")
+        raise PipelineError(
+            f"{', '.join(unknown)} cannot be changed; only {', '.join(CHANGEABLE)} can"
+        )
     try:
         found = rows.where(F.expr(request.where))
         body = F.expr(request.changes["body"]).cast("binary") if "body" in request.changes else None
@@ -98,9 +100,13 @@ def replay(
     *,
     on_sent: Callable[[int], None] = lambda _: None,
 ) -> Replay:
-    """Send dead letters again, or go on with it; what was done. Raises PipelineError."""
+    """Replay dead letters, or resume an interrupted replay of the same request.
+
+    `on_sent` is called with the number of messages sent so far. Returns the record of the replay.
+    Raises PipelineError for an invalid request, before anything is sent.
+    """
     if request.rate is not None and request.rate <= 0:
-        raise PipelineError(f"the rate is {request.rate}; it must be above 0")
+        raise PipelineError(f"rate must be above 0, got {request.rate}")
     rows = chosen(letters(spark, request.group, cluster), request)
     if not request.again:
         rows = replays.without_replayed(spark, rows, request.group)
@@ -125,7 +131,7 @@ def _check(rows: DataFrame, request: ReplayRequest) -> None:
     lost = rows.where(F.col("originTopic").isNull()).select("origin").first()
     if lost is not None and not request.topic:
         raise PipelineError(
-            f"dead letter {lost[0]} does not say where it came from; name a topic for all with --to"
+            f"dead letter {lost[0]} has no original topic; set a topic for all with --to"
         )
     empty = rows.where(F.coalesce(F.length("newBody"), F.lit(0)) == 0).select("origin").first()
     if empty is not None:
@@ -153,7 +159,7 @@ def _already_there(spark: SparkSession, cluster: Cluster, begun: Replay) -> set[
 
 
 def _sent_rows(spark: SparkSession, cluster: Cluster, begun: Replay) -> DataFrame:
-    """What the topics have of this replay."""
+    """Return the messages of this replay that the topics have."""
     reader = spark.read.format("rocketmq").options(**cluster.options)
     reader = reader.option("topic", ",".join(begun.ends))
     starts = msgspec.json.encode(begun.ends).decode()
@@ -193,7 +199,7 @@ def _send(
 
 
 def _entry(row: Any, replay_id: str, sharding_key: str | None) -> Entry:
-    """The message as it was made, without what its first life added to it."""
+    """Build the message to send, without properties that brokers and consumers added."""
     found = {name: value for name, value in row.properties.items() if not names.is_reserved(name)}
     found |= {REPLAY_ID: replay_id, REPLAYED_FROM: row.origin}
     found[names.UNIQ_KEY.decode()] = secrets.token_hex(16).upper()
@@ -207,7 +213,7 @@ def _entry(row: Any, replay_id: str, sharding_key: str | None) -> Entry:
 
 
 def dead_letter_counts(options: ReadOptions) -> dict[str, int]:
-    """Groups that have dead letters, and how many the brokers keep."""
+    """Return the groups that have dead letters, and how many the brokers store."""
     with translated_errors(options), options.cluster.connect() as brokers:
         found: dict[str, int] = {}
         for topic in brokers.topics():

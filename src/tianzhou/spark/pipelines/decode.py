@@ -1,8 +1,8 @@
-"""Bodies into values. What can't be read is kept, with the reason.
+"""Decoding of bodies. Bodies that cannot be decoded are kept, with the reason.
 
-Every decoder adds two columns: what `body` becomes, and a reason, null where all is well. JSON and
-text are read by Spark's own functions; Avro and Protobuf by Python, in Arrow batches, because
-Spark's own readers of these need JARs.
+Every decoder adds two columns: the decoded value, and a reason, which is null on success. JSON and
+text are decoded by Spark's own functions; Avro and Protobuf by Python, in Arrow batches, because
+Spark's decoders for these need JARs.
 """
 
 from collections.abc import Callable
@@ -20,14 +20,14 @@ NOT_TEXT: Final = "the body is not UTF-8 text"
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """`mark` adds the two columns."""
+    """Decodes bodies: `mark` adds the columns for value and reason."""
 
     mark: Callable[[DataFrame], DataFrame]
     can_fail: bool = True
 
 
 def good(marked: DataFrame) -> DataFrame:
-    """Rows that could be read, with the value as `body`."""
+    """Return the decoded rows, with the value as `body`."""
     return (
         marked.where(F.col(REASON).isNull())
         .withColumn("body", F.col(VALUE))
@@ -36,7 +36,7 @@ def good(marked: DataFrame) -> DataFrame:
 
 
 def bad(marked: DataFrame) -> DataFrame:
-    """Rows that could not, as they are, and why."""
+    """Return the rows that could not be decoded, unchanged, with the reason."""
     return (
         marked.where(F.col(REASON).isNotNull())
         .withColumnRenamed(REASON, "reason")

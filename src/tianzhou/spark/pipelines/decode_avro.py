@@ -1,4 +1,4 @@
-"""Avro: one schema for all bodies, each a bare record or one with the header of a single object."""
+"""Avro: one schema for all bodies, which are bare records or use single-object encoding."""
 
 import io
 import json
@@ -17,7 +17,7 @@ _avro: Any = import_module("fastavro")
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
 SINGLE_OBJECT_BYTES: Final = 10
-"""Two of the mark, eight of the schema's fingerprint."""
+"""Two bytes of marker, eight of the schema's fingerprint."""
 
 _PLAIN: Final[dict[str, T.DataType]] = {
     "boolean": T.BooleanType(), "int": T.IntegerType(), "long": T.LongType(),
@@ -32,16 +32,18 @@ _LOGICAL: Final[dict[str, T.DataType]] = {
 
 
 def avro_of(file: Path) -> Decoder:
-    """Raises PipelineError for a file that is no schema."""
+    """Return a decoder for a schema file. Raises PipelineError if the schema is invalid."""
     try:
         schema = _avro.parse_schema(json.loads(file.read_text("utf-8")))
     except OSError as error:
-        raise PipelineError(f"decode.schema: {file} can't be read: {error}") from error
+        raise PipelineError(f"decode.schema: {file} cannot be read: {error}") from error
     except (ValueError, KeyError, TypeError, _avro.schema.SchemaParseException) as error:
-        raise PipelineError(f"decode.schema: {file} is no Avro schema: {error}") from error
+        raise PipelineError(f"decode.schema: {file} is not a valid Avro schema: {error}") from error
     kind = _kind(schema, {})
     if not isinstance(kind, T.StructType):
-        raise PipelineError(f"decode.schema: {file} is no record, but a {kind.simpleString()}")
+        raise PipelineError(
+            f"decode.schema: {file} must describe a record, not {kind.simpleString()}"
+        )
 
     def read(body: bytes) -> dict[str, Any]:
         return _read(schema, body)
@@ -60,17 +62,17 @@ def _read(schema: Any, body: bytes) -> dict[str, Any]:
 
 
 def _kind(schema: Any, named: Mapping[str, Any]) -> T.DataType:
-    """Spark's type for Avro's."""
+    """Return the Spark type of an Avro type."""
     if isinstance(schema, list):
         kinds = [one for one in cast("list[Any]", schema) if one != "null"]
         if len(kinds) != 1:
-            raise PipelineError(f"decode.schema: a union of {kinds} has no type in a table")
+            raise PipelineError(f"decode.schema: a union of {kinds} has no Spark type")
         return _kind(kinds[0], named)
     if isinstance(schema, str):
         if schema in named:
             return _kind(named[schema], named)
         if schema not in _PLAIN:
-            raise PipelineError(f"decode.schema: type {schema!r} is not known here")
+            raise PipelineError(f"decode.schema: unknown type {schema!r}")
         return _PLAIN[schema]
     return _kind_of_mapping(schema, named)
 

@@ -1,4 +1,4 @@
-"""Avro and Protobuf bodies, read in Python, a batch of Arrow at a time."""
+"""Avro and Protobuf bodies, decoded in Python, one Arrow batch at a time."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,11 +11,11 @@ from tianzhou.spark.arrow import Batch, pa
 from tianzhou.spark.pipelines.decode import REASON, VALUE, Decoder
 
 Read = Callable[[bytes], dict[str, Any]]
-"""Gives the fields of a body, or raises what the reader's errors are."""
+"""Returns the fields of a body, or raises one of the decoder's errors."""
 
 
 def decoder_of(schema: StructType, read: Read, errors: tuple[type[Exception], ...]) -> Decoder:
-    """`read` goes to the workers: it must be possible to pickle it."""
+    """Return a decoder that calls `read`, which must be picklable: it runs in the workers."""
 
     def mark(rows: DataFrame) -> DataFrame:
         added = [StructField(VALUE, schema), StructField(REASON, StringType())]
@@ -30,7 +30,7 @@ def _marking(
     schema: StructType, read: Read, errors: tuple[type[Exception], ...]
 ) -> Callable[[Iterator[Batch]], Iterator[Batch]]:
     def marked(batches: Iterator[Batch]) -> Iterator[Batch]:
-        # As Spark translates it; the call has no annotations.
+        # Spark's own type conversion; the call has no annotations.
         to_arrow_type: Any = vars(spark_arrow)["to_arrow_type"]
         kind = to_arrow_type(schema, timezone="UTC")
         for batch in batches:

@@ -1,4 +1,4 @@
-"""JSON bodies, read by Spark's own parser; which columns they have, given or learnt."""
+"""JSON bodies, parsed by Spark, with a given or an inferred schema."""
 
 from typing import Final
 
@@ -14,13 +14,13 @@ _CORRUPT: Final = "_corrupt"
 
 
 def json_of(schema: StructType) -> Decoder:
-    """Fields that the schema calls NOT NULL must be there."""
+    """Return a decoder for a schema. Fields that are NOT NULL must be present."""
     if any(field.name == _CORRUPT for field in schema.fields):
-        raise PipelineError(f"decode.schema: a column can't be called {_CORRUPT}")
+        raise PipelineError(f"decode.schema: a column must not be named {_CORRUPT}")
 
     def mark(rows: DataFrame) -> DataFrame:
         text = F.col("body").cast(StringType())
-        # The mark of a row that does not fit is one more field, which Spark fills.
+        # Spark fills an extra field for rows that do not match the schema.
         with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         parsed = rows.withColumn(VALUE, F.from_json(text, with_corrupt, options))
@@ -31,10 +31,10 @@ def json_of(schema: StructType) -> Decoder:
 
 
 def _reason(text: Column, schema: StructType) -> Column:
-    """Null for rows that fit: what is wrong with the others is looked for only in them."""
+    """Return the reason of a mismatch, or null. Only mismatching rows are examined in detail."""
     value, corrupt = F.col(VALUE), F.col(f"{VALUE}.{_CORRUPT}")
     required = [value.getField(field.name) for field in schema.fields if not field.nullable]
-    # Spark would take the first element of a list for the object.
+    # Spark would treat the first element of an array as the object.
     suspicious = value.isNull() | corrupt.isNotNull() | ~F.ltrim(text).startswith("{")
     for field in required:
         suspicious = suspicious | field.isNull()
@@ -70,7 +70,7 @@ def _path(name: str) -> str:
 
 
 def parsed_schema(text: str) -> StructType:
-    """Columns as in CREATE TABLE. Raises PipelineError."""
+    """Parse columns as in CREATE TABLE. Raises PipelineError."""
     from pyspark.errors import ParseException
     from pyspark.sql.types import DataType
 
@@ -87,14 +87,14 @@ def parsed_schema(text: str) -> StructType:
 
 
 def inferred(samples: DataFrame, spark: SparkSession) -> StructType:
-    """The columns of JSON bodies. Raises PipelineError if there are none to learn from."""
+    """Infer the columns of JSON bodies. Raises PipelineError if there is no JSON object."""
     texts = samples.select(F.col("body").cast(StringType()).alias("value"))
     objects = texts.where(F.is_valid_utf8("value") & F.ltrim("value").startswith("{"))
     objects = objects.where(F.try_parse_json("value").isNotNull())
     schema = spark.read.json(objects).schema
     if not schema.fields:
         raise PipelineError(
-            "decode.schema is `infer`, but there is no JSON object in the topic to learn from; "
-            "send one first, or write the columns down"
+            "decode.schema is `infer`, but the topic has no JSON object to infer it from; send one "
+            "first, or declare the columns"
         )
     return schema

@@ -1,4 +1,4 @@
-"""Protobuf: a message of a descriptor set, as `protoc` writes it."""
+"""Protobuf: a message type of a descriptor set written by `protoc`."""
 
 from datetime import UTC
 from importlib import import_module
@@ -13,20 +13,20 @@ from tianzhou.spark.pipelines.errors import PipelineError
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _LEVELS_MAX: Final = 16
-"""A message that holds itself has no type in a table."""
+"""A recursive message has no Spark type."""
 
 
 def protobuf_of(file: Path, name: str) -> Decoder:
-    """Raises PipelineError for a file that is no descriptor set, or has no such message."""
+    """Return a decoder for a message type. Raises PipelineError if the file or type is invalid."""
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise PipelineError(f"decode.descriptor: {file} can't be read: {error}") from error
+        raise PipelineError(f"decode.descriptor: {file} cannot be read: {error}") from error
     schema = _struct(_message_class(data, name, str(file)).DESCRIPTOR, 0)
     found: dict[bytes, Any] = {}
 
     def read(body: bytes) -> dict[str, Any]:
-        # Classes are made of data, so each worker makes its own, once.
+        # Message classes are built from the descriptor, so each worker builds its own, once.
         if data not in found:
             found[data] = _message_class(data, name, "")
         message = found[data]()
@@ -49,7 +49,7 @@ def _message_class(data: bytes, name: str, file: str) -> Any:
         return factory.GetMessageClass(pool.FindMessageTypeByName(name))
     except (decode_error, TypeError) as error:
         raise PipelineError(
-            f"decode.descriptor: {file} is no descriptor set; write it with protoc "
+            f"decode.descriptor: {file} is not a descriptor set; write it with protoc "
             f"--include_imports --descriptor_set_out: {error}"
         ) from error
     except KeyError as error:
@@ -59,7 +59,7 @@ def _message_class(data: bytes, name: str, file: str) -> Any:
 def _struct(descriptor: Any, level: int) -> T.StructType:
     if level > _LEVELS_MAX:
         raise PipelineError(
-            f"decode.message: {descriptor.full_name} holds itself, which no table can"
+            f"decode.message: {descriptor.full_name} is recursive, which tables do not support"
         )
     return T.StructType([T.StructField(one.name, _kind(one, level)) for one in descriptor.fields])
 
@@ -97,7 +97,7 @@ def _is_repeated(field: Any) -> bool:
 
 
 def _fields(message: Any) -> dict[str, Any]:
-    """Fields that have presence and are not set are missing; all others have their defaults."""
+    """Return the fields. Unset fields with presence are omitted; others have their defaults."""
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         if field.has_presence and not message.HasField(field.name):

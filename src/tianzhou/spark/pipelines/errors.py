@@ -1,7 +1,7 @@
-"""What a person who declares or runs a pipeline is told."""
+"""Errors in the declaration or the run of a pipeline."""
 
 from tianzhou.base.errors import TianzhouError
 
 
 class PipelineError(TianzhouError):
-    """A pipeline can't be run as it stands; the message says where and what to do."""
+    """A pipeline cannot run. The message says where the problem is and what to do."""

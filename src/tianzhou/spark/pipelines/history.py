@@ -1,4 +1,4 @@
-"""Figures of micro-batches, as Spark's progress tells them."""
+"""Metrics of micro-batches, from Spark's progress reports."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,15 +11,15 @@ from tianzhou.spark import plan
 from tianzhou.spark.pipelines.pipeline_directory import PipelineDirectory
 
 SAMPLES_KEPT: Final = 2_000
-"""Of all queries together: an hour and a half of a micro-batch every three seconds."""
+"""For all queries together: 90 minutes with a micro-batch every three seconds."""
 
 IN: Final = "tianzhou_in"
 OUT: Final = "tianzhou_out"
-"""Names under which queries count their rows."""
+"""Names of the observed metrics in which queries count their rows."""
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One micro-batch."""
+    """Metrics of one micro-batch."""
 
     query: str
     batch: int
@@ -27,12 +27,12 @@ class Sample(msgspec.Struct, frozen=True):
     """When it ended."""
     rows_in: int
     rows_out: int | None
-    """None where Spark does not tell: through Connect."""
+    """None with Spark Connect, which does not report it."""
     behind: int
-    """Messages that are there and not read."""
+    """Messages that are stored but not yet read."""
     batch_ms: int
     latency_ms: int | None
-    """From the storing of its oldest message to its end."""
+    """From storing the oldest message of the micro-batch to its end."""
 
     @property
     def rows_per_s(self) -> float:
@@ -40,7 +40,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 def sample_of(query: str, progress: Mapping[str, Any]) -> Sample:
-    """Raises nothing for figures that are missing: they are 0."""
+    """Convert a progress report. Missing values become 0."""
     batch_ms = int(progress.get("durationMs", {}).get("triggerExecution", 0))
     begun = datetime.fromisoformat(str(progress["timestamp"])).timestamp()
     end_ms = int(begun * 1000) + batch_ms
@@ -57,7 +57,7 @@ def sample_of(query: str, progress: Mapping[str, Any]) -> Sample:
 
 
 def _rows_in(progress: Mapping[str, Any]) -> int:
-    """Spark Connect leaves out the sum."""
+    """Return the input rows; Spark Connect omits the sum."""
     given = progress.get("numInputRows")
     if given is not None:
         return int(given)

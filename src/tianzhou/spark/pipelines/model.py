@@ -1,7 +1,7 @@
-"""What a `pipeline.yml` says, as values. Everything here is checked before a session is started.
+"""The content of a `pipeline.yml`. Everything here is validated before a session is started.
 
 The keys of `source` and of a sink of type `topic` are the options of `format("rocketmq")`, under
-the same names: there is one vocabulary for topics, in a file as in a program.
+the same names in a file as in a program.
 """
 
 from typing import Annotated, Literal
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 Options = dict[str, str | int | bool]
-"""Options of a connector: YAML knows numbers and truth, Spark takes text."""
+"""Options of a connector: YAML has numbers and booleans, Spark takes text."""
 
 Name = Annotated[str, Meta(pattern=r"^[\w.-]+$", max_length=100)]
 Format = Literal["json", "avro", "protobuf", "text", "raw"]
@@ -17,36 +17,35 @@ Mode = Literal["append", "update", "complete"]
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """A mapping in the file. Keys that are not known are mistakes."""
+    """A mapping in the file. Unknown keys are errors."""
 
 
 class Decode(Part, frozen=True):
-    """How bodies are read. The column `body` holds the result."""
+    """How to decode bodies. The column `body` holds the result."""
 
     format: Format = "raw"
     schema: str = "infer"
     """json: columns as in CREATE TABLE, or `infer`. avro: the file with the schema."""
     sample: int = 1000
-    """Messages that a schema is inferred from, at each end of the topic."""
+    """Number of messages at each end of the topic from which a schema is inferred."""
     descriptor: str | None = None
     """protobuf: the file that `protoc --descriptor_set_out --include_imports` writes."""
     message: str | None = None
     """protobuf: the full name of the message."""
     quarantine: str | None = None
-    """Where rows go that can't be decoded: a table of its own. `<checkpoint>/quarantine` unless
-    given."""
+    """Table for rows that cannot be decoded. Defaults to `<checkpoint>/quarantine`."""
 
 
 class Watermark(Part, frozen=True):
-    """How late events may be. They get the column `eventTime`."""
+    """How late events may be. Adds the column `eventTime`."""
 
     column: str
-    """An expression that gives a timestamp, such as `body.paidAt`."""
+    """An expression that returns a timestamp, such as `body.paidAt`."""
     delay: str
 
 
 class Window(Part, frozen=True):
-    """Rows gathered by time, and by whatever else."""
+    """Groups rows by time and by other expressions."""
 
     size: str
     select: dict[str, str]
@@ -57,7 +56,7 @@ class Window(Part, frozen=True):
 
 
 class Transform(Part, frozen=True):
-    """Steps in this order, each if it is there."""
+    """Steps, applied in this order. Each is optional."""
 
     watermark: Watermark | None = None
     window: Window | None = None
@@ -68,47 +67,47 @@ class Transform(Part, frozen=True):
 
 
 class ParquetSink(Part, frozen=True, tag="parquet"):
-    """A table of Parquet files: each row once, whatever is killed when."""
+    """A table of Parquet files, with exactly-once rows."""
 
     path: str
     date: str | None = None
-    """The timestamp whose day rows are filed under: `storeTimestamp` or `window.start`, whichever
-    there is, unless given."""
+    """The timestamp whose day becomes the column `date`. Defaults to `storeTimestamp` or
+    `window.start`, whichever exists."""
     partition_by: list[str] = field(default_factory=lambda: ["date", "topic"])
-    """Those that the rows don't have are left out."""
+    """Columns that the rows do not have are ignored."""
     compact_files: Annotated[int, Meta(ge=2)] = 16
-    """Small files of one directory that are put together."""
+    """Number of small files in a directory from which on they are merged."""
     compact_below: str = "64m"
-    """What counts as small."""
+    """Files below this size are small."""
     retention: str | None = None
-    """How long rows are kept, by their day."""
+    """How long rows are kept, in whole days."""
 
 
 class TopicSink(Part, frozen=True, tag="topic"):
-    """Messages. `options` are those of the connector."""
+    """Messages in a topic. `options` are those of the connector."""
 
     options: Options
     columns: list[str] | None = None
-    """What a message gets, as expressions: `to_json(body) AS body`, `tags`, `keys`, `topic`, ...
-    All columns of the rows, unless given."""
+    """Expressions for the columns of a message: `to_json(body) AS body`, `tags`, `keys`, ...
+    Defaults to all columns of the rows."""
     mode: Mode = "append"
 
 
 class JdbcSink(Part, frozen=True, tag="jdbc"):
-    """A table of a database."""
+    """A database table."""
 
     url: str
     table: str
     options: Options = field(default_factory=Options)
-    """Spark's own: user, password, driver, batchsize, ..."""
+    """Options of Spark's JDBC source: user, password, driver, batchsize, ..."""
     batch_column: str | None = None
-    """A column of the table, BIGINT, that gets the number of the micro-batch: a repeated one first
-    takes away what it wrote. Without it rows may come twice after a crash."""
+    """A BIGINT column that stores the number of the micro-batch, so that a retried micro-batch can
+    first delete its rows. Without it, a crash may cause duplicate rows."""
     mode: Mode = "append"
 
 
 class ConsoleSink(Part, frozen=True, tag="console"):
-    """Rows on the screen."""
+    """Rows printed to the terminal."""
 
     rows: Annotated[int, Meta(ge=1)] = 20
     mode: Mode = "append"
@@ -118,15 +117,15 @@ Sink = ParquetSink | TopicSink | JdbcSink | ConsoleSink
 
 
 class Trigger(Part, frozen=True):
-    """When a micro-batch begins: as soon as there is something, unless told otherwise."""
+    """When a micro-batch starts. Defaults to as soon as there are messages."""
 
     interval: str | None = None
     available_now: bool = False
-    """Everything there is now, in as many micro-batches as it takes; then end."""
+    """Process all messages that exist now, in as many micro-batches as needed, then stop."""
 
 
 class Pipeline(Part, frozen=True):
-    """Topics, what is done with their messages, and where the result goes."""
+    """A pipeline: topics, the processing of their messages, and the sinks."""
 
     name: Name
     source: Options
@@ -136,7 +135,7 @@ class Pipeline(Part, frozen=True):
     transform: Transform = Transform()
     trigger: Trigger = Trigger()
     checkpoint: str | None = None
-    """How far the pipeline is. `checkpoints/<name>` unless given. Relative paths begin where the
-    file is."""
+    """Directory of the pipeline's progress. Defaults to `checkpoints/<name>`. Relative paths are
+    relative to the file."""
     spark: dict[str, str | int | bool] = field(default_factory=dict[str, str | int | bool])
-    """Settings of the session."""
+    """Settings of the Spark session."""

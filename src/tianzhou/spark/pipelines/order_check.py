@@ -1,8 +1,7 @@
-"""Every order's messages arrive in the order of its states; whatever does not is a row.
+"""Check that the messages of every order arrive in the order of its states; report violations.
 
-The states and what may follow each, as in the well-known example: an order is unpaid, then paid,
-then in delivery, and then delivered, or its delivery failed. The last state of each order is kept
-in Spark's state store.
+An order is unpaid, then paid, then in delivery, then delivered or its delivery failed. The last
+state of each order is kept in Spark's state store.
 """
 
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ NEXT: Final[dict[str, frozenset[str]]] = {
     DELIVERED: frozenset(),
     FAILED: frozenset({DELIVERING}),
 }
-"""State to the states that may follow. The empty one is that of an order nobody has heard of."""
+"""State to the states that may follow. The empty state is that of an unknown order."""
 
 ENGLISH: Final = {
     "UNPAID": UNPAID, "PAID": PAID, "DELIVERING": DELIVERING, "DELIVERED": DELIVERED,
@@ -56,20 +55,20 @@ def known_as(state: str) -> str:
 
 
 def is_violation(before: LastMessage, state: str) -> bool:
-    """A message again, as consumers may see it after a failure, is none."""
+    """Return whether a state may not follow. A repeated message is not a violation."""
     known = known_as(state)
     return known != before.state and known not in expected_after(before.state)
 
 
 class OrderCheck(StatefulProcessor):
-    """Owner: Spark, one for each task."""
+    """Finds violations with the last state of each order. Owner: Spark, one per task."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._last: Any = handle.getValueState("last", _STATE)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
         last = LastMessage(*self._last.get()) if self._last.exists() else LastMessage()
-        # Those of one queue came in this order; between queues only the clock can tell.
+        # Within a queue this is the order of arrival; across queues only the clock decides.
         for row in sorted(rows, key=lambda row: (row.storeTimestamp, row.queueId, row.queueOffset)):
             if is_violation(last, row.state):
                 yield _violation(key[0], last, row)
@@ -91,7 +90,7 @@ def _violation(order: str, before: LastMessage, row: Any) -> Row:
 
 
 def violations(messages: DataFrame) -> DataFrame:
-    """Messages with `body.orderId` and `body.state` in; what is out of order out."""
+    """Return the violations in messages that have `body.orderId` and `body.state`."""
     rows = messages.select(
         F.col("body.orderId").alias("orderId"), F.col("body.state").alias("state"), "topic",
         "brokerName", "queueId", "queueOffset", "storeTimestamp",

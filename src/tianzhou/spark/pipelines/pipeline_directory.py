@@ -1,11 +1,11 @@
-"""The directory of a pipeline: how far its queries are, who they are, and how it went.
+"""The directory of a pipeline: progress and identity of its queries, and metrics of past runs.
 
-<checkpoint>/id                 one word: rows of tables remember whose they are
+<checkpoint>/id                 identifies the pipeline in the tables that it writes
 <checkpoint>/queries/<name>     Spark's checkpoints
-<checkpoint>/quarantine         rows that could not be decoded, unless another place is named
-<checkpoint>/schema.json        columns that were inferred
-<checkpoint>/history.json       figures of the last micro-batches
-<checkpoint>/lock               held while the pipeline runs, if this machine has the directory
+<checkpoint>/quarantine         rows that could not be decoded, unless configured otherwise
+<checkpoint>/schema.json        inferred columns
+<checkpoint>/history.json       metrics of the last micro-batches
+<checkpoint>/lock               locked while the pipeline runs, if the directory is local
 """
 
 import fcntl
@@ -24,12 +24,12 @@ from tianzhou.spark.tables.files import Files
 
 
 def absolute(path: str, directory: Path) -> str:
-    """A path in a pipeline's file: addresses stay, others begin where the file is."""
+    """Resolve a path relative to the pipeline's file; URIs stay unchanged."""
     return path if "://" in path else str((directory / path).resolve())
 
 
 class PipelineDirectory:
-    """Owner: the process that runs the pipeline; others may look."""
+    """Owner: the process that runs the pipeline; other processes may read."""
 
     def __init__(self, pipeline: Pipeline, directory: Path) -> None:
         self.directory = directory
@@ -44,11 +44,11 @@ class PipelineDirectory:
         return self._files.uri_of(f"queries/{name}")
 
     def has_begun(self, name: str) -> bool:
-        """Whether a query has a place to go on from."""
+        """Return whether a query has a checkpoint to resume from."""
         return bool(self._files.files_in(f"queries/{name}/offsets"))
 
     def identity(self) -> str:
-        """The same for all lives of the pipeline, until it is reset."""
+        """Return an id that stays the same across runs until the pipeline is reset."""
         try:
             return self._files.read("id").decode()
         except FileNotFoundError:
@@ -76,7 +76,8 @@ class PipelineDirectory:
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Two processes on one checkpoint would each undo what the other does."""
+        """Lock the directory: two processes on one checkpoint would corrupt it. Raises
+        PipelineError if the pipeline is already running."""
         if not self.is_local:
             yield
             return
@@ -87,7 +88,7 @@ class PipelineDirectory:
             except BlockingIOError:
                 file.seek(0)
                 raise PipelineError(
-                    f"the pipeline runs already, in process {file.read().strip() or '?'} "
+                    f"the pipeline is already running in process {file.read().strip() or '?'} "
                     f"({self.path})"
                 ) from None
             file.truncate(0)
@@ -96,7 +97,7 @@ class PipelineDirectory:
             yield
 
     def runs_in(self) -> int | None:
-        """The process that runs the pipeline, as far as this machine knows."""
+        """Return the id of the local process that runs the pipeline, if any."""
         lock = Path(self.path) / "lock"
         if not self.is_local or not lock.exists():
             return None
@@ -108,7 +109,7 @@ class PipelineDirectory:
         return None
 
     def reset(self) -> None:
-        """Forget how far the queries are, and who they are. Rows that were written stay."""
+        """Delete the progress and the identity of the queries. Written rows stay."""
         with self.locked():
             self._files.remove_all("queries")
             for name in ("id", "schema.json", "history.json"):

@@ -1,4 +1,4 @@
-"""From a file to a `Pipeline`, or to an error that names the file, the line and the key."""
+"""Parse a file into a `Pipeline`. Errors name the file, the line and the key."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
 _KEY: Final = re.compile(r"(?:source|decode|transform|sinks)(?:\.\w+)*")
 _UNKNOWN: Final = re.compile(r"unknown field `(\w+)`")
 
-# What JSON calls them, and what YAML does.
+# JSON terms in messages of the validator, and the YAML terms for them.
 _WORDS: Final = {
     "object missing": "missing", "object": "mapping", "array": "list", "null": "nothing",
     "invalid enum value": "there is no",
@@ -30,11 +30,12 @@ _WORDS: Final = {
 
 
 def load(file: FilePath, *, given: Mapping[str, Any] | None = None) -> Pipeline:
-    """Raises PipelineError. `given` has the last word: `{"source.nameserver": "..."}`."""
+    """Load a pipeline. `given` overrides keys: `{"source.nameserver": "..."}`. Raises
+    PipelineError."""
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise PipelineError(f"{file} can't be read: {error}") from error
+        raise PipelineError(f"{file} cannot be read: {error}") from error
     return parse(text, str(file), given=given)
 
 
@@ -51,7 +52,7 @@ def parse(text: str, file: str, *, given: Mapping[str, Any] | None = None) -> Pi
 
 
 def located(text: str, file: str, error: PipelineError) -> PipelineError:
-    """The same error with file and line: what planning says begins with the key it is about."""
+    """Add file and line to an error of planning, whose message starts with the key."""
     key = _KEY.match(str(error))
     if key is None:
         return error
@@ -80,7 +81,7 @@ def _explained(document: Document, error: msgspec.ValidationError) -> PipelineEr
         return document.error((*path, unknown[1]), _not_known(unknown[1], allowed, where))
     if text.startswith("Invalid value") and path[-1:] == ("type",):
         return document.error(
-            path, f"{text[14:]} is no type of {_dotted(path[:-1])}; there are "
+            path, f"invalid type {text[14:]} of {_dotted(path[:-1])}; types are "
             f"{', '.join(_tags(path[:-1], document.data))}",
         )  # fmt: skip
     plain = text[0].lower() + text[1:]
@@ -97,7 +98,7 @@ def _explained(document: Document, error: msgspec.ValidationError) -> PipelineEr
 def _not_known(key: str, allowed: Sequence[str], where: str) -> str:
     near = get_close_matches(key, allowed, 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"key {key!r} is not known{where}; {hint}allowed are {', '.join(allowed)}"
+    return f"unknown key {key!r}{where}; {hint}allowed are {', '.join(allowed)}"
 
 
 def _dotted(path: Path) -> str:
@@ -105,13 +106,13 @@ def _dotted(path: Path) -> str:
 
 
 def _allowed(path: Path, data: Any) -> list[str]:
-    """The keys of the mapping at a path."""
+    """Return the allowed keys of the mapping at a path."""
     kind = _kind_at(path, data)
     return [one.encode_name for one in kind.fields] if isinstance(kind, inspect.StructType) else []
 
 
 def _tags(path: Path, data: Any) -> list[str]:
-    """The types that the mapping at a path may have."""
+    """Return the allowed types of the mapping at a path."""
     kind = _kind_at(path[:-1], data)
     item = kind.item_type if isinstance(kind, inspect.ListType) else kind
     kinds = item.types if isinstance(item, inspect.UnionType) else ()
@@ -144,7 +145,7 @@ def _chosen(union: inspect.UnionType, data: Any) -> inspect.Type | None:
     return next((one for one in structs if one.tag == asked), structs[0] if structs else None)
 
 
-# What types can't say
+# Checks beyond types
 
 
 def _check(document: Document, pipeline: Pipeline) -> None:
@@ -159,8 +160,8 @@ def _check(document: Document, pipeline: Pipeline) -> None:
     if transform.window is not None and transform.watermark is None:
         raise document.error(
             ("transform", "window"),
-            "transform.window needs transform.watermark: without one, every window that ever was "
-            "stays in memory, because a late event could still change it",
+            "transform.window needs transform.watermark: without one, every window stays in "
+            "memory, because a late event could still change it",
         )
     for rank, sink in enumerate(pipeline.sinks):
         here: Path = ("sinks", rank)
@@ -174,7 +175,7 @@ def _check(document: Document, pipeline: Pipeline) -> None:
             )  # fmt: skip
     trigger = pipeline.trigger
     if trigger.interval is not None and trigger.available_now:
-        raise document.error(("trigger",), "trigger: give either interval or availableNow")
+        raise document.error(("trigger",), "trigger: set either interval or availableNow, not both")
     if trigger.interval is not None:
         interval = trigger.interval
         _checked(document, ("trigger", "interval"), lambda: read_interval(interval))
@@ -188,7 +189,7 @@ def _check_decode(document: Document, pipeline: Pipeline) -> None:
             "--descriptor_set_out) and message (the full name)",
         )  # fmt: skip
     if decode.format == "avro" and decode.schema == "infer":
-        raise document.error(("decode",), "decode: avro needs schema, the file with the schema")
+        raise document.error(("decode",), "decode: avro needs schema (the path of the schema file)")
 
 
 def _check_options(document: Document, path: Path, given: Options, known: Any) -> None:
@@ -211,7 +212,7 @@ def _plain(error: SourceError) -> str:
 
 
 def as_text(options: Mapping[str, str | int | bool]) -> dict[str, str]:
-    """Options as Spark takes them."""
+    """Convert options to text, as Spark takes them."""
     return {
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in options.items()

@@ -1,4 +1,4 @@
-"""YAML with the line of everything in it, so that a mistake can be pointed at."""
+"""YAML with the line number of every value, for error messages."""
 
 import os
 import re
@@ -15,7 +15,7 @@ _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 class _Loader(_yaml.SafeLoader):
-    """YAML without its idea of times: `2026-11-15T08:00:00` stays what was written."""
+    """YAML without timestamps: `2026-11-15T08:00:00` stays text."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -26,21 +26,22 @@ _Loader.yaml_implicit_resolvers = {
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file's content, and where each part of it stands."""
+    """A file's content, and the line of each part."""
 
     file: str
     data: Any
     lines: dict[Path, int]
 
     def error(self, path: Path, message: str) -> PipelineError:
-        """The line of the innermost part that is there."""
+        """Return an error at the line of the innermost part that exists."""
         while path and path not in self.lines:
             path = path[:-1]
         return PipelineError(f"{self.file}:{self.lines.get(path, 1)}: {message}")
 
 
 def read_document(text: str, file: str) -> Document:
-    """Raises PipelineError. `${NAME}` and `${NAME:-default}` stand for environment variables."""
+    """Parse YAML and expand `${NAME}` and `${NAME:-default}` from the environment. Raises
+    PipelineError."""
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -50,13 +51,13 @@ def read_document(text: str, file: str) -> Document:
         return Document(file, _value(loader, node, (), found), found.lines)
     except _yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise PipelineError(f"{file}:{line}: this is no YAML: {error.problem}") from error
+        raise PipelineError(f"{file}:{line}: invalid YAML: {error.problem}") from error
     except _yaml.YAMLError as error:
-        raise PipelineError(f"{file}:1: this is no YAML: {error}") from error
+        raise PipelineError(f"{file}:1: invalid YAML: {error}") from error
 
 
 def read_value(text: str) -> Any:
-    """What a value on a command line would be in a file."""
+    """Parse a value of the command line as YAML."""
     return read_document(text, "<command line>").data
 
 
@@ -78,9 +79,9 @@ def _mapping(loader: Any, node: Any, path: Path, document: Document) -> dict[str
         here = (*path, str(key.value))
         document.lines[here] = key.start_mark.line + 1
         if not isinstance(key, _yaml.ScalarNode):
-            raise document.error(here, "a key must be a word")
+            raise document.error(here, "a key must be a plain value")
         if key.value in found:
-            raise document.error(here, f"{key.value!r} is there twice")
+            raise document.error(here, f"duplicate key {key.value!r}")
         found[str(key.value)] = _value(loader, item, here, document)
         document.lines[here] = key.start_mark.line + 1
     return found

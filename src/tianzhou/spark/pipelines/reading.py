@@ -1,4 +1,4 @@
-"""From topics to decoded rows."""
+"""Reading topics and decoding their messages."""
 
 import json
 from collections.abc import Mapping
@@ -23,18 +23,18 @@ FORMAT = "rocketmq"
 
 
 def checked_options(pipeline: Pipeline) -> dict[str, str]:
-    """The source's options. Raises PipelineError if they do not say where and what."""
+    """Return the source's options. Raises PipelineError if the NameServer is missing."""
     options = as_text(pipeline.source)
     if "nameserver" not in options:
         raise PipelineError(
-            "source.nameserver is missing: set it in the file, say --nameserver host:port, or set "
+            "source.nameserver is missing; set it in the file, pass --nameserver host:port, or set "
             "TIANZHOU_NAMESERVER"
         )
     return options
 
 
 def check_source(options: Mapping[str, str]) -> None:
-    """Whether the topics can be read, before a query is started. Raises PipelineError."""
+    """Check that the topics can be read before a query is started. Raises PipelineError."""
     try:
         read = read_options_of(options, is_stream=True)
         with translated_errors(read), read.cluster.connect() as brokers:
@@ -44,13 +44,13 @@ def check_source(options: Mapping[str, str]) -> None:
 
 
 def stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """Messages from now on, and, unless told otherwise, all that there are."""
+    """Return the messages as a stream that starts at `earliest` by default."""
     chosen = {"startingOffsets": "earliest"} if "startingTimestamp" not in options else {}
     return spark.readStream.format(FORMAT).options(**{**chosen, **options}).load()
 
 
 def decoder(spark: SparkSession, pipeline: Pipeline, place: PipelineDirectory) -> Decoder:
-    """Raises PipelineError."""
+    """Return the decoder of a pipeline. Raises PipelineError."""
     how = pipeline.decode
     match how.format:
         case "raw":
@@ -94,7 +94,7 @@ def _json(spark: SparkSession, pipeline: Pipeline, place: PipelineDirectory) -> 
 
 
 def samples(spark: SparkSession, given: Mapping[str, str], count: int) -> DataFrame:
-    """Messages from both ends of the topics."""
+    """Return messages from both ends of the topics."""
     named = {key: value for key, value in given.items() if key.lower() not in _STREAM_ONLY}
     first, last = _ends(read_options_of({**named, "columns": "body"}, is_stream=False), count)
     frames = [_between(spark, named, *span) for span in (first, last)]
@@ -104,7 +104,7 @@ def samples(spark: SparkSession, given: Mapping[str, str], count: int) -> DataFr
 def _between(
     spark: SparkSession, named: Mapping[str, str], start: plan.OffsetJson, end: plan.OffsetJson
 ) -> DataFrame:
-    # A reader of its own for each: its options are the reader's, not the frame's, until it loads.
+    # Each frame needs its own reader: options belong to the reader until it loads.
     reader = spark.read.format(FORMAT).options(**named)
     reader = reader.option("startingOffsets", json.dumps(start))
     return reader.option("endingOffsets", json.dumps(end)).load().select("body")
@@ -119,7 +119,7 @@ _Span = tuple[plan.OffsetJson, plan.OffsetJson]
 
 
 def _ends(options: ReadOptions, count: int) -> tuple[_Span, _Span]:
-    """Offsets of the first and of the last messages of the topics, without overlap."""
+    """Return the offsets of the first and the last messages of the topics, without overlap."""
     with translated_errors(options), options.cluster.connect() as brokers:
         topics = Topics(brokers, options)
         queues = topics.queues()

@@ -1,7 +1,7 @@
-"""The record of replays: what was begun, and, row by row, what was done.
+"""The record of replays: which were started, and which dead letters they sent.
 
 <directory>/<id>.json     a replay, written before its first message and after its last
-<directory>/replayed      a table with a row for each dead letter that was sent again
+<directory>/replayed      a table with a row for each replayed dead letter
 """
 
 import msgspec
@@ -14,6 +14,8 @@ from tianzhou.spark.tables.table import Table
 
 
 class Replay(msgspec.Struct, frozen=True):
+    """A started or finished replay."""
+
     id: str
     group: str
     where: str
@@ -27,7 +29,7 @@ class Replay(msgspec.Struct, frozen=True):
 
 
 class Replays:
-    """Owner: the process that replays."""
+    """The record in a directory. Owner: the process that replays."""
 
     def __init__(self, path: str) -> None:
         self._files = Files(path)
@@ -41,7 +43,7 @@ class Replays:
     def unfinished(
         self, group: str, where: str, changes: dict[str, str], topic: str
     ) -> Replay | None:
-        """The same request, cut off."""
+        """Return an interrupted replay of the same request, if any."""
         for one in reversed(self.all()):
             same = (one.group, one.where, one.changes, one.topic) == (group, where, changes, topic)
             if same and not one.is_done:
@@ -52,7 +54,7 @@ class Replays:
         self._files.write(f"{replay.id}.json", msgspec.json.encode(replay))
 
     def write_rows(self, spark: SparkSession, replay: Replay, sent: DataFrame) -> None:
-        """Once, however often it is called for a replay."""
+        """Record the replayed dead letters; further calls for the same replay do nothing."""
         rows = sent.select(
             F.lit(replay.id).alias("replayId"), F.lit(replay.group).alias("groupName"), "origin",
             F.col("topic").alias("sentTo"), "brokerName", "queueId", "queueOffset", "msgId",
@@ -63,7 +65,7 @@ class Replays:
         self.table.write(rows, query=replay.id, batch=0, partition_by=())
 
     def without_replayed(self, spark: SparkSession, rows: DataFrame, group: str) -> DataFrame:
-        """Dead letters that no finished replay has sent."""
+        """Return the dead letters that no finished replay has sent."""
         if not self.table.state().files:
             return rows
         done = self.table.read(spark).where(F.col("groupName") == group).select("origin")

@@ -1,4 +1,4 @@
-"""A pipeline at work: its queries, from their start to their end."""
+"""Running a pipeline: its queries, from start to stop."""
 
 import json
 import time
@@ -29,17 +29,20 @@ from tianzhou.spark.tables.table import Table
 from tianzhou.spark.topics import Topics, translated_errors
 
 STOP_S: Final = 20.0
-"""How long a stop waits for micro-batches in work; what is cut off is done again next time."""
+"""How long a stop waits for running micro-batches; interrupted ones are retried next time."""
 SAVE_S: Final = 2.0
 TOO_LATE: Final = "Python worker failed to connect back"
 STARTS_MAX: Final = 4
-"""Spark gives up on a Python process that has not started in ten seconds, and on the query with it.
-A crowded machine may need more time; the query has lost nothing, and is started again."""
+"""Spark fails a query whose Python process has not started in ten seconds. A busy machine may need
+more time; the query has lost nothing, so it is started again."""
 QUARANTINE: Final = "quarantine"
 
 
 class PipelineRun:
-    """Owner: one thread. Hold the workplace's lock around its life."""
+    """Starts, monitors and stops the queries of a pipeline.
+
+    Owner: one thread, which holds the lock of the pipeline's directory meanwhile.
+    """
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline, directory: Path) -> None:
         self.pipeline = pipeline
@@ -52,13 +55,13 @@ class PipelineRun:
         self._seen: dict[str, int] = {}
         self.samples: list[Sample] = history.load(self.place)
         self.kept = len(self.samples)
-        """How many of the samples are of earlier lives."""
+        """How many of the samples are from earlier runs."""
         self._saved_s = 0.0
 
-    # Life
+    # Starting and stopping
 
     def start(self) -> None:
-        """Plan everything, then start everything. Raises PipelineError before data moves."""
+        """Plan all queries, then start them. Raises PipelineError before data is read."""
         for name, writer in self.plan().items():
             started = writer.option("checkpointLocation", self.place.query_path(name))
             started = triggered(started, self.pipeline.trigger)
@@ -80,7 +83,7 @@ class PipelineRun:
                 return
 
     def plan(self) -> dict[str, DataStreamWriter]:
-        """The queries, by name, not started. Raises PipelineError."""
+        """Return the queries by name, without starting them. Raises PipelineError."""
         pipeline, place = self.pipeline, self.place
         reading.check_source(reading.checked_options(pipeline))
         options = self._options()
@@ -110,7 +113,8 @@ class PipelineRun:
         return absolute(named or f"{self.place.path}/quarantine", self.place.directory)
 
     def _options(self) -> dict[str, str]:
-        """An archive whose checkpoint is lost goes on where its rows end."""
+        """Return the source's options; an archive whose checkpoint is lost resumes after its
+        last row."""
         options = reading.checked_options(self.pipeline)
         first = self.pipeline.sinks[0]
         if self.pipeline.transform != Transform() or not isinstance(first, ParquetSink):
@@ -121,7 +125,7 @@ class PipelineRun:
         return {**options, **plan_from(ends, options)} if ends else options
 
     def stop(self) -> None:
-        """Let micro-batches end, then stop; what takes too long is done again next time."""
+        """Wait for running micro-batches, then stop; interrupted ones are retried next time."""
         self._is_stopping = True
         until = time.monotonic() + STOP_S
         for query in self._queries.values():
@@ -133,20 +137,20 @@ class PipelineRun:
         self.poll()
         history.save(self.place, self.samples)
 
-    # Looking
+    # Monitoring
 
     @property
     def is_active(self) -> bool:
         return any(query.isActive for query in self._queries.values())
 
     def poll(self) -> list[Sample]:
-        """Figures of the micro-batches since the last look. Raises PipelineError if a query
+        """Return the metrics of micro-batches since the last poll. Raises PipelineError if a query
         failed."""
         fresh: list[Sample] = []
         for name, query in self._queries.items():
             for progress in query.recentProgress:
                 sample = sample_of(name, _as_dict(progress))
-                # Spark also tells of moments at which there was nothing to do.
+                # Spark also reports triggers that had nothing to do.
                 if sample.batch > self._seen.get(name, -1) and (sample.rows_in or sample.rows_out):
                     self._seen[name] = sample.batch
                     fresh.append(sample)
@@ -169,10 +173,10 @@ class PipelineRun:
         return is_late and not self._is_stopping
 
     def watch(self, show: Callable[[], None], *, until: Callable[[], bool]) -> None:
-        """Look and show until every query has ended, or somebody wants an end."""
+        """Poll and call `show` until every query has ended or `until` returns true."""
         while True:
             was_active = self.is_active
-            self.poll()  # may start a query again
+            self.poll()  # may restart a query
             show()
             if until() or not (was_active or self.is_active):
                 return
@@ -180,7 +184,7 @@ class PipelineRun:
 
 
 def run_to_end(spark: SparkSession, pipeline: Pipeline, directory: Path) -> list[Sample]:
-    """Everything that is there now, for programs and tests. Raises PipelineError."""
+    """Process all messages that exist now, then return the metrics. Raises PipelineError."""
     once = _with(pipeline, Trigger(available_now=True))
     run = PipelineRun(spark, once, directory)
     with run.place.locked():
@@ -193,7 +197,7 @@ def run_to_end(spark: SparkSession, pipeline: Pipeline, directory: Path) -> list
 
 
 def is_part(pipeline: Pipeline) -> bool:
-    """Whether messages are left out or changed between topic and sink."""
+    """Return whether messages are filtered or transformed between topic and sink."""
     options = read_options_of(reading.checked_options(pipeline), is_stream=True)
     filtered = options.tags != "*" or options.sql92 or options.columns
     return bool(filtered or pipeline.decode.format != "raw" or pipeline.transform != Transform())
@@ -222,7 +226,7 @@ def triggered(writer: DataStreamWriter, trigger: Trigger) -> DataStreamWriter:
 
 
 def plan_from(ends: Any, options: dict[str, str]) -> dict[str, str]:
-    """Where a source begins whose rows up to `ends` are kept already."""
+    """Return options to start a source after rows that are already archived up to `ends`."""
     read = read_options_of(options, is_stream=True)
     with translated_errors(read), read.cluster.connect() as brokers:
         topics = Topics(brokers, read)

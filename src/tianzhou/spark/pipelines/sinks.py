@@ -1,11 +1,11 @@
-"""Where rows go. Every sink is one streaming query with a checkpoint of its own.
+"""Sinks of a pipeline. Every sink is a streaming query with its own checkpoint.
 
 | sink | after a crash |
 | --- | --- |
-| parquet | each row once: see `tables.table` |
-| topic | each row once with `idempotent: true`, otherwise at least once: see the connector |
-| jdbc | each row once with `batchColumn`, otherwise at least once |
-| console | what was shown may be shown again |
+| parquet | exactly once: see `tables.table` |
+| topic | exactly once with `idempotent: true`, otherwise at least once: see the connector |
+| jdbc | exactly once with `batchColumn`, otherwise at least once |
+| console | rows may be shown again |
 """
 
 import time
@@ -34,8 +34,8 @@ Each = Callable[[DataFrame, int], None]
 def writer_of(
     rows: DataFrame, sink: Sink, place: PipelineDirectory, *, name: str, is_part: bool = True
 ) -> "DataStreamWriter":
-    """The query that fills a sink, ready to be started. Rows are a part of their topics, unless
-    each message is one of them, as it was."""
+    """Return the query of a sink, ready to be started. `is_part` is false if the rows are all
+    messages of their topics, unchanged."""
     mode = "append" if isinstance(sink, ParquetSink) else sink.mode
     match sink:
         case ParquetSink():
@@ -63,7 +63,7 @@ def _analyzed(name: str, make: Callable[[], DataFrame]) -> DataFrame:
 
 @dataclass(frozen=True)
 class ToTable:
-    """Also goes to a Connect server: it holds values only."""
+    """Writes micro-batches to a table. Holds only values, so a Connect server can run it."""
 
     path: str
     query: str
@@ -114,12 +114,14 @@ def _usual_date(schema: StructType) -> str | None:
 
 
 def _days(retention: str | None) -> int | None:
-    """Whole days, at least one: a day goes when all of it is too old."""
+    """Return whole days, at least one: a day is deleted when all of it has expired."""
     return None if retention is None else max(1, -(-read_duration_ms(retention) // DAY_MS))
 
 
 @dataclass(frozen=True)
 class ToConsole:
+    """Prints micro-batches."""
+
     rows: int
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
@@ -128,6 +130,8 @@ class ToConsole:
 
 @dataclass(frozen=True)
 class ToDatabase:
+    """Writes micro-batches to a database table."""
+
     sink: JdbcSink
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
@@ -141,7 +145,7 @@ class ToDatabase:
 
 
 def _delete_batch(rows: DataFrame, sink: JdbcSink, options: dict[str, str], batch: int) -> None:
-    """What an earlier life wrote of this micro-batch."""
+    """Delete the rows that an earlier attempt of this micro-batch wrote."""
     spark: Any = rows.sparkSession
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:

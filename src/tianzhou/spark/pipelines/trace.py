@@ -1,8 +1,8 @@
-"""What traces tell: how long messages take from the producer over the store to the consumer.
+"""Analysis of traces: how long messages take from producer to store to consumer.
 
-A trace message holds several records. A `Pub` says when a message was sent, how long the broker
-took to store it, and whether that worked. A `SubBefore` says when consuming began, and a `SubAfter`
-with the same request id how long it took and whether it worked.
+A trace message holds several records. A `Pub` has the time a message was sent, how long the broker
+took to store it, and whether that succeeded. A `SubBefore` has the time consuming started, and a
+`SubAfter` with the same request id its duration and whether it succeeded.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _MARKS: Final = (0.5, 0.95, 0.99)
 
 
 def records(messages: DataFrame) -> DataFrame:
-    """One row for each record: `pub`, `begin` or `end`; a body that is no trace is `broken`."""
+    """Return a row per record: `pub`, `begin` or `end`; for an invalid body, `broken`."""
     frame: Any = messages.select("body", "storeTimestamp")  # `mapInArrow` has no annotations
     return frame.mapInArrow(_decoded, RECORDS)
 
@@ -76,7 +76,7 @@ def _row(record: TraceRecord, stored_us: int) -> Iterator[tuple[Any, ...]]:
             yield ("begin", record.timestamp_ms * 1000, record.group, None, record.message_id,
                    record.request_id, None, None, None)  # fmt: skip
         case ConsumeEnded():
-            # Older traces have no time at the end; the trace itself was stored soon after.
+            # Older traces have no end time; the trace itself was stored shortly after.
             at_us = record.timestamp_ms * 1000 or stored_us
             yield ("end", at_us, record.group or None, None, record.message_id, record.request_id,
                    record.cost_ms, record.is_success, None)  # fmt: skip
@@ -104,8 +104,8 @@ def latencies(messages: DataFrame) -> DataFrame:
 
 
 def journeys(rows: DataFrame) -> DataFrame:
-    """One row for each time that a consumer was given a message, from the records: milliseconds
-    from sending to storing, from storing to the listener, in the listener, and in all."""
+    """Return a row per delivery, from the records: milliseconds from sending to storing, from
+    storing to the listener, in the listener, and in total."""
     sent = rows.where("kind = 'pub' AND success").select(
         "msgId", F.col("topicName").alias("topic"), F.col("at").alias("sentAt"),
         F.col("costMs").alias("storeMs"),
@@ -124,7 +124,7 @@ def journeys(rows: DataFrame) -> DataFrame:
 
 
 def report(rows: DataFrame) -> DataFrame:
-    """Per topic and consumer group: how many, percentiles of each stretch of the way, failures."""
+    """Count messages and failures per topic and group, with percentiles of each stage."""
     stretches = ("storeMs", "waitMs", "consumeMs", "totalMs")
     values = [
         F.percentile_approx(name, mark).alias(f"{name[:-2]}P{round(mark * 100)}Ms")

@@ -1,4 +1,4 @@
-"""What is done with messages between a topic and a sink: plain functions of DataFrames."""
+"""Transformation steps between a topic and a sink: functions of DataFrames."""
 
 import importlib
 import sys
@@ -16,11 +16,11 @@ from tianzhou.spark.pipelines.model import Transform, Watermark, Window
 
 EVENT_TIME: Final = "eventTime"
 MESSAGES: Final = "messages"
-"""What the SQL of a pipeline reads from."""
+"""The view that the SQL of a pipeline reads from."""
 
 
 def transformed(rows: DataFrame, steps: Transform, directory: Path) -> DataFrame:
-    """Raises PipelineError with what Spark says, before any data moves."""
+    """Apply the steps. Raises PipelineError with Spark's message, before data is read."""
     spark = rows.sparkSession
     if (watermark := steps.watermark) is not None:
         rows = _analyzed("watermark", lambda: with_event_time(rows, watermark))
@@ -40,7 +40,7 @@ def with_event_time(rows: DataFrame, watermark: Watermark) -> DataFrame:
 
 
 def windowed(rows: DataFrame, window: Window) -> DataFrame:
-    """Columns: `window` (start, end), then those of groupBy, then those of select."""
+    """Return the columns `window` (start, end), those of groupBy, and those of select."""
     when = F.window(EVENT_TIME, window.size, window.slide)
     keys = [F.expr(expression).alias(name) for name, expression in window.group_by.items()]
     values = [F.expr(expression).alias(name) for name, expression in window.select.items()]
@@ -55,7 +55,7 @@ def selected(spark: SparkSession, rows: DataFrame, sql: str) -> DataFrame:
 
 
 def function_of(place: str, directory: Path) -> Callable[[DataFrame], DataFrame]:
-    """`file.py:function`, beside the pipeline's file, or `package.module:function`."""
+    """Import `file.py:function`, relative to the pipeline's file, or `package.module:function`."""
     module, _, name = place.rpartition(":")
     if not module or not name.isidentifier():
         raise PipelineError(
@@ -64,11 +64,11 @@ def function_of(place: str, directory: Path) -> Callable[[DataFrame], DataFrame]
     try:
         found = getattr(_imported(module, directory), name)
     except (ImportError, OSError) as error:
-        raise PipelineError(f"transform.python: {module} can't be loaded: {error}") from error
+        raise PipelineError(f"transform.python: {module} cannot be loaded: {error}") from error
     except AttributeError as error:
         raise PipelineError(f"transform.python: {module} has no function {name!r}") from error
     if not callable(found):
-        raise PipelineError(f"transform.python: {place} is no function")
+        raise PipelineError(f"transform.python: {place} is not a function")
     return cast("Callable[[DataFrame], DataFrame]", found)
 
 
@@ -77,10 +77,10 @@ def _imported(module: str, directory: Path) -> object:
         return importlib.import_module(module)
     file = (directory / module).resolve()
     if not file.exists():
-        raise FileNotFoundError(f"{file} is not there")
+        raise FileNotFoundError(f"{file} does not exist")
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
-    # Pipelines of one process may each have a file of this name.
+    # Several pipelines in one process may have files with the same name.
     known = sys.modules.get(file.stem)
     if known is not None and getattr(known, "__file__", None) != str(file):
         del sys.modules[file.stem]
@@ -88,7 +88,7 @@ def _imported(module: str, directory: Path) -> object:
         sys.path.insert(0, str(file.parent))
         importlib.invalidate_caches()
     found = importlib.import_module(file.stem)
-    # Workers do not have the file: what it hands to them goes there as a whole.
+    # Workers do not have the file, so its functions are pickled by value.
     by_value: Any = vars(cloudpickle)["register_pickle_by_value"]
     by_value(found)
     return found
@@ -111,6 +111,6 @@ def _analyzed(step: str, make: Callable[[], DataFrame]) -> DataFrame:
 
 
 def _first_lines(error: Exception) -> str:
-    """Without the plan that Spark prints behind its sentence."""
+    """Return Spark's message without the plan that follows it."""
     text = str(error).partition("\n\nJVM stacktrace")[0].partition(";\n'")[0]
     return text.strip()

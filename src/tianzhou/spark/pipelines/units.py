@@ -1,4 +1,4 @@
-"""Sizes and intervals as people write them."""
+"""Parsing of sizes and intervals."""
 
 import re
 from typing import Final
@@ -9,7 +9,7 @@ _SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def read_size(text: str) -> int:
-    """`64m`, `512k`, `1g`; a bare number is bytes."""
+    """Parse `64m`, `512k` or `1g`; a bare number is bytes."""
     found = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", text.strip().lower())
     if not found:
         raise ValueError(f"is {text!r}; it must be a size such as 512k, 64m or 1g")
@@ -17,5 +17,5 @@ def read_size(text: str) -> int:
 
 
 def read_interval(text: str) -> str:
-    """An interval as Spark's triggers take it."""
+    """Convert a duration to an interval of Spark's triggers."""
     return f"{read_duration_ms(text)} milliseconds"

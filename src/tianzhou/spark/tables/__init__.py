@@ -1,1 +1,1 @@
-"""Tables of Parquet files in which every row is once, and which any other tool can read."""
+"""Parquet tables with exactly-once rows that any other tool can read."""

@@ -1,4 +1,4 @@
-"""Columns of a table over time: new ones come, none goes, none changes its type."""
+"""Schema evolution of a table: columns are added, never removed, and never change their type."""
 
 from pyspark.sql.types import DataType, StructField, StructType
 
@@ -6,7 +6,7 @@ from tianzhou.spark.tables.errors import TableError
 
 
 def merged(before: StructType, now: StructType, where: str = "") -> StructType:
-    """Columns of both, those of `before` first. Raises TableError where they disagree."""
+    """Merge two schemas, columns of `before` first. Raises TableError if types differ."""
     known = {field.name.lower(): field for field in before.fields}
     fields = list(before.fields)
     for field in now.fields:
@@ -23,7 +23,7 @@ def merged(before: StructType, now: StructType, where: str = "") -> StructType:
 def _merged_kind(before: DataType, now: DataType, name: str) -> DataType:
     if isinstance(before, StructType) and isinstance(now, StructType):
         return merged(before, now, f"{name}.")
-    # Whether something may be missing is nobody's type.
+    # Types are compared without their nullability.
     if before.simpleString() != now.simpleString():
         raise TableError(
             f"column {name} of the table is {before.simpleString()}; the new rows have "

@@ -1,10 +1,10 @@
-"""What a table refuses."""
+"""Errors of tables."""
 
 from tianzhou.base.errors import TianzhouError
 
 
 class TableError(TianzhouError):
-    """A table can't take these rows, or is none; the message says why and what to do."""
+    """A table cannot accept rows or is invalid. The message says why and what to do."""
 
 
 class UnknownTable(TableError):

@@ -1,6 +1,6 @@
-"""Files of a table, wherever Arrow reaches: this machine, HDFS, S3, Google's and Azure's stores.
+"""Files of a table, on any file system that Arrow supports: local, HDFS, S3, GCS, Azure.
 
-Names begin at the table's directory, with `/` between their parts.
+Names are relative to the table's directory, with `/` as separator.
 """
 
 from importlib import import_module
@@ -10,15 +10,17 @@ _fs: Any = import_module("pyarrow.fs")
 
 
 class Entry(NamedTuple):
+    """One file of a directory."""
+
     name: str
     size: int
 
 
 class Files:
-    """Owner: whoever made it; it keeps nothing open. Can be pickled."""
+    """Accesses the files below one path. Keeps no file open and can be pickled."""
 
     def __init__(self, path: str) -> None:
-        # Spark says s3a where everybody else says s3.
+        # Spark's URI scheme is s3a, Arrow's is s3.
         uri = path.replace("s3a://", "s3://", 1)
         self._files, self._root = (
             _fs.FileSystem.from_uri(uri) if "://" in uri else (_fs.LocalFileSystem(), uri)
@@ -26,11 +28,11 @@ class Files:
         self.uri = path.rstrip("/")
 
     def uri_of(self, name: str) -> str:
-        """What Spark is told."""
+        """Return the URI of a file for Spark."""
         return f"{self.uri}/{name}"
 
     def files_in(self, name: str, *, deep: bool = False) -> list[Entry]:
-        """Files below a directory; none if it is not there."""
+        """Return the files of a directory, or an empty list if it does not exist."""
         selector = _fs.FileSelector(self._place(name), recursive=deep, allow_not_found=True)
         found = self._files.get_file_info(selector)
         cut = len(self._root.rstrip("/")) + 1
@@ -45,7 +47,7 @@ class Files:
         return self._files.open_input_file(self._place(name))
 
     def write(self, name: str, data: bytes) -> None:
-        """Whoever sees the file sees all of it."""
+        """Write a file atomically: readers see all of it or nothing."""
         self._make_parent(name)
         fresh = f"{name}.new"
         with self._files.open_output_stream(self._place(fresh)) as file:
@@ -57,7 +59,7 @@ class Files:
         self._files.move(self._place(name), self._place(to))
 
     def remove(self, name: str) -> None:
-        """No error if it is gone already: another life of the writer may have been here."""
+        """Delete a file if it exists: an earlier run of the writer may have deleted it."""
         if self._files.get_file_info(self._place(name)).type != _fs.FileType.NotFound:
             self._files.delete_file(self._place(name))
 

@@ -1,11 +1,11 @@
-"""A topic and its archive as one table: no row twice, none missing.
+"""A topic and its archive as one table, without duplicate or missing rows.
 
-For every queue there are two offsets between which the archive has every row. These come from the
-archive, which never changes, even if the broker still has them; all others that the broker has come
-from the broker. What the archive has of rows before the two offsets counts where the broker has
-none. If the broker has already thrown away some of those behind the archive, the table can't be
-made, and the error names what is missing. A table that has only some messages of its topics, or has
-changed them, is no archive of them, and is refused.
+For every queue there are two offsets between which the archive has every row. Rows between them
+come from the archive, which never changes, even if the broker still has them; all other rows come
+from the broker if it has them. Rows of the archive before the two offsets are used where the broker
+has none. If the broker has already deleted rows after the end of the archive, reading fails, and
+the error names the missing offsets. A table that has only some messages of its topics, or has
+transformed them, is not an archive and is rejected.
 """
 
 import json
@@ -32,14 +32,15 @@ from tianzhou.wire.queues import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Which rows are wanted. None: all."""
+    """The selected rows. None means all."""
 
     as_of_ms: int | None = None
-    """Stored at this time or before."""
+    """Only rows stored at this time or before."""
     first_offset: int | None = None
     last_offset: int | None = None
 
     def chosen(self, rows: DataFrame) -> DataFrame:
+        """Return the rows in this range."""
         if self.as_of_ms is not None:
             rows = rows.where(F.col("storeTimestamp") <= F.timestamp_millis(F.lit(self.as_of_ms)))
         if self.first_offset is not None:
@@ -54,15 +55,15 @@ ALL = Range()
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where topics and their archive are. Either may be missing."""
+    """Where to find topics and their archive. Either may be missing."""
 
     options: Mapping[str, str]
-    """Of the connector, without topics: nameserver, credentials."""
+    """Options of the connector without topics, such as nameserver and credentials."""
     archive: str | None = None
 
 
 def topics_of(cluster: Cluster) -> set[str]:
-    """Names that can be asked for."""
+    """Return the topics that can be queried."""
     found: set[str] = set()
     found |= set(_archive_of(cluster).ends)
     if cluster.options.get("nameserver"):
@@ -73,21 +74,24 @@ def topics_of(cluster: Cluster) -> set[str]:
 
 
 def _archive_of(cluster: Cluster) -> State:
-    """Raises TableError where there is none: whoever mistypes its name would miss rows."""
+    """Return the archive's state. Raises TableError if it does not exist: with a mistyped name
+    rows would be missing silently."""
     if cluster.archive is None:
         return State()
     state = Table(cluster.archive).state()
     if not state.batches:
         raise TableError(
-            f"there is no archive at {cluster.archive}, or nothing has come into it yet: name the "
-            "table that `tianzhou pipeline run archive` writes, or leave out --archive"
+            f"there is no archive at {cluster.archive}, or it is still empty: name the table that "
+            "`tianzhou pipeline run archive` writes, or omit --archive"
         )
     return state
 
 
 def history(spark: SparkSession, topic: str, cluster: Cluster, wanted: Range = ALL) -> DataFrame:
-    """All rows of a topic that there are, with the columns of `format("rocketmq")`. Raises
-    TableError if some are gone, and SourceError if nobody knows the topic."""
+    """Return all rows of a topic, with the columns of `format("rocketmq")`.
+
+    Raises TableError if rows are missing, and SourceError if the topic does not exist.
+    """
     state = _archive_of(cluster)
     archived = _Archived(
         starts=plan.from_json({topic: state.starts.get(topic, {})}),
@@ -95,8 +99,8 @@ def history(spark: SparkSession, topic: str, cluster: Cluster, wanted: Range = A
     )
     if archived.ends and state.is_part:
         raise TableError(
-            f"{cluster.archive} has not all messages of {topic} as they were: its pipeline has "
-            "a filter, a decoder or a step. Leave out --archive, or make an archive without"
+            f"{cluster.archive} does not have all messages of {topic} unchanged: its pipeline has "
+            "a filter, a decoder or a step. Omit --archive, or create an archive without them"
         )
     live = _Live()
     if cluster.options.get("nameserver"):
@@ -107,13 +111,13 @@ def history(spark: SparkSession, topic: str, cluster: Cluster, wanted: Range = A
         rows = Table(cluster.archive).read(spark, state).where(F.col("topic") == topic)
         found.append(_without(rows, live.before).select(*TOPIC))
     if not found:
-        raise TableError(f"there is no topic {topic!r}, neither at a broker nor in an archive")
+        raise TableError(f"topic {topic!r} exists neither on a broker nor in an archive")
     return wanted.chosen(reduce(DataFrame.unionByName, found))
 
 
 @dataclass(frozen=True, slots=True)
 class _Archived:
-    """Between which offsets an archive has every row, by queue."""
+    """The offsets between which an archive has every row, by queue."""
 
     starts: plan.Offsets
     ends: plan.Offsets
@@ -121,16 +125,16 @@ class _Archived:
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    """What comes from the broker."""
+    """What is read from the broker."""
 
     ranges: Sequence[tuple[plan.Offsets, plan.Offsets]] = ()
     before: Sequence[QueueRange] = ()
-    """What it has of what is before the archive's rows; the archive may have some of it, too."""
+    """Ranges on the broker before the archive's start. The archive may have some of these rows."""
 
 
 def _live(topic: str, cluster: Cluster, archived: _Archived, wanted: Range) -> _Live:
-    """What the broker has before the archive's rows and behind them, as far as it can be wanted;
-    nothing if only the archive knows the topic."""
+    """Return what to read from the broker: wanted rows before and after those of the archive.
+    Nothing is read if only the archive has the topic."""
     options = _read_options(cluster, topic)
     with translated_errors(options), options.cluster.connect() as brokers:
         topics = Topics(brokers, options)
@@ -171,7 +175,7 @@ def _between(
 def _narrowed(
     brokers: Brokers, starts: plan.Offsets, ends: plan.Offsets, wanted: Range
 ) -> tuple[plan.Offsets, plan.Offsets]:
-    """Offsets between which all wanted rows are; others are read for nothing."""
+    """Narrow offsets to those that can contain wanted rows."""
     first, last = starts, ends
     if wanted.first_offset is not None:
         first = plan.clamped(dict.fromkeys(starts, wanted.first_offset), starts, ends)
@@ -193,13 +197,13 @@ def _check(
         if start < earliest[queue]:
             raise TableError(
                 f"{where}: offsets {start} to {earliest[queue] - 1} are neither in the archive, "
-                f"which ends at {start}, nor at the broker, which begins at {earliest[queue]}; "
-                "without --archive you see what the broker has"
+                f"which ends at {start}, nor on the broker, which starts at {earliest[queue]}; "
+                "omit --archive to read only what the broker has"
             )
         if start > latest[queue]:
             raise TableError(
                 f"{where}: the archive ends at {start}, the broker at {latest[queue]}: the topic "
-                "was made anew, so this archive is of another one"
+                "was deleted and created again, so the archive belongs to the old one"
             )
 
 

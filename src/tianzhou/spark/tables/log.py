@@ -1,14 +1,14 @@
-"""The log of a table: which of the files in its directory are its rows.
+"""The log of a table: which files of its directory belong to it.
 
     <table>/date=2026-11-16/topic=orders/3f2a91c0-00000012-0.parquet
     <table>/_tianzhou/log/000000000012.json       one change each
-    <table>/_tianzhou/staging/...                 what is being written
+    <table>/_tianzhou/staging/...                 files being written
 
-A change is one file that appears at once: files that came, files that went, and, for changes that
-a micro-batch made, whose it was. Rows are there when the log says so. From time to time a record
-holds the whole state, and older ones go.
+A change is one file, written atomically: added files, removed files and, for a micro-batch, its
+query and number. Rows become visible with their log record. From time to time a record holds the
+whole state, and older records are deleted.
 
-Invariant: a table has one writer at a time. Names of files are never used twice.
+Invariant: a table has one writer at a time. File names are never reused.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from tianzhou.spark.tables.spans import QueueOffsets, beginnings, fold
 DIRECTORY: Final = "_tianzhou/log"
 STAGING: Final = "_tianzhou/staging"
 RECORDS_KEPT: Final = 64
-"""Changes after which the state is written down again: reading a table opens at most so many."""
+"""Changes after which the whole state is written: a reader opens at most this many records."""
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -37,22 +37,23 @@ class DataFile(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct):
-    """What a table is, after a number of changes."""
+    """The state of a table after a number of changes."""
 
     files: dict[str, DataFile] = {}
     schema: str = ""
     """Spark's JSON of all columns; empty before the first row."""
     partitions: list[str] = []
     batches: dict[str, int] = {}
-    """Query to the last of its micro-batches that is in."""
+    """Query to the number of its last committed micro-batch."""
     starts: QueueOffsets = {}
-    """For tables of messages: from here on up to `ends` every one is in."""
+    """For tables of messages: the table has every message from here up to `ends`."""
     ends: QueueOffsets = {}
-    """The offset behind the last that ever was in."""
+    """The offset after the last message that was ever written."""
     is_part: bool = False
-    """Whether messages were left out or changed on the way."""
+    """Whether messages were filtered or transformed before writing."""
 
     def has(self, query: str, batch: int) -> bool:
+        """Return whether a micro-batch is committed."""
         return self.batches.get(query, -1) >= batch
 
     @property
@@ -75,6 +76,8 @@ class State(msgspec.Struct):
 
 
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One record of the log."""
+
     added: Sequence[DataFile] = ()
     removed: Sequence[str] = ()
     query: str = ""
@@ -84,27 +87,27 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     starts: QueueOffsets = {}
     ends: QueueOffsets = {}
     gone: QueueOffsets = {}
-    """The offset behind the last of those that went for good."""
+    """The offset after the last message that retention deleted."""
     is_part: bool = False
     state: State | None = None
-    """Everything up to here; other fields are empty then."""
+    """The whole state up to here. All other fields are then empty."""
 
 
 class Log:
-    """Owner: one writer, or any number of readers."""
+    """Reads and appends the records. Owner: one writer, or any number of readers."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
 
     def read(self) -> tuple[State, int]:
-        """The state, and the number of the next change."""
+        """Return the state, and the number of the next change."""
         while True:
             names = sorted(entry.name for entry in self._files.files_in(DIRECTORY))
             names = [name for name in names if name.endswith(".json")]
             try:
                 return self._folded(names), _number(names[-1]) + 1 if names else 0
             except FileNotFoundError:
-                # The writer wrote the state down and removed what we were about to read.
+                # The writer has meanwhile written the whole state and deleted older records.
                 if names == sorted(entry.name for entry in self._files.files_in(DIRECTORY)):
                     raise
 
@@ -124,7 +127,7 @@ class Log:
                 found.append(msgspec.json.decode(self._files.read(name), type=Change))
             except msgspec.DecodeError as error:
                 raise TableError(
-                    f"{self._files.uri_of(name)} is not a record of ours: {error}"
+                    f"{self._files.uri_of(name)} is not a valid log record: {error}"
                 ) from error
             if found[-1].state is not None:
                 break
@@ -134,7 +137,7 @@ class Log:
         self._files.write(_name(number), msgspec.json.encode(change))
 
     def write_checkpoint(self) -> None:
-        """Write the state down and drop what it makes superfluous, if that is worth it."""
+        """Write the whole state and delete older records, if there are enough of them."""
         names = sorted(entry.name for entry in self._files.files_in(DIRECTORY))
         if len(names) <= RECORDS_KEPT:
             return

@@ -1,4 +1,4 @@
-"""SQL over topics: what `tianzhou sql` does, for programs and notebooks too."""
+"""SQL over topics, for `tianzhou sql`, programs and notebooks."""
 
 import io
 from contextlib import redirect_stdout
@@ -24,10 +24,11 @@ SAMPLE = 500
 
 
 def query(spark: SparkSession, sql: str, cluster: Cluster, *, bodies: Bodies = "auto") -> DataFrame:
-    """The result of a SELECT over topics, live and archived. Raises TableError.
+    """Return the result of a SELECT over topics, live and archived. Raises TableError.
 
-    `bodies` says what the column `body` is: a struct with the fields of JSON, text, or bytes;
-    `auto` looks at some messages. What is not JSON has a null `body`, and is in `rawBody`.
+    `bodies` sets the type of the column `body`: a struct with the JSON fields, text, or bytes;
+    `auto` decides by a sample of messages. For a body that is not JSON, `body` is null; the bytes
+    are in `rawBody`.
     """
     text, uses = read_sql(sql, topics_of(cluster))
     for use in uses:
@@ -48,10 +49,10 @@ def query(spark: SparkSession, sql: str, cluster: Cluster, *, bodies: Bodies = "
 def query_once(
     spark: SparkSession, sql: str, cluster: Cluster, *, bodies: Bodies = "auto"
 ) -> DataFrame:
-    """The same for a result that is computed once: filters of the SELECT reach the broker.
+    """Like `query`, for a result that is computed once: filters are pushed down to the broker.
 
-    What Spark pushes down stays with the table (see `NarrowedReader`), which is right as long as
-    nothing else reads that table: no second action, and no second place in the same SELECT.
+    Spark keeps pushed filters with the table (see `NarrowedReader`). This is correct as long as
+    the table is read once: no second action, and no second use in the same SELECT.
     """
     narrowed = replace(cluster, options={**cluster.options, "pushdown": "true"})
     found = query(spark, sql, narrowed, bodies=bodies)
@@ -59,7 +60,7 @@ def query_once(
 
 
 def _scans_of_topics(found: DataFrame) -> int:
-    """How often topics are read, as the optimizer has it."""
+    """Count the scans of topics in the optimized plan."""
     text = io.StringIO()
     with redirect_stdout(text):
         found.explain(extended=True)
@@ -72,14 +73,14 @@ def _scans_of_topics(found: DataFrame) -> int:
 def readable(
     spark: SparkSession, rows: DataFrame, topic: str, cluster: Cluster, bodies: Bodies
 ) -> DataFrame:
-    """The rows with a `body` that SQL can look into, and `rawBody`."""
+    """Return the rows with a decoded `body`, and the bytes as `rawBody`."""
     text = F.col("body").cast(StringType())
     raw = rows.withColumn("rawBody", F.col("body"))
     schema = None
     if bodies in ("auto", "json"):
         schema = _json_schema(spark, rows, topic, cluster, must=bodies == "json")
     if schema is not None:
-        # `FAILFAST` would stop a query for one bad message among a million.
+        # `FAILFAST` would fail the query for one invalid message in a million.
         return raw.withColumn("body", F.from_json(text, schema, {"mode": "PERMISSIVE"}))
     if bodies == "text" or (bodies == "auto" and _is_text(rows)):
         return raw.withColumn("body", F.when(F.is_valid_utf8(text), text))
@@ -89,7 +90,7 @@ def readable(
 def _json_schema(
     spark: SparkSession, rows: DataFrame, topic: str, cluster: Cluster, *, must: bool
 ) -> StructType | None:
-    """The columns of JSON bodies, from both ends of the topic, or of the archive alone."""
+    """Infer the schema of JSON bodies from both ends of the topic, or from the archive."""
     try:
         return inferred(_samples(spark, rows, topic, cluster), spark)
     except PipelineError:
@@ -107,7 +108,7 @@ def _samples(spark: SparkSession, rows: DataFrame, topic: str, cluster: Cluster)
     except SourceError as error:
         if error.condition != "UNKNOWN_TOPIC":
             raise
-        return archived  # only the archive knows the topic
+        return archived  # only the archive has the topic
 
 
 def _is_text(rows: DataFrame) -> bool:
@@ -116,13 +117,13 @@ def _is_text(rows: DataFrame) -> bool:
 
 
 def _sentence(error: PySparkException) -> str:
-    """Without the plan and the stack; Spark's may have several lines."""
+    """Return Spark's message on one line, without plan and stack trace."""
     said = str(error).partition("\n\nJVM stacktrace")[0].partition(";\n'")[0]
     return " ".join(said.split())
 
 
 def _shown(topics: set[str]) -> list[str]:
-    """Without the brokers' own."""
+    """Return topic names without internal topics."""
     return sorted(
         name for name in topics if not is_of_brokers(name) and not name.startswith("%RETRY%")
     )[:30]

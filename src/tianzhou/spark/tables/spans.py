@@ -1,8 +1,8 @@
-"""Which messages a table has of each queue: all of them from one offset on up to another.
+"""Which messages of each queue a table has: all of them between two offsets.
 
-It may have rows before the first of the two: where its pipeline began anew further on, and where
-retention took a day whose messages are not all older than those of the next, because the broker's
-clock was set back.
+The table may also have rows before the first offset: if its pipeline restarted at a later offset,
+or if retention deleted a day while older messages are in the next day, because the broker's clock
+was set back.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ QueueOffsets = dict[str, dict[str, dict[str, int]]]
 
 
 def fold(known: QueueOffsets, more: QueueOffsets, choose: Callable[[int, int], int]) -> None:
-    """Offsets of both, in `known`; where a queue is in both, the chosen one."""
+    """Merge `more` into `known`; if both have a queue, `choose` selects the offset."""
     for topic, broker, queue, offset in each(more):
         here = known.setdefault(topic, {}).setdefault(broker, {})
         here[queue] = choose(here.get(queue, offset), offset)
@@ -28,7 +28,7 @@ def each(offsets: QueueOffsets) -> Iterator[tuple[str, str, str, int]]:
 
 
 def beginnings(starts: QueueOffsets, ends: QueueOffsets) -> QueueOffsets:
-    """Those of `starts` that don't go on where rows end: of new queues, and behind a hole."""
+    """Return the starts that do not continue existing rows: new queues, and those after a gap."""
     found: QueueOffsets = {}
     for topic, broker, queue, start in each(starts):
         if start > end_of(ends, topic, broker, queue, otherwise=-1):
@@ -37,15 +37,15 @@ def beginnings(starts: QueueOffsets, ends: QueueOffsets) -> QueueOffsets:
 
 
 def reject_duplicates(starts: QueueOffsets, ends: QueueOffsets, where: str) -> None:
-    """Messages come in the order of their offsets, or some would be in twice. Raises TableError."""
+    """Check that new rows start after existing ones. Raises TableError for duplicates."""
     for topic, broker, queue, start in each(starts):
         end = end_of(ends, topic, broker, queue, otherwise=0)
         if start < end:
             raise TableError(
                 f"{where} has the messages of queue {queue} of {topic} on {broker} up to offset "
-                f"{end - 1}; those that come begin at {start}, and would be in it twice. Leave out "
-                "startingOffsets to go on where the rows end; write to another table if the topic "
-                "was made anew"
+                f"{end - 1}; the new ones start at {start} and would be duplicates. Omit "
+                "startingOffsets to continue after the last row; write to another table if the "
+                "topic was deleted and created again"
             )
 
 

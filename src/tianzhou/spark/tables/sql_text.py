@@ -1,10 +1,10 @@
-"""The SQL of `tianzhou sql`: Spark's, with two more words behind the name of a topic.
+"""The SQL of `tianzhou sql`: Spark SQL, with two more clauses after the name of a topic.
 
     orders TIMESTAMP AS OF '2026-11-16T08:00:00Z'
     orders OFFSET BETWEEN 100 AND 200
 
-A topic is a name that the cluster or the archive knows, plain or in backquotes. Everything else is
-left to Spark, so the text is only cut into words: strings, comments and quoted names are whole.
+A topic is a name that exists in the cluster or in the archive, plain or in backquotes. Spark parses
+everything else, so the text is only split into tokens: strings, comments and quoted names.
 """
 
 import re
@@ -32,12 +32,12 @@ _AFTER_TABLES: Final = {
     "WINDOW", "LATERAL", "TABLESAMPLE", "PIVOT", "UNPIVOT", "CLUSTER", "DISTRIBUTE", "SORT",
     "OFFSET", "FROM", "QUALIFY",
 }  # fmt: skip
-"""Words that are no name of a table's own when they stand behind it."""
+"""Words after a table that are not its alias."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicUse:
-    """A topic, the rows of it that are asked for, and the view that stands for them."""
+    """A topic in a query, the selected rows, and the view that replaces them."""
 
     topic: str
     wanted: Range
@@ -54,7 +54,7 @@ class _Token:
 
 
 def read_sql(text: str, topics: Collection[str]) -> tuple[str, list[TopicUse]]:
-    """Spark's SQL, with views in place of topics. Raises TableError."""
+    """Return Spark SQL with views in place of topics, and the topics. Raises TableError."""
     tokens = [_Token(str(m.lastgroup), m[0]) for m in _TOKEN.finditer(text)]
     uses: dict[tuple[str, Range], TopicUse] = {}
     out: list[str] = []
@@ -85,7 +85,7 @@ def _topic(token: _Token, topics: Collection[str]) -> str | None:
 
 
 def _has_name(tokens: list[_Token], at: int) -> bool:
-    """Whether the query gives the table a name; otherwise it is called as the topic is."""
+    """Return whether the table has an alias; without one the alias is the topic's name."""
     behind = next((token for token in tokens[at:] if token.kind != "space"), None)
     if behind is None or behind.kind == "sign":
         return False
@@ -97,7 +97,7 @@ def _view(topic: str, wanted: Range, rank: int) -> str:
 
 
 def _range(tokens: list[_Token], at: int) -> tuple[Range, int]:
-    """What stands behind a topic's name, and where the rest of the text begins."""
+    """Parse the clause after a topic's name; also return where the rest of the text starts."""
     ahead = [(n, token) for n, token in enumerate(tokens[at:], at) if token.kind != "space"][:6]
     words = [token for _, token in ahead]
     if _are(words, "TIMESTAMP", "AS", "OF"):
@@ -107,7 +107,7 @@ def _range(tokens: list[_Token], at: int) -> tuple[Range, int]:
         return Range(as_of_ms=_time(value)), ahead[3][0] + 1
     if _are(words, "OFFSET", "BETWEEN"):
         if len(words) < 5 or not (words[2].text + words[4].text).isdigit():
-            raise TableError("OFFSET BETWEEN needs two whole numbers with AND between them")
+            raise TableError("OFFSET BETWEEN needs two whole numbers joined by AND")
         if not words[3].is_word("AND"):
             raise TableError(f"OFFSET BETWEEN needs AND, not {words[3].text}")
         first, last = int(words[2].text), int(words[4].text)

@@ -1,10 +1,10 @@
-"""A table of Parquet files: written by the micro-batches of one query, each exactly once.
+"""A table of Parquet files, to which each micro-batch of a query is written exactly once.
 
-A micro-batch is written aside, its files are moved to their places under names that nobody had
-before, and one record of the log makes them rows. Whatever is killed in between, the repeated
-micro-batch finds either its record, and does nothing, or files that belong to nobody, which the
-next start of the writer takes away. Tools that know nothing of the log, and read all Parquet files
-of the directory, see the same rows except while something is being moved.
+A micro-batch is written to a staging directory, its files are moved to their places under new
+names, and one log record makes them visible. If the process is killed in between, the retried
+micro-batch either finds its record and does nothing, or finds orphaned files, which the writer
+deletes on its next start. Tools that ignore the log and read all Parquet files of the directory see
+the same rows, except while files are being moved.
 """
 
 import json
@@ -27,11 +27,11 @@ from tianzhou.spark.tables.spans import QueueOffsets, fold, reject_duplicates
 
 _parquet: Any = import_module("pyarrow.parquet")
 _PLACE: Final = ("brokerName", "queueId", "queueOffset")
-"""Columns that say which message a row was."""
+"""Columns that identify the message of a row."""
 
 
 class Table:
-    """Owner: one writer, or any number of readers."""
+    """Reads and writes a table. Owner: one writer, or any number of readers."""
 
     def __init__(self, path: str) -> None:
         self.files = Files(path)
@@ -43,10 +43,10 @@ class Table:
     # Reading
 
     def read(self, spark: SparkSession, state: State | None = None) -> DataFrame:
-        """All rows of this moment. Raises TableError for a table that was never written."""
+        """Return all current rows. Raises TableError if the table was never written."""
         state = state or self.state()
         if not state.schema:
-            raise TableError(f"{self.files.uri} has no rows yet, so its columns are not known")
+            raise TableError(f"{self.files.uri} has no rows yet, so its columns are unknown")
         schema = StructType.fromJson(_json(state.schema))
         if not state.files:
             nothing = [F.lit(None).cast(one.dataType).alias(one.name) for one in schema.fields]
@@ -68,8 +68,11 @@ class Table:
         partition_by: Sequence[str],
         is_part: bool = False,
     ) -> None:
-        """Add the rows of a micro-batch, unless they are in already. `is_part` says that the topics
-        have messages that were left out, or are not as they were."""
+        """Add the rows of a micro-batch, unless it is already committed.
+
+        `is_part` means that messages of the topics were filtered or transformed. Raises TableError
+        if the columns or partitions do not match, or if rows would be duplicates.
+        """
         state, number = self._log.read()
         if state.has(query, batch):
             return
@@ -78,7 +81,7 @@ class Table:
         if state.schema and state.partitions != list(partition_by):
             raise TableError(
                 f"{self.files.uri} is partitioned by {', '.join(state.partitions) or 'nothing'}; "
-                f"the pipeline says {', '.join(partition_by) or 'nothing'}: write to another table"
+                f"the pipeline says {', '.join(partition_by) or 'nothing'}; write to another table"
             )
         staged = self._stage(rows, partition_by, f"{query[:8]}-{batch:08d}")
         if not is_part:
@@ -112,7 +115,7 @@ class Table:
     def _read_spans(
         self, name: str, directory: str, starts: QueueOffsets, ends: QueueOffsets
     ) -> int:
-        """How many rows a file has; where its queues begin and end comes into `starts`, `ends`."""
+        """Return the row count of a file and merge the offsets of its queues into both tables."""
         topics = [unquote(part[6:]) for part in directory.split("/") if part.startswith("topic=")]
         with self.files.open(name) as opened:
             file = _parquet.ParquetFile(opened)
@@ -126,10 +129,10 @@ class Table:
                     fold(ends, {topics[0]: {broker: {queue: row["queueOffset_max"] + 1}}}, max)
             return file.metadata.num_rows
 
-    # Keeping in order
+    # Maintenance
 
     def repair(self) -> None:
-        """Take away what lives that were ended left behind. The writer does it when it starts."""
+        """Delete files left by killed writers. The writer calls this when it starts."""
         state = self.state()
         self.files.remove_all(STAGING)
         for entry in self.files.files_in("", deep=True):
@@ -138,7 +141,7 @@ class Table:
                 self.files.remove(entry.name)
 
     def compact(self, spark: SparkSession, *, files: int, below: int) -> int:
-        """Put small files of a directory together where there are many; how many went."""
+        """Merge small files of a directory if there are many; return how many were merged."""
         state, number = self._log.read()
         by_directory: dict[str, list[DataFile]] = {}
         for file in state.files.values():
@@ -161,7 +164,7 @@ class Table:
         self._replace(Change(added=self._moved(staged), removed=names), number)
 
     def expire(self, first_day: str) -> int:
-        """Drop the rows of days before this one; how many rows went."""
+        """Delete the rows of days before this one; return how many."""
         state, number = self._log.read()
         old = [file for file in state.files.values() if _day_of(file.name) < first_day]
         gone: QueueOffsets = {}
@@ -179,17 +182,17 @@ class Table:
 
 @dataclass(slots=True)
 class _Staged:
-    """Rows that are written aside, and where the queues in them begin and end."""
+    """Rows in the staging directory, and the offsets of their queues."""
 
     aside: str
     files: dict[str, DataFile] = field(default_factory=dict[str, DataFile])
-    """Where a file is, and what it is going to be."""
+    """Staged file to its final name and size."""
     starts: QueueOffsets = field(default_factory=QueueOffsets)
     ends: QueueOffsets = field(default_factory=QueueOffsets)
 
 
 def _day_of(name: str) -> str:
-    """The day in a file's path; files without one are never too old."""
+    """Return the day in a file's path; files without one never expire."""
     days = [part[5:] for part in name.split("/") if part.startswith("date=")]
     return days[0] if days else "~"
 
