@@ -86,9 +86,9 @@ def test_a_kill_keeps_messages_and_forgets_what_was_not_saved(mq: RunningBroker)
         mq.kill()
         with pytest.raises(HungUp):
             client.receive()
-    with pytest.raises(UsageError, match="does not run"):
+    with pytest.raises(UsageError, match="is not running"):
         mq.stored("orders")
-    assert mq.describe() == "the broker does not run"
+    assert mq.describe() == "the broker is not running"
     mq.start()
     assert bodies(mq, "orders") == [b"1"]
     assert mq.committed("billing", "orders") == {}
@@ -196,16 +196,16 @@ def test_a_pull_that_waits_is_woken(mq: RunningBroker) -> None:
 
 
 def test_misuse_is_told(mq: RunningBroker) -> None:
-    with pytest.raises(UsageError, match="runs already"):
+    with pytest.raises(UsageError, match="is already running"):
         mq.start()
-    with pytest.raises(UsageError, match="runs already"):
+    with pytest.raises(UsageError, match="is already running"):
         mq.start_nameserver()
     mq.stop_nameserver()
-    with pytest.raises(UsageError, match="no NameServer"):
+    with pytest.raises(UsageError, match="NameServer of this broker is not running"):
         mq.stop_nameserver()
-    with pytest.raises(UsageError, match=r"has the name 'broker-a' already.*BrokerConfig\(name="):
+    with pytest.raises(UsageError, match=r"already has the name 'broker-a'.*BrokerConfig\(name="):
         running_broker(nameserver=mq).start()
-    with pytest.raises(UsageError, match="does not run"):
+    with pytest.raises(UsageError, match="is not running"):
         running_broker().create_topic("orders")
     with pytest.raises(UsageError, match="never started"):
         running_broker().start_nameserver()

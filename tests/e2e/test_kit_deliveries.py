@@ -17,7 +17,7 @@ def send(mq: RunningBroker, topic: str, *bodies: bytes) -> None:
 
 def test_as_often_as_it_was_given(mq: RunningBroker) -> None:
     send(mq, "orders", b"1", b"2")
-    with RawClient(mq.broker) as client, mq.note_deliveries() as given:
+    with RawClient(mq.broker) as client, mq.record_deliveries() as given:
         for offset, binary in ((0, False), (1, True), (2, False)):
             client.ask(PULL, pull_of("orders", offset=offset), binary=binary, wait_s=5)
         assert [m.body for m in given.to("abused", "orders")] == [b"1", b"2", b"2"]
@@ -32,7 +32,7 @@ def test_as_often_as_it_was_given(mq: RunningBroker) -> None:
 
 def test_a_pull_that_waited(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
-    with RawClient(mq.broker) as client, mq.note_deliveries() as given:
+    with RawClient(mq.broker) as client, mq.record_deliveries() as given:
         with pytest.raises(TimeoutError):
             client.ask(PULL, pull_of("orders", sysFlag="6"), wait_s=0.05)
         assert given.to("abused") == []
@@ -43,6 +43,6 @@ def test_a_pull_that_waited(mq: RunningBroker) -> None:
 
 def test_what_was_refused_was_not_given(mq: RunningBroker) -> None:
     send(mq, "orders", b"1")
-    with RawClient(mq.broker) as client, mq.note_deliveries() as given, mq.faults.refuse([PULL]):
+    with RawClient(mq.broker) as client, mq.record_deliveries() as given, mq.faults.refuse([PULL]):
         client.ask(PULL, pull_of("orders"))
     assert given.all() == []

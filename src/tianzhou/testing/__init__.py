@@ -1,4 +1,4 @@
-"""The shipped test kit: a real NameServer and broker inside your tests.
+"""The test kit: a real NameServer and broker inside your tests.
 
     def test_an_order_is_stored(mq):                      # the fixture comes with the package
         place_order(nameserver=mq.nameserver)
@@ -7,7 +7,7 @@
     with tianzhou.testing.running_broker() as mq: ...     # without pytest
     async with tianzhou.testing.running_broker() as mq: ...
 
-Only tests import this. Nothing of the broker is loaded before one is started.
+For tests only. The broker is imported when the first one is started.
 """
 
 from typing import TYPE_CHECKING

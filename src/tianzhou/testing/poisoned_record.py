@@ -1,6 +1,6 @@
 """A record whose flag claims longer hosts than it has, as an earlier version wrote it.
 
-Everything is packed by hand: today's code refuses to write such a record.
+Everything is packed by hand: the current code rejects such a record.
 """
 
 import struct

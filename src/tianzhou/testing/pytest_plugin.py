@@ -1,6 +1,6 @@
-"""The fixtures `mq` and `mq_factory`. pytest finds them by itself once the package is installed.
+"""The fixtures `mq` and `mq_factory`. pytest discovers them once the package is installed.
 
-Importing this is cheap: what a broker needs is loaded when a test asks for one.
+Importing this module is cheap: the broker is imported when a test first uses a fixture.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def mq_settings() -> dict[str, Any]:
-    """Arguments of `running_broker` for `mq`. Override it in a module or a conftest."""
+    """Return arguments of `running_broker` for `mq`. Override it in a module or a conftest."""
     return {}
 
 
 @pytest.fixture
 def mq(mq_settings: dict[str, Any]) -> "Iterator[RunningBroker]":
-    """A NameServer and a broker of the test's own."""
+    """Start a NameServer and a broker for one test."""
     from tianzhou.testing.kit.running import running_broker
 
     with running_broker(**mq_settings) as running:
@@ -29,7 +29,8 @@ def mq(mq_settings: dict[str, Any]) -> "Iterator[RunningBroker]":
 
 @pytest.fixture
 def mq_factory() -> "Iterator[Callable[..., RunningBroker]]":
-    """Starts brokers with the arguments of `running_broker`; all end with the test."""
+    """Return a function that starts brokers with the arguments of `running_broker`. All of them
+    stop when the test ends."""
     from contextlib import ExitStack
 
     from tianzhou.testing.kit.running import RunningBroker, running_broker

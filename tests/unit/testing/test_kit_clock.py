@@ -44,8 +44,8 @@ def test_held_it_stands_and_then_goes_on_from_there() -> None:
     before_ms = clock.now_ms()
     clock.advance(hours=1)
     assert clock.now_ms() == before_ms + HOUR_MS
-    clock.go_on()
-    clock.go_on()
+    clock.resume()
+    clock.resume()
     assert 0 <= clock.now_ms() - before_ms - HOUR_MS < 1000
 
 

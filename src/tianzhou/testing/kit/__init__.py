@@ -1,1 +1,1 @@
-"""A real broker inside a test: real sockets, a clock to hold, faults on demand."""
+"""A real broker inside a test: real sockets, a controllable clock, faults on demand."""

@@ -1,8 +1,8 @@
-"""A clock one can hold. It goes as the machine's does, until a test moves or stops it.
+"""A controllable clock. It runs like the machine's clock until a test advances or holds it.
 
-What a test moves is wall time: the moments of delays, timers, retries, transaction checks and
-retention. Intervals in which peers must be heard of stay real, as the peers are: a test that lets
-two hours pass in a millisecond does not want to lose its clients because they missed a heartbeat.
+A test controls wall time: the due times of delays, timers, retries, transaction checks and
+retention. Timeouts of connections and heartbeats use real time: a test that advances the clock by
+two hours in a millisecond must not lose its clients because they missed a heartbeat.
 """
 
 import threading
@@ -15,7 +15,11 @@ _DAY_S = 86_400
 
 
 class KitClock:
-    """May be used from any thread, and shared by several brokers."""
+    """A clock that a test can advance, hold and resume.
+
+    `now_ms` is the initial time; by default it is the machine's. With `held` the clock starts
+    stopped. It may be used from any thread and shared by several brokers.
+    """
 
     def __init__(self, now_ms: int | None = None, *, held: bool = False) -> None:
         self._lock = threading.Lock()
@@ -26,6 +30,7 @@ class KitClock:
             self.hold()
 
     def now_ms(self) -> int:
+        """Return the wall time in milliseconds since 1970."""
         held_ms = self._held_ms
         return _system_ms() + self._ahead_ms if held_ms is None else held_ms
 
@@ -41,15 +46,18 @@ class KitClock:
         hours: float = 0,
         days: float = 0,
     ) -> None:
-        """Let so much time pass at once. When this returns, everything that became due is done:
-        delayed, timed and retried messages can be consumed, producers were asked about their
-        transactions, expired files are gone.
+        """Advance the clock. When this returns, everything that became due is done: delayed, timed
+        and retried messages can be consumed, producers have been asked about their transactions,
+        expired files are deleted.
 
-        It is one jump: what happens at intervals, such as a transaction check, happens once.
+        The clock jumps once: periodic work, such as a transaction check, runs once. Raises
+        UsageError for a negative duration.
+
+            mq.clock.advance(hours=2)
         """
         step_ms = ms + round((seconds + 60 * minutes + 3600 * hours + _DAY_S * days) * 1000)
         if step_ms < 0:
-            raise UsageError(f"can't advance by {step_ms} ms: time in a broker does not go back")
+            raise UsageError(f"cannot advance by {step_ms} ms: the duration must not be negative")
         with self._lock:
             if self._held_ms is None:
                 self._ahead_ms += step_ms
@@ -59,20 +67,20 @@ class KitClock:
             moved()
 
     def hold(self) -> None:
-        """Stand still, until `advance` or `go_on`."""
+        """Stop the clock until `resume`. `advance` still moves it."""
         with self._lock:
             if self._held_ms is None:
                 self._held_ms = _system_ms() + self._ahead_ms
 
-    def go_on(self) -> None:
-        """Go again, from the moment that was held."""
+    def resume(self) -> None:
+        """Let the clock run again from the time at which it stands."""
         with self._lock:
             if self._held_ms is not None:
                 self._ahead_ms = self._held_ms - _system_ms()
                 self._held_ms = None
 
     def on_move(self, moved: Callable[[], None]) -> Callable[[], None]:
-        """Have this called after every `advance`, before that returns; returns how to stop it."""
+        """Call a function at the end of every `advance`. Returns a function that removes it."""
         self._moved.append(moved)
         return lambda: self._moved.remove(moved)
 

@@ -1,6 +1,6 @@
-"""What was given to consumers: the answers to their pulls, as they leave the broker.
+"""Recording of deliveries: the responses to pulls, as they leave the broker.
 
-A message that is delivered twice is here twice, so a test can say how often it was.
+A message that is delivered twice is recorded twice, so a test can count deliveries.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAG
 
 
 class Delivery(NamedTuple):
-    """One answer to a pull that had messages."""
+    """One response to a pull that contained messages."""
 
     group: str
     topic: str
@@ -29,30 +29,33 @@ class Delivery(NamedTuple):
 
 
 class Deliveries:
-    """Notes while its block lasts, or until `end`. Owner: the broker loop; a test may look at what
-    is noted, because entries are only added."""
+    """Records deliveries until its block ends, or until `end`.
+
+    Owner: the broker loop. A test may read at any time, because entries are only added.
+    """
 
     def __init__(self, end: Callable[["Deliveries"], None]) -> None:
         self._end = end
-        self._asked: dict[tuple[ServerConnection, int], tuple[str, str]] = {}
-        """Group and topic of pulls that are not answered, by connection and number."""
-        self._noted: list[Delivery] = []
+        self._pending: dict[tuple[ServerConnection, int], tuple[str, str]] = {}
+        """Group and topic of pending pulls, by connection and request id."""
+        self._recorded: list[Delivery] = []
         self._is_over = False
 
     def to(self, group: str, topic: str | None = None) -> list[MessageView]:
-        """Messages that were given to a group, of one topic or all, in the order of giving."""
+        """Return the messages delivered to a group, of one topic or all, in order of delivery."""
         return [
             message
-            for delivery in tuple(self._noted)
+            for delivery in tuple(self._recorded)
             if delivery.group == group and topic in (None, delivery.topic)
             for message in decode_all(delivery.body)
         ]
 
     def all(self) -> list[Delivery]:
-        return list(self._noted)
+        """Return all recorded responses."""
+        return list(self._recorded)
 
     def end(self) -> None:
-        """Note no more. A second time changes nothing."""
+        """Stop recording. Further calls do nothing."""
         if not self._is_over:
             self._is_over = True
             self._end(self)
@@ -70,33 +73,33 @@ class Deliveries:
 
     # Called by the gate
 
-    def asked(self, connection: ServerConnection, header: Header) -> None:
+    def on_request(self, connection: ServerConnection, header: Header) -> None:
         if header.code in PULLS and not header.is_response:
             ext = header.ext
-            self._asked[connection, header.opaque] = (
+            self._pending[connection, header.opaque] = (
                 ext.get("consumerGroup", ""),
                 ext.get("topic", ""),
             )
 
-    def answered(self, connection: ServerConnection, header: Header, body: bytes) -> None:
-        pulled = self._asked.pop((connection, header.opaque), None)
+    def on_response(self, connection: ServerConnection, header: Header, body: bytes) -> None:
+        pulled = self._pending.pop((connection, header.opaque), None)
         if pulled is not None and header.code == ResponseCode.SUCCESS:
-            self._noted.append(Delivery(*pulled, connection.remote, body))
+            self._recorded.append(Delivery(*pulled, connection.remote, body))
 
 
 def frames_of(data: Bytes) -> FrameBatch:
-    """Whole frames that leave together."""
+    """Split outgoing data into frames."""
     buffer = FrameBuffer(max(len(data), 8))
     buffer.writable()[: len(data)] = data
     buffer.wrote(len(data))
     return buffer.take()
 
 
-def note_answers(notes: "list[Deliveries]", connection: ServerConnection, data: Bytes) -> None:
+def record_responses(notes: "list[Deliveries]", connection: ServerConnection, data: Bytes) -> None:
     batch = frames_of(data)
     for index in range(batch.count):
         header = decode_header(batch.header(index), batch.serialise_types[index])
         if header.is_response:
             body = bytes(batch.body(index))
             for note in notes:
-                note.answered(connection, header, body)
+                note.on_response(connection, header, body)

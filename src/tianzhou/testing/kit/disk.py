@@ -1,7 +1,7 @@
 """The disk of a test broker: real files in a temporary directory, a full disk on demand.
 
-Nothing is synced: what a test writes has to outlive the broker, not the machine, and syncs are most
-of what starting and stopping a broker would cost.
+Nothing is synced: data must survive the broker, not the machine, and syncs would take most of the
+time of starting and stopping a broker.
 """
 
 import errno
@@ -12,8 +12,7 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.store.files import File, RealFiles, Usage
 
 _PLENTY: Final = Usage(total=1 << 40, free=1 << 40)
-"""What the disk says while it is not full: whether a test passes must not depend on how full the
-machine's own disk is."""
+"""Reported while the disk is not full: a test must not depend on the machine's free space."""
 _NOTHING: Final = Usage(total=1 << 40, free=0)
 
 
@@ -73,7 +72,7 @@ class KitDisk:
 
 
 class KitFile:
-    """One file. On a full disk what is there can be written again, and nothing grows."""
+    """One file. On a full disk existing bytes can be overwritten, but no file can grow."""
 
     __slots__ = ("_disk", "_file", "path")
 

@@ -1,4 +1,4 @@
-"""Faults on demand. Each begins when it is asked for, and ends with `end` or with its block:
+"""Faults on demand. A fault starts with the call, and ends with `end` or with its block:
 
 with mq.faults.refuse_sends(topic="orders"):
     ...
@@ -26,13 +26,13 @@ REMARK: Final = "refused by the test"
 
 
 class Do(Protocol):
-    """Has something done in the broker's loop, and waits for it."""
+    """Runs a function in the broker's loop and waits for it."""
 
     def __call__(self, work: Callable[[], T], /) -> T: ...
 
 
 class Fault:
-    """One fault in force."""
+    """An active fault. Use it as a context manager, or call `end`."""
 
     def __init__(self, end: Callable[[], object], hits: Callable[[], int] = lambda: 0) -> None:
         self._end = end
@@ -41,11 +41,11 @@ class Fault:
 
     @property
     def hits(self) -> int:
-        """How many requests it has met so far."""
+        """How many requests the fault has affected so far."""
         return self._hits()
 
     def end(self) -> None:
-        """Let everything work again. A second time changes nothing."""
+        """End the fault. Further calls do nothing."""
         if not self._is_over:
             self._is_over = True
             self._end()
@@ -63,7 +63,7 @@ class Fault:
 
 
 class Faults:
-    """What can be made to go wrong. May be used from any thread."""
+    """Injects faults into a running broker. May be used from any thread."""
 
     def __init__(
         self, gate: Gate, disk: KitDisk, do: Do, broker: Callable[[], Broker | None]
@@ -81,8 +81,14 @@ class Faults:
         topic: str | None = None,
         count: int | None = None,
     ) -> Fault:
-        """Answer sends with this code instead of storing them: all, or the next `count`, or those
-        to one topic."""
+        """Respond to sends with a response code instead of storing them.
+
+        Affects all sends, or the next `count`, or those to one `topic`.
+
+            with mq.faults.refuse_sends(ResponseCode.SYSTEM_BUSY, count=1) as fault:
+                producer.send(order)  # succeeds with its second attempt
+                assert fault.hits == 1
+        """
         return self.refuse(SENDS, code, remark=remark, topic=topic, count=count)
 
     def refuse(
@@ -95,13 +101,16 @@ class Faults:
         count: int | None = None,
         ext: dict[str, str] | None = None,
     ) -> Fault:
-        """The same for requests of any code. `topic` counts where a header names one; `ext` are
-        the fields of the answer."""
+        """Respond to requests of any code like `refuse_sends`.
+
+        `topic` applies to requests whose header names one; `ext` are the fields of the response.
+        Raises UsageError if no request could be affected.
+        """
         refused = frozenset(requests)
         if not refused:
-            raise UsageError("no request code is given, which would refuse nothing")
+            raise UsageError("requests is empty; give at least one request code")
         if count is not None and count < 1:
-            raise UsageError(f"count {count} would refuse nothing; give at least 1")
+            raise UsageError(f"count must be at least 1, got {count}")
         refusal = Refusal(refused, Reply(code, ext or {}, remark=remark), topic, count)
         self._do(lambda: self._gate.refusals.append(refusal))
         return Fault(
@@ -109,10 +118,10 @@ class Faults:
         )
 
     def slow(self, *, seconds: float) -> Fault:
-        """Let every answer leave so much later. What was asked is done at once: a producer whose
-        patience is shorter does not know that its message is stored."""
+        """Delay every response. Requests are processed at once: a producer with a shorter timeout
+        does not learn that its message is stored. Raises UsageError for a duration up to 0."""
         if seconds <= 0:
-            raise UsageError(f"seconds {seconds}: an answer can't come before the question")
+            raise UsageError(f"seconds must be above 0, got {seconds}")
 
         def add(by_s: float) -> None:
             self._gate.delay_s = max(0.0, self._gate.delay_s + by_s)
@@ -121,20 +130,21 @@ class Faults:
         return Fault(lambda: self._do(lambda: add(-seconds)))
 
     def full_disk(self) -> Fault:
-        """No room is left. Sends are refused; as on a real disk that is full, files that can be
-        spared are removed, the oldest first."""
+        """Report a full disk. Sends are rejected; as on a real full disk, the oldest files are
+        deleted first."""
 
         def change(is_full: bool) -> None:
             self._disk.is_full = is_full
             broker = self._broker()
             if broker is not None:
-                broker.catch_up()  # not when it looks at the disk the next time
+                broker.catch_up()  # now, not at its next check of the disk
 
         self._do(lambda: change(True))
         return Fault(lambda: self._do(lambda: change(False)))
 
     def cut_connections(self, client_id: str | None = None) -> int:
-        """Drop the connections of one client, or all, without a word; how many there were."""
+        """Abort the connections of one client, or all, and return how many there were. Raises
+        UsageError if the client is not connected."""
         return self._do(lambda: self._cut(client_id))
 
     def _cut(self, client_id: str | None) -> int:
@@ -146,12 +156,12 @@ class Faults:
         clients = connections(broker.parts.clients.sessions)
         if client_id not in clients:
             known = ", ".join(sorted(clients)) or "none"
-            raise UsageError(f"no client {client_id!r} is connected; these are: {known}")
+            raise UsageError(f"client {client_id!r} is not connected; connected are: {known}")
         return life.cut(clients[client_id].__contains__)
 
 
 def connections(sessions: Sessions) -> dict[str, set[Peer]]:
-    """By client id, as far as heartbeats told of them."""
+    """Return connections by client id, as far as heartbeats have announced them."""
     known = [*sessions.producers.values(), *(g.clients for g in sessions.consumers.values())]
     found: dict[str, set[Peer]] = {}
     for clients in known:

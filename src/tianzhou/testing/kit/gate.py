@@ -1,7 +1,7 @@
-"""The gate between connections and the broker: where a test refuses, delays, cuts and takes notes.
+"""The gate between connections and the broker, where a test injects faults and records deliveries.
 
-The broker behind it is the real one and knows nothing of this. With no fault in force a batch goes
-through as it came.
+The broker behind it is the real one and is not aware of the gate. Without an active fault, batches
+pass unchanged.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.net.router import encode_reply
 from tianzhou.net.rpc import Reply
 from tianzhou.net.server_connection import ServerConnection, Service
-from tianzhou.testing.kit.deliveries import Deliveries, note_answers
+from tianzhou.testing.kit.deliveries import Deliveries, record_responses
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.codec import decode_header
 from tianzhou.wire.frame import FrameBatch
@@ -35,21 +35,21 @@ _SHORT_NAMES: Final = frozenset(
         RequestCode.SEND_REPLY_MESSAGE_V2,
     }
 )
-"""Requests whose header says `b` for the topic."""
+"""Requests whose header has the topic in the field `b`."""
 
 
 @dataclass(slots=True)
 class Refusal:
-    """Requests that get this answer instead of the broker's."""
+    """Requests that get this response instead of the broker's."""
 
     requests: frozenset[int]
     reply: Reply
     topic: str | None = None
     left: int | None = None
-    """How many more are refused; None: all."""
+    """How many more requests are refused; None means all."""
     hits: int = 0
 
-    def takes(self, header: Header) -> bool:
+    def matches(self, header: Header) -> bool:
         if header.code not in self.requests or self.left == 0:
             return False
         return self.topic is None or self.topic == _topic_of(header)
@@ -65,40 +65,40 @@ def _topic_of(header: Header) -> str | None:
 
 
 class Gate:
-    """The faults in force. Owner: the broker loop. One for all lives of a test broker."""
+    """The active faults, for all starts of a test broker. Owner: the broker loop."""
 
     def __init__(self) -> None:
         self.refusals: list[Refusal] = []
         self.delay_s = 0.0
-        """By how much answers are late."""
+        """Delay of responses."""
         self.deliveries: list[Deliveries] = []
-        """Those who note what leaves."""
+        """Active recordings."""
         self.life: GateLife | None = None
-        """The connections of the broker that runs."""
+        """The connections of the running broker."""
 
     def around(self, service: Service) -> Service:
-        """Stand before this broker from now on."""
+        """Wrap the service of a newly started broker."""
         self.life = GateLife(self, service)
         return self.life
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody wants to see single frames."""
+        """Whether batches can pass without decoding single frames."""
         return not self.refusals and not self.deliveries
 
     def send(self, connection: ServerConnection, data: Bytes) -> None:
         if self.deliveries:
-            note_answers(self.deliveries, connection, data)
+            record_responses(self.deliveries, connection, data)
         if self.delay_s:
             asyncio.get_running_loop().call_later(self.delay_s, connection.send, bytes(data))
         else:
             connection.send(data)
 
     def refuse(self, peer: ServerConnection, header: Header) -> bool:
-        """Answer in the broker's place, if a fault says so."""
+        """Respond in place of the broker if a fault matches, and return whether one did."""
         if header.is_response:
             return False
-        refusal = next((one for one in self.refusals if one.takes(header)), None)
+        refusal = next((one for one in self.refusals if one.matches(header)), None)
         if refusal is None:
             return False
         refusal.count()
@@ -108,33 +108,33 @@ class Gate:
 
 
 class GatePeer:
-    """A connection as the broker sees it: a connection whose answers may be held back."""
+    """A connection as the broker sees it, whose responses may be delayed."""
 
     def __init__(self, connection: ServerConnection, gate: Gate) -> None:
-        self._link = connection
+        self._connection = connection
         self._gate = gate
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._link, name)
+        return getattr(self._connection, name)
 
     def send(self, data: Bytes) -> None:
-        self._gate.send(self._link, data)
+        self._gate.send(self._connection, data)
 
     def send_all(self, pieces: list[Bytes]) -> None:
-        self._gate.send(self._link, b"".join(pieces))
+        self._gate.send(self._connection, b"".join(pieces))
 
 
 class GateLife:
-    """The connections of one life of a broker. Owner: the broker loop."""
+    """The connections of one run of a broker. Owner: the broker loop."""
 
     def __init__(self, gate: Gate, service: Service) -> None:
         self._gate = gate
         self._service = service
         self._peers: dict[ServerConnection, ServerConnection] = {}
-        """What the broker sees, by the connection it stands for."""
+        """Real connection to the peer that the broker sees."""
 
     def cut(self, is_meant: Callable[[ServerConnection], bool]) -> int:
-        """Drop connections without a word; how many. `is_meant` gets what the broker sees."""
+        """Abort connections and return how many. `is_meant` gets the peer that the broker sees."""
         found = [connection for connection, peer in self._peers.items() if is_meant(peer)]
         for connection in found:
             connection.abort()
@@ -143,8 +143,7 @@ class GateLife:
     # Service
 
     def opened(self, connection: ServerConnection) -> None:
-        # Has all of a connection that the broker uses; what it does not have itself, it takes from
-        # it.
+        # The peer delegates to the connection all attributes that it does not define itself.
         peer = self._peers[connection] = cast("ServerConnection", GatePeer(connection, self._gate))
         self._service.opened(peer)
 
@@ -153,14 +152,14 @@ class GateLife:
         if self._gate.is_open:
             self._service.received(peer, batch)
             return
-        # One by one: frames that the broker leaves come again, those that were refused must not.
+        # One by one: frames that the broker leaves come again, refused frames must not.
         for index in range(batch.count):
             if connection.has_enough:
                 connection.leave(batch, index)
                 return
             header = decode_header(batch.header(index), batch.serialise_types[index])
             for note in self._gate.deliveries:
-                note.asked(connection, header)
+                note.on_request(connection, header)
             if not self._gate.refuse(peer, header):
                 self._service.received(peer, _only(batch, index))
                 if connection.is_leaving:
@@ -171,7 +170,7 @@ class GateLife:
 
 
 def _only(batch: FrameBatch, index: int) -> FrameBatch:
-    """One frame of a batch, as a batch; its positions are the same."""
+    """Return one frame of a batch as a batch, with the same positions."""
     end = index + 1
     return FrameBatch(
         batch.data, batch.view, batch.headers[index:end], batch.bodies[index:end],

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, which plain code can ask to do things."""
+"""An event loop in its own thread, for use by blocking code."""
 
 import asyncio
 import concurrent.futures
@@ -10,17 +10,17 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 WAIT_S: Final = 30.0
-"""Everything the kit asks of its loop takes milliseconds; whatever takes this long hangs."""
+"""Calls into the loop take milliseconds; a call that takes this long hangs."""
 
 
 class LoopThread:
-    """Owner: whoever made it. All methods may be called from any thread but the loop's own."""
+    """Runs an event loop in a thread. Methods may be called from any thread except the loop's."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._note)
         self.errors: list[str] = []
-        """What went wrong in callbacks, where no caller hears of it."""
+        """Errors in callbacks, which no caller receives."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -34,11 +34,11 @@ class LoopThread:
         self.errors.append(f"{context['message']}{said}")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Let the loop do this; what came of it."""
+        """Run a coroutine in the loop and return its result. Raises TimeoutError."""
         return self._wait(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same for a plain function, which then owns the loop while it runs."""
+        """Run a plain function in the loop and return its result. It blocks the loop."""
 
         async def called() -> T:
             return function(*args, **kwargs)
@@ -51,10 +51,10 @@ class LoopThread:
             return future.result(WAIT_S)
         except concurrent.futures.TimeoutError as error:
             future.cancel()
-            raise TimeoutError(f"the broker did not answer within {WAIT_S} s") from error
+            raise TimeoutError(f"the broker did not respond within {WAIT_S} s") from error
 
     def close(self) -> None:
-        """Cancel what still runs, then end the loop and its thread."""
+        """Cancel pending tasks, then stop the loop and its thread."""
         self.run(_cancel_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(WAIT_S)
@@ -67,5 +67,5 @@ async def _cancel_all() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    # Transports that were aborted say so in the next round.
+    # Aborted transports report their end in the next iteration of the loop.
     await asyncio.sleep(0)

@@ -1,8 +1,7 @@
-"""A NameServer and a broker in this process, on free ports, with a store of their own.
+"""A NameServer and a broker in this process, on free ports, with their own store.
 
-They run in an event loop of their own in a thread of their own, so that a test may be plain or
-asynchronous and its clients may be anything that speaks the protocol. All methods may be called
-from any thread.
+They run in their own event loop in their own thread, so that tests may be blocking or asynchronous
+and may use any client that speaks the protocol. All methods may be called from any thread.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from tianzhou.nameserver.server import NameServer
 from tianzhou.record.message import MessageView
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.store import MessageStore
-from tianzhou.testing.kit import looks, waiting
+from tianzhou.testing.kit import inspection, waiting
 from tianzhou.testing.kit.clock import KitClock
 from tianzhou.testing.kit.deliveries import Deliveries
 from tianzhou.testing.kit.disk import KitDisk
@@ -43,18 +42,24 @@ SMALL_STORE: Final = StoreConfig(
     index_slots=1024,
     index_entries=8192,
     reserve_bytes=64 * 1024,
-    # A jump over the hour of cleaning must not be a jump past the cleaning.
+    # A clock that jumps over the cleaning hour must not skip the cleaning.
     retention_at_hours=tuple(range(24)),
 )
-"""Files so small that making them costs nothing, and large enough for the largest message."""
+"""Files that are small enough to create quickly and large enough for the largest message."""
 
 
 class RunningBroker:
-    """Owner: a test. Starts with its `with` or `async with` block, or with `start`; `close` ends
-    everything.
+    """A NameServer and a broker for a test, started by a `with` or `async with` block.
 
-    It has a NameServer of its own unless it is given another's; with that of another test broker
-    it shares the clock, too. Ports are free ones unless they are named. A given directory is kept.
+    `config` and `store_config` are the settings of the broker and its store. `nameserver` is an
+    existing NameServer: an address, or another test broker, whose clock is then shared. Ports of 0
+    are chosen by the system. `directory` holds the store and is kept; by default it is temporary.
+
+        with running_broker() as mq:
+            mq.create_topic("orders")
+
+    Without a block, call `start` and `close`. Methods that need a running broker raise UsageError
+    if it does not run.
     """
 
     def __init__(
@@ -88,12 +93,13 @@ class RunningBroker:
         self._thread: LoopThread | None = None
         self._stop_moving: Callable[[], None] = lambda: None
 
-    # Life
+    # Starting and stopping
 
     def start(self) -> Self:
-        """Serve. After `stop` or `kill`: on the same ports, with what is stored."""
+        """Start the broker; after `stop` or `kill`, on the same ports with the same store. Raises
+        UsageError if it is already running."""
         if self._broker is not None:
-            raise UsageError(f"the broker at {self.broker} runs already")
+            raise UsageError(f"the broker at {self.broker} is already running")
         self._check_name()
         if self._thread is None:
             self._open()
@@ -104,14 +110,14 @@ class RunningBroker:
         return self
 
     def _check_name(self) -> None:
-        """The NameServer would send everybody to the one of two that registered last."""
+        """Check for a second broker of the same name: clients would find only the last one."""
         other = self._beside
         if other is None or other._broker is None:
             return
         mine, its = self._config, other._config
         if (mine.name, mine.broker_id) == (its.name, its.broker_id):
             raise UsageError(
-                f"the broker at {other.broker} has the name {mine.name!r} already; give this one"
+                f"the broker at {other.broker} already has the name {mine.name!r}; give this one"
                 " another: config=BrokerConfig(name=...)"
             )
 
@@ -126,32 +132,33 @@ class RunningBroker:
             self._disk, str(self.directory / "store"), self._store_config, self.clock
         )
         broker = Broker(config, store, self.clock, around=self._gate.around)
-        # A client that reconnects must find it where it was.
+        # Clients reconnect to the same port.
         self._config = replace(self._config, port=broker.port)
         await broker.start()
         self._broker, self._store = broker, store
 
     def stop(self) -> None:
-        """Stop in order: what is in hand is answered, everything is saved."""
+        """Stop gracefully: pending requests are answered, everything is saved."""
         broker = self._running()
         self._broker = None
         self._running_thread().run(broker.close())
 
     def kill(self) -> None:
-        """Stop as a killed process does. What was acknowledged is stored; offsets that consumers
-        reported in the last seconds are forgotten."""
+        """Stop like a killed process. Acknowledged messages are stored; offsets that consumers
+        committed in the last seconds are lost."""
         broker = self._running()
         self._broker = None
         self._do(broker.abort)
 
     def restart(self) -> None:
-        """Stop in order, and start again with what is stored."""
+        """Stop gracefully, then start again with the same store."""
         self.stop()
         self.start()
 
     def start_nameserver(self) -> None:
+        """Start the NameServer again after `stop_nameserver`."""
         if self._joined is not None or self._names is not None:
-            raise UsageError(f"the NameServer at {self.nameserver} runs already")
+            raise UsageError(f"the NameServer at {self.nameserver} is already running")
         self._names = self._running_thread().run(self._start_names())
 
     async def _start_names(self) -> NameServer:
@@ -160,19 +167,20 @@ class RunningBroker:
         return names
 
     def stop_nameserver(self) -> None:
-        """The broker goes on without it, and finds it again within two seconds of its start."""
+        """Stop the NameServer. The broker keeps running, and registers again within two seconds of
+        the next start of the NameServer."""
         names, self._names = self._names, None
         if names is None:
-            raise UsageError("there is no NameServer of this broker's own that runs")
+            raise UsageError("the NameServer of this broker is not running")
         self._running_thread().run(names.close())
 
     def close(self) -> None:
-        """End everything, however the test went; the directory goes, unless it was given."""
+        """Stop everything and delete the directory, unless it was given."""
         thread = self._thread
         if thread is None:
             return
-        self._disk.is_full = False  # a fault that was not ended must not hide why the test failed
-        with contextlib.ExitStack() as stack:  # each step is done whatever became of the others
+        self._disk.is_full = False  # an active fault must not hide why the test failed
+        with contextlib.ExitStack() as stack:  # every step runs even if another fails
             if self._given_directory is None:
                 stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
             stack.callback(self._end_loop, thread)
@@ -180,7 +188,7 @@ class RunningBroker:
                 stack.callback(self.stop_nameserver)
             if self._broker is not None:
                 stack.callback(self.stop)
-        assert not thread.errors, f"the broker had errors nobody was told of: {thread.errors}"
+        assert not thread.errors, f"the broker had unreported errors: {thread.errors}"
 
     def _end_loop(self, thread: LoopThread) -> None:
         self._stop_moving()
@@ -225,7 +233,7 @@ class RunningBroker:
 
     @property
     def broker(self) -> str:
-        """`host:port`; clients learn it from the NameServer."""
+        """`host:port` of the broker; clients get it from the NameServer."""
         return f"{HOST}:{self._config.port}"
 
     @property
@@ -235,36 +243,36 @@ class RunningBroker:
     # Topics
 
     def create_topic(self, name: str, *, queues: int = 4) -> None:
-        """When this returns, clients find the topic."""
+        """Create a topic. Clients can use it when this returns."""
         topic = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
         broker = self._running()
         self._do(lambda: broker.parts.topics.put(topic))
         self._running_thread().run(broker.register())
 
-    # Looking
+    # Inspecting
 
     def stored(self, topic: str, queue_id: int | None = None) -> list[MessageView]:
-        """Messages that can be consumed, of all queues or of one, in the order of their storing."""
-        return self._look(lambda _, store: looks.messages(store, topic, queue_id))
+        """Return the messages that can be consumed, of all queues or one, in stored order."""
+        return self._look(lambda _, store: inspection.messages(store, topic, queue_id))
 
     def dead_letters(self, group: str) -> list[MessageView]:
-        """What the group has given up."""
+        """Return the dead letters of a group."""
         return self.stored(dead_topic(group))
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """By queue: the offset up to which the group has confirmed."""
+        """Return the committed offset of a group by queue."""
         return self._look(lambda broker, _: dict(broker.parts.offsets.of(group, topic)))
 
     def lag(self, group: str, topic: str) -> int:
-        """Messages that the group has not confirmed yet."""
+        """Return the number of messages that the group has not committed yet."""
         return self._look(
-            lambda broker, store: sum(looks.lags(broker, store, group, topic).values())
+            lambda broker, store: sum(inspection.lags(broker, store, group, topic).values())
         )
 
-    def note_deliveries(self) -> Deliveries:
-        """Note from now on what consumers are given, until its block or `end`.
+    def record_deliveries(self) -> Deliveries:
+        """Record what consumers receive from now on, until the block ends.
 
-        with mq.note_deliveries() as given:
+        with mq.record_deliveries() as given:
             ...
         assert [message.body for message in given.to("billing", "orders")] == [b"two apples"]
         """
@@ -277,10 +285,10 @@ class RunningBroker:
         return notes
 
     def describe(self) -> str:
-        """Topics, last messages, groups and clients, as text."""
+        """Return topics, last messages, groups and clients as text."""
         if self._broker is None:
-            return "the broker does not run"
-        return self._look(looks.describe)
+            return "the broker is not running"
+        return self._look(inspection.describe)
 
     def wait_until(
         self,
@@ -289,7 +297,10 @@ class RunningBroker:
         within_s: float = WITHIN_S,
         what: str = "the condition",
     ) -> T:
-        """What `look` returns, as soon as that is true; a failure shows what was there.
+        """Wait until `look` returns a true value, and return it.
+
+        Raises AssertionError with `what` and the state of the broker after `within_s` seconds; a
+        busy machine gets more time.
 
         mq.wait_until(lambda: mq.lag("billing", "orders") == 0)
         """
@@ -302,7 +313,7 @@ class RunningBroker:
         within_s: float = WITHIN_S,
         what: str = "the condition",
     ) -> T:
-        """The same, awaited, for tests whose clients live in their own event loop."""
+        """Like `wait_until`, for coroutines."""
         return await waiting.until(look, self.describe, within_s=within_s, what=what)
 
     # The loop
@@ -326,7 +337,7 @@ class RunningBroker:
 
     def _running(self) -> Broker:
         if self._broker is None:
-            raise UsageError("the broker does not run; start it first")
+            raise UsageError("the broker is not running; start it first")
         return self._broker
 
     def _running_thread(self) -> LoopThread:
@@ -336,4 +347,4 @@ class RunningBroker:
 
 
 running_broker = RunningBroker
-"""What it is called where a `with` block begins."""
+"""The name for use in a `with` statement."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from tianzhou.testing.kit.patience import Patience, crowding
 
-LOOKS: Final = 24
+CHECKS: Final = 24
 """How often the load is checked within the limit. Nearly all tests end before the first check and
 are never interrupted by a signal."""
 
@@ -37,5 +37,5 @@ def start_limit(
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, limit_s / LOOKS, limit_s / LOOKS)
+    signal.setitimer(signal.ITIMER_REAL, limit_s / CHECKS, limit_s / CHECKS)
     return cancel

@@ -1,4 +1,4 @@
-"""Waiting for what other threads and processes do: for a condition, while there is `Patience`."""
+"""Waiting for conditions that other threads and processes fulfil, with a `Patience`."""
 
 import asyncio
 import time
@@ -17,25 +17,25 @@ PAUSE_S: Final = 0.005
 def wait_until(
     look: Callable[[], T | None], describe: Callable[[], str], *, within_s: float, what: str
 ) -> T:
-    """What `look` returns, as soon as it is true. AssertionError says what was there instead."""
+    """Return the first true result of `look`. Raises AssertionError with a description."""
     if _is_in_loop():
-        raise UsageError("wait_until would stop this event loop; say: await mq.until(...)")
+        raise UsageError("wait_until would block this event loop; use: await mq.until(...)")
     for found in _looks(look, describe, within_s=within_s, what=what):
         if found:
             return found
         time.sleep(PAUSE_S)
-    raise AssertionError  # never: the looks end by raising
+    raise AssertionError  # unreachable: the iterator ends by raising
 
 
 async def until(
     look: Callable[[], T | None], describe: Callable[[], str], *, within_s: float, what: str
 ) -> T:
-    """The same for a coroutine; the event loop goes on meanwhile."""
+    """Like `wait_until`, for coroutines: the event loop keeps running."""
     for found in _looks(look, describe, within_s=within_s, what=what):
         if found:
             return found
         await asyncio.sleep(PAUSE_S)
-    raise AssertionError  # never: the looks end by raising
+    raise AssertionError  # unreachable: the iterator ends by raising
 
 
 def _looks(
@@ -43,7 +43,7 @@ def _looks(
 ) -> Iterator[T | None]:
     patience = Patience(within_s, progress=describe)
     while True:
-        # Time first: the last look is one after the deadline.
+        # Check the time first, so that the last check comes after the deadline.
         is_over = patience.is_over()
         found = look()
         yield found

@@ -1,5 +1,5 @@
-"""What a test broker holds: messages, offsets, clients. Everything here is read where the broker
-works, between two of its steps, so that what is shown was true at one moment."""
+"""Inspection of a test broker: messages, offsets, clients. Everything is read in the broker's loop,
+between two of its steps, so the result is consistent."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ _BODY_SHOWN_MAX = 60
 
 
 def messages(store: MessageStore, topic: str, queue_id: int | None = None) -> list[MessageView]:
-    """Everything that can be consumed, in the order in which it was stored."""
+    """Return all messages that can be consumed, in the order in which they were stored."""
     queues = [q.key.queue_id for q in store.queues.of_topic(topic)]
     found = [
         message
@@ -32,15 +32,15 @@ def _of_queue(store: MessageStore, topic: str, queue_id: int) -> Iterable[Messag
     offset = store.min_offset(key)
     while offset < store.max_offset(key):
         with store.read(key, QueueOffset(offset), _LIMIT) as read:
-            # A copy: the test keeps it longer than the lease lasts.
+            # A copy, because the test keeps it longer than the lease lasts.
             for span in read.spans:
                 yield from decode_all(bytes(span))
             offset = read.next_offset
 
 
 def lags(broker: Broker, store: MessageStore, group: str, topic: str) -> dict[int, int]:
-    """Messages that the group has not confirmed yet, by queue. What it never confirmed anything
-    of counts from the beginning."""
+    """Return the number of messages that the group has not committed yet, by queue. A queue without
+    a committed offset counts from its first message."""
     committed = broker.parts.offsets.of(group, topic)
     return {
         q.key.queue_id: max(0, int(q.end) - committed.get(q.key.queue_id, int(q.min_offset)))
@@ -49,7 +49,7 @@ def lags(broker: Broker, store: MessageStore, group: str, topic: str) -> dict[in
 
 
 def describe(broker: Broker, store: MessageStore) -> str:
-    """All there is, for the message of a test that failed."""
+    """Return topics, messages, groups and clients as text, for the message of a failed test."""
     topics = [name for name in broker.parts.topics.all() if not broker.parts.topics.is_system(name)]
     lines: list[str] = []
     for topic in sorted(topics):
@@ -71,7 +71,7 @@ def _line(message: MessageView) -> str:
     try:
         body = message.body
     except TianzhouError:
-        body = message.stored_body  # the test may be about bodies that can't be expanded
+        body = message.stored_body  # the test may be about bodies that cannot be decompressed
     text = repr(body[:_BODY_SHOWN_MAX]) + ("…" if len(body) > _BODY_SHOWN_MAX else "")
     tags = f" tags {message.tags}" if message.tags else ""
     keys = f" keys {' '.join(message.keys)}" if message.keys else ""
