@@ -97,7 +97,7 @@ def test_a_server_lives_dies_and_lives_again(tmp_path: Path) -> None:
         server.resume()
         server.kill()
         assert not server.is_alive
-        with pytest.raises(ProcessFailed, match="not there any more"):
+        with pytest.raises(ProcessFailed, match="no longer runs"):
             server.pause()
         server.start()
         assert server.wait_ready() == facts

@@ -88,9 +88,9 @@ def test_a_real_loss_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     def damage_and_start(stage: Stage) -> None:
         forget_the_end(stage)
-        fault.mend(stage)
+        fault.repair(stage)
 
-    monkeypatch.setitem(FAULTS, "kill-master", replace(fault, mend=damage_and_start))
+    monkeypatch.setitem(FAULTS, "kill-master", replace(fault, repair=damage_and_start))
     play = Play(SCENARIOS["kill-master/af-ar/alone"], tmp_path / "cluster", SEED)
     play.delivered_within_s = 3.0
     with pytest.raises(ScenarioFailed, match="nothing_acknowledged_is_lost") as caught:

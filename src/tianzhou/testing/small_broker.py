@@ -1,4 +1,4 @@
-"""A whole broker without sockets: real parts, a real store on a simulated disk, a clock to hold."""
+"""A whole broker without sockets: real parts, a real store on a simulated disk, a manual clock."""
 
 from itertools import count
 from typing import Final, NamedTuple, cast
@@ -47,7 +47,7 @@ class Told(NamedTuple):
 
 
 class RecordingPeer:
-    """A client's end of a connection, as the broker sees it. Remembers what it is sent."""
+    """A client's end of a connection, as the broker sees it. Records what it receives."""
 
     def __init__(self, address: str = "10.1.1.1", port: int = 4711) -> None:
         self.identity = ""
@@ -82,7 +82,7 @@ class RecordingPeer:
         self.is_open = False
 
     def answers(self) -> list[Header]:
-        """Headers that were sent since the last look."""
+        """Return the headers that were sent since the last call."""
         data, self._sent = bytes(self._sent), bytearray()
         return decode_headers(frames(data))
 
@@ -99,7 +99,7 @@ def frames(data: bytes) -> FrameBatch:
 
 
 class SmallBroker:
-    """Does what the server does, when the test says so."""
+    """A broker whose server loop is driven by the test."""
 
     def __init__(
         self,
@@ -136,14 +136,14 @@ class SmallBroker:
     # What the server does
 
     def received(self, peer: RecordingPeer, data: bytes, *, settle: bool = True) -> None:
-        """Frames of one read; then the end of the round, unless more is read in it."""
-        connection = cast("ServerConnection", peer)  # has all of a connection that handlers use
+        """Process the frames of one read; then end the round, unless more is read in it."""
+        connection = cast("ServerConnection", peer)  # has every attribute that handlers use
         self.parts.requests.received(connection, frames(data))
         if settle:
             self.parts.writer.settle()
 
     def tick(self, *, flush: bool = True) -> None:
-        """One tick; the flush thread has done its work before and after, if asked."""
+        """Run one tick; optionally flush before and after."""
         if flush:
             self.flush()
         for service in (*self.parts.services, *self.parts.watches):
@@ -177,7 +177,7 @@ class SmallBroker:
         self._open()
 
     def kill(self) -> None:
-        """kill -9 and a new start: what was written is there, synced or not."""
+        """Kill and restart: written data stays, synced or not."""
         self.disk.kill()
         self._open()
 
@@ -193,7 +193,7 @@ class SmallBroker:
         oneway: bool = False,
         version: int = 400,
     ) -> Header | None:
-        """Send a request; its answer, if there is one already."""
+        """Send a request and return the response, if there is one already."""
         peer = peer or RecordingPeer()
         flag = ONEWAY_FLAG if oneway else 0
         header = Header(code=code, opaque=next(self._opaque), ext=ext, flag=flag, version=version)
@@ -211,7 +211,7 @@ class SmallBroker:
         reconsume_times: int = 0,
         peer: RecordingPeer | None = None,
     ) -> Header:
-        """Send a message as a producer does. The answer, which must come."""
+        """Send a message as a producer does and return the response, which must come."""
         text = properties.encode({"UNIQ_KEY": f"U{next(self._opaque):031X}"} | (named or {}))
         fields = SendMessageV2Request(
             producer_group="producers", topic=topic, default_topic="TBW102", queue_id=queue_id,
@@ -239,10 +239,10 @@ class SmallBroker:
         assert answer is not None
         assert answer.code == 0
 
-    # What tests look at
+    # For assertions
 
     def messages(self, topic: str, queue_id: int = 0) -> list[MessageView]:
-        """Everything that can be seen in a queue."""
+        """Return all visible messages of a queue."""
         found: list[MessageView] = []
         key, offset = queue_key(topic, queue_id), QueueOffset(0)
         while offset < self.store.max_offset(key):

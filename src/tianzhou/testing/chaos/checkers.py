@@ -1,7 +1,8 @@
-"""The rules that a history must obey. Each is a function from what happened and what was found to
-complaints; no complaints means that the rule holds. Nothing here knows a process or a socket.
+"""The rules that a history must obey. Each rule is a function from a history and the final state to
+complaints; a rule without complaints holds. Rules use no processes and no sockets.
 
-Every rule has forged histories that break it, in tests/chaos: one that can't fail proves nothing.
+Every rule has forged histories that break it, in tests/chaos: a rule that cannot fail proves
+nothing.
 """
 
 from collections import Counter, defaultdict
@@ -29,14 +30,14 @@ from tianzhou.testing.chaos.promise import Promise
 
 Rule = Callable[[History, Evidence, Promise], Iterator[str]]
 COMPLAINTS_MAX: Final = 10
-"""Of one rule; the rest is counted."""
+"""Complaints per rule that are shown; the rest is counted."""
 PATIENCE_S: Final = 0.9
-"""A send that took so long may have been tried again: the machine was busy, and a broker answered
+"""A send that took longer than this may have been retried: on a busy machine a broker may respond
 that a slave did not confirm in time."""
 IN_FLIGHT_MAX: Final = 1_000
-"""What a client may have in hand beyond that."""
+"""Messages that a client may have in flight in addition."""
 EARLY_S: Final = 0.002
-"""Brokers count moments in whole milliseconds."""
+"""Brokers use timestamps in whole milliseconds."""
 
 
 # Messages
@@ -44,7 +45,7 @@ EARLY_S: Final = 0.002
 
 def nothing_acknowledged_is_lost(history: History, found: Evidence, promise: Promise
                                  ) -> Iterator[str]:  # fmt: skip
-    """1. What was acknowledged is stored at the end."""
+    """1. Acknowledged messages are stored at the end."""
     if not promise.keeps_acknowledged:
         return
     stored = set(found.stored().values())
@@ -55,8 +56,8 @@ def nothing_acknowledged_is_lost(history: History, found: Evidence, promise: Pro
 
 
 def everything_is_delivered(history: History, found: Evidence, promise: Promise) -> Iterator[str]:
-    """1. What is stored at the end was delivered to each group. Where a place may be used again, a
-    reader that got what stood there before it was lost has passed it."""
+    """1. Messages that are stored at the end were delivered to each group. Where an offset may be
+    reused, a reader that got the earlier message at that offset has passed it."""
     lost = given_up(history, found, promise)
     for group in promise.groups:
         seen = {(row.place, row.value) for row in history.deliveries if row.group == group}
@@ -67,7 +68,7 @@ def everything_is_delivered(history: History, found: Evidence, promise: Promise)
 
 
 def nothing_is_invented(history: History, found: Evidence, _: Promise) -> Iterator[str]:
-    """2. Only what was sent, and not refused, is delivered or stored."""
+    """2. Only messages that were sent and not refused are delivered or stored."""
     outcomes = {send.value: send.outcome for send in history.sends}
     shown = {row.value for row in history.deliveries}
     for replica in found.replicas:
@@ -89,8 +90,8 @@ def nothing_comes_early(history: History, _: Evidence, __: Promise) -> Iterator[
 
 
 def transactions_end_as_decided(history: History, found: Evidence, _: Promise) -> Iterator[str]:
-    """8. What was rolled back is never seen, on any replica; what was committed is there once,
-    however often that was said."""
+    """8. A message that was rolled back is never visible, on any replica; a committed message is
+    stored once, however often the commit was sent."""
     shown = {row.value for row in history.deliveries}
     for replica in found.replicas:
         shown |= set(replica.stored.values())
@@ -128,7 +129,7 @@ def _placements(history: History, found: Evidence) -> Iterator[tuple[Place, str,
 
 
 def replicas_hold_the_same(_: History, found: Evidence, __: Promise) -> Iterator[str]:
-    """11. A pull gets the same from every replica of a group."""
+    """11. A pull returns the same from every replica of a group."""
     stored = found.stored()
     for replica in found.replicas[found.masters :]:
         groups = {place.queue.broker for place in replica.stored}
@@ -168,14 +169,14 @@ def logs_are_the_same_bytes(history: History, found: Evidence, _: Promise) -> It
 
 
 def order_is_kept(history: History, found: Evidence, promise: Promise) -> Iterator[str]:
-    """4. If a send was answered before another began, it stands before it in their queue."""
+    """4. A send that was answered before another started is before it in their queue."""
     if not promise.keeps_places:
         return
     by_value = _first_places(found)
     rows: dict[Queue, list[tuple[float, float, int, str]]] = defaultdict(list)
     for send in history.sends:
         if send.kind is not Kind.PLAIN:
-            continue  # it is put into its queue later, by the broker
+            continue  # the broker puts it into its queue later
         place = send.place or (by_value.get(send.value) if send.tries_max == 1 else None)
         if send.outcome is Outcome.OK and place is not None:
             rows[place.queue].append((send.began, send.ended, place.offset, send.value))
@@ -188,7 +189,7 @@ def _first_places(found: Evidence) -> dict[str, Place]:
 
 
 def _overtakings(queue: Queue, sends: list[tuple[float, float, int, str]]) -> Iterator[str]:
-    """One sweep over time: the largest offset answered so far against each that begins now."""
+    """Sweep over time: compare each starting send with the largest offset answered so far."""
     answers = sorted(sends, key=lambda row: row[1])
     done, highest, holder = 0, -1, ""
     for began, _, offset, value in sorted(sends):
@@ -211,8 +212,7 @@ def readers_do_not_go_back(history: History, found: Evidence, promise: Promise) 
 
 
 def readers_miss_nothing(history: History, _: Evidence, __: Promise) -> Iterator[str]:
-    """5. A group gets its offsets of a queue without a gap: before an offset come all before it,
-    except at its beginning."""
+    """5. A group gets the offsets of a queue without a gap, except before its first."""
     seen: dict[tuple[str, Queue], set[int]] = defaultdict(set)
     for row in history.deliveries:
         seen[row.group, row.place.queue].add(row.place.offset)
@@ -226,32 +226,32 @@ def readers_miss_nothing(history: History, _: Evidence, __: Promise) -> Iterator
 
 
 def offsets_do_not_go_back(history: History, _: Evidence, promise: Promise) -> Iterator[str]:
-    """6. While a broker lives, a group's offset on it only grows. After a fault it may fall back,
-    but not before where it was ten seconds before that."""
+    """6. While a broker runs, a group's offset on it only grows. After a fault it may fall back,
+    but not below its value ten seconds before the fault."""
     last: dict[tuple[str, Queue, str], int] = {}
     for row in sorted(history.commits, key=lambda row: row.at):
         life = (row.group, row.queue, row.life)
         before, last[life] = last.get(life, 0), row.offset
         if row.offset < before and not any(
             trouble.began <= row.at
-            and row.offset >= _stood(history, row, trouble.began - promise.forgets_s)
+            and row.offset >= _known_offset(history, row, trouble.began - promise.forgets_s)
             for trouble in history.troubles
         ):
             yield f"{row.group} stood at {before} of {row.queue} and then at {row.offset}"
 
 
-def _stood(history: History, row: Commit, moment: float) -> int:
-    """Where the group of this row had come by then, as anybody knew."""
+def _known_offset(history: History, row: Commit, time: float) -> int:
+    """Return the highest offset of this group that any broker reported until then."""
     known = (
         other.offset
         for other in history.commits
-        if (other.group, other.queue) == (row.group, row.queue) and other.at <= moment
+        if (other.group, other.queue) == (row.group, row.queue) and other.at <= time
     )
     return max(known, default=0)
 
 
 def offsets_follow_deliveries(history: History, found: Evidence, _: Promise) -> Iterator[str]:
-    """6. A group's offset does not pass what was not delivered to it."""
+    """6. A group's offset does not pass messages that were not delivered to it."""
     seen: dict[tuple[str, Queue], set[int]] = defaultdict(set)
     for row in history.deliveries:
         seen[row.group, row.place.queue].add(row.place.offset)
@@ -261,13 +261,13 @@ def offsets_follow_deliveries(history: History, found: Evidence, _: Promise) -> 
             yield f"{group} stands at {offset} of {queue} and never got {min(missing)}"
 
 
-# Doubles
+# Duplicates
 
 
 def copies_are_explained(history: History, found: Evidence, promise: Promise) -> Iterator[str]:
-    """7. A message is stored more than once only where its sender may have tried again: not more
-    often than its tries, and not where it was answered in peace and at once. Or if it was delayed,
-    and a fault made the broker forget that it had delivered it."""
+    """7. A message is stored more than once only if its sender may have retried: not more often
+    than its tries, and not if it was answered quickly and without a fault. Or if it was delayed,
+    and after a fault the broker did not know that it had delivered it."""
     sends = {send.value: send for send in history.sends}
     copies = Counter(found.stored().values())
     for value, count in copies.items():
@@ -285,8 +285,8 @@ def copies_are_explained(history: History, found: Evidence, promise: Promise) ->
 
 
 def _forgettings(send: Send, history: History, promise: Promise) -> int:
-    """Faults after which a delayed message may be delivered again: those that came soon after it
-    was due, and soon after one of these, because it was delivered anew then."""
+    """Count the faults after which a delayed message may be delivered again: those shortly after it
+    was due, and those shortly after such a fault, because it was delivered again then."""
     last, count = send.due + promise.forgets_s, 0
     for trouble in sorted(history.troubles, key=lambda trouble: trouble.began):
         if send.began <= trouble.ended and trouble.began <= last:
@@ -301,7 +301,7 @@ def _is_disturbed(send: Send, history: History) -> bool:
 
 
 def redeliveries_are_explained(history: History, _: Evidence, promise: Promise) -> Iterator[str]:
-    """7. A message comes again only after a fault, and only if it was young when that began."""
+    """7. A message is redelivered only after a fault, and only if it was recent when that began."""
     first: dict[tuple[str, Place], float] = {}
     again: Counter[tuple[str, Queue]] = Counter()
     young: Counter[tuple[str, Queue]] = Counter()
@@ -329,12 +329,12 @@ def _is_young(delivered_at: float, trouble: Trouble, promise: Promise) -> bool:
     return trouble.began - promise.forgets_s <= delivered_at
 
 
-# Promises of synchronous replication
+# Guarantees of synchronous replication
 
 
 def no_slave_no_promise(history: History, _: Evidence, promise: Promise) -> Iterator[str]:
-    """With synchronous replication nothing is acknowledged that began and ended while no slave
-    could have it, or none could say so."""
+    """With synchronous replication no send is acknowledged that started and ended while no slave
+    could receive it or confirm it."""
     if not promise.waits_for_slave:
         return
     for trouble in history.troubles:
@@ -368,7 +368,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def complaints(history: History, found: Evidence, promise: Promise) -> list[str]:
-    """What all rules have to say; an empty list is what one wants."""
+    """Return the complaints of all rules; an empty list means that all rules hold."""
     said: list[str] = []
     for rule in RULES:
         of_rule = list(rule(history, found, promise))

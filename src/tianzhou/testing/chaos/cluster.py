@@ -19,7 +19,7 @@ QUEUES: Final = 4
 PAUSE_S: Final = 0.05
 TOPIC_S: Final = 20.0
 
-# Intervals so short that a scenario sees what would otherwise take a minute.
+# Short intervals, so that a scenario sees effects that would otherwise take a minute.
 SETTINGS: Final = {
     **SMALL_FILES,
     "registerNameServerPeriod": "1000",
@@ -38,7 +38,7 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """When a send counts as done."""
+    """When a send is acknowledged."""
 
     sync_flush: bool = False
     sync_replication: bool = False
@@ -84,7 +84,7 @@ class Broker:
         self.server = Server(name, ["broker", *arguments], directory)
 
     def configure(self, changes: Mapping[str, str]) -> None:
-        """For its next start."""
+        """Change settings for the next start."""
         self._settings |= changes
         lines = [f"{key}={value}\n" for key, value in self._settings.items()]
         self._conf.write_text("".join(lines))
@@ -117,7 +117,7 @@ class Broker:
 
 
 class Cluster:
-    """Owner: a scenario. Ends all its processes, however that went."""
+    """A NameServer and its brokers. Owner: a scenario; `close` ends all processes."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -130,14 +130,14 @@ class Cluster:
         self.names.wait_ready()
 
     def add(self, group: str, name: str, settings: Mapping[str, str]) -> Broker:
-        """A broker that is not started yet."""
+        """Add a broker without starting it."""
         made = Broker(group, name, self.directory / name, self.nameserver, settings)
         self.brokers.append(made)
         return made
 
     def create_topic(self, topic: str = TOPIC, queues: int = QUEUES) -> None:
-        """On all masters. Asked for again if a group just elects another: it may, if all that is
-        here makes processes wait."""
+        """Create a topic on all masters. Retries while a group elects a master, which may happen on
+        a busy machine."""
         from tianzhou.client.sync import Admin
 
         def made() -> bool:
@@ -148,16 +148,16 @@ class Cluster:
         wait_for(made, TOPIC_S, lambda: f"{looking.masters(self.nameserver)} lead")
 
     def start(self, brokers: Sequence[Broker]) -> None:
-        """All at once; they serve when this returns."""
+        """Start brokers in parallel and wait until they serve."""
         for broker in brokers:
             broker.server.start()
         for broker in brokers:
             broker.server.wait_ready()
 
-    # The end
+    # Stopping
 
     def stop_all(self) -> None:
-        """In order, so that everything is on the disk."""
+        """Stop all brokers gracefully, so that everything is on disk."""
         for broker in self.brokers:
             if broker.server.is_alive:
                 broker.server.stop()
@@ -182,7 +182,7 @@ class Cluster:
 
 
 def wait_for(look: Callable[[], bool], within_s: float, describe: Callable[[], str]) -> None:
-    """Until it is so; brokers that do not answer are asked again."""
+    """Wait until `look` returns true; errors of unreachable brokers are retried."""
     patience = Patience(within_s)
     while True:
         is_over, reason = patience.is_over(), ""

@@ -31,7 +31,7 @@ LOOK_S: Final = 0.5
 
 
 class Following:
-    """Reads every queue in order, from its beginning; asks again where it got no answer."""
+    """Reads every queue in order, from its first message, and retries failed pulls."""
 
     def __init__(self, history: History, nameserver: str, topic: str) -> None:
         self._history = history
@@ -73,7 +73,7 @@ class Following:
 
 
 class Membership:
-    """A consumer whose group's offsets are kept by the brokers."""
+    """A consumer whose group's offsets are stored by the brokers."""
 
     def __init__(self, history: History, nameserver: str, topic: str) -> None:
         self._history = history
@@ -96,12 +96,12 @@ class Membership:
         await self._consumer.start()
 
     async def stop(self) -> None:
-        """It commits how far it came."""
+        """Stop the consumer, which commits its offsets."""
         await self._consumer.stop()
 
 
 class OffsetWatch:
-    """Asks brokers again and again where the group stands. Owner: its thread."""
+    """Polls the brokers for the group's offsets. Owner: its thread."""
 
     def __init__(self, history: History, brokers: list[Broker], topic: str, queues: int) -> None:
         self._history = history
@@ -123,8 +123,8 @@ class OffsetWatch:
         try:
             offset = looking.committed(broker.address, MEMBERS, self._topic, queue.queue_id)
         except TianzhouError:
-            return  # dead, paused or cut off: somebody else's concern
-        # An answer counts for a life only if that life was there before and after.
+            return  # the broker is dead, paused or cut off
+        # A response belongs to a process only if that process ran before and after it.
         if offset is not None and life == broker.server.life:
             row = Commit(MEMBERS, queue, offset, life, time.monotonic())
             self._history.commits.append(row)

@@ -1,7 +1,7 @@
-"""Messages that are not to be seen at once: delayed and timed ones, and transactions.
+"""Messages that are not visible at once: delayed and timed messages, and transactions.
 
-What becomes of a transaction is a function of its value, so that a check, which may come much later
-and from another broker, decides as its producer did. A quarter of them is left to checks.
+The decision about a transaction is a function of its value, so that a check, which may come much
+later and from another broker, decides as its producer did. A quarter is left to checks.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ DELAYER: Final = "delayer"
 TRANSACTOR: Final = "transactor"
 PAUSE_S: Final = 0.03
 LEVEL_S: Final = 1.0
-"""Of delay level 1; see SETTINGS of the cluster."""
+"""The duration of delay level 1; see SETTINGS of the cluster."""
 TIMED_S: Final = (0.2, 0.9)
 QUIET_S: Final = 20.0
 
 
 def kind_of(value: str) -> Kind:
-    """What becomes of a transaction."""
+    """Return how a transaction ends."""
     return Kind.ROLLED_BACK if serial_of(value) % 3 == 2 else Kind.COMMITTED
 
 
@@ -45,8 +45,8 @@ def _decide(message: MessageView) -> TransactionState:
 
 
 class Deferring:
-    """Sends until it is told to stop, and then stays until nobody needs to ask it any more.
-    Owner: the loop of the load."""
+    """Sends until `quiet`, then answers transaction checks until `leave`. Owner: the loop of the
+    load."""
 
     def __init__(self, history: History, nameserver: str, topic: str) -> None:
         self._history = history
@@ -57,7 +57,7 @@ class Deferring:
         self._may_leave = asyncio.Event()
 
     async def run(self) -> None:
-        # One try: a second one could leave a half of which its producer knows nothing.
+        # One try: a second one could leave a half message that its producer does not know.
         options = ProducerOptions(tries_max=1, send_timeout_s=SEND_S)
         async with Producer(
             "chaos-deferrers", nameserver=self._nameserver, options=options,
@@ -70,7 +70,7 @@ class Deferring:
             await self._may_leave.wait()
 
     async def quiet(self) -> None:
-        """No more is sent; questions about transactions are still answered."""
+        """Stop sending; transaction checks are still answered."""
         self.is_over = True
         async with asyncio.timeout(QUIET_S):
             await self._is_quiet.wait()
@@ -123,7 +123,7 @@ class Deferring:
 def noted(
     client: str, value: str, began: float, answer: Answer, *, kind: Kind, due: float = 0.0
 ) -> Send:
-    """The answer names a place where the message waits, not where it will be seen."""
+    """Build the history entry. The response's offset is not the message's final one."""
     if isinstance(answer, TianzhouError):
         outcome = Outcome.REFUSED if is_refusal(answer) else Outcome.UNKNOWN
         status = f"{type(answer).__name__}: {answer}"

@@ -1,4 +1,4 @@
-"""What is found when everything has come to rest: the messages and logs of each replica."""
+"""The final state of a cluster: the messages and logs of each replica."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,22 +12,22 @@ class Replica:
 
     name: str
     stored: Mapping[Place, str]
-    """Value by place, of a full scan of every queue."""
+    """Value by offset, from a full scan of every queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSum:
-    """The log of one replica: where it begins and ends, and what it is."""
+    """The log of one replica: its bounds and digests."""
 
     name: str
     start: int
     end: int
     digests: Mapping[int, str]
-    """Of each file, by the offset that it begins at."""
+    """Digest of each file, by its first offset."""
     queues: Mapping[int, tuple[int, int]]
     """First offset and end of each queue of the topic."""
     problems: tuple[str, ...] = ()
-    """What `tianzhou store verify` would complain about."""
+    """Problems that `tianzhou store verify` reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,14 @@ class Evidence:
     replicas: tuple[Replica, ...]
     """The masters of the groups, then the others."""
     masters: int
-    """How many of them are masters: together they hold every message."""
+    """How many of the replicas are masters: together they have every message."""
     logs: tuple[tuple[LogSum, ...], ...] = ()
-    """For each group, one of each replica."""
+    """For each group, the log of each replica."""
     committed: Mapping[tuple[str, Queue], int] = field(default_factory=dict[tuple[str, Queue], int])
-    """Where each group stands at the end."""
+    """The final committed offset of each group."""
 
     def stored(self) -> dict[Place, str]:
-        """What the masters hold."""
+        """Return the messages of the masters."""
         found: dict[Place, str] = {}
         for replica in self.replicas[: self.masters]:
             found.update(replica.stored)

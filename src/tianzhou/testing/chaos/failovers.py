@@ -1,4 +1,4 @@
-"""Leaders of a Raft group, killed one after the other: how long clients are without one."""
+"""Kill the leaders of a Raft group repeatedly and measure how long clients are without one."""
 
 import time
 from pathlib import Path
@@ -14,7 +14,7 @@ from tianzhou.testing.chaos.stage import Stage
 
 PACE: Final = Pace(producers=6, per_second=40.0)
 BETWEEN: Final = 60
-"""Sends that are acknowledged between two kills."""
+"""Acknowledged sends between two kills."""
 MEDIAN_S_MAX: Final = 2.0
 P99_S_MAX: Final = 5.0
 
@@ -24,8 +24,8 @@ def failovers(rank: int, rounds: int) -> Scenario:
 
 
 def waits(history: History, since: float) -> dict[str, float]:
-    """How long each client had to wait for the next send that was acknowledged and that it had
-    not begun before."""
+    """Return how long each client waited for its next acknowledged send that started after
+    `since`."""
     found: dict[str, float] = {}
     with history.adding:
         for send in reversed(history.sends):
@@ -37,13 +37,13 @@ def waits(history: History, since: float) -> dict[str, float]:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The smallest that is not exceeded by this share of them."""
+    """Return the smallest value that this share of values does not exceed."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
 
 
 class FailoverPlay(Play):
-    """As any other, with many kills instead of one fault."""
+    """A play with many kills instead of one fault."""
 
     def _suffer(self, stage: Stage, load: Load) -> None:
         for number in range(self.scenario.rounds):
@@ -80,6 +80,6 @@ class FailoverPlay(Play):
 def play_of(
     scenario: Scenario, directory: Path, seed: int, foreigners: Foreigners | None = None
 ) -> Play:
-    """The play for any scenario."""
+    """Create the play for a scenario."""
     kind = FailoverPlay if scenario.rounds else Play
     return kind(scenario, directory, seed, foreigners)

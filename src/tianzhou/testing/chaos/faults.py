@@ -1,4 +1,4 @@
-"""The faults of scenarios: a table. Each strikes, lasts a while, and is mended."""
+"""The table of faults. Each fault starts, lasts a while, and is repaired."""
 
 import contextlib
 import shutil
@@ -25,25 +25,25 @@ CHANGED_S: Final = 60.0
 UNCOMBINED: Final = frozenset({"none", "rolling-restart", "kill-all"})
 """Faults that leave no target for a second one, or have no target."""
 FRAME_BYTES_MAX: Final = 5_000
-"""A link freezes within so many bytes: somewhere in one of the next frames."""
+"""A link freezes within this many bytes: inside one of the next frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     what: str
     strike: Act
-    mend: Act
+    repair: Act
     lasts_s: float = 2.5
     severs: bool = False
-    """No slave can hear the master meanwhile, or none can answer."""
+    """Meanwhile no slave receives from the master, or none can respond."""
     weakens: bool = False
-    """The same, from some moment on that nobody knows exactly."""
+    """Like `severs`, but from an unknown time on."""
     stops_sends: bool = False
-    """The only master is not there meanwhile."""
+    """The only master is unavailable meanwhile."""
     silence_s_max: float | None = None
-    """How long no send may be acknowledged, from the strike on."""
+    """The longest allowed time without an acknowledged send, from the start of the fault."""
     answers_min: int = 50
-    """Sends that are answered meanwhile, unless there is nobody to answer."""
+    """Minimum of sends that are answered meanwhile, if a master is available."""
     touches: frozenset[str] = frozenset()
     """The fault's target: of two faults at once, the second must have another target."""
     count: int = 1
@@ -87,7 +87,7 @@ def _start_names(stage: Stage) -> None:
 
 
 def _move(stage: Stage) -> None:
-    """The master is gone for good, and an operator makes the slave the master."""
+    """Kill the master for good; an operator promotes the slave."""
     stage.master.server.kill()
     command("broker", "promote", stage.master.group, "-n", stage.cluster.nameserver, "--yes")
 
@@ -107,7 +107,7 @@ def _freeze(stage: Stage) -> None:
 
 
 def _break(stage: Stage) -> None:
-    """The connection breaks where it stands: the slave has half a frame and must forget it."""
+    """Break the connection in the middle of a frame: the slave must discard the partial frame."""
     stage.ha_link.heal()
     stage.ha_link.reset()
 
@@ -122,8 +122,8 @@ def _write_garbage(stage: Stage, broker: Broker, address: str) -> None:
         return
     host, _, port = address.rpartition(":")
     for size in GARBAGE_BYTES:
-        with socket.create_connection((host, int(port)), timeout=5.0) as stranger:
-            stranger.sendall(stage.dice.randbytes(size))
+        with socket.create_connection((host, int(port)), timeout=5.0) as intruder:
+            intruder.sendall(stage.dice.randbytes(size))
 
 
 def _intrude(stage: Stage) -> None:
@@ -165,7 +165,7 @@ def _kill_majority(stage: Stage) -> None:
 
 
 def _restart_each(stage: Stage) -> None:
-    """One after the other, in order; the leader last, so that it hands over once."""
+    """Restart the members one after the other; the leader last, so that it hands over once."""
     for broker in reversed(stage.groups[0]):
         broker.server.stop()
         stage.cluster.start([broker])
@@ -217,7 +217,7 @@ def _repeat(*words: str) -> None:
 
 
 def _damage_follower(stage: Stage) -> None:
-    """A bit of what it had acknowledged is another when it starts again."""
+    """Kill a follower and flip a bit of the acknowledged data on its disk."""
     stage.slave.server.kill()
     path = min((stage.slave.data / "commitlog").iterdir())
     data = bytearray(path.read_bytes())
@@ -234,7 +234,7 @@ def _transfer(stage: Stage) -> None:
 
 
 def _intrude_members(stage: Stage) -> None:
-    """Strangers write to the port of every member, and pretend to be the leader's peers."""
+    """Unknown peers write to the port of every member and impersonate the leader's peers."""
     for edge in stage.edges:
         _write_garbage(stage, edge.target, edge.link.target)
     for link in stage.from_master():
@@ -419,18 +419,18 @@ def both(first: Fault, second: Fault) -> Fault:
         time.sleep(first.lasts_s / 2)  # the duration of the fault, not a wait for a condition
         second.strike(stage)
 
-    def mend(stage: Stage) -> None:
+    def repair(stage: Stage) -> None:
         # In parallel: a member may wait for the other one before it serves.
         ahead, behind = stage.dice.sample((first, second), 2)
-        with ThreadPoolExecutor(2) as menders:
-            began = menders.submit(ahead.mend, stage)
+        with ThreadPoolExecutor(2) as repairers:
+            began = repairers.submit(ahead.repair, stage)
             wait((began,), timeout=stage.dice.uniform(0.0, HEAD_START_S_MAX))
-            ended = menders.submit(behind.mend, stage)
+            ended = repairers.submit(behind.repair, stage)
             began.result()
             ended.result()
 
     return Fault(
-        f"{first.what}; meanwhile {second.what}", strike, mend,
+        f"{first.what}; meanwhile {second.what}", strike, repair,
         lasts_s=second.lasts_s, stops_sends=True, touches=first.touches | second.touches, count=2,
     )  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""What clients did and saw: every send, every delivery, every offset. Checkers read it afterwards.
+"""The history of a run: every send, every delivery, every offset. Checkers read it afterwards.
 
 Times are of the monotonic clock, which all processes of one machine share. Values are unique: one
 value is one send. A send that was neither clearly stored nor clearly refused is UNKNOWN: its
-message may be there or not, and whatever is found is right.
+message may be stored or not, and both are correct.
 """
 
 import enum
@@ -21,22 +21,22 @@ class Outcome(enum.Enum):
     OK = "ok"
     """Acknowledged: SEND_OK."""
     UNKNOWN = "unknown"
-    """No answer, or one that promises less than was asked."""
+    """No response, or one with a weaker guarantee than configured."""
     REFUSED = "refused"
-    """No broker took it; it must not be found anywhere."""
+    """No broker accepted it; it must not be found anywhere."""
 
 
 class Kind(enum.Enum):
-    """When a message is to be seen, and whether."""
+    """When a message becomes visible, if at all."""
 
     PLAIN = "plain"
     """At once."""
     DELAYED = "delayed"
     """Not before it is due."""
     COMMITTED = "committed"
-    """Half of a transaction, whose producer commits it, or says so when it is asked."""
+    """Half message of a transaction that its producer commits, at once or in a check."""
     ROLLED_BACK = "rolled back"
-    """The same, and taken back: never."""
+    """Half message of a transaction that is rolled back: never visible."""
 
 
 class Queue(NamedTuple):
@@ -56,17 +56,17 @@ class Send:
     value: str
     began: float
     ended: float
-    """When the answer was there; FOREVER if the client did not live to see it."""
+    """When the response arrived; FOREVER if the client died before."""
     outcome: Outcome
     place: Place | None = None
-    """Where the answer says that it is stored; some clients do not tell."""
+    """Where the message is stored, according to the response; some clients do not report it."""
     status: str = ""
-    """The answer, or the error, in the client's words."""
+    """The response or the error, as the client reports it."""
     tries_max: int = 1
     """How often the client may have sent it."""
     kind: Kind = Kind.PLAIN
     due: float = 0.0
-    """Of a delayed one: nobody may get it before."""
+    """For a delayed message: no consumer may get it before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """How far a group had come, as a broker said. A life is one process of it."""
+    """The offset of a group, as a broker reported it. A life is one process of the broker."""
 
     group: str
     queue: Queue
@@ -91,7 +91,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A reader that asked for an offset was told to go on before it."""
+    """A reader asked for an offset and was sent back to an earlier one."""
 
     client: str
     queue: Queue
@@ -102,13 +102,13 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A fault: what, and from when to when its effects may last."""
+    """A fault, and the time in which it may have effects."""
 
     what: str
     began: float
     ended: float
     severs: bool = False
-    """Meanwhile no slave can hear the master, or none can answer."""
+    """Meanwhile no slave receives from the master, or none can respond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class View:
 
 @dataclass(slots=True)
 class History:
-    """Owner: a scenario. Loads of several threads add to it."""
+    """Everything that happened in a run. Owner: a scenario; threads of the load add to it."""
 
     sends: list[Send] = field(default_factory=list[Send])
     deliveries: list[Delivery] = field(default_factory=list[Delivery])
@@ -177,7 +177,7 @@ class History:
             self.deliveries.extend(deliveries)
 
     def acknowledged(self, began: float = 0.0, ended: float = FOREVER) -> int:
-        """How many sends were answered with SEND_OK in this time."""
+        """Count the sends that were answered with SEND_OK in this time."""
         with self.adding:
             return sum(
                 send.outcome is Outcome.OK and began <= send.ended < ended for send in self.sends
@@ -188,7 +188,7 @@ class History:
             return {delivery.value for delivery in self.deliveries if delivery.group == group}
 
     def longest_silence(self, began: float, ended: float) -> float:
-        """The longest time without an acknowledged send."""
+        """Return the longest time without an acknowledged send."""
         with self.adding:
             times = sorted(
                 send.ended
@@ -199,7 +199,7 @@ class History:
         return max(later - sooner for sooner, later in pairwise(times))
 
     def write(self, path: Path) -> None:
-        """One JSON object a line, in the order of time."""
+        """Write one JSON object per line, ordered by time."""
         with path.open("w", encoding="utf-8") as file:
             for _, row in sorted(_rows(self), key=lambda pair: pair[0]):
                 file.write(json.dumps(row) + "\n")

@@ -1,5 +1,5 @@
-"""The load of a scenario: producers and consumers of our own client, in a loop of their own, and
-whatever other clients are given to it."""
+"""The load of a scenario: producers and consumers of the Python client, in their own loop, and
+optionally other clients."""
 
 import asyncio
 import contextlib
@@ -18,10 +18,10 @@ from tianzhou.testing.kit.patience import Patience
 
 
 class Foreign(Protocol):
-    """Clients that are not ours. They note what they did when they have stopped."""
+    """Other clients. They record what they did when they have stopped."""
 
     group: str | None
-    """Of its consumers, if it has any."""
+    """The group of its consumers, if it has any."""
 
     def stop_producing(self) -> None: ...
     def received(self) -> set[str]: ...
@@ -29,11 +29,11 @@ class Foreign(Protocol):
 
 
 Foreigners = Callable[[Cluster, History], Foreign]
-"""Starts them."""
+"""A function that starts other clients."""
 
 
 class Together:
-    """Several of them as one; at most one has consumers."""
+    """Combines several other clients; at most one of them has consumers."""
 
     def __init__(self, parts: Sequence[Foreign]) -> None:
         self._parts = parts
@@ -49,13 +49,13 @@ class Together:
         return {value for part in self._parts for value in part.received()}
 
     def stop(self) -> None:
-        with contextlib.ExitStack() as ending:  # however one of them ends, the others end too
+        with contextlib.ExitStack() as ending:  # even if one of them fails, the others stop
             for part in reversed(self._parts):
                 ending.callback(part.stop)
 
 
 def together(*starts: Foreigners) -> Foreigners:
-    """Start all of these. What has started is stopped if the next one does not start."""
+    """Combine start functions. If one fails, those that have started are stopped."""
 
     def start(cluster: Cluster, history: History) -> Foreign:
         parts: list[Foreign] = []
@@ -70,7 +70,7 @@ def together(*starts: Foreigners) -> Foreigners:
 
 
 class Load:
-    """Owner: a scenario. It runs from its making to `finish` or `close`."""
+    """The running load, from creation to `finish` or `close`. Owner: a scenario."""
 
     def __init__(
         self, cluster: Cluster, history: History, pace: Pace, foreigners: Foreigners | None
@@ -95,12 +95,12 @@ class Load:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Everybody who must get every message."""
+        """The consumer groups that must get every message."""
         foreign = self._foreign.group if self._foreign else None
         return (*GROUPS, foreign) if foreign else GROUPS
 
     def wait_acknowledged(self, count: int, within_s: float) -> None:
-        """So many more than now."""
+        """Wait until `count` more sends are acknowledged."""
         wanted = self._history.acknowledged() + count
 
         def described() -> str:
@@ -111,7 +111,7 @@ class Load:
                  within_s, described)  # fmt: skip
 
     def _is_well(self) -> bool:
-        """A part of the load that has ended has failed, and says why here."""
+        """Raise the error of a part of the load that has ended early."""
         for task in self._tasks:
             if task.done() and not self._producing.is_over:
                 task.result()
@@ -125,8 +125,8 @@ class Load:
             self._foreign.stop_producing()
 
     def missing(self, values: Collection[str], within_s: float) -> list[str]:
-        """Waits until every group got all of these. Says who lacks how many if that takes longer;
-        the rules then say which."""
+        """Wait until every group has received all values. After the timeout, return how many each
+        group lacks; the rules report which."""
         patience = Patience(within_s)
         while True:
             is_over = patience.is_over()
@@ -147,7 +147,7 @@ class Load:
         return self._history.values_of(group)
 
     def finish(self) -> None:
-        """Consumers leave, and say how far they came."""
+        """Stop the consumers, which commit their offsets."""
         self._loop.run(self._membership.stop())
         self._following.is_over = True
         self._loop.call(self._deferring.leave)
@@ -157,16 +157,16 @@ class Load:
             self._foreign.stop()
 
     def close(self) -> None:
-        """However the scenario went; after `finish` little is left to do."""
+        """Stop everything, even after a failure. After `finish` little is left to do."""
         self._watch.stop()
         if self._foreign is not None:
             self._foreign.stop()
         self._producing.is_over = self._following.is_over = True
         self._loop.call(self._deferring.leave)
-        with contextlib.suppress(TianzhouError, TimeoutError):  # what failed is told elsewhere
+        with contextlib.suppress(TianzhouError, TimeoutError):  # the failure is reported elsewhere
             self._loop.run(self._membership.stop())
         self._loop.close()
-        assert not self._loop.errors, f"errors that nobody was told of: {self._loop.errors}"
+        assert not self._loop.errors, f"unreported errors: {self._loop.errors}"
 
 
 async def _finished(task: "asyncio.Task[None]") -> None:

@@ -1,4 +1,4 @@
-"""The logs of brokers that have stopped: checked record by record, and summed up file by file."""
+"""The logs of stopped brokers: verified record by record, with a digest per file."""
 
 import hashlib
 from pathlib import Path
@@ -14,8 +14,8 @@ _PIECE_BYTES: Final = 4 * 1024 * 1024
 
 
 def sum_up(name: str, root: Path, topic: str, end: int | None = None) -> LogSum:
-    """Reads everything; changes nothing. Queues are those of the topic. What stands behind `end`
-    does not count: members of a group that stop one after the other tell each other of it."""
+    """Verify a log without changing it. Queues are those of the topic. Records after `end` are
+    ignored: members that stop one after the other still write."""
     files = RealFiles()
     directory = Directory(files, str(root), detect(files, str(root)))
     try:

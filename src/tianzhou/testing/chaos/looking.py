@@ -1,5 +1,5 @@
-"""Looks at a running broker through its port: how long its log is, what its queues hold, where
-groups stand. Nothing here changes anything."""
+"""Inspect a running broker through its port: the length of its log, the messages of its queues, the
+offsets of groups. All requests are read-only."""
 
 import json
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ _NOTHING: Final = (
 
 
 def runtime(address: str) -> dict[str, str]:
-    """What the broker says of itself; Unreachable if it says nothing."""
+    """Return the runtime info of a broker. Raises Unreachable."""
     with BlockingPeer(address) as peer:
         answer, body = peer.call(RequestCode.GET_BROKER_RUNTIME_INFO)
         if answer.code != ResponseCode.SUCCESS:
-            raise Unreachable(f"{address} refuses to tell its state: {answer.remark}")
+            raise Unreachable(f"{address} rejected the request for its state: {answer.remark}")
     return json.loads(body)["table"]
 
 
@@ -36,7 +36,7 @@ def log_end(address: str) -> int:
 
 
 def slaves_in_sync(address: str) -> int:
-    """How many slaves follow this master closely."""
+    """Return how many slaves of this master are in sync."""
     with BlockingPeer(address) as peer:
         answer, body = peer.call(RequestCode.LOOK_AT_REPLICATION)
     if answer.code != ResponseCode.SUCCESS:
@@ -45,13 +45,15 @@ def slaves_in_sync(address: str) -> int:
 
 
 def waiting(address: str) -> int:
-    """How many messages this master holds back: timed ones, undecided halves, delayed ones."""
+    """Count the pending messages of a master: timed, delayed and half messages."""
     total = 0
     with BlockingPeer(address) as peer:
         for code in (RequestCode.LIST_TIMERS, RequestCode.LIST_HALF_MESSAGES):
             answer, body = peer.call(code, {"count": "1"})
             if answer.code != ResponseCode.SUCCESS:
-                raise Unreachable(f"{address} refuses to tell what waits: {answer.remark}")
+                raise Unreachable(
+                    f"{address} rejected the request for pending ones: {answer.remark}"
+                )
             total += json.loads(body)["total"]
     for key, value in runtime(address).items():
         if key.startswith("scheduleMessageOffset_"):
@@ -61,7 +63,7 @@ def waiting(address: str) -> int:
 
 
 def scan(address: str, broker: str, topic: str, queue_count: int) -> dict[Place, str]:
-    """The value of every message of a topic that this broker shows, by its place."""
+    """Return the value of every visible message of a topic on this broker, by offset."""
     return {
         Place(Queue(broker, view.queue_id), view.queue_offset): value_in(view.body)
         for view in shown(address, topic, queue_count)
@@ -69,7 +71,7 @@ def scan(address: str, broker: str, topic: str, queue_count: int) -> dict[Place,
 
 
 def shown(address: str, topic: str, queue_count: int) -> Iterator[MessageView]:
-    """Every message of a topic that this broker shows, queue by queue."""
+    """Yield every visible message of a topic on this broker, queue by queue."""
     with BlockingPeer(address) as peer:
         for queue_id in range(queue_count):
             yield from _shown(peer, topic, queue_id)
@@ -99,7 +101,7 @@ def _pull(topic: str, queue_id: int, offset: int) -> dict[str, str]:
 
 
 def committed(address: str, group: str, topic: str, queue_id: int) -> int | None:
-    """Where a group stands, as this broker knows it."""
+    """Return the committed offset of a group on this broker."""
     ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
     with BlockingPeer(address) as peer:
         answer, _ = peer.call(RequestCode.QUERY_CONSUMER_OFFSET, ext)
@@ -107,11 +109,11 @@ def committed(address: str, group: str, topic: str, queue_id: int) -> int | None
 
 
 def masters(nameserver: str) -> dict[str, str]:
-    """Where the master of each group is, as the NameServer knows it."""
+    """Return the address of the master of each group, from the NameServer."""
     with BlockingPeer(nameserver) as peer:
         answer, body = peer.call(RequestCode.GET_BROKER_CLUSTER_INFO)
         if answer.code != ResponseCode.SUCCESS:
-            raise Unreachable(f"{nameserver} refuses to tell its brokers: {answer.remark}")
+            raise Unreachable(f"{nameserver} rejected the request for its brokers: {answer.remark}")
     table = decode_cluster_table(body).broker_addr_table
     return {
         name: data.broker_addrs[MASTER]

@@ -1,6 +1,6 @@
-"""Servers as processes of their own, that can be killed, paused and started again.
+"""Servers as processes that can be killed, paused and started again.
 
-They are the installed commands: `tianzhou nameserver`, `tianzhou broker`.
+They run the installed commands: `tianzhou nameserver`, `tianzhou broker`.
 """
 
 import contextlib
@@ -29,23 +29,23 @@ SMALL_FILES: Final = {
     "maxIndexNum": "4000",
     "reserve_bytes": str(64 * 1024),
 }
-"""Settings of brokers whose files are so small that a test crosses many of their ends."""
+"""Settings for files that are so small that a test fills many of them."""
 READY_S: Final = 30.0
 STOP_S: Final = 15.0
 PAUSE_S: Final = 0.02
 
 
 class ProcessFailed(AssertionError):
-    """A server did not start, or ended by itself. The text has its last words."""
+    """A server did not start, or ended unexpectedly. The text has the end of its log."""
 
 
 class Server:
-    """A server that may live several times, on the same ports and data. Owner: a scenario."""
+    """A server that can be started repeatedly, on the same ports and data. Owner: a scenario."""
 
     def __init__(
         self, name: str, arguments: list[str], directory: Path, *, within: Sequence[str] = ()
     ) -> None:
-        """`within` is a command that becomes the server: it prepares what is around it."""
+        """`within` is a command that prepares the environment and then runs the server."""
         self.name = name
         self.lives = 0
         self._within = within
@@ -57,12 +57,12 @@ class Server:
 
     @property
     def life(self) -> str:
-        """Names this life of it among all."""
+        """A name for the current process of this server."""
         return f"{self.name}:{self.lives}"
 
     @property
     def is_alive(self) -> bool:
-        """Also while it is paused."""
+        """Whether the process exists; true while it is paused."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -71,8 +71,8 @@ class Server:
         return self._process.pid
 
     def start(self) -> None:
-        """Begin; `wait_ready` says when it serves."""
-        assert not self.is_alive, f"{self.name} runs already"
+        """Start the process; `wait_ready` waits until it serves."""
+        assert not self.is_alive, f"{self.name} is already running"
         self.lives += 1
         self._ready.unlink(missing_ok=True)
         with (self._directory / "server.log").open("ab") as log:
@@ -86,7 +86,7 @@ class Server:
         return self._directory / "ready.json"
 
     def wait_ready(self) -> dict[str, str]:
-        """What it says of itself once it serves."""
+        """Wait until it serves, and return the content of its ready file."""
         patience = Patience(READY_S)
         while not self._ready.exists():
             if not self.is_alive or patience.is_over():
@@ -98,7 +98,7 @@ class Server:
         return (self._directory / "server.log").read_text(errors="replace")[-4_000:]
 
     def wait_ended(self, within_s: float) -> int:
-        """Its exit code, when it has ended by itself."""
+        """Wait until the process ends, and return its exit code."""
         assert self._process is not None, f"{self.name} was never started"
         patience = Patience(within_s)
         while True:
@@ -111,14 +111,14 @@ class Server:
     # Faults
 
     def kill(self) -> None:
-        """As `kill -9`; also a paused one."""
+        """Send SIGKILL; works for a paused process too."""
         assert self._process is not None, f"{self.name} was never started"
         self._process.kill()
         self._process.wait()
         self._is_paused = False
 
     def pause(self) -> None:
-        """As `kill -STOP`: it keeps its connections and says nothing."""
+        """Send SIGSTOP: the process keeps its connections and does not respond."""
         self._signal(signal.SIGSTOP)
         self._is_paused = True
 
@@ -127,7 +127,7 @@ class Server:
         self._is_paused = False
 
     def stop(self) -> None:
-        """In order; its exit code must be 0."""
+        """Stop gracefully; the exit code must be 0."""
         self._signal(signal.SIGTERM)
         code = self.wait_ended(STOP_S)
         if code:
@@ -135,18 +135,18 @@ class Server:
 
     def _signal(self, number: signal.Signals) -> None:
         if not self.is_alive:
-            raise ProcessFailed(f"{self.name} is not there any more: {self.last_words()}")
+            raise ProcessFailed(f"{self.name} no longer runs: {self.last_words()}")
         os.kill(self.pid, number)
 
     def end(self) -> None:
-        """However the scenario went."""
+        """Kill the process if it still runs."""
         if self._process is not None and self.is_alive:
             with contextlib.suppress(ProcessLookupError):
                 self.kill()
 
 
 def command(*arguments: str) -> str:
-    """What a command of an operator says; ProcessFailed if it fails."""
+    """Run an operator's command and return its output. Raises ProcessFailed."""
     done = run_patiently([TIANZHOU, *arguments], Patience(READY_S))
     if done.returncode:
         raise ProcessFailed(f"{' '.join(arguments)}: {done.stdout}")
@@ -154,8 +154,8 @@ def command(*arguments: str) -> str:
 
 
 def spare_ports(count: int) -> int:
-    """The first of so many neighbouring ports that nobody has: below those that the system hands
-    out by itself, so that nobody's outgoing connection takes one while its server is dead."""
+    """Return the first of `count` consecutive free ports. They are below the ephemeral range, so
+    that no outgoing connection takes one while its server is dead."""
     dice = random.SystemRandom()
     while True:
         first = dice.randrange(20_000, 32_000)

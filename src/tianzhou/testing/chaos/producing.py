@@ -1,4 +1,4 @@
-"""Producers of a load: our own client, one send after the other, each noted with its answer."""
+"""Producers of a load: the Python client, one send after the other, each recorded."""
 
 import asyncio
 import time
@@ -21,20 +21,20 @@ from tianzhou.testing.chaos.values import body_of, value_of
 
 SEND_S: Final = 3.0
 TRIES: Final = (1, 3)
-"""Producers try once or three times, in turn: of the first, no message may ever be stored twice."""
+"""Producers try once or three times, in turn: with one try, no message may be stored twice."""
 AFTER_REFUSAL_S: Final = 0.05
 ROUTE_S: Final = 1.0
 HEARTBEAT_S: Final = 1.0
 
 
 def client_options(name: str) -> ClientOptions:
-    """Each client of a load is one to the brokers. Producers have the defaults otherwise: how long
-    they are without a broker is measured."""
+    """Return options with a distinct client id. Producers use the defaults otherwise, because their
+    time without a broker is measured."""
     return ClientOptions(instance_name=name, client_ip="127.0.0.1")
 
 
 def reader_options(name: str) -> ClientOptions:
-    """Looks at routes so often that a scenario need not wait for it."""
+    """Return options with short intervals, so that a scenario need not wait for routes."""
     return replace(client_options(name), route_interval_s=ROUTE_S, heartbeat_interval_s=HEARTBEAT_S)
 
 
@@ -46,11 +46,11 @@ def place_of(queue: MessageQueue, offset: int) -> Place:
 class Pace:
     producers: int = 6
     per_second: float = 80.0
-    """Of each; a slow cluster gets less, because a producer waits for each answer."""
+    """Per producer; fewer on a slow cluster, because a producer waits for each response."""
 
 
 class Producing:
-    """Sends until it is told to stop. Owner: the loop of the load."""
+    """Sends until `is_over` is set. Owner: the loop of the load."""
 
     def __init__(self, history: History, nameserver: str, topic: str, pace: Pace) -> None:
         self._history = history

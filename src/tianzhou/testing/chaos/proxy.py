@@ -3,7 +3,7 @@
     with Proxies() as proxies:
         link = proxies.link("slave to master", master_ha_address)
         ...                                   # the slave connects to link.address
-        link.cut(Toward.CALLER)               # the master still hears the slave; it can't answer
+        link.cut(Toward.CALLER)               # the slave gets no more data from the master
         link.heal()
 
 Methods may be called from any thread.
@@ -25,7 +25,7 @@ CONNECT_S: Final = 5.0
 
 
 class Toward(enum.Enum):
-    """Where bytes go: to who was called, or back to who called."""
+    """The direction of bytes: to the target, or back to the caller."""
 
     TARGET = enum.auto()
     CALLER = enum.auto()
@@ -41,7 +41,7 @@ class Link:
         self.name = name
         self.target = target
         self.accepted = 0
-        """Connections that were made to it."""
+        """Number of accepted connections."""
         self._loop = loop
         self._ways: dict[Toward, Way] = {}
         self._garbage: bytes | None = None
@@ -58,25 +58,25 @@ class Link:
     # Faults
 
     def cut(self, *towards: Toward) -> None:
-        """Let nothing through these ways, or neither way. Connections stay as they are."""
+        """Block these directions, by default both. Connections stay open."""
         for toward in towards or BOTH:
             self._ways[toward].room = 0
 
     def freeze(self, toward: Toward, after_bytes: int) -> None:
-        """Let so many bytes through and then none: the other side has half a frame."""
+        """Block a direction after this many bytes: the receiver has a partial frame."""
         self._ways[toward].room = after_bytes
 
     def slow(self, *, delay_s: float = 0.0, bytes_per_s: int | None = None) -> None:
-        """Both ways: everything comes so much later, and not faster than that."""
+        """Delay and limit both directions."""
         for way in self._ways.values():
             way.delay_s, way.bytes_per_s = delay_s, bytes_per_s
 
     def pretend(self, garbage: bytes) -> None:
-        """Whoever connects from now on is answered with this, and never reaches the target."""
+        """Answer new connections with garbage instead of connecting them to the target."""
         self._garbage = garbage
 
     def reset(self) -> int:
-        """Break all connections, at both ends; how many there were."""
+        """Reset all connections at both ends, and return how many there were."""
         return self._loop.run(self._reset())
 
     async def _reset(self) -> int:
@@ -89,17 +89,17 @@ class Link:
         return len(ending)
 
     def heal(self) -> None:
-        """End all faults. What was held goes on its way."""
+        """End all faults. Bytes that were held are delivered."""
         self._garbage = None
         self._loop.run(self._heal())
 
     async def _heal(self) -> None:
         for way in self._ways.values():
-            way.mend()
-            await way.tell()
+            way.heal()
+            await way.notify()
 
     def passed(self, toward: Toward) -> int:
-        """Bytes that went through so far."""
+        """Return the number of bytes that have passed."""
         return self._ways[toward].passed
 
     @property
@@ -107,7 +107,7 @@ class Link:
         return len(self._open)
 
     async def close(self) -> None:
-        assert self._server is not None, "it listens from its beginning"
+        assert self._server is not None, "the server listens since its creation"
         self._server.close()
         await self._reset()
         await self._server.wait_closed()
@@ -125,7 +125,7 @@ class Link:
             else:
                 await self._connect(reader, ends)
         except asyncio.CancelledError:
-            pass  # by `_reset`, which waits for us; asyncio would call it an error of the server
+            pass  # cancelled by `_reset`, which waits for it; not an error of the server
         finally:
             del self._open[task]
             writer.transport.abort()
@@ -137,7 +137,7 @@ class Link:
         try:
             async with asyncio.timeout(CONNECT_S):
                 there, back = await asyncio.open_connection(host, int(port))
-        except OSError:  # also a timeout: as if nobody listened
+        except OSError:  # also a timeout: like a target that does not listen
             return
         (writer,) = ends
         ends.append(back)
@@ -146,13 +146,13 @@ class Link:
                 group.create_task(_pump(reader, back, self._ways[Toward.TARGET]))
                 group.create_task(_pump(there, writer, self._ways[Toward.CALLER]))
         except* ConnectionError:
-            pass  # the other side is gone, and hears it from `abort`
+            pass  # the other side is gone; `abort` closes this one
         finally:
             back.transport.abort()
 
 
 def _end_abruptly(writer: asyncio.StreamWriter) -> None:
-    """Let the end of this side be a reset: nothing that waits is sent any more."""
+    """Make closing this side a reset: pending bytes are not sent."""
     link = writer.get_extra_info("socket")
     link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
@@ -164,7 +164,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way:
         await way.carry(pieces, writer)
     finally:
         reading.cancel()
-    # A process that is gone neither reads nor writes, so both ways end here.
+    # A dead process neither reads nor writes, so both directions end here.
     raise ConnectionResetError("one side is gone")
 
 
@@ -178,14 +178,14 @@ async def _answer(
 
 
 class Proxies:
-    """The links of one cluster, in one loop and thread of their own."""
+    """The links of one cluster, in their own loop and thread."""
 
     def __init__(self) -> None:
         self._loop = LoopThread("chaos-proxies")
         self.links: list[Link] = []
 
     def link(self, name: str, target: str) -> Link:
-        """A port of its own that leads to the target."""
+        """Open a port that forwards to the target."""
         made = Link(self._loop, name, target)
         self.links.append(made)
         return made

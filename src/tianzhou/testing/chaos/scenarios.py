@@ -1,6 +1,6 @@
-"""One scenario: which fault, on which shape, in which mode; and how it is played.
+"""A scenario (fault, cluster shape and mode) and how to play it.
 
-A scenario that passes because nothing was sent proves nothing, so volumes are asserted: before,
+A scenario that passes because nothing was sent proves nothing, so volumes are asserted before,
 during and after the fault.
 """
 
@@ -26,23 +26,23 @@ from tianzhou.testing.chaos.stage import Shape, Stage, set_up
 
 BEFORE: Final = 300
 AFTER: Final = 300
-"""Acknowledged sends, at least."""
+"""Minimum of acknowledged sends."""
 DEFERRED: Final = 5
-"""The same, of each kind that is not to be seen at once."""
+"""Minimum of acknowledged sends of each kind that is not visible at once."""
 WITHIN_S: Final = 30.0
 DELIVERED_S: Final = 40.0
-"""RocketMQ's C++ client waits 30 s for an answer that a dead broker owes it."""
+"""RocketMQ's C++ client waits 30 s for the response of a dead broker."""
 
 PASSED_S: Final = 10.0
-"""Where readers may have passed a place that was used again, they are not waited for as long."""
+"""A shorter wait for readers that may have passed an offset before it was reused."""
 WEAKER: Final = {"SLAVE_NOT_AVAILABLE", "FLUSH_SLAVE_TIMEOUT"}
-"""What a producer is told of a message that is not where it should be."""
+"""Statuses of messages that are stored with less than the configured guarantee."""
 
 Tell = Callable[[str], None]
 
 
 class ScenarioFailed(AssertionError):
-    """What was promised was not kept. The text says what, and how to see it again."""
+    """A guarantee was broken. The text says which, and how to reproduce it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Scenario:
 
     @property
     def what(self) -> Fault:
-        """Which fault strikes; only without rounds."""
+        """The fault; only for scenarios without rounds."""
         return fault_named(self.fault, is_raft=self.is_raft)
 
     @property
@@ -104,20 +104,20 @@ class Report:
     seconds: float = 0.0
     counts: dict[Outcome, int] = field(default_factory=dict[Outcome, int])
     kinds: dict[Kind, int] = field(default_factory=dict[Kind, int])
-    """Acknowledged sends of each."""
+    """Acknowledged sends of each kind."""
     deliveries: int = 0
     silence_s: float = 0.0
     """The longest time without an acknowledged send."""
     recovery_s: float = 0.0
-    """From the end of the fault to sends as before."""
+    """From the end of the fault until sends succeed again."""
     failovers_s: list[float] = field(default_factory=list[float])
     """From the death of a leader to the next acknowledged send, of each client and each kill."""
     level_s: float = 0.0
-    """From the last send to replicas that are level."""
+    """From the last send until all replicas are equal."""
 
 
 class Play:
-    """One scenario, played once. Owner: the thread that plays it."""
+    """One run of a scenario. Owner: the thread that runs it."""
 
     def __init__(
         self, scenario: Scenario, directory: Path, seed: int, foreigners: Foreigners | None = None
@@ -147,7 +147,7 @@ class Play:
         load = Load(stage.cluster, self.history, self.scenario.pace, self._foreigners)
         try:
             self._suffer(stage, load)
-            self.tell("come to rest")
+            self.tell("settle")
             load.stop_producing()
             stage.wait_settled(max(send.due for send in self.history.sends))
             self.report.level_s = stage.wait_level()
@@ -175,19 +175,19 @@ class Play:
         began = time.monotonic()
         fault.strike(stage)
         struck = time.monotonic()
-        time.sleep(fault.lasts_s)  # a fault has a length; that is what it is
+        time.sleep(fault.lasts_s)  # the duration of the fault, not a wait for a condition
         wait_for(lambda: self._goes_on(began), WITHIN_S, lambda: f"{self._answered(began)} came")
-        mending = time.monotonic()
-        self.tell("mend")
-        fault.mend(stage)
-        mended = time.monotonic()
+        repairing = time.monotonic()
+        self.tell("repair")
+        fault.repair(stage)
+        repaired = time.monotonic()
         load.wait_acknowledged(AFTER, WITHIN_S)
         recovered = time.monotonic()
         if fault.what != "nothing":
             history.troubles += [Trouble(fault.what, began, recovered)] * fault.count
         if fault.severs:
-            history.troubles.append(Trouble(fault.what, struck, mending, severs=True))
-        self.report.recovery_s = recovered - mended
+            history.troubles.append(Trouble(fault.what, struck, repairing, severs=True))
+        self.report.recovery_s = recovered - repaired
         self.report.silence_s = history.longest_silence(began, recovered)
         limit = fault.silence_s_max
         assert limit is None or self.report.silence_s <= limit, (
@@ -195,8 +195,8 @@ class Play:
         )
 
     def _goes_on(self, began: float) -> bool:
-        """Where a master is there, sends are answered during the fault; how depends on what it may
-        promise."""
+        """Return whether sends are answered during the fault as they must be while a master is
+        available."""
         fault, answered = self.scenario.what, self._answered(began)
         if fault.stops_sends and self.scenario.shape is not shapes.two:
             return True
@@ -205,7 +205,7 @@ class Play:
         return answered.total() >= fault.answers_min
 
     def _answered(self, began: float) -> Counter[str]:
-        """What producers were told since then."""
+        """Count the statuses of sends that were answered since then."""
         with self.history.adding:
             return Counter(
                 send.status
@@ -226,13 +226,13 @@ class Play:
             for kind in Kind
         }
         promise = self.scenario.promise(groups)
-        # Who lacks what is for the rules to say where places may be used again.
+        # Where offsets may be reused, the rules decide which missing messages are errors.
         said = [] if self._may_pass_places else self._said
         said = said + complaints(history, found, promise)
         if said:
             raise ScenarioFailed("\n".join(said))
-        # Rules that found nothing prove something only if enough was there; what was lost comes
-        # first, since it is missing here too.
+        # Rules without complaints prove something only if enough was sent. This check comes after
+        # the rules, because lost messages are missing here too.
         assert report.counts[Outcome.OK] >= BEFORE + AFTER, report
         assert min(report.kinds.values()) >= DEFERRED, report
         assert report.deliveries >= len(groups) * (BEFORE + AFTER), report
@@ -240,7 +240,7 @@ class Play:
     def _keep(
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
-        """What is needed to understand a failure stays in the directory."""
+        """Keep the history of a failed run in the directory."""
         if error is None:
             return
         path = self._directory / "history.jsonl"

@@ -1,4 +1,4 @@
-"""What a scenario plays on: a cluster of some shape, started, with its topic made."""
+"""The stage of a scenario: a started cluster of some shape, with its topic."""
 
 import contextlib
 import time
@@ -32,18 +32,18 @@ class Edge(NamedTuple):
 
 @dataclass(slots=True)
 class Stage:
-    """Owner: a scenario."""
+    """A running cluster and its links. Owner: a scenario."""
 
     cluster: Cluster
     mode: Mode
     dice: Random
     groups: list[list[Broker]]
-    """The brokers of each group; the first is the master, or was when somebody last looked."""
+    """The brokers of each group; the first is the master, as of the last `find_masters`."""
     edges: list[Edge] = field(default_factory=list[Edge])
     has_slaves: bool = False
     """The first group is a master with slaves."""
     _level_ends: list[int] = field(default_factory=list[int])
-    """Where the logs of each group ended when they were level."""
+    """Where the logs of each group ended when they were equal."""
 
     @property
     def master(self) -> Broker:
@@ -60,7 +60,7 @@ class Stage:
 
     @property
     def ha_link(self) -> Link:
-        """Between the slave and the master of the first group."""
+        """The link between the slave and the master of the first group."""
         ((_, _, link),) = self.edges
         return link
 
@@ -74,7 +74,7 @@ class Stage:
         return [edge.link for edge in self.edges if broker in (edge.caller, edge.target)]
 
     def find_masters(self) -> None:
-        """Put whoever is the master of its group first. Waits until each group has one."""
+        """Put the master of each group first. Waits until each group has one."""
 
         def found() -> bool:
             masters = looking.masters(self.cluster.nameserver)
@@ -89,7 +89,7 @@ class Stage:
         wait_for(found, LEADER_S, lambda: f"{looking.masters(self.cluster.nameserver)} lead")
 
     def wait_followed(self) -> None:
-        """Until every slave is connected: who sends before is told that there is none."""
+        """Wait until every slave is connected: earlier sends would get a weaker status."""
         if self.has_slaves:
             at, count = self.master.address, len(self.groups[0]) - 1
             wait_for(
@@ -100,8 +100,8 @@ class Stage:
     # At the end
 
     def wait_settled(self, last_due: float) -> None:
-        """Until nothing is held back any more: all that was delayed is due, and every transaction
-        is decided."""
+        """Wait until no message is pending: all delayed messages are due, and every transaction is
+        decided."""
         time.sleep(max(0.0, last_due - time.monotonic()))
         self.find_masters()
 
@@ -111,7 +111,7 @@ class Stage:
         wait_for(lambda: not any(held()), LEVEL_S, lambda: f"masters still hold back {held()}")
 
     def wait_level(self) -> float:
-        """Until all replicas of a group have the same log, and show it; seconds it took."""
+        """Wait until all replicas of a group have the same log; return the seconds it took."""
         began = time.monotonic()
         self.find_masters()
         for master, *others in self.groups:
@@ -122,11 +122,11 @@ class Stage:
         return time.monotonic() - began
 
     def stored(self) -> dict[Place, str]:
-        """What the masters show."""
+        """Return the visible messages of the masters."""
         return {place: value for group in self.groups for place, value in _scan(group[0]).items()}
 
     def gather(self) -> Evidence:
-        """Look at everything, then stop the brokers and look at their files."""
+        """Scan all replicas, then stop the brokers and verify their files."""
         masters = [group[0] for group in self.groups]
         others = [broker for group in self.groups for broker in group[1:]]
         replicas = tuple(Replica(broker.name, _scan(broker)) for broker in (*masters, *others))
@@ -186,8 +186,8 @@ def pair(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
 
 
 def raft(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
-    """Three members that elect their master; each reaches each other through a proxy of its own,
-    so that every direction of every link can be cut."""
+    """Three members that elect their master; each pair is connected through two proxies, so that
+    every direction of every link can be cut."""
     names = [f"n{rank}" for rank in range(MEMBERS_OF_RAFT)]
     at = {name: f"{HOST}:{spare_ports(1)}" for name in names}
     links = {
@@ -219,7 +219,7 @@ def raft_on_small_disks(cluster: Cluster, mode: Mode, dice: Random) -> Stage:
 
 
 def set_up(directory: Path, shape: Shape, mode: Mode, dice: Random) -> Stage:
-    """Everything serves, and the topic is known."""
+    """Start a cluster and create its topic."""
     cluster = Cluster(directory)
     with contextlib.ExitStack() as failing:
         failing.callback(cluster.close)

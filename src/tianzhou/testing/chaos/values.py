@@ -1,5 +1,5 @@
-"""Values are unique names of messages; a body is made of its value alone, so that a body which is
-not whole is seen."""
+"""Unique values of messages. A body depends only on its value, so that a damaged body is
+detected."""
 
 from typing import Final
 
@@ -15,12 +15,13 @@ def serial_of(value: str) -> int:
 
 
 def body_of(value: str) -> bytes:
-    """The value, and as much filler as its serial says. tests/clients/scripts does the same."""
+    """Return the body of a value: the value and filler whose length depends on the serial.
+    tests/clients/scripts does the same."""
     return f"{value} {'x' * (serial_of(value) * 31 % FILLER_MAX)}".encode()
 
 
 def value_in(body: bytes) -> str:
-    """The value of a body. AssertionError if it is not the body that was sent."""
+    """Return the value of a body. Raises AssertionError if the body is not as sent."""
     value = body.partition(b" ")[0].decode()
     assert body == body_of(value), f"the body of {value} is not what was sent: {body!r}"
     return value

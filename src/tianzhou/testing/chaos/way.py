@@ -1,8 +1,8 @@
-"""One direction of a link: what the network does to bytes that go that way.
+"""One direction of a link: what the network does to its bytes.
 
-A network that is cut does not lose what TCP has taken: it is sent again once the cut is mended. So
-bytes are held here, never dropped, and their senders feel it as they do in life: their buffers
-fill. A connection that was closed behind a cut looks alive from the other side of it.
+A cut network does not lose bytes that TCP has accepted: TCP retransmits them after the cut. So
+bytes are held here, never dropped, and senders see the same effect as in a real network: their
+buffers fill. A connection that was closed behind a cut still looks open from the other side.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 
 READ_BYTES: Final = 16 * 1024
 HELD_PIECES: Final = 64
-"""What one direction of one connection holds before its sender must wait: 1 MiB at most."""
+"""Held pieces of one direction of one connection before its sender must wait: 1 MiB at most."""
 
 
 class Piece(NamedTuple):
-    """Bytes on their way; none of them mean that the sender is gone."""
+    """Bytes in transit. Empty data means that the sender is gone."""
 
     due: float
     data: bytes
@@ -25,30 +25,30 @@ class Way:
 
     def __init__(self) -> None:
         self.passed = 0
-        """Bytes that went through, of all connections."""
-        self.mend()
+        """Bytes that have passed, of all connections."""
+        self.heal()
         self._changed = asyncio.Condition()
 
-    def mend(self) -> None:
-        """No faults; whoever waits must be told with `tell`."""
+    def heal(self) -> None:
+        """End all faults. Call `notify` afterwards to wake waiting connections."""
         self.delay_s = 0.0
         self.bytes_per_s: int | None = None
         self.room: int | None = None
-        """So many bytes still pass, then nothing; None: all of them."""
+        """How many more bytes may pass; None means unlimited."""
 
-    async def tell(self) -> None:
-        """Let those who wait look again."""
+    async def notify(self) -> None:
+        """Wake waiting connections."""
         async with self._changed:
             self._changed.notify_all()
 
     async def carry(self, pieces: "asyncio.Queue[Piece]", writer: asyncio.StreamWriter) -> None:
-        """Write pieces as they come due and as the way is open, until the sender is gone."""
+        """Write pieces when they are due and the direction is open, until the sender is gone."""
         loop = asyncio.get_running_loop()
         while True:
             due, data = await pieces.get()
             await asyncio.sleep(max(0.0, due - loop.time()))
             if not data:
-                await self._room()  # that the other side is gone is also news
+                await self._room()  # a cut also holds back that the sender is gone
                 return
             while data:
                 count = min(len(data), await self._room())
@@ -62,14 +62,14 @@ class Way:
                 data = data[count:]
 
     async def _room(self) -> int:
-        """How many bytes may go now; waits until there is at least one."""
+        """Wait until at least one byte may pass, and return how many."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.room is None or self.room > 0)
         return READ_BYTES if self.room is None else self.room
 
 
 async def read_all(reader: asyncio.StreamReader, way: Way, pieces: "asyncio.Queue[Piece]") -> None:
-    """Take what comes until nothing comes any more."""
+    """Read until the sender is gone."""
     loop = asyncio.get_running_loop()
     while True:
         try:

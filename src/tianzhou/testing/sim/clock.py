@@ -1,8 +1,8 @@
-"""A clock one can hold."""
+"""A clock that only a test moves."""
 
 
 class ManualClock:
-    """Stands still until it is moved."""
+    """Stands still until a test advances it."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -21,5 +21,5 @@ class ManualClock:
         self._monotonic_s += step_ms / 1000
 
     def jump(self, ms: int) -> None:
-        """Move wall time alone, in either direction, as a clock that is set does."""
+        """Move only the wall time, in either direction, like a system clock that is set."""
         self._now_ms += ms

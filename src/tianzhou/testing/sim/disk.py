@@ -1,8 +1,8 @@
-"""SimDisk: a file system in memory that can fail, fill up, and lose what was not synced.
+"""SimDisk: a file system in memory that can fail, fill up, and lose unsynced data.
 
 It implements the store's `Files` protocol in full. Every call that changes something is counted
-and logged; the n-th can be made to fail; after each one a test may look at what a crash at this
-moment would leave (`crash_point`, see `disk_images`).
+and logged; the n-th can be made to fail; after each one a test may examine what a crash at this
+point would leave (`crash_point`, see `disk_images`).
 """
 
 import errno
@@ -151,11 +151,11 @@ class SimDisk:
         self.calls: list[Call] = []
         """Every call that changes something, failed ones included."""
         self.on_call: Callable[[], None] | None = None
-        """Told after each successful call of the log."""
+        """Called after each successful call of the log."""
         self.failed_sync_drops = False
-        """A sync that fails leaves pages that look clean and are not on the medium."""
+        """Whether a failed sync leaves pages that look clean but are not on the medium."""
         self.life = 0
-        """Which process has the files open; handles of dead ones do nothing."""
+        """The process that has the files open; handles of dead processes do nothing."""
         self.mapped: list[Inode] = []
         self.root = Directory()
         self._directories: dict[str, Directory] = {"": self.root}
@@ -168,21 +168,21 @@ class SimDisk:
     # Faults
 
     def fail_at(self, number: int, error: Cause, *, onward: bool = False) -> None:
-        """Let the `number`-th call from now (1 is the next) fail, and later ones too if asked."""
+        """Make the `number`-th call from now (1 is the next) fail, optionally all later ones."""
         self._fault = _Fault(len(self.calls) + number, error, onward)
         self._failures = 0
 
     def heal(self) -> None:
-        """No more failures."""
+        """End injected failures."""
         self._fault = None
 
     @property
     def failures(self) -> int:
-        """How many calls failed since `fail_at`."""
+        """Return how many calls failed since `fail_at`."""
         return self._failures
 
     def kill(self) -> None:
-        """The process that has files open dies; what it wrote stays, synced or not."""
+        """Kill the process that has files open; its writes stay, synced or not."""
         self.life += 1
         for inode in self._inodes():
             inode.collect(len(self.calls))
@@ -192,13 +192,13 @@ class SimDisk:
         self.mapped.clear()
 
     def crash_point(self) -> CrashPoint:
-        """What a loss of power at this moment could leave."""
+        """Return what a power loss now could leave."""
         for inode in self.mapped:
             inode.collect(len(self.calls))
         return crash_point(self.root, len(self.calls))
 
     def enter(self, kind: str, path: str, at: int = 0, size: int = 0) -> int:
-        """Count a call and let it fail if that is due; its number."""
+        """Count a call, fail it if a failure is due, and return its number."""
         self.calls.append(Call(kind, path, at, size))
         number, fault = len(self.calls), self._fault
         if fault is not None and (number == fault.first or (fault.onward and number > fault.first)):
@@ -293,7 +293,7 @@ class SimDisk:
         self.leave()
 
     def write_back(self) -> None:
-        """Makes nothing durable: a crash may still lose everything that it could lose before."""
+        """Start write-back. It makes nothing durable: a crash may still lose all of it."""
 
     def memory_bytes(self) -> int:
         return 1 << 30

@@ -1,4 +1,4 @@
-"""Whether a store that was recovered from a crash kept every promise.
+"""Checks that a store recovered from a crash has kept every guarantee.
 
 Each check compares the store with the messages that a workload sent, byte by byte; none of them
 asks the store whether it is well.
@@ -14,7 +14,7 @@ from tianzhou.testing.sim.workload import ALL, GROUP, Promise, Sent, clamped
 
 
 class Broken(AssertionError):
-    """A promise was not kept."""
+    """A guarantee was broken."""
 
 
 def demand(condition: object, complaint: str) -> None:
@@ -23,7 +23,7 @@ def demand(condition: object, complaint: str) -> None:
 
 
 class Contents(NamedTuple):
-    """What can be read of a queue: its range, and the stored bytes."""
+    """The readable content of a queue: its range, and the stored bytes."""
 
     first: int
     end: int
@@ -37,7 +37,7 @@ def contents_of(store: MessageStore, queue: QueueKey) -> Contents:
         with store.read(queue, at, ALL) as found:
             spans += [bytes(span) for span in found.spans]
             count += found.count
-            demand(found.next_offset > at, f"{queue} can't be read on from {at}")
+            demand(found.next_offset > at, f"{queue} cannot be read from {at} on")
             at = found.next_offset
     demand(count == end - first, f"{queue} has holes: {count} messages from {first} to {end}")
     return Contents(first, end, b"".join(spans))
@@ -48,7 +48,7 @@ def all_contents(store: MessageStore) -> dict[QueueKey, Contents]:
 
 
 class History:
-    """What was sent, sorted for comparing."""
+    """The sent messages, indexed for comparison."""
 
     def __init__(self, sent: list[Sent]) -> None:
         self.sent = sent
@@ -60,8 +60,8 @@ class History:
 
 
 def check(store: MessageStore, history: History, promise: Promise, required: int) -> None:
-    """Everything sent that lies below `required` is there; what else is there was sent, and is a
-    prefix of it; index, offsets and report agree."""
+    """Check that every message below `required` exists, that further messages are a prefix of what
+    was sent, and that index, offsets and report agree."""
     check_log(store, history, promise, required)
     for queue in {*history.by_queue, *(one.key for one in store.queues)}:
         check_queue(store, history.by_queue.get(queue, []), queue, promise)
@@ -71,7 +71,7 @@ def check(store: MessageStore, history: History, promise: Promise, required: int
 
 
 def check_deleted(store: MessageStore) -> None:
-    """A start leaves no files of deleted queues behind."""
+    """Check that a start has deleted the files of deleted queues."""
     left = store.files.list(f"{store.paths.consume_queue}/{DELETED}")
     demand(not left, f"files of deleted queues are still there: {left}")
 

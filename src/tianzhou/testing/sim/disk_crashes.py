@@ -1,4 +1,4 @@
-"""Crash a store at every moment, in every way, and see that it keeps its promises.
+"""Crash a store at every point, in every way, and check that it keeps its guarantees.
 
 `explore` takes a seeded workload, lets the disk stop at its calls, builds images of what may be
 left, recovers each and checks it. Some images go on: recovered again, written to, crashed again,
@@ -40,7 +40,7 @@ NESTED_EVERY: Final = 40
 
 
 class Place(NamedTuple):
-    """Which image of which cut of which workload; of a nested crash, its cut and image too."""
+    """Identifies an image: workload, cut and image; for a nested crash, its cut and image too."""
 
     seed: int
     cut: int
@@ -58,7 +58,7 @@ class Place(NamedTuple):
 
 
 class Failure(AssertionError):
-    """A crash image that broke a promise, and how to see it again."""
+    """A crash image that broke a guarantee, and how to reproduce it."""
 
     def __init__(self, place: Place, reason: BaseException) -> None:
         super().__init__(
@@ -68,7 +68,7 @@ class Failure(AssertionError):
 
 
 class Explorer:
-    """One seed's workload, and which of its crashes were looked at."""
+    """The workload of one seed, and which of its crashes were checked."""
 
     def __init__(self, seed: int, steps: int = STEPS, *, sliced: bool = False) -> None:
         self.seed = seed
@@ -80,13 +80,13 @@ class Explorer:
 
     @property
     def images(self) -> int:
-        """How many different images were checked."""
+        """Return how many different images were checked."""
         return len(self._seen)
 
-    # Going through images
+    # Enumerating images
 
     def explore(self, images: int) -> None:
-        """Check so many different images, taken from cuts all over the workload."""
+        """Check `count` different images, from cuts across the whole workload."""
         order = list(range(len(self.workload.cuts)))
         Random(self.seed).shuffle(order)
         first = 0
@@ -114,7 +114,7 @@ class Explorer:
     def _crash(self, place: Place, image: Image) -> None:
         rank, promise = self.images, self.workload.cuts[place.cut].promise
         store = self._check(place, image, promise)
-        # Where something was cut there is something that could come back.
+        # Records that were cut off could reappear, so these images are tested more often.
         if rank % (LIFE_EVERY if store.recovered.cut_at is None else LIFE_AFTER_CUT_EVERY) == 0:
             with _told(place):
                 self.live_on(image)
@@ -122,7 +122,7 @@ class Explorer:
             self._crash_again(place, image, promise)
 
     def crash_rebuild(self, cuts: int) -> None:
-        """Let the store derive everything anew after the workload, and cut that short."""
+        """Rebuild all derived files after the workload, and crash during the rebuild."""
         last = (len(self.workload.cuts) - 1) // 2 * 2
         cut, place = self.workload.cuts[last], Place(self.seed, last, 1)
         image = _image(cut.point, _seed(self.seed, last), 1)
@@ -131,7 +131,7 @@ class Explorer:
     def _crash_again(
         self, place: Place, image: Image, promise: Promise, *, cuts: int = 8, images: int = 4
     ) -> None:
-        """Let recovery itself be cut short, at some of its calls."""
+        """Crash during recovery, at some of its calls."""
         points = self._points_of_recovery(place, image)
         for nested_cut in Random(str(place)).sample(range(len(points)), min(cuts, len(points))):
             chosen = islice(plans(points[nested_cut], str(place)), images)
@@ -143,14 +143,14 @@ class Explorer:
                     self.nested += 1
 
     def _points_of_recovery(self, place: Place, image: Image) -> list[CrashPoint]:
-        """The moments of a recovery; half of them derive everything anew."""
+        """Return the crash points of a recovery; half of the recoveries rebuild everything."""
         disk, points = SimDisk(image), list[CrashPoint]()
         disk.on_call = lambda: points.append(disk.crash_point())
         self.open(disk, rebuild=place.cut % 2 == 0)
         return points
 
     def replay(self, place: Place) -> None:
-        """Check one image, with everything that could have been done to it."""
+        """Check one image with all checks."""
         cut = self.workload.cuts[place.cut]
         image = _image(cut.point, _seed(self.seed, place.cut), place.image)
         if place.nested_cut >= 0:
@@ -167,7 +167,7 @@ class Explorer:
         return MessageStore(disk, ROOT, config, clock, rebuild=rebuild)
 
     def _check(self, place: Place, image: Image, promise: Promise) -> MessageStore:
-        # The first image of a cut is that of a killed process: nothing at all may be missing.
+        # The first image of a cut is that of a killed process: nothing may be missing.
         killed = place.image == 0 and place.nested_cut < 0
         required = max(promise.flushed, promise.appended) if killed else promise.flushed
         with _told(place):
@@ -176,8 +176,8 @@ class Explorer:
         return store
 
     def live_on(self, image: Image) -> None:
-        """Recovering twice changes nothing; what is written afterwards stays, and what was cut
-        does not come back."""
+        """Check that a second recovery changes nothing, that later writes stay, and that records
+        that were cut off do not reappear."""
         disk = SimDisk(image)
         store = self.open(disk)
         before, end = all_contents(store), store.log.end
@@ -188,7 +188,7 @@ class Explorer:
             known = after.get(entry.queue, Contents(0, 0, b""))
             after[entry.queue] = Contents(known.first, known.end + 1, known.records + record)
         end = store.log.end
-        demand(all_contents(store) == after, "what was sent after recovery can't be read")
+        demand(all_contents(store) == after, "messages sent after recovery cannot be read")
         disk = self._disk_of(store)
         for plan in (2, 3, 0):
             self._reopened(disk, plan, after, end)
@@ -200,15 +200,15 @@ class Explorer:
     def _reopened(
         self, disk: SimDisk, plan: int, contents: dict[QueueKey, Contents], end: int
     ) -> MessageStore:
-        """Crash, recover, and find everything as it was: all of it was synced."""
+        """Crash and recover; all contents must be unchanged, because all of it was synced."""
         store = self.open(SimDisk(_image(disk.crash_point(), str(self.seed), plan)))
         report = store.recovered
         demand(store.log.end == end, f"the log ended at {end} and now ends at {store.log.end}")
         demand(report.cut_at is None and not report.damage, f"something was cut again: {report}")
-        # Only where a tear is in play may the checkpoint be lost, and everything derived anew.
+        # Only torn writes may lose the checkpoint, so that everything is rebuilt.
         demand(plan > 1 or not report.rebuilt, f"a whole checkpoint was not enough: {report}")
         found = all_contents(store)
-        # Derived anew, a deleted topic comes back until its records expire: the log is the truth.
+        # After a rebuild a deleted topic reappears until its records expire, as the log has them.
         gone = {one.topic for one in self.workload.promise.deletions if report.rebuilt}
         for queue in {*found, *contents}:
             known = contents.get(queue)
@@ -219,8 +219,8 @@ class Explorer:
         return store
 
     def check_foreign_record(self) -> None:
-        """A record of another place, behind the end of the log, is no message: blocks of removed
-        files come back like this."""
+        """A record from another position after the end of the log is not a message: reused blocks
+        of deleted files look like this."""
         image = _image(self.workload.disk.crash_point(), "", 1)
         store = self.open(SimDisk(image))
         before, end = all_contents(store), store.log.end
@@ -237,7 +237,7 @@ class Explorer:
             demand(all_contents(again) == before, "a record of another place is served")
 
     def check_halves(self) -> None:
-        """A file of nothing but halves of transactions hides no message behind it."""
+        """A file that contains only half messages hides no later message."""
         store = self.open(SimDisk())
         body = bytes(store.log.file_bytes // 2)
         for kind in (flags.TRANSACTION_PREPARED, 0):
@@ -248,8 +248,8 @@ class Explorer:
         demand(store.max_offset(QUEUES[0]) == 1, "a message behind a half can't be seen")
 
     def check_stale_units(self) -> None:
-        """Units of messages that a crash took are gone for good, also when the log is as long
-        again: the queue was written and the log was not."""
+        """Units of messages that a crash removed never reappear, even when the log is as long as
+        before: the queue was written and the log was not."""
         config = replace(self.workload.config, flush_mode=FlushMode.ASYNC)
         disk = SimDisk()
         store = MessageStore(disk, ROOT, config, self.workload.clock)
@@ -280,8 +280,8 @@ class Explorer:
         return disk
 
     def _replace_lost(self, store: MessageStore) -> list[tuple[Entry, bytes]]:
-        """Send a message of the size of the first lost one, so that whatever is left of the next
-        would stand just behind it; then some to other queues, and flush."""
+        """Send a message of the size of the first lost one, so that remains of the next one would
+        follow directly; then send some to other queues, and flush."""
         lost = [one for one in self.history.sent if one.start == store.log.end and one.queue]
         sent: list[tuple[Entry, bytes]] = []
         others = [queue for queue in QUEUES if not lost or queue != lost[0].queue]
@@ -301,7 +301,7 @@ def _seed(seed: int, cut: int) -> str:
 
 
 def _image(point: CrashPoint, seed: str, number: int) -> Image:
-    # A point without changes has only the first.
+    # A point without changes has only the first image.
     *_, plan = islice(plans(point, seed), number + 1)
     return build(point, plan)
 
@@ -313,7 +313,7 @@ def _send(store: MessageStore, entries: list[Entry]) -> None:
 
 @contextmanager
 def _told(place: Place) -> Generator[None]:
-    """Whatever fails says how to see it again."""
+    """Add to failures how to reproduce them."""
     try:
         yield
     except Exception as error:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Fault(NamedTuple):
-    """The n-th call that changes the disk fails, or every one from it on."""
+    """The n-th call that changes the disk fails, or every call from it on."""
 
     number: int
     error: Cause
@@ -30,7 +30,7 @@ class Fault(NamedTuple):
 
 
 class Run:
-    """A broker at work on a disk that fails once, and what its producers were told."""
+    """A broker on a disk that fails, and the responses to its producers."""
 
     def __init__(self, mode: FlushMode, fault: Fault | None = None, *, drops: bool = False) -> None:
         self.config = StoreConfig(
@@ -44,14 +44,14 @@ class Run:
         """Records that may be in the log, in its order."""
         self.acked = 0
         self.flushed = 0
-        """So many of them were acknowledged, and so many are on the medium."""
+        """How many of them were acknowledged, and how many are on the medium."""
         self.refused: list[bytes] = []
-        """Bodies that were refused with the word that nothing of them is stored."""
+        """Bodies that were rejected with the guarantee that they are not stored."""
         self.errors: list[StoreError] = []
         if fault is not None:
             self.disk.fail_at(fault.number, fault.error, onward=fault.onward)
         self._orphans_max = 1 if fault is not None and fault.onward else 0
-        """On a disk that fails from then on, a file that was created can't be removed either."""
+        """On a disk that keeps failing, a created file cannot be deleted either."""
 
     @property
     def fenced(self) -> StoreFenced | None:
@@ -61,7 +61,7 @@ class Run:
         return MessageStore(disk or self.disk, ROOT, self.config, self.clock)
 
     def work(self) -> None:
-        """Everything a store does. An error ends the step it came from; the broker goes on."""
+        """Run all operations of a store. An error ends its step; the broker continues."""
         store = self._try(self.open)
         if store is None:
             self.disk.heal()
@@ -117,7 +117,7 @@ class Run:
             text = f"{error} {error.__cause__}"
             is_clear = "failed: [Errno" in text or "out of memory" in text
             demand(is_clear or isinstance(error, DiskFull),
-                   f"it does not say why: {error!r}")  # fmt: skip
+                   f"the error does not name the cause: {error!r}")  # fmt: skip
             return None
 
     def _send(self, store: MessageStore, step: int) -> None:
@@ -152,16 +152,16 @@ class Run:
     # Afterwards
 
     def check_restart(self) -> None:
-        """The process dies and starts on a disk that works again."""
+        """Kill the process and restart it on a working disk."""
         self.disk.heal()
         self.disk.kill()
         store = self.open()
         self.check(store, self.acked)
         before = all_contents(store)
-        # What is shown now is on the medium, whatever the failed sync had dropped.
+        # Everything that is visible now is on the medium, even after a failed sync.
         again = all_contents(self.open(SimDisk(lost(self.disk))))
         for queue, found in before.items():
-            # A file that was removed, but not for good, may come back with older messages.
+            # A file whose deletion was not synced may reappear with older messages.
             other = again.get(queue, Contents(0, 0, b""))
             demand(
                 other.end == found.end and other.records.endswith(found.records),
@@ -173,7 +173,7 @@ class Run:
         self.check(store, self.flushed)
 
     def check(self, store: MessageStore, required: int) -> None:
-        """All that was required is there, then perhaps some of the rest, and nothing else."""
+        """Check that all required messages exist, and otherwise only messages that were sent."""
         for queue in QUEUES:
             found = contents_of(store, queue)
             records = [record for other, record in self.sent if other == queue]
@@ -196,6 +196,6 @@ class Run:
 
 
 def lost(disk: SimDisk) -> dict[str, bytes | None]:
-    """What is left if the power fails now and nothing that was not synced is written."""
+    """Return what is left if the power fails now and no unsynced data is written."""
     point = disk.crash_point()
     return build_image(point, [(Fate.LOST, 0)] * len(point.numbers))

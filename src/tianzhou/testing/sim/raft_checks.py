@@ -1,6 +1,6 @@
-"""The frame for invariants: what they are told, and what they know of the whole group.
+"""The base of invariants: their events, and the state of the whole group.
 
-An invariant is a class. It is told when something happens that could break it, and raises
+An invariant is a class. It is called when something happens that could break it, and raises
 `Violation`. It may look at every member at once, which no member can: this is what makes it
 worth more than an assertion in the node.
 """
@@ -25,7 +25,7 @@ class Before(NamedTuple):
 
 
 class Ghost:
-    """What nobody in the group can know, because it is true of all members together."""
+    """Global state that no single member can know."""
 
     def __init__(self, members: dict[NodeId, SimMember]) -> None:
         self.members = members
@@ -34,10 +34,10 @@ class Ghost:
         """The greatest index that any leader has committed, and its term."""
         self.acked = LogIndex(0)
         self.acked_entries: dict[LogIndex, tuple[Term, bytes]] = {}
-        """Everything a client was told to be stored."""
+        """Everything that was acknowledged to a client."""
 
     def durable_on(self, index: LogIndex, term: Term) -> set[NodeId]:
-        """Who has this entry synced, or had it until its disk was damaged.
+        """Return the members that have this entry synced, or had it until their disk was damaged.
 
         A member in doubt does not count for what it got afterwards.
         """
@@ -86,10 +86,10 @@ class Invariant:
         """A member applies entries from `first` to before `end`."""
 
     def on_ack(self, member: SimMember, entry: Entry) -> None:
-        """A client is told that this is stored."""
+        """An entry is acknowledged to a client."""
 
     def on_read(self, member: SimMember, asked_at: LogIndex, index: LogIndex) -> None:
-        """A read of somebody who had seen `asked_at` acknowledged is answered as of `index`."""
+        """A read that must see `asked_at` is answered as of `index`."""
 
     def on_tick(self, member: SimMember) -> None:
         """Time passed for a member."""
@@ -127,6 +127,6 @@ class Checks:
 
 
 def is_quorum(members: Members, present: set[NodeId]) -> bool:
-    """Counted anew here: the product's own arithmetic is under test."""
+    """Compute the majority independently: the product's own arithmetic is under test."""
     sets = [members.voters, members.outgoing] if members.outgoing else [members.voters]
     return all(2 * len(voters & present) > len(voters) for voters in sets)

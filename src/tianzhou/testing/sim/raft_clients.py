@@ -4,7 +4,7 @@ from tianzhou.testing.sim.raft_world import World
 
 
 class Clients:
-    """Send to whoever believes to lead, also if there are two of them."""
+    """Send to every member that believes to be the leader, even if there are two."""
 
     def __init__(self, world: World) -> None:
         self._world = world

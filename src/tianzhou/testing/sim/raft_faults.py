@@ -81,7 +81,7 @@ class Faults:
         world.at(victim.paused_until - world.now, self._read_at_once, victim)
 
     def _read_at_once(self, member: SimMember) -> None:
-        """Whoever stood still believes for a moment that it is still the leader."""
+        """Pause a member; when it resumes, it may still believe to be the leader."""
         if member in self._world.leaders():
             self._world.read(member)
 
@@ -154,7 +154,7 @@ class Faults:
                 world.tick(victim)
 
     def _reset(self) -> None:
-        """A connection breaks although both ends live: whoever notices may suspect the leader."""
+        """Break a connection between live members: either end may suspect the leader."""
         world, dice = self._world, self._dice
         up = world.up()
         if len(up) > 1:
@@ -211,7 +211,7 @@ class Faults:
         return members_of(voters, learners)
 
     def _expire(self) -> None:
-        """The oldest part of somebody's log goes."""
+        """Delete the oldest part of a member's log."""
         world, dice = self._world, self._dice
         victim = dice.choice(list(world.members.values()))
         if victim.node is None or victim.disk.pending is not None:

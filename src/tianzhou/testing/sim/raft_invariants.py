@@ -1,4 +1,4 @@
-"""The invariants of a Raft group, as classes; docs/raft.md says each in a sentence.
+"""The invariants of a Raft group, as classes; docs/raft.md states each in one sentence.
 
 They are checked while a simulation runs, after every event that could break them. The safety
 ones are from the Raft paper (figure 3); the others are promises of ours.
@@ -54,7 +54,7 @@ class OneLeaderPerTerm(Invariant):
 
 
 class LogsOnlyGrow(Invariant):
-    """A leader never cuts its log; nobody cuts what is committed."""
+    """A leader never truncates its log; no member truncates committed entries."""
 
     number = "I2"
 
@@ -101,7 +101,7 @@ class LogsMatch(Invariant):
 
 
 class LeadersAreComplete(Invariant):
-    """Who is elected has everything that was committed in earlier terms.
+    """An elected leader has everything that was committed in earlier terms.
 
     One that slept may win an old term late. It knows nothing of what came after, and does no harm.
     """
@@ -129,21 +129,26 @@ class CommittedMeansSame(Invariant):
 
     def on_commit(self, member: SimMember, before: LogIndex) -> None:
         log = member.live().core.log
-        self.demand(log.commit > before, f"{member.id} takes back {before} for {log.commit}")
+        self.demand(
+            log.commit > before,
+            f"{member.id} lowers its commit index from {before} to {log.commit}",
+        )
         self.demand(log.commit <= log.last, f"{member.id} commits {log.commit} of {log.last}")
 
     def on_apply(self, member: SimMember, first: LogIndex, end: LogIndex) -> None:
         applied = self._applied
         if end > len(applied):
             missing = LogIndex(len(applied))
-            self.demand(first <= missing, f"nobody has applied {missing}, but {member.id} {first}")
+            self.demand(
+                first <= missing, f"no member has applied {missing}, but {member.id} {first}"
+            )
             applied += member.disk.chains(missing, end)
         mine = member.disk.chains(first, end)
         self.demand(mine == applied[first:end], f"{member.id} applies others in {first}..{end - 1}")
 
 
 class AckedIsDurable(Invariant):
-    """What is acknowledged is synced on the disks of a majority."""
+    """Acknowledged entries are synced on the disks of a majority."""
 
     number = "I6"
 
@@ -154,7 +159,7 @@ class AckedIsDurable(Invariant):
 
 
 class PersistBeforeSend(Invariant):
-    """What a member says is already true on its disk."""
+    """A member sends only what is already true on its disk."""
 
     number = "I7"
 
@@ -176,7 +181,7 @@ class PersistBeforeSend(Invariant):
 
 
 class CommitOwnTermOnly(Invariant):
-    """A leader commits by counting only what is of its own term, and counts right."""
+    """A leader commits by counting only entries of its own term, and counts correctly."""
 
     number = "I8"
 
@@ -195,7 +200,7 @@ class CommitOwnTermOnly(Invariant):
 
 
 class AckedStays(Invariant):
-    """What a leader acknowledges is what is committed at that place, for ever."""
+    """An acknowledged entry is the committed entry at its index, permanently."""
 
     number = "I9"
 
@@ -219,7 +224,7 @@ class AckedStays(Invariant):
 
 
 class ElectionsDisturbNobody(Invariant):
-    """Asking for pre-votes changes nothing; who hears a leader refuses; who leads is heard."""
+    """Pre-votes change nothing; a member that hears a leader rejects them."""
 
     number = "I10"
 
@@ -351,7 +356,7 @@ def _adjacent(before: Members, after: Members) -> bool:
 
 
 class DoubtCountsNot(Invariant):
-    """Who may have forgotten something neither votes nor stands for election."""
+    """A member that may have lost data neither votes nor stands for election."""
 
     number = "I12"
 

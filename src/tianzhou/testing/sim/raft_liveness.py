@@ -1,4 +1,4 @@
-"""L1: once a majority is whole and connected, the group works again, and goes on working."""
+"""L1: once a majority is healthy and connected, the group works again and keeps working."""
 
 from typing import Final
 
@@ -35,7 +35,7 @@ class Liveness:
         timeout = 2 * world.knobs.election_us
         deadline = world.now + TIMEOUTS_TO_RECOVER * timeout
         names = ", ".join(member.id for member in self._core)
-        # Slow messages of before arrive; whoever leads, but does not hear the others, gives up.
+        # Delayed messages arrive; a leader that does not hear the others steps down.
         world.run(world.now + OLD_MESSAGES * world.knobs.election_us)
         if not world.run(deadline, self._has_leader) and not self._catches_up(timeout):
             raise Violation(f"L1: {names} are whole and connected and elect no leader")
@@ -116,7 +116,7 @@ class Liveness:
         return self._leader() is not None
 
     def _settles(self, leader: SimMember, deadline: int) -> bool:
-        """Whether everything the leader took so far is acknowledged in time."""
+        """Return whether everything the leader accepted so far is acknowledged in time."""
         self._world.drain(leader)
         if not leader.waiting:
             return True
@@ -128,7 +128,7 @@ class Liveness:
     def _check_others(
         self, leader: SimMember, committed: LogIndex, ends: dict[NodeId, LogIndex]
     ) -> None:
-        """Whoever is connected has caught up by now, or comes nearer, and is repaired."""
+        """Check that every connected member has caught up, or is catching up, and is repaired."""
         world, cut = self._world, self._world.network.cut
         members = leader.live().core.log.members.current
         for member in world.up():
@@ -140,7 +140,7 @@ class Liveness:
                     raise Violation(f"L1: {member.id} stays at {member.disk.last} of {committed}")
 
     def _check_logs(self) -> None:
-        """Everything acknowledged, ever, is in the log of whoever leads."""
+        """Check that every acknowledged entry is in the log of the leader."""
         leader = self._leader()
         assert leader is not None
         for index, (term, value) in self._world.ghost.acked_entries.items():

@@ -30,7 +30,7 @@ class SimMember:
         self.tick_us = tick_us
         self.node: Node | None = None
         self.life = 0
-        """Grows with every start, so that what an earlier process began is told apart."""
+        """Grows with every start, to tell apart work that an earlier process started."""
         self.paused_until = 0
         self.full_until = 0
         """Until then its disk takes nothing."""

@@ -1,6 +1,6 @@
-"""Running seeds: one, many, or for as long as told.
+"""Running seeds: one, many, or for a given time.
 
-    python -m tianzhou.testing.sim.raft_run --seed 81623 --trace     one seed again, told in words
+    python -m tianzhou.testing.sim.raft_run --seed 81623 --trace     one seed again, with a trace
     python -m tianzhou.testing.sim.raft_run --minutes 30             seeds that were not yet run
 
 The second keeps a ledger of seeds and simulated hours in build/raft-ledger.jsonl.
@@ -28,7 +28,7 @@ from tianzhou.testing.sim.raft_world import Trace, World
 FAULTS_S: Final = 45
 """How long a group suffers. With the phase after it a seed is about a minute."""
 ON_THE_WIRE: Final = 10
-"""Of so many seeds one has its messages written to bytes and read from them."""
+"""One of this many seeds encodes its messages to bytes and decodes them."""
 LEDGER: Final = Path("build/raft-ledger.jsonl")
 
 
@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 
 
 class Replayable:
-    """Adds to whatever is raised how to see it again."""
+    """Add to raised errors how to reproduce them."""
 
     def __init__(self, seed: int, skip: frozenset[int], *, first_faults: bool) -> None:
         more = f" --skip {','.join(map(str, sorted(skip)))}" if skip else ""
@@ -95,7 +95,7 @@ def shrink(seed: int) -> frozenset[int]:
 
 
 def _complaint(seed: int, skip: frozenset[int]) -> str:
-    """What is broken, without the details."""
+    """Return what is broken, without the details."""
     try:
         run_seed(seed, skip=skip)
     except AssertionError as error:
@@ -151,7 +151,7 @@ def go_on(minutes: float, jobs: int) -> Tally:
 
 
 def _note(tally: Tally, first: int, wall_s: float) -> None:
-    """What was done goes into the ledger, also if it ended in a failure."""
+    """Record the run in the ledger, even after a failure."""
     row = {
         "first": first, "end": first + tally.seeds, "wall_s": round(wall_s, 1),
         "simulated_hours": round(tally.simulated_us / US_PER_S / 3600, 3),
@@ -164,7 +164,7 @@ def _note(tally: Tally, first: int, wall_s: float) -> None:
 
 
 def _paced(seeds: Iterator[int], tally: Tally, jobs: int) -> Iterator[int]:
-    """A pool takes whatever it is given at once; give it little more than it has done."""
+    """Submit only a little more than is done: a pool queues everything it is given."""
     for given, seed in enumerate(seeds):
         while given > tally.seeds + 4 * jobs:
             time.sleep(0.01)
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--skip", default="", help="leave out these faults, by number")
     parser.add_argument("--first-faults", action="store_true", help="only those of the beginning")
     parser.add_argument("--shrink", action="store_true", help="find out which faults matter")
-    parser.add_argument("--minutes", type=float, default=10.0, help="run new seeds for so long")
+    parser.add_argument("--minutes", type=float, default=10.0, help="run new seeds for this long")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     skip = frozenset(int(number) for number in options.skip.split(",") if number)

@@ -76,7 +76,7 @@ class World:
     # Time
 
     def at(self, delay_us: int, action: Action, argument: Any) -> None:
-        """Do this in so many microseconds."""
+        """Schedule a call after a delay in microseconds."""
         self._seq += 1
         heappush(self._heap, (self.now + delay_us, self._seq, action, argument))
 
@@ -133,7 +133,7 @@ class World:
         return [member for member in self.members.values() if member.node is not None]
 
     def leaders(self) -> list[SimMember]:
-        """Who leads, or believes to, and is not standing still."""
+        """Return the running members that lead, or believe to."""
         leading = [member for member in self.members.values() if member.role is Role.LEADER]
         return [one for one in leading if one.node is not None and self.now >= one.paused_until]
 
@@ -275,7 +275,7 @@ class World:
     # Clients
 
     def _settle(self, member: SimMember, ready: Ready) -> None:
-        """Apply what is committed here, and tell clients."""
+        """Apply committed entries and acknowledge them to clients."""
         before = member.commit
         if ready.commit != before:
             member.commit = ready.commit

@@ -1,7 +1,7 @@
-"""What a broker does to a store, drawn from a seed, with a record of what was promised when.
+"""Random operations of a broker on a store, with a record of the guarantees given so far.
 
 The workload keeps the bytes of every message it sent and, at each call that reaches the disk, the
-promises made so far: a crash at this moment may take nothing of them.
+guarantees given so far: a crash at this point must not break any of them.
 """
 
 from random import Random
@@ -53,7 +53,7 @@ class Promise(NamedTuple):
     """What held when the disk stopped."""
 
     flushed: int = 0
-    """Said to be on the medium, or seen when only that may be seen: survives a loss of power."""
+    """Reported as flushed, or visible in a mode that shows only flushed data: must survive."""
     appended: int = 0
     """Acknowledged in asynchronous mode: survives the death of the process."""
     minimum: int = 0
@@ -64,7 +64,7 @@ class Promise(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A moment at which the disk may stop."""
+    """A point at which the disk may stop."""
 
     point: CrashPoint
     promise: Promise
@@ -105,7 +105,7 @@ class SlicedStore(MessageStore):
 
 
 class Workload:
-    """Runs a store on a simulated disk. `cuts` are the moments at which to let it crash."""
+    """Runs a store on a simulated disk. `cuts` are the points at which it may crash."""
 
     def __init__(self, seed: int, disk: SimDisk | None = None, *, sliced: bool = False) -> None:
         """`sliced`: each checkpoint takes several steps, one queue in each."""
@@ -226,7 +226,7 @@ class Workload:
         self.store._flusher.prepare_next()
 
     def consume(self) -> None:
-        """Read a queue. Who has seen a message in synchronous mode may rely on it."""
+        """Read a queue. A message that was read in synchronous mode must survive."""
         queue = self._dice.choice(QUEUES)
         start = max(self._read_to.get(queue, 0), self.store.min_offset(queue))
         with self.store.read(queue, QueueOffset(start), ALL) as found:
@@ -235,7 +235,9 @@ class Workload:
             seen = b"".join(found.spans)
             self._read_to[queue] = found.next_offset
         wanted = [one for one in self.sent if one.queue == queue and one.record in seen]
-        assert b"".join(one.record for one in wanted) == seen, "a consumer got what was never sent"
+        assert b"".join(one.record for one in wanted) == seen, (
+            "a consumer got bytes that were never sent"
+        )
         if wanted and self.config.flush_mode is FlushMode.SYNC:
             end = max(self.promise.flushed, wanted[-1].end)
             self.promise = self.promise._replace(flushed=end)
