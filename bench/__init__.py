@@ -1,1 +1,1 @@
-"""What `make bench` runs: each figure stands beside a yardstick taken in the same run."""
+"""The benchmarks of `make bench`: each result is compared with a yardstick of the same run."""

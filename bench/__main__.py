@@ -1,4 +1,4 @@
-"""Runs every benchmark: `python -m bench [DIRECTORY]`, the directory being where files are made."""
+"""Run every benchmark: `python -m bench [DIRECTORY]`. Files are created in the directory."""
 
 import sys
 import tempfile

@@ -1,4 +1,4 @@
-"""The broker over real sockets: CPU per message of its process, beside a server that only
+"""The broker over real sockets: CPU per message of its process, compared with a server that only
 acknowledges."""
 
 import json
@@ -71,7 +71,7 @@ class Shape:
         self.messages = messages_per_request
         self.size = size
         self.most = most
-        """Times the CPU of the yardstick that one message may take."""
+        """The allowed CPU per message, as a multiple of the yardstick's."""
 
     def measure(self, server: dict[str, str], times: int = 1) -> tuple[float, float]:
         """Messages per second, and CPU seconds per message of the server."""
@@ -130,7 +130,7 @@ def rows() -> Iterator[Row]:
     with served(broker()) as server:
         fill(server["broker"])
         for shape in shapes():
-            # Frames cost the yardstick the same whatever is in them; per frame it is.
+            # The yardstick's cost depends on the number of frames only, so it is per frame.
             _, yard_cpu = plain[1 if shape.size == 1024 else 0]
             rate, cpu = shape.measure(server)
             yield Row(
@@ -157,7 +157,7 @@ def latency(address: str) -> Iterator[Row]:
 
 
 def one_way(server: dict[str, str]) -> Row:
-    """Nothing is answered, so one more request, which is, tells when all were handled."""
+    """One-way requests have no response; one final request with a response marks the end."""
     rounds, window = 800, 64
     frames = b"".join(
         send_frame(TOPIC, bytes(128), number, oneway=True) for number in range(window)
@@ -181,7 +181,7 @@ def woken(server: dict[str, str]) -> Row:
     address, pid = server["broker"], int(server["pid"])
     waiting, sender = [Connection(address) for _ in range(window)], Connection(address)
     topics = [f"woken-{number}" for number in range(count)]
-    for topic in topics:  # made, with one message to begin behind
+    for topic in topics:  # create each with one message, to start after it
         sender.exchange(send_frame(topic, bytes(128), 1))
     before, begun = cpu_seconds(pid), perf_counter()
     for number, topic in enumerate(topics):

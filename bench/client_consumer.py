@@ -1,4 +1,4 @@
-"""Our consumers beside RocketMQ's C++ client: the same messages of the same broker, in one run.
+"""Consumers of the Python client compared with RocketMQ's C++ client: same messages, same broker.
 
 Throughput: a topic that is full of messages is consumed from its beginning, by each in turn, as a
 process of its own. Counted is from the first message to the last. Both do the same with each: a
@@ -59,7 +59,7 @@ async def send_slowly(nameserver: str, topic: str, number: int) -> None:
 
 @contextmanager
 def consuming(command: list[str]) -> Generator[subprocess.Popen[str]]:
-    """A process that has said that it is ready."""
+    """A process that has reported that it is ready."""
     with tempfile.TemporaryDirectory() as home:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -133,7 +133,9 @@ def latency(nameserver: str, python: Path) -> Iterator[Row]:
     yard = 0.0
     for name in ("C++", "asyncio, coroutine", "uvloop, coroutine", "asyncio, loop"):
         topic = f"slow-{next(_groups)}"
-        asyncio.run(fill(nameserver, topic, 1_000))  # makes the topic; these are not looked at
+        asyncio.run(
+            fill(nameserver, topic, 1_000)
+        )  # creates the topic; these messages are not measured
         number = LATENCY + 1_000
         command = (
             theirs(python, nameserver, topic, number, 4)

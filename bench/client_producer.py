@@ -1,4 +1,4 @@
-"""Our producer beside RocketMQ's C++ client: the same messages, the same broker, the same run.
+"""The Python producer compared with RocketMQ's C++ client: same messages, broker and run.
 
 Both are processes of their own, and take turns, so that a busy moment of the machine does not
 meet only one of them. Of each shape the best round counts. The C++ client's `send_batch` is not
@@ -30,7 +30,7 @@ Facts = dict[str, float]
 
 
 def cpp_python() -> Path:
-    """The interpreter that has the C++ client, made by the tests at first need."""
+    """Return the interpreter with the C++ client, which the tests create on first use."""
     sys.path.insert(0, str(ROOT / "tests"))
     from clients.cpp_client import installed
 
@@ -38,7 +38,7 @@ def cpp_python() -> Path:
 
 
 def run(command: list[str]) -> dict[str, Facts]:
-    """What a load process says, by shape."""
+    """Return the results of a load process, by shape."""
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
@@ -69,7 +69,7 @@ def measured() -> tuple[dict[str, list[Facts]], dict[str, list[Facts]]]:
     our: dict[str, list[Facts]] = {}
     with served(broker()) as server:
         names = server["nameserver"]
-        ours(names, "asyncio", "single:64")  # makes the topic
+        ours(names, "asyncio", "single:64")  # creates the topic
         for _ in range(ROUNDS):
             for shape, facts in theirs(python, names).items():
                 cpp.setdefault(shape, []).append(facts)

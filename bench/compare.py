@@ -43,7 +43,7 @@ class Load:
     connections: int = 8
     messages: int = 1
     settle_s: float = 0.0
-    """What the requests bring about later is counted too."""
+    """Work that the requests cause later is counted too."""
 
 
 def loads() -> list[Load]:
@@ -90,7 +90,7 @@ def soon_frame(number: int) -> bytes:
 
 
 def back_frame(number: int) -> bytes:
-    """The first message of the log failed, and is to be retried."""
+    """A request to retry the first message of the log."""
     ext = {"offset": "0", "group": "bench-readers", "delayLevel": "1", "originTopic": "pulled",
            "originMsgId": "", "unitMode": "false", "maxReconsumeTimes": "16"}  # fmt: skip
     return request(36, number, ext)
@@ -136,7 +136,7 @@ def cpu_ns(pid: int) -> int:
 
 
 def check(address: str, load: Load) -> None:
-    """Every response says success: a refusal would be cheap, and no measurement."""
+    """Check that every response is a success: rejections are cheap and would distort the result."""
     peer = Connection(address)
     frames, codes = load.burst(0), list[int]()
     peer.socket.sendall(frames)

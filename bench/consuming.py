@@ -1,4 +1,4 @@
-"""Our consumer under load, as a process: the same as `consume_load.py` of the C++ client.
+"""The Python consumer under load, as a process: the same as `consume_load.py` of the C++ client.
 
     python -m bench.consuming NAMESERVER GROUP TOPIC COUNT LOOP KIND
 
@@ -19,7 +19,7 @@ BATCH = 64
 
 
 class Count:
-    """What a listener does here: look at the body, and at the clock."""
+    """The listener: reads the body and the clock."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -42,7 +42,7 @@ class Count:
         self(message)
 
     def finished(self) -> None:
-        """Whoever waits for the end may be told here."""
+        """Set when all messages have arrived."""
 
     def say(self) -> None:
         facts = {
@@ -54,7 +54,7 @@ class Count:
 
 
 def done_soon(loop: asyncio.AbstractEventLoop, done: asyncio.Event) -> None:
-    """From whatever thread the last message was counted in."""
+    """Called from the thread that counted the last message."""
     loop.call_soon_threadsafe(done.set)
 
 

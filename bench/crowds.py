@@ -1,4 +1,4 @@
-"""What a crowd costs one innocent client: many new connections, and readers that do not read.
+"""How other clients affect one client: many new connections, and readers that do not read.
 
     python -m bench.crowds
 
@@ -31,20 +31,20 @@ given back to the system."""
 PAUSE_S = 0.001
 
 
-class Seen(NamedTuple):
-    """What the innocent client saw, in milliseconds."""
+class Latencies(NamedTuple):
+    """Latencies of the observed client, in milliseconds."""
 
     p99_ms: float
     worst_ms: float
 
 
 class Innocent:
-    """Sends one message after another in a thread of its own."""
+    """The observed client: sends one message after another in its own thread."""
 
     def __init__(self, address: str) -> None:
         self._peer = Connection(address)
         self._frame = send_frame("innocent", bytes(128), 1)
-        for _ in range(100):  # the topic exists, and the broker knows what this client costs
+        for _ in range(100):  # warm up: the topic exists, and the broker has measured this client
             self._peer.exchange(self._frame)
         self._times: list[float] = []
         self._stop = threading.Event()
@@ -57,15 +57,15 @@ class Innocent:
             self._peer.exchange(self._frame)
             self._times.append(perf_counter() - begun)
 
-    def stop(self) -> Seen:
+    def stop(self) -> Latencies:
         self._stop.set()
         self._thread.join()
         self._peer.socket.close()
         times = sorted(1000 * one for one in self._times)
-        return Seen(times[len(times) * 99 // 100], times[-1])
+        return Latencies(times[len(times) * 99 // 100], times[-1])
 
 
-def watched(address: str, crowd: Callable[[], None]) -> Seen:
+def watched(address: str, crowd: Callable[[], None]) -> Latencies:
     innocent = Innocent(address)
     crowd()
     return innocent.stop()
@@ -82,7 +82,7 @@ def heap_bytes(pid: int) -> int:
 
 
 def connect(address: str, seconds: float) -> int:
-    """Open, use once and close connections, evenly spread over time; how many."""
+    """Open, use once and close connections, evenly spread over time; return how many."""
     host, _, port = address.rpartition(":")
     frame = send_frame("innocent", bytes(16), 2)
     begun, count = monotonic(), 0

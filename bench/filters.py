@@ -1,4 +1,4 @@
-"""What expressions cost per message: `python -m bench.filters`.
+"""The cost of filter expressions per message: `python -m bench.filters`.
 
 Also where splitting the property string begins to pay, which decides FINDS_MAX.
 """
@@ -26,7 +26,7 @@ EXPRESSIONS = (
 
 
 def microseconds(expression: Expression) -> float:
-    """Per message, the best of several runs."""
+    """Return the time per message, the best of several runs."""
     matches = expression.matches
     best = float("inf")
     for _ in range(REPEATS):

@@ -1,4 +1,4 @@
-"""A load generator that costs little: frames are encoded beforehand, answers are only counted."""
+"""A cheap load generator: frames are encoded beforehand, responses are only counted."""
 
 import selectors
 import socket
@@ -78,7 +78,7 @@ class Connection:
         self.outstanding = 0
 
     def receive(self) -> int:
-        """How many answers came."""
+        """Return how many responses arrived."""
         size = self.socket.recv_into(self.buffer.writable())
         assert size > 0, "the server closed the connection"
         self.buffer.wrote(size)
@@ -87,7 +87,7 @@ class Connection:
         return count
 
     def exchange(self, frame: bytes, answers: int = 1) -> None:
-        """Send and wait for the answers."""
+        """Send and wait for the responses."""
         self.outstanding += answers
         self.socket.sendall(frame)
         while self.outstanding:
@@ -97,7 +97,8 @@ class Connection:
 def drive(
     address: str, bursts: Callable[[int], bytes], *, connections: int, window: int, total: int
 ) -> float:
-    """Keep `window` requests in flight on each connection until `total` were answered; seconds."""
+    """Keep `window` requests in flight per connection until `total` are answered; return the
+    seconds."""
     peers = [Connection(address) for _ in range(connections)]
     selector = selectors.DefaultSelector()
     ready = [bursts(rank) for rank in range(connections)]

@@ -1,4 +1,4 @@
-"""What much of one thing costs: queues, consumer groups, timed messages, undecided transactions.
+"""The cost of large numbers: queues, consumer groups, timed messages, undecided transactions.
 
     python -m bench.loads [DIRECTORY] [queues | groups | timers | halves]...
 
@@ -21,7 +21,7 @@ from time import perf_counter, sleep
 from urllib.request import urlopen
 
 from bench.broker import broker, cpu_seconds, served
-from bench.crowds import STALL_MS_MAX, Innocent, Seen, heap_bytes
+from bench.crowds import STALL_MS_MAX, Innocent, Latencies, heap_bytes
 from bench.load import Connection, drive, pull_frame, send_frame
 from bench.measure import Limit
 from tianzhou.cmd.clock import SystemClock
@@ -41,31 +41,31 @@ TIMERS = 1_000_000
 TIMERS_MB_MAX = 100.0
 HALVES = 100_000
 WAITING_BYTES_MAX = 64.0
-"""Of memory for each message that waits."""
+"""Memory for each pending message."""
 AHEAD_MS = 7_200_000
 SETTLE_S = 15.0
-"""How long the innocent client goes on after a load: checkpoints and statistics come meanwhile."""
+"""How long the observed client continues after a load, to include checkpoints and statistics."""
 CHECKPOINT_MS = 2_000
 OFFSETS_SAVED_S = 7.0
 """Longer than `offsets_save_ms`."""
 
 
 @contextmanager
-def watched(address: str) -> Generator[list[Seen]]:
-    """What the innocent client saw, when the block has ended."""
-    innocent, seen = Innocent(address), list[Seen]()
+def watched(address: str) -> Generator[list[Latencies]]:
+    """Yield a list that gets the latencies of the observed client when the block ends."""
+    innocent, seen = Innocent(address), list[Latencies]()
     yield seen
     seen.append(innocent.stop())
 
 
-def stalls(name: str, seen: list[Seen]) -> Iterator[Limit]:
+def stalls(name: str, seen: list[Latencies]) -> Iterator[Limit]:
     yield Limit("loads", f"{name}: innocent client, p99", seen[0].p99_ms, STALL_MS_MAX, "ms")
     worst = seen[0].worst_ms
     yield Limit("loads", f"{name}: innocent client, longest wait", worst, STALL_MS_MAX, "ms")
 
 
 def pipelined(address: str, frames: Iterator[bytes], window: int = 64) -> None:
-    """Send all of them over one connection, so many at a time."""
+    """Send all requests over one connection, with a limited number in flight."""
     peer, burst = Connection(address), list[bytes]()
     for frame in frames:
         burst.append(frame)
@@ -106,7 +106,7 @@ def queues(directory: str) -> Iterator[Limit]:
 
 
 def starts(name: str, command: list[str]) -> Iterator[Limit]:
-    """After a clean stop, with what many people look at; then after a kill."""
+    """Restart after a clean stop, and after a kill."""
     begun = perf_counter()
     with served(command) as server:
         yield from started(f"{name}: start after a clean stop", begun, server)
@@ -190,7 +190,7 @@ def request(code: int, number: int, ext: dict[str, str], body: bytes = b"") -> b
 
 
 def join(address: str, number: int) -> Connection:
-    """A member of a group of its own."""
+    """A client that is the only member of its group."""
     beat = {
         "clientID": f"client-{number}", "producerDataSet": [],
         "consumerDataSet": [
@@ -201,14 +201,14 @@ def join(address: str, number: int) -> Connection:
             }
         ],
     }  # fmt: skip
-    # A broker takes 1,000 connections from one address.
+    # A broker accepts 1,000 connections from one address.
     member = Connection(address, source=f"127.0.0.{2 + number % 8}")
     ask(member, request(34, number, {}, json.dumps(beat).encode()))
     return member
 
 
 def ask(member: Connection, frames: bytes, answers: int = 1) -> None:
-    """Like `exchange`, for a connection to which the broker sends requests of its own."""
+    """Like `exchange`, for a connection on which the broker also sends requests."""
     member.socket.sendall(frames)
     while answers > 0:
         size = member.socket.recv_into(member.buffer.writable())
@@ -225,13 +225,13 @@ def commit(number: int, offset: int) -> bytes:
     return request(15, number, ext)
 
 
-# What waits
+# Pending messages
 
 
 def waiting(
     directory: str, name: str, frame: Callable[[int], bytes], count: int, *, total_mb_max: float
 ) -> Iterator[Limit]:
-    """Send so many messages that wait, and see what they cost, also after a new start."""
+    """Send `count` pending messages and measure their cost, also after a restart."""
     data = tempfile.mkdtemp(prefix="tianzhou-bench-", dir=directory)
     command = [*broker(), data]
     command[command.index("--ephemeral")] = "--data"

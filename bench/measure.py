@@ -1,4 +1,4 @@
-"""Timing, and rows of results. Machines are noisy: ratios within one run are what counts."""
+"""Timing, and rows of results. Machines are noisy: compare ratios within one run."""
 
 import gc
 import json
@@ -15,7 +15,7 @@ REPEATS = 5
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The best of several runs: the one that others disturbed least."""
+    """The best of several runs: the one with the least disturbance."""
 
     seconds: float
     cpu_seconds: float
@@ -43,7 +43,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A figure that must stay below something fixed."""
+    """A result that must stay below a fixed limit."""
 
     group: str
     name: str
@@ -88,7 +88,7 @@ def row(
 
 
 def show(rows: list[Row], limits: list[Limit], path: Path) -> None:
-    """A table for people, lines of JSON for programs."""
+    """Print a table, and lines of JSON for programs."""
     table = Table("what", "messages/s", "MB/s", "µs CPU/message", "ratio", "floor", "yardstick")
     group = ""
     for item in rows:

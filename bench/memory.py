@@ -18,7 +18,7 @@ HEAP_BYTES_MAX = 50 * 1000 * 1000
 
 
 def anonymous_bytes() -> int:
-    """Memory of this process that is backed by no file."""
+    """Return the anonymous memory of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024

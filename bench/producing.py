@@ -1,4 +1,4 @@
-"""Our producer under load, as a process: the same shapes as `produce_load.py` of the C++ client.
+"""The Python producer under load, as a process: the shapes of `produce_load.py` of the C++ client.
 
     python -m bench.producing NAMESERVER TOPIC LOOP SHAPE:COUNT...
 

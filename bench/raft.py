@@ -1,4 +1,4 @@
-"""Three members of a Raft group on this machine, beside one broker that flushes synchronously.
+"""Three Raft members on this machine, compared with one broker that flushes synchronously.
 
 All three, and the load, share the cores of this machine, so a group does four times the work.
 """
@@ -22,7 +22,7 @@ WAIT_S = 30.0
 
 
 def leader(server: dict[str, Any]) -> dict[str, str]:
-    """Where the group takes messages."""
+    """Return the address of the group's leader."""
     members = cast("dict[str, str]", server["members"])
     deadline = monotonic() + WAIT_S
     while True:

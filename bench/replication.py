@@ -1,4 +1,4 @@
-"""Master and slave on one machine: what copies cost the master, and what waiting for them costs."""
+"""Master and slave on one machine: the cost of replication and of waiting for it."""
 
 import os
 import sys
@@ -22,8 +22,8 @@ IN_FLIGHT = {
     "64 in flight on 8 connections": {"connections": 8, "window": 8},
     "64 producers": {"connections": 64, "window": 1},
 }
-"""The same number of sends at once. Each producer with a connection of its own costs everybody a
-system call for every message."""
+"""The same number of concurrent sends. A connection per producer would cost a system call for every
+message."""
 ROUNDS = 3
 TURNS = 6
 WAIT_S = 60.0
@@ -44,7 +44,7 @@ MODES = [Mode(flush, replication) for flush in (False, True) for replication in 
 
 
 def broker(directory: Path, **settings: str) -> list[str]:
-    """A broker by itself, without a NameServer, on free ports."""
+    """A broker without a NameServer, on free ports."""
     directory.mkdir(parents=True, exist_ok=True)
     conf = directory / "broker.conf"
     lines = {"vip_port": "false", "listenPort": "0", **settings}
@@ -129,8 +129,8 @@ def cost() -> Iterator[Row]:
 
 
 def waiting() -> Iterator[Row]:
-    """All four promises, beside the weakest. In turn, so that whatever else the machine does
-    disturbs all of them alike."""
+    """All four modes, compared with the weakest guarantee. In turn, so that other load on the
+    machine affects all of them alike."""
     rates: dict[tuple[str, Mode], float] = {}
     costs: dict[tuple[str, Mode], float] = {}
     times: dict[Mode, list[float]] = {mode: [] for mode in MODES}
@@ -162,7 +162,7 @@ def waiting() -> Iterator[Row]:
 
 
 def catching_up() -> Row:
-    """A fresh slave takes the log of a master that has one; beside a copy of the same files."""
+    """A new slave copies the log of its master; compared with a copy of the same files."""
     batches, count = 2_000, 64
     frame = batch_frame(TOPIC, [bytes(1024)] * count, 0) * 8
     with tempfile.TemporaryDirectory(prefix="tianzhou-bench-") as name, ExitStack() as stack:
@@ -188,7 +188,7 @@ def catching_up() -> Row:
 
 
 def _copy_seconds(log: Path, size: int) -> float:
-    """How long it takes to write the first bytes of a log a second time."""
+    """Return how long it takes to write the first bytes of a log a second time."""
     data = memoryview(min(log.iterdir()).read_bytes())[:size]
     begun = perf_counter()
     with (log.parent / "copy").open("wb") as copy:
@@ -199,7 +199,7 @@ def _copy_seconds(log: Path, size: int) -> float:
 
 
 def latencies(address: str) -> list[float]:
-    """How long single sends take, one after the other."""
+    """Return how long single sends take, one after the other."""
     peer, times = Connection(address), list[float]()
     frame = send_frame(TOPIC, bytes(BODY), 1)
     for _ in range(200):

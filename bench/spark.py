@@ -82,7 +82,7 @@ class ReadyReader(DataSourceReader):
 
 
 def fill(nameserver: str, topic: str, rows: int) -> None:
-    """Messages such as producers send: a unique id, a tag, a key."""
+    """Return messages like those of producers: a unique id, a tag, a key."""
     with Brokers(nameserver) as brokers:
         sender = BatchSender(brokers, "bench")
         # Text that does not repeat within a Parquet page.
@@ -97,7 +97,7 @@ def fill(nameserver: str, topic: str, rows: int) -> None:
 
 
 def make_ready(nameserver: str, topic: str, place: Path) -> None:
-    """The rows as our own reader gives them, once and for all."""
+    """Write the rows of the reader to files, once."""
     place.mkdir()
     options = read_options_of({"nameserver": nameserver, "topic": topic}, is_stream=False)
     reader = TopicReader(options, table_schema(TOPIC, []))
@@ -114,7 +114,7 @@ def make_ready(nameserver: str, topic: str, place: Path) -> None:
 
 
 def tree_cpu_s(root: int) -> float:
-    """CPU seconds of a process and all below it."""
+    """Return the CPU seconds of a process and its descendants."""
     parents: dict[int, int] = {}
     used: dict[int, float] = {}
     for entry in Path("/proc").iterdir():
@@ -268,7 +268,7 @@ class Bench:
 
 
 async def produce(nameserver: str, topic: str, count: int) -> None:
-    """What a program without Spark would do: 512 senders whose messages are put together."""
+    """A program without Spark: 512 senders whose messages are batched."""
     from tianzhou.client import Gathering, Message, Producer, ProducerOptions
 
     body = bytes(BODY_BYTES)
@@ -286,7 +286,7 @@ async def produce(nameserver: str, topic: str, count: int) -> None:
 
 
 def latency(bench: Bench) -> Row:
-    """From the moment a message is sent to the moment its micro-batch is done."""
+    """Measure from sending a message to the end of its micro-batch."""
     topic = "paced"
     fill(bench.nameserver, topic, 1)
     reader = bench.spark.readStream.format("rocketmq").option("nameserver", bench.nameserver)
@@ -298,7 +298,7 @@ def latency(bench: Bench) -> Row:
     finally:
         query.stop()
     assert query.exception() is None
-    # The first ones are those of a query that is still warming up.
+    # The first samples are from a query that is still warming up.
     batches = [p for p in query.recentProgress if p["numInputRows"]][WARM_UP:]
     times: list[float] = []
     for progress in batches:
@@ -324,17 +324,17 @@ def done(query: Any) -> int:
 
 
 def place(offsets: str, topic: str) -> int:
-    """How many messages lie before these offsets."""
+    """Return how many messages are before these offsets."""
     queues = json.loads(offsets)[topic].values()
     return sum(offset for queue in queues for offset in queue.values())
 
 
 def pace(nameserver: str, topic: str, until: Callable[[], bool]) -> float:
-    """So many messages a second, a few at a time; when the first one was sent."""
+    """Send messages at a given rate, a few at a time; return when the first one was sent."""
     with Brokers(nameserver) as brokers:
         sender = BatchSender(brokers, "bench")
         begun_s, begun, sent, rounds = time.time(), perf_counter(), 0, 0
-        # Asking the query costs a processor something too.
+        # Polling the query costs CPU time too.
         while rounds % 100 or not until():
             now = perf_counter() - begun
             assert now < LATENCY_S_MAX, "the query does not get on"

@@ -1,4 +1,4 @@
-"""The store: append, dispatch, read, synchronous flush, recovery; beside plain copies and syncs."""
+"""The store: append, dispatch, read, sync flush, recovery; compared with plain copies and syncs."""
 
 import mmap
 import os
@@ -23,7 +23,7 @@ TOPIC = "bench"
 KEY = queue_key(TOPIC, 0)
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 BYTES = 64 * 1024 * 1024
-"""What a run moves: enough to leave the caches, small enough to repeat."""
+"""Bytes per run: enough to exceed the caches, small enough to repeat."""
 COPY = "copy into a mapped file"
 _numbers = count()
 
@@ -63,7 +63,7 @@ def open_store(directory: str, *, flush_mode: FlushMode = FlushMode.ASYNC) -> Me
 
 
 def plain_copy(directory: str, pieces: list[bytearray]) -> Timing:
-    """The same bytes, in the same pieces, into a preallocated mapped file: what must be done."""
+    """Write the same bytes in the same pieces to a preallocated mapped file: the minimal work."""
     size = sum(map(len, pieces))
     path = f"{directory}/copy"
 

@@ -1,4 +1,4 @@
-"""The yardstick of the broker: a server that only cuts frames and acknowledges them.
+"""The yardstick of the broker: a server that only splits frames and acknowledges them.
 
 Run as a process: `python -m bench.yardstick READY_FILE`.
 """

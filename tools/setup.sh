@@ -17,7 +17,7 @@ if command -v uv >/dev/null 2>&1; then
 else
   echo "setup: filling .venv with pip; the first time takes a few minutes"
   "$python" -m venv .venv
-  # Only errors are told: what old pips warn of is not for whoever wants a demo.
+  # Show only errors: warnings of old pip versions are harmless.
   .venv/bin/python -m pip install --disable-pip-version-check -qq --require-hashes -r requirements.lock
   .venv/bin/python -m pip install --disable-pip-version-check -qq --no-deps -e .
 fi

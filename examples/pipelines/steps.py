@@ -5,5 +5,5 @@ from pyspark.sql import functions as F
 
 
 def with_city(rows: DataFrame) -> DataFrame:
-    """Tags are cities, and a payment without one is from nowhere."""
+    """Add the city from the tag, or `nowhere` for a payment without a tag."""
     return rows.withColumn("city", F.coalesce("tags", F.lit("nowhere")))
