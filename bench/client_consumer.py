@@ -133,9 +133,7 @@ def latency(nameserver: str, python: Path) -> Iterator[Row]:
     yard = 0.0
     for name in ("C++", "asyncio, coroutine", "uvloop, coroutine", "asyncio, loop"):
         topic = f"slow-{next(_groups)}"
-        asyncio.run(
-            fill(nameserver, topic, 1_000)
-        )  # creates the topic; these messages are not measured
+        asyncio.run(fill(nameserver, topic, 1_000))  # creates the topic; not measured
         number = LATENCY + 1_000
         command = (
             theirs(python, nameserver, topic, number, 4)

@@ -27,7 +27,7 @@ def test_a_sound_history_passes() -> None:
 
 
 @pytest.mark.parametrize("change", ODD_BUT_RIGHT, ids=lambda change: change.__name__)
-def test_what_is_odd_but_right_passes(change: Callable[[Case], None]) -> None:
+def test_checkers_accept_unusual_but_valid_histories(change: Callable[[Case], None]) -> None:
     case = sound()
     change(case)
     assert complaints(case.history, case.found, case.promise) == []
@@ -52,7 +52,7 @@ def test_every_rule_has_forgeries() -> None:
     assert len({forge for forges in WRONG.values() for forge in forges}) >= 36
 
 
-def test_what_is_not_promised_is_not_asked_for() -> None:
+def test_checkers_ignore_guarantees_of_other_configurations() -> None:
     case = sound()
     stored = dict(case.found.replicas[0].stored)
     for serial in (18, 19):  # a suffix is lost by the death of a master whose slave was behind

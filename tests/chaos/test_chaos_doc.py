@@ -91,7 +91,7 @@ class Part:
             raise RuntimeError(self.name)
 
 
-def test_clients_together_all_stop_although_one_fails() -> None:
+def test_together_stops_all_clients_even_if_one_fails() -> None:
     calls = list[str]()
     both = Together([Part("broken", None, calls), Part("other", "readers", calls)])
     assert (both.group, both.received()) == ("readers", {"broken", "other"})

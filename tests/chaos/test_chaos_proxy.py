@@ -112,7 +112,7 @@ def test_a_cut_to_the_target_holds_and_loses_nothing(link: Link, echo: Echo) -> 
 
 
 @pytest.mark.slow
-def test_a_cut_back_lets_questions_through(link: Link, echo: Echo) -> None:
+def test_cut_toward_the_caller_lets_requests_through(link: Link, echo: Echo) -> None:
     with call(link) as caller:
         link.cut(Toward.CALLER)
         caller.sendall(b"one")
@@ -123,7 +123,7 @@ def test_a_cut_back_lets_questions_through(link: Link, echo: Echo) -> None:
 
 
 @pytest.mark.slow
-def test_behind_a_cut_nobody_sees_who_is_gone(link: Link, echo: Echo) -> None:
+def test_cut_link_hides_a_closed_connection(link: Link, echo: Echo) -> None:
     with call(link) as caller:
         caller.sendall(b"one")
         receive(caller, 3)
@@ -193,7 +193,7 @@ def test_an_impostor_answers_with_garbage(link: Link, echo: Echo) -> None:
         assert receive(caller, 3) == b"two"
 
 
-def test_nobody_behind_the_proxy_is_an_end(link: Link, echo: Echo) -> None:
+def test_proxy_without_a_listening_target_closes_the_connection(link: Link, echo: Echo) -> None:
     echo.close()
     link.target = "127.0.0.1:1"
     with call(link) as caller:

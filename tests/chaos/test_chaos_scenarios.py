@@ -39,7 +39,7 @@ failovers take half a minute."""
 @pytest.mark.slow
 @pytest.mark.timeout(SCENARIO_S)
 @pytest.mark.parametrize("name", QUICK)
-def test_what_was_promised_is_kept(name: str, tmp_path: Path, cpp_python: Path) -> None:
+def test_scenario_keeps_all_guarantees(name: str, tmp_path: Path, cpp_python: Path) -> None:
     scenario = SCENARIOS[name]
     play = Play(scenario, tmp_path / "cluster", SEED, cpp_clients(cpp_python, scenario))
     try:
@@ -124,9 +124,7 @@ def test_other_decisions_and_early_deliveries_are_noticed(
 
 @pytest.mark.slow
 @pytest.mark.timeout(SCENARIO_S)
-def test_a_promise_that_is_not_kept_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_guarantee_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who answers without waiting for its slave may not say that it waited."""
 
     def too_much(_: Scenario, groups: tuple[str, ...]) -> Promise:

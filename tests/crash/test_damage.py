@@ -241,9 +241,7 @@ def test_a_damaged_length_of_a_served_record_yields_no_wrong_message(
     store.close()
 
 
-def test_a_flipped_bit_of_a_served_record_is_noticed_by_whoever_reads_it(
-    stopped: Known, place: Path
-) -> None:
+def test_flipped_bit_of_a_served_record_is_detected_by_readers(stopped: Known, place: Path) -> None:
     """The log was left in order; since then its disk forgot a bit."""
     victim = stopped.placed[10]
     known = stopped.copy(place / "copy")
@@ -264,7 +262,7 @@ def test_a_flipped_bit_of_a_served_record_is_noticed_by_whoever_reads_it(
         store.abandon()
 
 
-def test_what_was_written_a_moment_ago_is_checked_as_well(stopped: Known, place: Path) -> None:
+def test_recently_written_records_are_verified_too(stopped: Known, place: Path) -> None:
     """Its page may have been dropped and read again, from a disk that forgot a bit."""
     known = stopped.copy(place / "copy")
     store = open_store(known.root)

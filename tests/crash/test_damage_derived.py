@@ -240,7 +240,7 @@ CASES: list[Surgery] = [
 
 
 @pytest.mark.parametrize("surgery", CASES, ids=lambda f: f.__name__)
-def test_all_is_there_again(original: Known, place: Path, surgery: Surgery) -> None:
+def test_damaged_derived_file_is_rebuilt(original: Known, place: Path, surgery: Surgery) -> None:
     known = original.copy(place / "store")
     log = known.tree("commitlog")
     surgery(known)

@@ -20,7 +20,7 @@ ROUNDS: Final = 100_000
 
 
 @pytest.mark.parametrize("seed", range(DIRECTORIES))
-def test_kills_at_any_moment(tmp_path: Path, seed: int) -> None:
+def test_kill_at_a_random_time_loses_nothing_acknowledged(tmp_path: Path, seed: int) -> None:
     witness = Witness(tmp_path / "store", seed)
     for _ in range(CYCLES):
         # 0: while it opens the directory that the last one left.

@@ -190,7 +190,7 @@ def test_a_fenced_broker_says_why_and_ends(start: Start, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_fenced_broker_stays_if_it_is_told_to(start: Start, tmp_path: Path) -> None:
+def test_fenced_broker_keeps_running_if_configured(start: Start, tmp_path: Path) -> None:
     server = start("--set", "exit_when_fenced=false")
     break_disk(server, tmp_path)
     wait_until(lambda: asked(server, "/healthz")[0] == 503, within_s=20, what="it is not healthy")

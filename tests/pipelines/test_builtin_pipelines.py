@@ -69,7 +69,7 @@ def test_aggregate_is_right_to_the_cent(place: Place) -> None:
      ("未支付", "发货中", True), ("发货中", "发货失败", False), ("发货失败", "发货中", False),
      ("发货成功", "已支付", True), ("已支付", "已支付", False)],
 )  # fmt: skip
-def test_which_state_may_follow(before: str, state: str, wrong: bool) -> None:
+def test_order_check_allows_only_following_states(before: str, state: str, wrong: bool) -> None:
     assert is_violation(LastMessage(before), state) is wrong
 
 

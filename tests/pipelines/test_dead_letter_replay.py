@@ -65,7 +65,9 @@ def replays(place: Place) -> Replays:
     return Replays(str(place.directory / "replays"))
 
 
-def test_what_is_there(place: Place, group: str, origin: str) -> None:
+def test_letters_and_counts_show_the_dead_letters_of_a_group(
+    place: Place, group: str, origin: str
+) -> None:
     rows = letters(place.spark, group, place.cluster()).collect()
     assert {row.originTopic for row in rows} == {origin}
     assert {row.body for row in rows} >= {"bad 0", "good 1"}
@@ -73,7 +75,7 @@ def test_what_is_there(place: Place, group: str, origin: str) -> None:
     assert dead_letters.dead_letter_counts(options)[group] == 12
 
 
-def test_chosen_repaired_and_sent_again(
+def test_replay_sends_selected_and_repaired_dead_letters_once(
     place: Place, group: str, origin: str, replays: Replays
 ) -> None:
     request = ReplayRequest(group, "tags = 'bad'", {"body": "replace(body, 'bad', 'mended')"})

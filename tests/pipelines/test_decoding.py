@@ -57,7 +57,7 @@ def test_json_whose_schema_grows(place: Place) -> None:
         place.run(pipeline)
 
 
-def test_json_needs_something_to_learn_from(place: Place) -> None:
+def test_json_schema_inference_without_samples_is_an_error(place: Place) -> None:
     topic = place.topic()
     with pytest.raises(PipelineError, match="the topic has no JSON object to infer it from"):
         place.run(place.pipeline(f"decode: {{format: json}}\n{SINK}", topic))
@@ -173,7 +173,7 @@ def protobuf_message() -> tuple[Any, bytes]:
     return made, descriptors.FileDescriptorSet(file=[stamp, file]).SerializeToString()
 
 
-def test_a_descriptor_that_is_none(place: Place, tmp_path: Path) -> None:
+def test_invalid_descriptor_file_is_an_error(place: Place, tmp_path: Path) -> None:
     (tmp_path / "x.desc").write_bytes(b"\xff\xff")
     text = f"decode: {{format: protobuf, descriptor: x.desc, message: a.B}}\n{SINK}"
     with pytest.raises(PipelineError, match="is not a descriptor set"):

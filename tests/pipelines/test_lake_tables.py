@@ -51,7 +51,7 @@ def test_rows_are_once_and_know_how_far_they_go(spark: SparkSession, tmp_path: P
     assert {row.topic for row in table.read(spark).collect()} == {"%DLQ%stock"}
 
 
-def test_what_was_cut_off_is_taken_away(spark: SparkSession, tmp_path: Path) -> None:
+def test_repair_deletes_files_of_interrupted_writes(spark: SparkSession, tmp_path: Path) -> None:
     """Killed while it wrote aside, and killed between moving files and the record."""
     table = Table(str(tmp_path))
     write(table, messages(spark, 0, 4), 0)
@@ -108,7 +108,7 @@ def test_days_that_are_too_old_go(spark: SparkSession, tmp_path: Path) -> None:
     )
 
 
-def test_no_message_comes_twice(spark: SparkSession, tmp_path: Path) -> None:
+def test_write_rejects_messages_that_the_table_has(spark: SparkSession, tmp_path: Path) -> None:
     """Of a query that begins anew, not of a micro-batch that is repeated."""
     table = Table(str(tmp_path))
     write(table, messages(spark, 0, 10), 0)
@@ -147,7 +147,7 @@ def test_the_log_stays_short(tmp_path: Path) -> None:
     assert not state.has("q", count)
 
 
-def test_a_record_that_is_none(tmp_path: Path) -> None:
+def test_invalid_log_record_is_an_error(tmp_path: Path) -> None:
     place = tmp_path / "_tianzhou" / "log"
     place.mkdir(parents=True)
     (place / f"{0:012d}.json").write_text("half a rec")
@@ -155,7 +155,7 @@ def test_a_record_that_is_none(tmp_path: Path) -> None:
         Table(str(tmp_path)).state()
 
 
-def test_states_that_nobody_shares() -> None:
+def test_states_do_not_share_mutable_defaults() -> None:
     """Defaults of a struct are copied: one table's files are not another's."""
     first = State()
     first.add(Change(added=[DataFile("a", 1, 1)]))

@@ -198,7 +198,7 @@ def test_a_plan_is_made_with_real_topics(
 
 
 @pytest.mark.slow
-def test_mistakes_are_told_before_spark_starts(
+def test_invalid_arguments_fail_before_spark_starts(
     shared_broker: RunningBroker, tmp_path: Path
 ) -> None:
     """Its log is not even there."""
@@ -343,7 +343,7 @@ def check_archive(broker: RunningBroker, topic: str, table: Table, directory: Pa
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("sending")
-def test_ctrl_c_ends_in_order_and_nobody_runs_twice(
+def test_ctrl_c_stops_gracefully_and_a_second_run_is_rejected(
     shared_broker: RunningBroker,
     topic: str,
     tmp_path: Path,

@@ -36,7 +36,7 @@ def test_a_small_file_is_enough() -> None:
     assert found.decode.format == "raw"
 
 
-def test_everything_can_be_said() -> None:
+def test_pipeline_file_with_every_key_is_parsed() -> None:
     found = parse(
         GOOD.replace("sinks:\n", "trigger: {interval: 30s}\nsinks:\n")
         + "    retention: 30d\n    partitionBy: [date]\n"
@@ -83,7 +83,9 @@ def test_everything_can_be_said() -> None:
          "needs transform.watermark"),
     ],
 )  # fmt: skip
-def test_mistakes_are_told_with_their_line(change: tuple[str, str], line: int, words: str) -> None:
+def test_invalid_pipeline_file_is_reported_with_its_line(
+    change: tuple[str, str], line: int, words: str
+) -> None:
     text = GOOD.replace(*change)
     assert text != GOOD
     said = refused(text)
@@ -96,7 +98,7 @@ def test_mistakes_are_told_with_their_line(change: tuple[str, str], line: int, w
     [("decode.schema is 'x'", 7), ("transform.sql: nothing", 1), ("sinks.0.path: no", 10),
      ("sinks.0.columns: no", 9), ("source: [ROCKETMQ.UNKNOWN_TOPIC] no", 2)],
 )  # fmt: skip
-def test_what_planning_finds_has_its_line_too(said: str, line: int) -> None:
+def test_planning_errors_are_reported_with_their_line(said: str, line: int) -> None:
     assert str(located(GOOD, "p.yml", PipelineError(said))) == f"p.yml:{line}: {said}"
 
 
@@ -106,7 +108,7 @@ def test_other_errors_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "- a\n- b\n", "name: [1", "a: b: c", "\tname: x"])
-def test_what_is_no_pipeline_at_all(text: str) -> None:
+def test_text_that_is_not_a_pipeline_is_rejected(text: str) -> None:
     assert re.match(r"p\.yml:\d+: ", refused(text))
 
 
@@ -121,7 +123,7 @@ def test_variables_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.sinks[0].path == "somewhere"
 
 
-def test_the_command_line_has_the_last_word() -> None:
+def test_command_line_overrides_the_pipeline_file() -> None:
     given = {"source.topic": "orders", "sinks.0.path": "elsewhere", "decode.schema": "infer"}
     found = parse(GOOD, "p.yml", given=given)
     assert found.source["topic"] == "orders"
@@ -130,7 +132,7 @@ def test_the_command_line_has_the_last_word() -> None:
         parse(GOOD, "p.yml", given={"sauce": "hot"})
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_pipeline_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"nothing\.yml cannot be read"):
         load(tmp_path / "nothing.yml")
     with pytest.raises(PipelineError, match="neither a file nor one of archive"):
@@ -138,7 +140,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", builtin.NAMES)
-def test_what_comes_with_the_package_is_valid(name: str) -> None:
+def test_builtin_pipelines_are_valid(name: str) -> None:
     found, _ = builtin.find(name)
     assert found.name == name
     assert found.description

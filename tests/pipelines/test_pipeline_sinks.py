@@ -135,7 +135,9 @@ def test_a_repeated_micro_batch_is_in_the_database_once(place: Place) -> None:
         ("{watermark: {column: body.nothing, delay: 1 minute}}", "nothing"),
     ],
 )
-def test_mistakes_are_told_before_data_moves(place: Place, transform: str, words: str) -> None:
+def test_invalid_transform_fails_before_data_is_read(
+    place: Place, transform: str, words: str
+) -> None:
     topic = place.topic()
     text = f"{JSON}transform: {transform}\nsinks: [{{type: parquet, path: out}}]\n"
     with pytest.raises(PipelineError, match=words):
@@ -143,6 +145,6 @@ def test_mistakes_are_told_before_data_moves(place: Place, transform: str, words
     assert not (place.directory / "out").exists()
 
 
-def test_a_source_that_is_not_there(place: Place) -> None:
+def test_missing_source_topic_is_an_error(place: Place) -> None:
     with pytest.raises(PipelineError, match=r"UNKNOWN_TOPIC.*nothing-here"):
         place.run(place.pipeline("sinks: [{type: parquet, path: out}]\n", "nothing-here"))

@@ -69,7 +69,7 @@ def test_topics_are_found_in_sql(
         ("SELECT * FROM orders OFFSET BETWEEN one AND 2", "two whole numbers"),
     ],
 )
-def test_mistakes_behind_a_topic(text: str, words: str) -> None:
+def test_invalid_clause_after_a_topic_is_an_error(text: str, words: str) -> None:
     with pytest.raises(TableError, match=words):
         read_sql(text, TOPICS)
 
@@ -145,7 +145,7 @@ SHORT_LIVED = """sinks:
         pytest.param("queueOffset IN (1, 3)", 12, id="while-the-clock-was-set-back"),
     ],
 )
-def test_what_retention_took_from_an_archive_comes_from_the_broker(
+def test_rows_deleted_from_an_archive_are_read_from_the_broker(
     place: Place, old: str, kept: int
 ) -> None:
     topic = place.topic("orders")
@@ -187,7 +187,7 @@ def test_an_archive_with_a_hole_hides_nothing(place: Place) -> None:
     assert place.table("archive").state().rows == 12
 
 
-def test_a_table_of_some_messages_is_no_archive(place: Place) -> None:
+def test_table_of_filtered_messages_is_rejected_as_archive(place: Place) -> None:
     topic = place.topic("orders")
     place.send(topic, ["x"], tags="paid")
     place.send(topic, ["y"], tags="open")
@@ -220,7 +220,7 @@ def test_filters_reach_the_broker_where_that_is_safe(place: Place) -> None:
     assert sorted(row[0] for row in once(both).collect()) == sorted([*range(4), *range(4), 16])
 
 
-def test_gaps_are_not_passed_over(place: Place) -> None:
+def test_gap_between_archive_and_broker_is_an_error(place: Place) -> None:
     """Rows that neither side has are an error; a topic created again is another topic."""
     topic = place.topic("orders", queues=1)
     place.send(topic, ["x"] * 10)
@@ -239,7 +239,7 @@ def test_gaps_are_not_passed_over(place: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_sql_refuses_what_nobody_has(
+def test_sql_fails_for_rows_that_neither_archive_nor_broker_has(
     start: Start, nameserver: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The broker's retention was faster than the archive."""
@@ -270,7 +270,7 @@ def test_sql_refuses_what_nobody_has(
     ), refused.stderr
 
 
-def test_bodies_are_what_they_look_like(place: Place) -> None:
+def test_bodies_are_decoded_by_their_content(place: Place) -> None:
     text_topic, raw_topic = place.topic("text"), place.topic("raw")
     place.send(text_topic, ["one", "two"])
     place.send(raw_topic, [b"\xff\x00"])
@@ -280,7 +280,7 @@ def test_bodies_are_what_they_look_like(place: Place) -> None:
     assert bytes(row.body) == bytes(row.rawBody) == b"\xff\x00"
 
 
-def test_names_that_nobody_knows(place: Place) -> None:
+def test_unknown_table_error_lists_topics(place: Place) -> None:
     topic = place.topic("known")
     with pytest.raises(TableError, match=r"catalog\. Topics here: .*known"):
         ask(place, "SELECT * FROM nothing_of_the_kind", archive=None)

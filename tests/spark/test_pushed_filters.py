@@ -71,7 +71,9 @@ def task_count(rows: DataFrame) -> int:
     return rows.rdd.getNumPartitions()
 
 
-def test_queries_over_one_table_do_not_meet(tables: Tables, filling: Filling, topic: str) -> None:
+def test_queries_over_one_table_are_independent(
+    tables: Tables, filling: Filling, topic: str
+) -> None:
     """In any order, one in the other, with and without filters."""
     assert tables.spark.conf.get(SWITCH) == "true"
     filling.many(topic, 60)

@@ -82,7 +82,7 @@ def test_a_queue_that_is_shorter_than_the_range(
     assert [(one.first, one.end) for one in gone] == [(10, 15)]
 
 
-def test_messages_in_doubt_are_looked_for(filling: Filling, topic: str) -> None:
+def test_missing_entries_returns_messages_that_are_not_stored(filling: Filling, topic: str) -> None:
     """What a sender asks after its connection broke: which of these are not there?"""
     filling.create(topic, 1)
     filling.many(topic, 10)

@@ -29,7 +29,7 @@ def stored_under(kind: str, topic: str, queue_id: int) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_java_wrote_what_its_producer_was_told(
+def test_store_written_by_java_matches_its_send_results(
     spark: SparkSession, kind: str, tmp_path: Path
 ) -> None:
     rows = table(spark, unpack(kind, tmp_path)).collect()

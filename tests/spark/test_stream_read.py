@@ -149,7 +149,7 @@ def sizes(query: StreamingQuery) -> list[int]:
     return [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
 
 
-def test_streams_begin_at_the_end_unless_told(
+def test_streams_start_at_the_end_by_default(
     tables: Tables, filling: Filling, sink: Sink, topic: str
 ) -> None:
     filling.many(topic, 100)

@@ -9,7 +9,7 @@ def mark(rank: int, digest: bytes) -> bytes:
     return b"%s%d:%s" % (TASK.prefix, rank, digest)
 
 
-def test_each_written_row_answers_for_one() -> None:
+def test_each_written_row_is_claimed_once() -> None:
     written = EarlierWrites(TASK)
     apple, pear = digest_of(b"apple", b""), digest_of(b"pear", b"")
     written.record(mark(0, apple))

@@ -41,13 +41,13 @@ def test_words_and_numbers_are_resolved() -> None:
         resolved({"orders": {"broker-a": {5: 7}}})
 
 
-def test_what_is_out_of_range_is_named() -> None:
+def test_offset_out_of_range_is_an_error() -> None:
     with pytest.raises(SourceError, match=r"offset 30 of queue 0 .* offsets 2 to 10"):
         plan.check_inside({queue(0): 30}, {queue(0): 2}, {queue(0): 10}, "endingOffsets")
     assert plan.clamped({queue(0): 30}, {queue(0): 2}, {queue(0): 10}) == {queue(0): 10}
 
 
-def test_what_is_gone_is_named_or_passed_over() -> None:
+def test_missing_offsets_are_an_error_or_skipped() -> None:
     start, end, earliest = {queue(0): 5}, {queue(0): 20}, {queue(0): 12}
     with pytest.raises(DataLoss, match=r"7 messages with offsets 5 to 11 are gone.*from 12 on"):
         plan.check_kept(start, end, earliest)
@@ -66,7 +66,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 5000)), min_size
 
 
 @given(SPANS, st.integers(1, 10_000))
-def test_limits_are_kept_and_nobody_starves(spans: list[tuple[int, int]], rows: int) -> None:
+def test_limits_are_kept_and_no_queue_starves(spans: list[tuple[int, int]], rows: int) -> None:
     start = {queue(n): first for n, (first, _) in enumerate(spans)}
     latest = {queue(n): first + size for n, (first, size) in enumerate(spans)}
     end = plan.limited(start, latest, rows)

@@ -43,7 +43,7 @@ def test_a_record_that_is_a_whole_batch_is_taken_apart_and_cut_to_the_range() ->
     ]
 
 
-def test_a_run_grows_without_disturbing_who_looks_at_it() -> None:
+def test_record_run_grows_without_changing_existing_views() -> None:
     run = RecordRun()
     seen = memoryview(run.data)
     room = run.room(len(run.data) + 1)

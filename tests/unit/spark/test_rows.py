@@ -59,7 +59,7 @@ WRONG_ROWS = [
 
 
 @pytest.mark.parametrize(("columns", "said"), WRONG_ROWS)
-def test_rows_that_are_no_messages(columns: dict[str, list[object]], said: str) -> None:
+def test_invalid_rows_are_rejected(columns: dict[str, list[object]], said: str) -> None:
     with pytest.raises(SourceError, match=said):
         list(rows_of(batch(**columns), "orders"))
 

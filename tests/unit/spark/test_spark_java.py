@@ -52,7 +52,7 @@ def test_the_package_is_the_last_resort(bare: Path, monkeypatch: pytest.MonkeyPa
     assert (Path(home) / "bin" / "java").stat().st_mode & 0o077 == 0
 
 
-def test_without_any_it_says_what_to_do(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_is_an_error_with_advice(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_of_package", lambda: None)
     with pytest.raises(java.JavaNotFound, match=r"needs Java 17 or newer: set JAVA_HOME"):
         java.provide()

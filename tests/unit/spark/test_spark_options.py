@@ -107,13 +107,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("given", "said"), WRONG)
-def test_what_is_wrong_is_said(given: dict[str, str], said: str) -> None:
+def test_invalid_options_are_reported(given: dict[str, str], said: str) -> None:
     with pytest.raises(SourceError, match=said) as caught:
         read_options_of(ORDERS | given, is_stream=False)
     assert str(caught.value).startswith("[ROCKETMQ.")
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_invalid_options_are_reported_together() -> None:
     with pytest.raises(SourceError, match=r"minPartitions.*; option failOnDataLoss"):
         read(minPartitions="x", failOnDataLoss="y")
 

@@ -124,6 +124,6 @@ def test_a_torn_end_is_the_end(written: Path, tmp_path: Path) -> None:
     assert found == everything()[-len(found) - 1 : -1]
 
 
-def test_a_directory_that_is_none(tmp_path: Path) -> None:
+def test_directory_without_a_commit_log_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFound, match="has no commit log"):
         log_spans(str(tmp_path), 1)

@@ -287,7 +287,7 @@ def test_calls_that_change_something_are_logged_in_order() -> None:
     assert told == [1, 2, 3, 4]
 
 
-def test_what_is_not_there_is_reported_as_a_file_system_does() -> None:
+def test_missing_paths_raise_like_a_file_system() -> None:
     disk = SimDisk()
     assert disk.list("nowhere") == []
     for call in (disk.open, disk.remove, disk.sync_dir, disk.remove_dir):

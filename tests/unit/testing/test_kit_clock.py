@@ -10,13 +10,13 @@ from tianzhou.testing import KitClock
 HOUR_MS = 3_600_000
 
 
-def test_it_goes_as_the_machine_does() -> None:
+def test_clock_follows_the_machine() -> None:
     clock = KitClock()
     assert abs(clock.now_ms() - time.time() * 1000) < 1000
     assert clock.monotonic_s() <= time.monotonic()
 
 
-def test_it_begins_where_it_is_told() -> None:
+def test_clock_starts_at_the_given_time() -> None:
     clock = KitClock(1_000_000, held=True)
     assert clock.now_ms() == 1_000_000
 
@@ -31,13 +31,13 @@ def test_it_begins_where_it_is_told() -> None:
         ({"days": 3}, 72 * HOUR_MS),
     ],
 )
-def test_it_moves_by_what_it_is_told(step: dict[str, int], ms: int) -> None:
+def test_clock_advances_by_the_given_duration(step: dict[str, int], ms: int) -> None:
     clock = KitClock(0, held=True)
     clock.advance(**step)
     assert clock.now_ms() == ms
 
 
-def test_held_it_stands_and_then_goes_on_from_there() -> None:
+def test_held_clock_stands_and_resumes_from_there() -> None:
     clock = KitClock()
     clock.hold()
     clock.hold()  # a second time changes nothing
@@ -57,7 +57,7 @@ def test_moving_it_leaves_intervals_alone() -> None:
     assert clock.monotonic_s() - before_s < 1
 
 
-def test_who_listens_is_told_of_every_move() -> None:
+def test_clock_listeners_are_called_after_every_advance() -> None:
     clock, told = KitClock(0, held=True), list[int]()
     stop = clock.on_move(lambda: told.append(clock.now_ms()))
     clock.advance(ms=1)
@@ -67,6 +67,6 @@ def test_who_listens_is_told_of_every_move() -> None:
     assert told == [1, 3]
 
 
-def test_it_does_not_go_back() -> None:
+def test_clock_rejects_a_negative_advance() -> None:
     with pytest.raises(UsageError, match="-1000 ms"):
         KitClock().advance(seconds=-1)

@@ -9,13 +9,13 @@ from tianzhou.base.errors import UsageError
 from tianzhou.testing.kit import waiting
 
 
-def test_it_returns_what_came_about() -> None:
+def test_wait_until_returns_the_first_true_value() -> None:
     values = iter([0, 0, 7])
     found = waiting.wait_until(lambda: next(values), lambda: "", within_s=5, what="seven")
     assert found == 7
 
 
-def test_a_failure_says_what_was_there() -> None:
+def test_wait_until_failure_describes_the_state() -> None:
     with pytest.raises(AssertionError) as caught:
         waiting.wait_until(list, lambda: "topic orders: empty", within_s=0.01, what="orders")
     text = str(caught.value)
@@ -40,7 +40,7 @@ def test_a_coroutine_waits_without_stopping_its_loop() -> None:
     assert asyncio.run(play()) == 5
 
 
-def test_a_coroutine_that_would_block_its_loop_is_told_so() -> None:
+def test_wait_until_in_a_coroutine_is_rejected() -> None:
     async def play() -> None:
         waiting.wait_until(lambda: True, lambda: "", within_s=1, what="")
 

@@ -20,7 +20,7 @@ def test_work_is_done_there_and_comes_back() -> None:
     assert thread.errors == []
 
 
-def test_what_nobody_hears_of_is_remembered() -> None:
+def test_errors_in_callbacks_are_recorded() -> None:
     thread = LoopThread("a")
 
     async def fail_later() -> None:
@@ -32,7 +32,7 @@ def test_what_nobody_hears_of_is_remembered() -> None:
     assert "ZeroDivisionError: division by zero" in thread.errors[0]
 
 
-def test_what_still_runs_is_cancelled_at_the_end() -> None:
+def test_close_cancels_pending_tasks() -> None:
     thread = LoopThread("a")
     ended: list[str] = []
 

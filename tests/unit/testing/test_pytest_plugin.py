@@ -49,7 +49,7 @@ def test_a_project_that_installed_the_package_has_the_fixtures(tmp_path: Path) -
     assert "2 passed" in done.stdout
 
 
-def test_here_too(mq: RunningBroker) -> None:
+def test_fixtures_are_available_in_this_project(mq: RunningBroker) -> None:
     assert mq.nameserver.startswith("127.0.0.1:")
     assert mq.broker != mq.nameserver
     assert mq.directory.exists()
