@@ -31,7 +31,7 @@ def leader(server: dict[str, Any]) -> dict[str, str]:
                 _, body = peer.call(RequestCode.LOOK_AT_RAFT)
             if decode_raft_look(body).is_leading:
                 return {"broker": address}
-        assert monotonic() < deadline, f"nobody leads after {WAIT_S} s"
+        assert monotonic() < deadline, f"no leader after {WAIT_S} s"
         sleep(0.05)
 
 
