@@ -24,7 +24,7 @@ from pathlib import Path
 from bench.broker import broker, served
 from bench.client_producer import ROOT, YARDSTICK, cpp_python
 from bench.measure import Row
-from tianzhou.client import Gathering, Message, Producer, ProducerOptions
+from tianzhou.client import Batching, Message, Producer, ProducerOptions
 
 BODY = b"x" * 128
 THROUGHPUT = 100_000
@@ -44,7 +44,7 @@ _groups = count()
 
 
 async def fill(nameserver: str, topic: str, number: int) -> None:
-    options = ProducerOptions(gathering=Gathering())
+    options = ProducerOptions(batching=Batching())
     async with Producer("fillers", nameserver=nameserver, options=options) as producer:
         for _ in range(0, number, 1_000):
             await asyncio.gather(*(producer.send(Message(topic, BODY)) for _ in range(1_000)))

@@ -12,7 +12,7 @@ import sys
 import time
 from time import perf_counter, process_time
 
-from tianzhou.client import ConsumerOptions, PushConsumer, ReceivedMessage, Start
+from tianzhou.client import ConsumerOptions, PushConsumer, ReceivedMessage, StartPosition
 from tianzhou.client import sync as blocking
 
 BATCH = 64
@@ -59,7 +59,7 @@ def done_soon(loop: asyncio.AbstractEventLoop, done: asyncio.Event) -> None:
 
 
 def options(kind: str) -> ConsumerOptions:
-    return ConsumerOptions(start_from=Start.FIRST, orderly=kind == "orderly")
+    return ConsumerOptions(start_from=StartPosition.FIRST, orderly=kind == "orderly")
 
 
 async def consume(nameserver: str, group: str, topic: str, count: Count, kind: str) -> None:

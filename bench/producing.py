@@ -14,7 +14,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from time import perf_counter, process_time
 
-from tianzhou.client import Gathering, Message, Producer, ProducerOptions
+from tianzhou.client import Batching, Message, Producer, ProducerOptions
 from tianzhou.client import sync as blocking
 
 BODY = b"x" * 128
@@ -74,7 +74,7 @@ def say(shape: str, count: int, facts: dict[str, float], begun: float, cpu: floa
 
 async def measure(nameserver: str, topic: str, shapes: list[tuple[str, int]]) -> None:
     for shape, count in shapes:
-        options = ProducerOptions(gathering=Gathering() if shape == "gathered" else None)
+        options = ProducerOptions(batching=Batching() if shape == "gathered" else None)
         async with Producer("our-load", nameserver=nameserver, options=options) as producer:
             for _ in range(0 if shape == "cold" else 200):
                 await producer.send(message(topic))

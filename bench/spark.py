@@ -269,10 +269,10 @@ class Bench:
 
 async def produce(nameserver: str, topic: str, count: int) -> None:
     """A program without Spark: 512 senders whose messages are batched."""
-    from tianzhou.client import Gathering, Message, Producer, ProducerOptions
+    from tianzhou.client import Batching, Message, Producer, ProducerOptions
 
     body = bytes(BODY_BYTES)
-    options = ProducerOptions(gathering=Gathering())
+    options = ProducerOptions(batching=Batching())
     async with Producer("bench", nameserver=nameserver, options=options) as producer:
 
         async def work() -> None:

@@ -13,11 +13,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tianzhou.client import ConsumerOptions, PushConsumer, Start
+from tianzhou.client import ConsumerOptions, PushConsumer, StartPosition
 
 
 async def consume(nameserver: str, group: str, topic: str, output: str, mode: str) -> None:
-    options = ConsumerOptions(start_from=Start.FIRST, orderly=mode == "orderly")
+    options = ConsumerOptions(start_from=StartPosition.FIRST, orderly=mode == "orderly")
     consumer = PushConsumer(group, nameserver=nameserver, subscribe={topic: "*"}, options=options)
     loop = asyncio.get_running_loop()
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

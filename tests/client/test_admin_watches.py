@@ -6,7 +6,7 @@ from consuming import Notes, asynchronous, consuming, numbers, send, until
 
 from tianzhou.client.aio.admin import Admin
 from tianzhou.client.aio.push_consumer import PushConsumer
-from tianzhou.client.core.offsets import Start
+from tianzhou.client.core.offsets import StartPosition
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.testing import RunningBroker
 from tianzhou.testing.kit.patience import Patience
@@ -45,7 +45,7 @@ async def test_what_a_consumer_does(mq: RunningBroker) -> None:
     notes = Notes()
     async with (
         Admin(nameserver=mq.nameserver) as admin,
-        consuming(mq, "billing", ALL, notes.take, start_from=Start.FIRST) as consumer,
+        consuming(mq, "billing", ALL, notes.take, start_from=StartPosition.FIRST) as consumer,
     ):
         await until(lambda: len(notes.messages) == 10)
         info = await admin.groups.running("billing", consumer.client_id, stacks=True)
@@ -61,7 +61,7 @@ async def test_a_group_is_moved_while_it_works(mq: RunningBroker) -> None:
     await send(mq, "orders", numbers(5))
     notes = Notes()
     async with Admin(nameserver=mq.nameserver) as admin:
-        async with consuming(mq, "billing", ALL, notes.take, start_from=Start.FIRST):
+        async with consuming(mq, "billing", ALL, notes.take, start_from=StartPosition.FIRST):
             await until(lambda: len(notes.messages) == 5)
             moves = await admin.offsets.reset_to_time("billing", "orders", time_ms=0)
             assert [move.target for move in moves] == [0]
@@ -84,7 +84,7 @@ async def test_dead_letters_come_back_to_their_group(mq: RunningBroker) -> None:
 
     async with (
         Admin(nameserver=mq.nameserver) as admin,
-        consuming(mq, "billing", ALL, take, max_reconsume_times=0, start_from=Start.FIRST),
+        consuming(mq, "billing", ALL, take, max_reconsume_times=0, start_from=StartPosition.FIRST),
     ):
         await mq.until(lambda: mq.dead_letters("billing"), within_s=10)
         # Clients learn of the new topic of dead letters once the broker has registered it.

@@ -13,12 +13,12 @@ from tianzhou.testing import RunningBroker
 
 HEAD = """
 import logging, os, signal, sys, threading
-from tianzhou.client import ConsumerOptions, Start
+from tianzhou.client import ConsumerOptions, StartPosition
 from tianzhou.client.sync import LitePullConsumer, Message, Producer, PushConsumer
 
 logging.getLogger("asyncio").setLevel(logging.ERROR)  # a slow machine is no mistake
 nameserver = sys.argv[1]
-FIRST = ConsumerOptions(start_from=Start.FIRST, stop_timeout_s=0.5)
+FIRST = ConsumerOptions(start_from=StartPosition.FIRST, stop_timeout_s=0.5)
 """
 
 CLOSED = """
@@ -49,7 +49,7 @@ def never_return(message):
     begun.set()
     threading.Event().wait()
 
-options = ConsumerOptions(start_from=Start.FIRST, stop_timeout_s=0.5, orderly=ORDERLY)
+options = ConsumerOptions(start_from=StartPosition.FIRST, stop_timeout_s=0.5, orderly=ORDERLY)
 consumer = PushConsumer("g", nameserver=nameserver, subscribe={"orders": "*"}, options=options)
 consumer.listen(never_return)
 with consumer:

@@ -7,7 +7,7 @@ import pytest
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.consumer_options import ConsumerOptions
-from tianzhou.client.core.offsets import Start
+from tianzhou.client.core.offsets import StartPosition
 from tianzhou.client.core.pulling import PullStatus
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.errors import ClientClosed, GroupNotExist
@@ -156,7 +156,7 @@ def test_polling_and_pulling(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     send(mq, numbers(20))
     queue = MessageQueue(topic="orders", broker_name=mq.name, queue_id=0)
-    options = ConsumerOptions(start_from=Start.FIRST, auto_ack=False)
+    options = ConsumerOptions(start_from=StartPosition.FIRST, auto_ack=False)
     with LitePullConsumer("g", nameserver=mq.nameserver, options=options) as lite:
         assert lite.queues("orders") == (queue,)
         lite.assign([queue])

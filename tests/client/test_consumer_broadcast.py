@@ -8,7 +8,7 @@ from consuming import Notes, asynchronous, numbers, send, until
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
-from tianzhou.client.core.offsets import Start, decode_file
+from tianzhou.client.core.offsets import StartPosition, decode_file
 from tianzhou.client.options import ClientOptions
 from tianzhou.testing import RunningBroker
 from tianzhou.wire.queues import MessageQueue
@@ -20,7 +20,7 @@ def broadcast(mq: RunningBroker, directory: Path, name: str, notes: Notes) -> Pu
     consumer = PushConsumer(
         "g", nameserver=mq.nameserver, subscribe=ALL,
         options=ConsumerOptions(
-            broadcasting=True, offsets_directory=directory, start_from=Start.FIRST,
+            broadcasting=True, offsets_directory=directory, start_from=StartPosition.FIRST,
             commit_interval_s=0.1,
         ),
         client=ClientOptions(instance_name=name, client_ip="10.0.0.9"),

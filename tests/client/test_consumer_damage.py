@@ -3,7 +3,7 @@
 import pytest
 
 from tianzhou.client.consumer_options import ConsumerOptions
-from tianzhou.client.core.offsets import Start
+from tianzhou.client.core.offsets import StartPosition
 from tianzhou.client.sync import Producer, PushConsumer
 from tianzhou.client.sync.brokers import Brokers
 from tianzhou.client.sync.queue_reader import OffsetGone, QueueRange, QueueReader
@@ -39,7 +39,7 @@ def whole(*missing: int) -> list[bytes]:
 
 def test_a_consumer_gets_the_others(rotting: RunningBroker) -> None:
     damage(rotting, 0, 3)
-    options = ConsumerOptions(start_from=Start.FIRST)
+    options = ConsumerOptions(start_from=StartPosition.FIRST)
     with PushConsumer(
         "rot-readers", nameserver=rotting.nameserver, subscribe={TOPIC: "*"}, options=options
     ) as consumer:

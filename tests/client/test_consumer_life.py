@@ -8,7 +8,7 @@ from consuming import asynchronous, consuming, numbers, send, until
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client import ConsumerOptions, LitePullConsumer, PushConsumer, ReceivedMessage
-from tianzhou.client.core.offsets import Start
+from tianzhou.client.core.offsets import StartPosition
 from tianzhou.client.errors import ClientClosed
 from tianzhou.client.sync import PushConsumer as BlockingConsumer
 from tianzhou.testing import RunningBroker
@@ -26,7 +26,7 @@ async def test_a_coroutine_that_listens_may_stop_its_consumer(
     """It does not wait for itself, and its message counts as done."""
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(1))
-    options = ConsumerOptions(orderly=orderly, start_from=Start.FIRST)
+    options = ConsumerOptions(orderly=orderly, start_from=StartPosition.FIRST)
     consumer = PushConsumer("g", nameserver=mq.nameserver, subscribe=ALL, options=options)
 
     @consumer.listen
@@ -41,7 +41,7 @@ async def test_a_coroutine_that_listens_may_stop_its_consumer(
 def test_a_function_that_listens_may_stop_its_consumer(mq: RunningBroker, orderly: bool) -> None:
     mq.create_topic("orders", queues=1)
     asyncio.run(send(mq, "orders", numbers(1)))
-    options = ConsumerOptions(orderly=orderly, start_from=Start.FIRST)
+    options = ConsumerOptions(orderly=orderly, start_from=StartPosition.FIRST)
     consumer = BlockingConsumer("g", nameserver=mq.nameserver, subscribe=ALL, options=options)
     consumer.listen(lambda message: consumer.stop())  # checkers know what it is given
     with consumer:
@@ -59,7 +59,7 @@ async def test_messages_of_a_loop_may_be_settled_by_threads(
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(1))
     options = ConsumerOptions(
-        auto_ack=False, orderly=orderly, start_from=Start.FIRST, release_timeout_s=60
+        auto_ack=False, orderly=orderly, start_from=StartPosition.FIRST, release_timeout_s=60
     )
     async with PushConsumer(
         "g", nameserver=mq.nameserver, subscribe=ALL, options=options
@@ -112,7 +112,7 @@ def test_another_loop_is_refused_and_not_waited_in(mq: RunningBroker) -> None:
 def test_listeners_have_no_more_threads_than_calls_at_once(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=4)
     asyncio.run(send(mq, "orders", numbers(40)))
-    options = ConsumerOptions(orderly=True, start_from=Start.FIRST, concurrency=2)
+    options = ConsumerOptions(orderly=True, start_from=StartPosition.FIRST, concurrency=2)
     consumer = BlockingConsumer("g", nameserver=mq.nameserver, subscribe=ALL, options=options)
     threads: set[threading.Thread] = set()
     got: list[bytes] = []

@@ -12,7 +12,7 @@ from tianzhou.client.aio.lite_pull import LitePullConsumer
 from tianzhou.client.aio.producer import Producer
 from tianzhou.client.aio.pull_consumer import PullConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
-from tianzhou.client.core.offsets import Start
+from tianzhou.client.core.offsets import StartPosition
 from tianzhou.client.core.pulling import PullStatus
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92
@@ -30,7 +30,7 @@ def lite(mq: RunningBroker, **options: object) -> LitePullConsumer:
 
 
 def assigned(mq: RunningBroker, **options: object) -> LitePullConsumer:
-    made = ConsumerOptions(start_from=Start.FIRST, **options)  # pyright: ignore[reportArgumentType] # the class checks them
+    made = ConsumerOptions(start_from=StartPosition.FIRST, **options)  # pyright: ignore[reportArgumentType] # the class checks them
     return LitePullConsumer("g", nameserver=mq.nameserver, options=made)
 
 

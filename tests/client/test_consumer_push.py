@@ -22,7 +22,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.producer import Producer
 from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
-from tianzhou.client.core.offsets import Start
+from tianzhou.client.core.offsets import StartPosition
 from tianzhou.client.core.outcome import ConsumeResult
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.subscription import Sql92
@@ -368,7 +368,7 @@ async def test_where_a_new_group_begins(mq: RunningBroker) -> None:
     await send(mq, "orders", [b"2"])
     found: dict[str, list[int]] = {}
     local = moment.astimezone().strftime("%Y%m%d%H%M%S")
-    for name, start in (("first", Start.FIRST), ("moment", moment), ("text", local)):
+    for name, start in (("first", StartPosition.FIRST), ("moment", moment), ("text", local)):
         notes = Notes()
         # Java's rule: while the broker has the first message in memory, a new group gets it all.
         with mq.faults.refuse([14], 22):
@@ -378,7 +378,7 @@ async def test_where_a_new_group_begins(mq: RunningBroker) -> None:
     assert found == {"first": [1, 2], "moment": [2], "text": [2]}
     notes = Notes()
     with mq.faults.refuse([14], 22):
-        async with consuming(mq, "last", ALL, notes.take, start_from=Start.LAST):
+        async with consuming(mq, "last", ALL, notes.take, start_from=StartPosition.LAST):
             await send(mq, "orders", [b"3"])
             await until(lambda: notes.values == [3])
 
@@ -387,12 +387,12 @@ async def test_where_a_new_group_begins(mq: RunningBroker) -> None:
 async def test_a_stored_offset_wins(mq: RunningBroker) -> None:
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(3))
-    for start in (Start.LAST, Start.FIRST):
+    for start in (StartPosition.LAST, StartPosition.FIRST):
         notes = Notes()
         async with consuming(mq, "g", ALL, notes.take, start_from=start):
             await send(mq, "orders", [b"9"])
             await until(lambda seen=notes: 9 in seen.values)
-        assert notes.values == ([0, 1, 2, 9] if start is Start.LAST else [9])
+        assert notes.values == ([0, 1, 2, 9] if start is StartPosition.LAST else [9])
 
 
 @asynchronous

@@ -80,12 +80,12 @@ async def test_new_queues_are_taken_when_the_route_changes(mq: RunningBroker) ->
         await until(lambda: ids(consumer) == [0, 1])
         mq.create_topic("orders", queues=5)
         assert consumer._parts is not None
-        await consumer._parts.cluster.refresh("orders")
+        await consumer._parts.shared.refresh("orders")
         await until(lambda: ids(consumer) == [0, 1, 2, 3, 4])
         await send(mq, "orders", numbers(20))
         await until(lambda: len(notes.messages) == 20)
         mq.create_topic("orders", queues=1)
-        await consumer._parts.cluster.refresh("orders")
+        await consumer._parts.shared.refresh("orders")
         await until(lambda: ids(consumer) == [0])
     assert notes.values == list(range(20))
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from consuming import Notes, asynchronous, consuming, numbers, send, until
 
-from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.push_consumer import PushConsumer
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.errors import BrokerSystemError
 from tianzhou.testing import RunningBroker
@@ -20,7 +20,7 @@ ALL = {"orders": "*"}
 
 
 async def ask(mq: RunningBroker, code: int, ext: dict[str, str]) -> bytes:
-    cluster = Cluster.join(mq.nameserver)
+    cluster = SharedClient.join(mq.nameserver)
     try:
         _, body = await cluster.call_ok(mq.broker, code, ext, timeout_s=10)
     finally:

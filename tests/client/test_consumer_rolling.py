@@ -22,7 +22,7 @@ from consuming import until
 from clients import server_process
 from clients.server_process import ServerProcess
 from tianzhou.client import Message, Producer, ProducerOptions
-from tianzhou.client.options import Gathering
+from tianzhou.client.options import Batching
 
 COUNT = 100_000
 DUPLICATES_MAX = COUNT // 50
@@ -38,7 +38,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 async def send_all(nameserver: str, topic: str, count: int) -> None:
     # On a crowded machine a thousand sends take longer than the default of three seconds.
-    options = ProducerOptions(gathering=Gathering(), send_timeout_s=60)
+    options = ProducerOptions(batching=Batching(), send_timeout_s=60)
     async with Producer("senders", nameserver=nameserver, options=options) as producer:
         for first in range(0, count, 1000):
             await asyncio.gather(

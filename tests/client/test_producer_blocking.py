@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from tianzhou.client import Gathering, MessageView, ProducerOptions, TransactionState
+from tianzhou.client import Batching, MessageView, ProducerOptions, TransactionState
 from tianzhou.client.aio import producer as asynchronous
 from tianzhou.client.aio.transaction import Transaction as AsyncTransaction
 from tianzhou.client.errors import ClientClosed, RequestTimeout, SendTimeout, UsageError
@@ -87,7 +87,7 @@ def test_many_threads_share_one_connection(mq: RunningBroker) -> None:
 
 
 def test_futures_are_gathered_and_bounded(mq: RunningBroker) -> None:
-    options = ProducerOptions(gathering=Gathering(linger_s=0.005), in_flight_count_max=50)
+    options = ProducerOptions(batching=Batching(linger_s=0.005), in_flight_count_max=50)
     with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
         futures = [producer.send_async(Message("futures", b"%d" % n)) for n in range(500)]
         producer.flush()

@@ -7,7 +7,7 @@ import pytest
 from loops import Run
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.core.routing import TopicRoute
 from tianzhou.client.errors import (
     CallTimeout,
@@ -36,9 +36,9 @@ def refused_address() -> str:
 
 def test_members_share_one_cluster_until_the_last_has_left(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        one = Cluster.join(mq.nameserver)
-        two = Cluster.join(f" {mq.nameserver} ; ")
-        apart = Cluster.join(mq.nameserver, QUICK)
+        one = SharedClient.join(mq.nameserver)
+        two = SharedClient.join(f" {mq.nameserver} ; ")
+        apart = SharedClient.join(mq.nameserver, QUICK)
         assert one is two
         assert apart is not one
         address = (await one.route("TBW102")).address("broker-a")
@@ -47,7 +47,7 @@ def test_members_share_one_cluster_until_the_last_has_left(mq: RunningBroker, ru
         await one.call_ok(address, RequestCode.GET_BROKER_RUNTIME_INFO, {})
         await one.leave()
         await apart.leave()
-        again = Cluster.join(mq.nameserver)
+        again = SharedClient.join(mq.nameserver)
         assert again is not one
         await again.leave()
 
@@ -56,14 +56,14 @@ def test_members_share_one_cluster_until_the_last_has_left(mq: RunningBroker, ru
 
 def test_two_consumers_of_one_group_get_clusters_of_their_own(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        one = Cluster.join(mq.nameserver, consumer_group="g")
-        other_group = Cluster.join(mq.nameserver, consumer_group="h")
-        second = Cluster.join(mq.nameserver, consumer_group="g")
+        one = SharedClient.join(mq.nameserver, consumer_group="g")
+        other_group = SharedClient.join(mq.nameserver, consumer_group="h")
+        second = SharedClient.join(mq.nameserver, consumer_group="g")
         assert other_group is one
         assert second is not one
         assert second.client_id != one.client_id
         await one.leave(consumer_group="g")
-        third = Cluster.join(mq.nameserver, consumer_group="g")
+        third = SharedClient.join(mq.nameserver, consumer_group="g")
         assert third is one
         for cluster, group in ((third, "g"), (second, "g"), (other_group, "h")):
             await cluster.leave(consumer_group=group)
@@ -73,7 +73,7 @@ def test_two_consumers_of_one_group_get_clusters_of_their_own(mq: RunningBroker,
 
 def test_routes_are_asked_for_once_and_kept(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        cluster = Cluster.join(mq.nameserver, QUICK)
+        cluster = SharedClient.join(mq.nameserver, QUICK)
         route = await cluster.route("TBW102")
         assert [queue.queue_id for queue in route.write_queues] == list(range(8))
         await asyncio.to_thread(mq.stop_nameserver)
@@ -88,7 +88,7 @@ def test_routes_are_asked_for_once_and_kept(mq: RunningBroker, run: Run) -> None
 
 def test_an_unknown_topic_is_not_found_and_can_be_borrowed(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        cluster = Cluster.join(mq.nameserver)
+        cluster = SharedClient.join(mq.nameserver)
         with pytest.raises(TopicNotFound, match="'nowhere'"):
             await cluster.route("nowhere")
         borrowed = await cluster.route_for_sending("nowhere")
@@ -106,7 +106,7 @@ def test_an_unknown_topic_is_not_found_and_can_be_borrowed(mq: RunningBroker, ru
 
 def test_a_changed_route_is_told_to_those_who_watch(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        cluster = Cluster.join(mq.nameserver, ClientOptions(route_interval_s=0.05))
+        cluster = SharedClient.join(mq.nameserver, ClientOptions(route_interval_s=0.05))
         seen: asyncio.Queue[TopicRoute] = asyncio.Queue()
         stop = cluster.watch_route("TBW102", seen.put_nowait)
         first = await asyncio.wait_for(seen.get(), 120)
@@ -124,7 +124,7 @@ def test_a_changed_route_is_told_to_those_who_watch(mq: RunningBroker, run: Run)
 def test_the_next_name_server_is_asked_when_one_is_gone(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         dead = [refused_address() for _ in range(3)]
-        cluster = Cluster.join(";".join([*dead, mq.nameserver]), QUICK)
+        cluster = SharedClient.join(";".join([*dead, mq.nameserver]), QUICK)
         assert await cluster.route("TBW102")
         assert cluster.nameservers.current == mq.nameserver
         await cluster.leave()
@@ -134,7 +134,7 @@ def test_the_next_name_server_is_asked_when_one_is_gone(mq: RunningBroker, run: 
 
 def test_a_name_server_may_restart(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        cluster = Cluster.join(mq.nameserver, QUICK)
+        cluster = SharedClient.join(mq.nameserver, QUICK)
         await cluster.route("TBW102")
         await asyncio.to_thread(mq.stop_nameserver)
         await asyncio.to_thread(mq.start_nameserver)
@@ -153,7 +153,7 @@ def test_a_name_server_may_restart(mq: RunningBroker, run: Run) -> None:
 
 def test_calls_that_fail_say_where_and_why(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        cluster = Cluster.join(mq.nameserver, QUICK)
+        cluster = SharedClient.join(mq.nameserver, QUICK)
         broker = mq.broker
         nobody = refused_address()
         with pytest.raises(Unreachable, match=nobody):
@@ -191,7 +191,7 @@ def test_a_connection_that_stays_silent_is_made_anew(run: Run) -> None:
 
         server = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        cluster = Cluster.join("127.0.0.1:1", ClientOptions(silent_s=0.25))
+        cluster = SharedClient.join("127.0.0.1:1", ClientOptions(silent_s=0.25))
         for _ in range(2):
             with pytest.raises(CallTimeout):
                 await cluster.call(address, 34, {}, timeout_s=0.1)
@@ -214,7 +214,7 @@ def test_silence_and_a_lost_connection_are_told_apart(run: Run) -> None:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: silent, "127.0.0.1", 0)
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        cluster = Cluster.join("127.0.0.1:1", QUICK)
+        cluster = SharedClient.join("127.0.0.1:1", QUICK)
         with pytest.raises(CallTimeout, match=rf"{address} did not answer request 34 within 0\.1"):
             await cluster.call(address, 34, {}, timeout_s=0.1)
         silent.heard.clear()
@@ -233,7 +233,7 @@ def test_silence_and_a_lost_connection_are_told_apart(run: Run) -> None:
 
 
 def test_brokers_know_the_members_from_first_to_last(mq: RunningBroker, run: Run) -> None:
-    async def producers(cluster: Cluster, address: str, group: str) -> list[str]:
+    async def producers(cluster: SharedClient, address: str, group: str) -> list[str]:
         header, body = await cluster.call(
             address, RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group},
             timeout_s=1,
@@ -243,8 +243,8 @@ def test_brokers_know_the_members_from_first_to_last(mq: RunningBroker, run: Run
         return [known.client_id for known in decode_producer_connections(body).connection_set]
 
     async def body() -> None:
-        cluster = Cluster.join(mq.nameserver)
-        looking = Cluster.join(mq.nameserver, QUICK)
+        cluster = SharedClient.join(mq.nameserver)
+        looking = SharedClient.join(mq.nameserver, QUICK)
         broker = mq.broker
         leave = cluster.add_producer("makers")
         also = cluster.add_producer("makers")
@@ -270,9 +270,9 @@ def test_requests_of_brokers_reach_the_group_they_concern(mq: RunningBroker, run
 
     async def body() -> None:
         noticed: asyncio.Queue[str] = asyncio.Queue()
-        clusters: list[Cluster] = []
+        clusters: list[SharedClient] = []
         for name in ("first", "second"):
-            cluster = Cluster.join(mq.nameserver, consumer_group="readers")
+            cluster = SharedClient.join(mq.nameserver, consumer_group="readers")
             clusters.append(cluster)
 
             def notice(request: Request, name: str = name) -> Reply | None:
@@ -314,7 +314,7 @@ def test_a_name_is_looked_up_each_time_a_connection_is_made(
     async def body() -> None:
         nonlocal moved_to
         moved_to = "127.0.0.2"  # nobody is there yet
-        cluster = Cluster.join(f"names.test:{port}", QUICK)
+        cluster = SharedClient.join(f"names.test:{port}", QUICK)
         with pytest.raises(NoNameServer):
             await cluster.route("TBW102")
         moved_to = "127.0.0.1"

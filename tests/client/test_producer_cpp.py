@@ -11,7 +11,7 @@ import pytest
 from clients import server_process
 from clients.cpp_client import Clients, Facts, clients_of, installed
 from clients.server_process import ServerProcess
-from tianzhou.client import Compression, Gathering, Message, Producer, ProducerOptions
+from tianzhou.client import Batching, Compression, Message, Producer, ProducerOptions
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_compressed_bodies(server: ServerProcess, clients: Clients) -> None:
 
 def test_batches_given_and_gathered(server: ServerProcess, clients: Clients) -> None:
     async def body() -> None:
-        options = ProducerOptions(gathering=Gathering(count_max=40))
+        options = ProducerOptions(batching=Batching(count_max=40))
         async with Producer("makers", nameserver=server.nameserver, options=options) as producer:
             await make_topic(producer, "batched")
             consumer = clients.push("batched-readers", "batched")

@@ -6,7 +6,7 @@ import pytest
 from loops import Run
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.client import Gathering, Message, Producer, ProducerOptions
+from tianzhou.client import Batching, Message, Producer, ProducerOptions
 from tianzhou.client.core.selection import queue_for_key
 from tianzhou.client.errors import SendFailed
 from tianzhou.net.blocking import BlockingPeer
@@ -20,9 +20,9 @@ def another(mq: RunningBroker) -> RunningBroker:
     return RunningBroker(nameserver=mq, config=BrokerConfig(name="broker-b"))
 
 
-@pytest.mark.parametrize("gathering", [None, Gathering()], ids=["single", "gathered"])
+@pytest.mark.parametrize("batching", [None, Batching()], ids=["single", "gathered"])
 def test_a_keyed_message_leaves_a_drained_broker_within_its_deadline(
-    mq: RunningBroker, run: Run, gathering: Gathering | None
+    mq: RunningBroker, run: Run, batching: Batching | None
 ) -> None:
     """The route is stale for a while: the broker refuses before the producer hears of it."""
 
@@ -30,7 +30,7 @@ def test_a_keyed_message_leaves_a_drained_broker_within_its_deadline(
         async with another(mq) as other:
             for broker in (mq, other):
                 broker.create_topic("steps", queues=4)
-            options = ProducerOptions(gathering=gathering)
+            options = ProducerOptions(batching=batching)
             async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
                 await mq.until(lambda: spread(mq.nameserver, "steps") == {"broker-a", "broker-b"})
                 queues = await producer.queues("steps")
@@ -89,16 +89,16 @@ def test_a_send_to_a_named_queue_of_a_drained_broker_fails_at_once(
     run(body)
 
 
-@pytest.mark.parametrize("gathering", [None, Gathering()], ids=["single", "gathered"])
+@pytest.mark.parametrize("batching", [None, Batching()], ids=["single", "gathered"])
 @pytest.mark.parametrize("is_named", [False, True], ids=["key", "named queue"])
 def test_a_keyed_send_to_a_broker_without_a_master_goes_on_within_its_deadline(
-    mq: RunningBroker, run: Run, gathering: Gathering | None, is_named: bool
+    mq: RunningBroker, run: Run, batching: Batching | None, is_named: bool
 ) -> None:
     """SERVICE_NOT_AVAILABLE means that nothing was stored, so another try keeps the order."""
 
     async def body() -> None:
         mq.create_topic("steps", queues=4)
-        options = ProducerOptions(gathering=gathering)
+        options = ProducerOptions(batching=batching)
         async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
             queue = (await producer.queues("steps"))[1] if is_named else None
             key = None if is_named else "k"

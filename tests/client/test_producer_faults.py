@@ -6,7 +6,7 @@ import pytest
 from loops import Run
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.client import Gathering, Message, Producer, ProducerOptions, QueueChoice, SendStatus
+from tianzhou.client import Batching, Message, Producer, ProducerOptions, QueueChoice, SendStatus
 from tianzhou.client.errors import (
     BadAnswer,
     ConnectionLost,
@@ -233,7 +233,7 @@ def test_an_answer_that_shows_the_route_stale_refreshes_it(
     run(body)
 
 
-@pytest.mark.parametrize("options", [ProducerOptions(), ProducerOptions(gathering=Gathering())])
+@pytest.mark.parametrize("options", [ProducerOptions(), ProducerOptions(batching=Batching())])
 def test_a_lost_connection_is_made_anew(
     mq: RunningBroker, run: Run, options: ProducerOptions
 ) -> None:
@@ -369,7 +369,7 @@ def test_a_cancelled_send_disturbs_nobody(mq: RunningBroker, run: Run) -> None:
 
 def test_the_members_of_a_failed_batch_get_errors_of_their_own(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        options = ProducerOptions(gathering=Gathering(linger_s=0.01), tries_max=1)
+        options = ProducerOptions(batching=Batching(linger_s=0.01), tries_max=1)
         async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
             await producer.send(Message("batch", b"0"))
             with mq.faults.refuse([RequestCode.SEND_BATCH_MESSAGE]) as refused:

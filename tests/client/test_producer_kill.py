@@ -13,8 +13,8 @@ from clients import server_process
 from clients.server_process import ServerProcess, spare_port
 from tianzhou.client import (
     Admin,
+    Batching,
     ClientOptions,
-    Gathering,
     Message,
     Producer,
     ProducerOptions,
@@ -25,7 +25,7 @@ from tianzhou.client.errors import TianzhouError
 
 
 @dataclass
-class Cluster:
+class SharedClient:
     directory: Path
     names: ServerProcess
     brokers: dict[str, ServerProcess]
@@ -50,10 +50,10 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[SharedClient]:
     port = spare_port()
     names = server_process.run(["nameserver", "-p", str(port)], tmp_path / "names")
-    made = Cluster(tmp_path, names, {}, {"broker-a": spare_port(), "broker-b": spare_port()})
+    made = SharedClient(tmp_path, names, {}, {"broker-a": spare_port(), "broker-b": spare_port()})
     try:
         for name in made.ports:
             made.start_broker(name)
@@ -62,7 +62,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         made.end()
 
 
-async def make_topic(producer: Producer, cluster: Cluster, topic: str) -> None:
+async def make_topic(producer: Producer, cluster: SharedClient, topic: str) -> None:
     """At both brokers at once: a route that shows it at one of them leads to no other."""
     async with Admin(nameserver=cluster.nameserver) as admin:
         await admin.topics.create(topic, queues=4)
@@ -88,12 +88,12 @@ def failures(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     return counts
 
 
-@pytest.mark.parametrize("gathering", [None, Gathering()])
+@pytest.mark.parametrize("batching", [None, Batching()])
 def test_sends_go_on_with_at_most_one_failed_try_each(
-    cluster: Cluster, run: Run, failures: Counter[int], gathering: Gathering | None
+    cluster: Cluster, run: Run, failures: Counter[int], batching: Batching | None
 ) -> None:
     # A dead broker fails a try at once; a try must not time out because the machine is crowded.
-    options = ProducerOptions(gathering=gathering, send_timeout_s=60)
+    options = ProducerOptions(batching=batching, send_timeout_s=60)
 
     async def body() -> None:
         async with Producer("makers", nameserver=cluster.nameserver, options=options) as producer:
@@ -120,7 +120,7 @@ def test_sends_go_on_with_at_most_one_failed_try_each(
     assert max(failures.values()) == 1
 
 
-def test_a_killed_broker_is_used_again_when_it_is_back(cluster: Cluster) -> None:
+def test_a_killed_broker_is_used_again_when_it_is_back(cluster: SharedClient) -> None:
     async def body() -> None:
         often = ClientOptions(route_interval_s=0.2)
         async with Producer("makers", nameserver=cluster.nameserver, client=often) as producer:

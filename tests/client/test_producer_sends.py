@@ -12,8 +12,8 @@ from loops import Run
 
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.client import (
+    Batching,
     Compression,
-    Gathering,
     Message,
     MessageQueue,
     Producer,
@@ -34,7 +34,7 @@ from tianzhou.record import flags
 from tianzhou.record.ids import parts_of_unique_id
 from tianzhou.testing import RunningBroker
 
-GATHERED = ProducerOptions(gathering=Gathering())
+GATHERED = ProducerOptions(batching=Batching())
 
 
 def bodies(mq: RunningBroker, topic: str) -> list[bytes]:
@@ -110,7 +110,7 @@ def test_a_batch_is_one_frame_and_keeps_each_message_as_it_is(mq: RunningBroker,
 @pytest.mark.parametrize("linger_s", [0.0, 0.01])
 def test_gathered_messages_travel_together(mq: RunningBroker, run: Run, linger_s: float) -> None:
     async def body() -> None:
-        options = ProducerOptions(gathering=Gathering(linger_s=linger_s, count_max=100))
+        options = ProducerOptions(batching=Batching(linger_s=linger_s, count_max=100))
         async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
             await producer.send(Message("gather", b"first"))
             futures = [producer.send_async(Message("gather", b"%d" % n)) for n in range(1000)]
@@ -150,7 +150,7 @@ def test_gathering_leaves_alone_what_can_not_be_gathered(mq: RunningBroker, run:
 def test_a_key_has_one_queue_and_keeps_its_order(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
         mq.create_topic("ordered", queues=8)
-        options = ProducerOptions(gathering=Gathering(count_max=7))
+        options = ProducerOptions(batching=Batching(count_max=7))
         async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
             queues = await producer.queues("ordered")
             futures = [

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from loops import Run
 
-from tianzhou.client import Gathering, Message, Producer, ProducerOptions
+from tianzhou.client import Batching, Message, Producer, ProducerOptions
 from tianzhou.client.core.trace import (
     MessageType,
     Published,
@@ -82,7 +82,7 @@ def test_failures_transactions_and_recalls_are_told_too(mq: RunningBroker, run: 
 
 def test_traces_are_gathered_and_do_not_disturb(mq: RunningBroker, run: Run) -> None:
     async def body() -> None:
-        options = ProducerOptions(trace=True, gathering=Gathering())
+        options = ProducerOptions(trace=True, batching=Batching())
         async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
             with mq.faults.refuse_sends(topic="RMQ_SYS_TRACE_TOPIC", count=3):
                 futures = [producer.send_async(Message("traced", b"%d" % n)) for n in range(100)]

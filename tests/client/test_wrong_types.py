@@ -8,9 +8,9 @@ from loops import Run
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client import (
+    Batching,
     ClientOptions,
     ConsumerOptions,
-    Gathering,
     LitePullConsumer,
     Message,
     MessageQueue,
@@ -39,7 +39,7 @@ Call = Callable[[Any], Any]
         (lambda: ProducerOptions(tries_max=any_("3")), "tries_max '3' is of type str"),
         (lambda: ProducerOptions(send_timeout_s=any_(None)), "send_timeout_s None is of type"),
         (lambda: ProducerOptions(trace_topic=any_(3)), "trace_topic 3 is of type int"),
-        (lambda: Gathering(count_max=any_(1.5)), "count_max 1.5 is of type float"),
+        (lambda: Batching(count_max=any_(1.5)), "count_max 1.5 is of type float"),
         (lambda: ClientOptions(instance_name=any_(7)), "instance_name 7 is of type int"),
         (lambda: ConsumerOptions(concurrency=any_(1.5)), "concurrency 1.5 is of type float"),
         (lambda: ConsumerOptions(pull_count=1 << 40), "pull_count is 1099511627776"),

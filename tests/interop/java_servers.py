@@ -12,7 +12,7 @@ import maven
 
 from clients.server_process import spare_port
 from clients.waiting import wait_until
-from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.errors import ClientError
 
 FIVE: Final = "5.3.3"
@@ -119,7 +119,7 @@ def _is_ready(nameserver: str, started: list["subprocess.Popen[bytes]"]) -> bool
     assert all(process.poll() is None for process in started), "it ended"
 
     async def look() -> bool:
-        cluster = Cluster.join(nameserver)
+        cluster = SharedClient.join(nameserver)
         try:
             route = await cluster.route("TBW102")
         except ClientError:

@@ -12,7 +12,7 @@ import pytest
 from tianzhou.client import Admin, Message, Producer, ProducerOptions, PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.admin_results import LATEST
-from tianzhou.client.core.offsets import Start
+from tianzhou.client.core.offsets import StartPosition
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.trace import Published
 from tianzhou.client.errors import RemoteError, TopicNotFound
@@ -116,7 +116,7 @@ def test_groups_and_offsets(nameserver: str) -> None:
         for number in range(6):
             await producer.send(Message("Read", b"%d" % number), queue=queue("Read", number % 2))
         seen: list[bytes] = []
-        options = ConsumerOptions(start_from=Start.FIRST)
+        options = ConsumerOptions(start_from=StartPosition.FIRST)
         consumer = PushConsumer(
             "readers", nameserver=nameserver, subscribe={"Read": "*"}, options=options
         )
@@ -181,7 +181,7 @@ def test_dead_letters(nameserver: str) -> None:
                 raise ValueError("not now")
             seen.append(message.body)
 
-        options = ConsumerOptions(start_from=Start.FIRST, max_reconsume_times=0)
+        options = ConsumerOptions(start_from=StartPosition.FIRST, max_reconsume_times=0)
         consumer = PushConsumer(
             "dying", nameserver=nameserver, subscribe={"Dying": "*"}, options=options
         )

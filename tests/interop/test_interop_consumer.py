@@ -24,7 +24,7 @@ from tianzhou.client import (
     PushConsumer,
     ReceivedMessage,
     Sql92,
-    Start,
+    StartPosition,
 )
 from tianzhou.client.core import assignment
 from tianzhou.client.errors import RemoteError, TianzhouError
@@ -84,7 +84,7 @@ def numbered(count: int, first: int = 0) -> list[str]:
 def consumer_of(
     nameserver: str, topic: str, expression: str = "*", **options: object
 ) -> PushConsumer:
-    made = ConsumerOptions(start_from=Start.FIRST, **options)  # pyright: ignore[reportArgumentType] # the class checks them
+    made = ConsumerOptions(start_from=StartPosition.FIRST, **options)  # pyright: ignore[reportArgumentType] # the class checks them
     return PushConsumer(
         f"{topic}-group", nameserver=nameserver, subscribe={topic: expression}, options=made
     )
@@ -150,7 +150,7 @@ async def _dead_letters(reader: PullConsumer, topic: str) -> list[ReceivedMessag
 def test_polling_and_seeking(nameserver: str) -> None:
     async def body() -> None:
         await send(nameserver, "Polled", numbered(20))
-        options = ConsumerOptions(start_from=Start.FIRST)
+        options = ConsumerOptions(start_from=StartPosition.FIRST)
         async with LitePullConsumer("polls", nameserver=nameserver, options=options) as consumer:
             queues = await consumer.queues("Polled")
             await consumer.assign(queues)
@@ -173,7 +173,7 @@ def test_filters_are_refused_while_they_are_off_and_work_when_they_are_on(namese
     async def body() -> None:
         await send(nameserver, "Filtered", ["before"])
         wanted = {"Filtered": Sql92("a > 1 AND region IN ('east', 'west')")}
-        options = ConsumerOptions(start_from=Start.FIRST)
+        options = ConsumerOptions(start_from=StartPosition.FIRST)
         with pytest.raises(RemoteError, match=r"(?i)filter|support"):
             await PushConsumer("filters", nameserver=nameserver, subscribe=wanted).start()
         async with Admin(nameserver=nameserver) as admin:
@@ -204,7 +204,7 @@ def test_everybody_of_a_broadcasting_group_gets_everything(nameserver: str, tmp_
             for rank, got in enumerate(seen):
                 consumer = PushConsumer(
                     "everybody", nameserver=nameserver, subscribe={"Broadcast": "*"},
-                    options=ConsumerOptions(start_from=Start.FIRST, broadcasting=True,
+                    options=ConsumerOptions(start_from=StartPosition.FIRST, broadcasting=True,
                                             offsets_directory=tmp_path),
                     client=ClientOptions(instance_name=f"member-{rank}"),
                 )  # fmt: skip

@@ -13,8 +13,8 @@ from client_build import FIVE, build
 from client_probe import ClientProbe
 
 from tianzhou.client import (
+    Batching,
     Compression,
-    Gathering,
     Message,
     MessageView,
     Producer,
@@ -76,7 +76,7 @@ def test_every_way_of_sending(nameserver: str, probe: ClientProbe) -> None:
 
 def test_gathered_and_ordered(nameserver: str, probe: ClientProbe) -> None:
     async def body() -> None:
-        options = ProducerOptions(gathering=Gathering(count_max=16))
+        options = ProducerOptions(batching=Batching(count_max=16))
         async with Producer("makers", nameserver=nameserver, options=options) as producer:
             await producer.queues("Ordered")
             futures = [

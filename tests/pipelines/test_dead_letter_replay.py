@@ -9,7 +9,7 @@ from pipelines.conftest import Place
 from spark.processes import BIN, Program, environment, run
 from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
-from tianzhou.client.core.offsets import Start
+from tianzhou.client.core.offsets import StartPosition
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.sync import Message, MessageView, Producer
 from tianzhou.spark.options import read_options_of
@@ -43,7 +43,7 @@ def origin(place: Place, group: str) -> str:
 
 
 async def give_up(place: Place, group: str, topic: str) -> None:
-    options = ConsumerOptions(start_from=Start.FIRST)
+    options = ConsumerOptions(start_from=StartPosition.FIRST)
     consumer = PushConsumer(
         group, nameserver=place.nameserver, subscribe={topic: "*"}, options=options
     )

@@ -13,7 +13,7 @@ from raft_cluster import QUEUES, Cluster, wait_for
 
 from tianzhou.client import ClientOptions, Message, TransactionState
 from tianzhou.client.aio.admin_calls import AdminCalls
-from tianzhou.client.aio.cluster import Cluster as SharedCluster
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.sync import Admin, Producer
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.record.ids import decode_offset_id
@@ -138,7 +138,7 @@ def test_admin_client_follows_a_replica_to_the_leader(cluster: Cluster) -> None:
     follower, code = cluster.followers()[0], RequestCode.DELETE_TOPIC_IN_BROKER
 
     async def ask() -> None:
-        shared = SharedCluster.join(cluster.nameserver, ClientOptions())
+        shared = SharedClient.join(cluster.nameserver, ClientOptions())
         try:
             await AdminCalls(shared).ask(follower.address, code, TopicRequest(topic=TOPIC))
         finally:

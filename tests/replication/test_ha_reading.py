@@ -5,7 +5,7 @@ from pathlib import Path
 from ha_cluster import TOPIC, Group, Node, promote, until, until_equal
 
 from tianzhou.client.consumer_options import ConsumerOptions
-from tianzhou.client.core.offsets import Start
+from tianzhou.client.core.offsets import StartPosition
 from tianzhou.client.core.window import FlowLimits
 from tianzhou.client.options import ClientOptions
 from tianzhou.client.sync import Admin, PullConsumer, PushConsumer
@@ -19,7 +19,7 @@ from tianzhou.wire.tables import decode_consumer_offsets, decode_group_table, de
 
 QUICK = ClientOptions(route_interval_s=0.5)
 LITTLE_AHEAD = ConsumerOptions(
-    start_from=Start.FIRST, commit_interval_s=0.2, pull_count=16,
+    start_from=StartPosition.FIRST, commit_interval_s=0.2, pull_count=16,
     flow=FlowLimits(queue_count=32),
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from client_bugs import TERMINATION
 from planting import planted
 
-from tianzhou.client import ConsumerOptions, PushConsumer, ReceivedMessage, Start
+from tianzhou.client import ConsumerOptions, PushConsumer, ReceivedMessage, StartPosition
 
 WORK_S = 0.5
 
@@ -29,7 +29,7 @@ async def bill(message: ReceivedMessage) -> None:
 
 
 async def consume(nameserver: str) -> None:
-    options = ConsumerOptions(start_from=Start.FIRST)
+    options = ConsumerOptions(start_from=StartPosition.FIRST)
     consumers = [
         PushConsumer(group, nameserver=nameserver, subscribe={"orders": "*"}, options=options)
         for group in ("billing", "stock")

@@ -136,7 +136,7 @@ def test_commands_of_a_developer_exist() -> None:
 
 def test_changelog_is_sorted() -> None:
     text = read(ROOT / "CHANGELOG.md")
-    kinds = ["Safety", "Features", "Performance", "Fixes", "Internals"]
+    kinds = ["Renamed", "Safety", "Features", "Performance", "Fixes", "Internals"]
     for release in text.split("\n## ")[1:]:
         titles = re.findall(r"^### (.+)$", release, re.MULTILINE)
         assert titles == [kind for kind in kinds if kind in titles], release.partition("\n")[0]

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tianzhou.client import errors as errors
     from tianzhou.client.aio.admin import Admin as Admin
-    from tianzhou.client.aio.cluster import Cluster as Cluster
     from tianzhou.client.aio.lite_pull import LitePullConsumer as LitePullConsumer
     from tianzhou.client.aio.producer import Producer as Producer
     from tianzhou.client.aio.pull_consumer import PullConsumer as PullConsumer
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from tianzhou.client.aio.transaction import Transaction as Transaction
     from tianzhou.client.aio.transaction import TransactionState as TransactionState
     from tianzhou.client.consumer_options import ConsumerOptions as ConsumerOptions
-    from tianzhou.client.core.offsets import Start as Start
+    from tianzhou.client.core.offsets import StartPosition as StartPosition
     from tianzhou.client.core.outcome import ConsumeResult as ConsumeResult
     from tianzhou.client.core.pulling import PullStatus as PullStatus
     from tianzhou.client.core.received import ReceivedMessage as ReceivedMessage
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from tianzhou.client.core.sending import SendStatus as SendStatus
     from tianzhou.client.core.subscription import Sql92 as Sql92
     from tianzhou.client.core.window import FlowLimits as FlowLimits
+    from tianzhou.client.options import Batching as Batching
     from tianzhou.client.options import ClientOptions as ClientOptions
-    from tianzhou.client.options import Gathering as Gathering
     from tianzhou.client.options import ProducerOptions as ProducerOptions
     from tianzhou.record.message import Message as Message
     from tianzhou.record.message import MessageView as MessageView
@@ -45,14 +44,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "Batching",
     "ClientOptions",
-    "Cluster",
     "Compression",
     "ConsumeResult",
     "ConsumerOptions",
     "Credentials",
     "FlowLimits",
-    "Gathering",
     "LitePullConsumer",
     "Message",
     "MessageQueue",
@@ -69,7 +67,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "Sql92",
-    "Start",
+    "StartPosition",
     "Transaction",
     "TransactionState",
     "errors",
@@ -77,14 +75,13 @@ __all__ = [
 
 _PLACES = {
     "Admin": "tianzhou.client.aio.admin",
+    "Batching": "tianzhou.client.options",
     "ClientOptions": "tianzhou.client.options",
-    "Cluster": "tianzhou.client.aio.cluster",
     "Compression": "tianzhou.client.core.sending",
     "ConsumeResult": "tianzhou.client.core.outcome",
     "ConsumerOptions": "tianzhou.client.consumer_options",
     "Credentials": "tianzhou.wire.signing",
     "FlowLimits": "tianzhou.client.core.window",
-    "Gathering": "tianzhou.client.options",
     "LitePullConsumer": "tianzhou.client.aio.lite_pull",
     "Message": "tianzhou.record.message",
     "MessageQueue": "tianzhou.wire.queues",
@@ -101,7 +98,7 @@ _PLACES = {
     "SendResult": "tianzhou.client.core.sending",
     "SendStatus": "tianzhou.client.core.sending",
     "Sql92": "tianzhou.client.core.subscription",
-    "Start": "tianzhou.client.core.offsets",
+    "StartPosition": "tianzhou.client.core.offsets",
     "Transaction": "tianzhou.client.aio.transaction",
     "TransactionState": "tianzhou.client.aio.transaction",
 }

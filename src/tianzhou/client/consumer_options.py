@@ -6,7 +6,7 @@ from typing import Final
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.core.assignment import Strategy, average
-from tianzhou.client.core.offsets import Start, StartFrom, start_rule
+from tianzhou.client.core.offsets import StartFrom, StartPosition, start_rule
 from tianzhou.client.core.window import FlowLimits
 from tianzhou.client.options import check_types
 
@@ -25,7 +25,7 @@ class ConsumerOptions:
     Otherwise the group shares the queues among its members."""
     orderly: bool = False
     """One message of a queue at a time; one that fails is tried again in place."""
-    start_from: StartFrom = Start.LAST
+    start_from: StartFrom = StartPosition.LAST
     """For queues that the group has not consumed before. As with Java, `LAST` begins at the first
     message where the broker still has that in memory: a queue that was just made loses nothing."""
     strategy: Strategy = average

@@ -132,7 +132,7 @@ def checked_timeout(timeout_s: float | None) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gathering:
+class Batching:
     """How messages that are sent one by one are put together into batches: a batch leaves when it
     is full, or when its first message has waited for `linger_s`."""
 
@@ -170,7 +170,7 @@ class ProducerOptions:
     compression: Compression = Compression.ZLIB
     compress_over_bytes: int = 4096
     queue_choice: QueueChoice = QueueChoice.ROUND_ROBIN
-    gathering: Gathering | None = None
+    batching: Batching | None = None
     """None: each message has a frame of its own."""
     in_flight_count_max: int = 10_000
     in_flight_bytes_max: int = 100 * _MIB

@@ -11,17 +11,17 @@ from typing import Final
 from tianzhou.client.aio.producer import Producer
 from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
-from tianzhou.client.core.offsets import Start
+from tianzhou.client.core.offsets import StartPosition
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.sending import SendResult
-from tianzhou.client.options import ClientOptions, Gathering, ProducerOptions
+from tianzhou.client.options import Batching, ClientOptions, ProducerOptions
 from tianzhou.cmd.demo_traffic import FAILED, ORDERS, STATES
 from tianzhou.record.message import Message
 
 GROUP: Final = "stock"
 _RANK: Final = {state: rank for rank, state in enumerate(STATES)} | {FAILED: len(STATES) - 1}
 _SENDING: Final = ProducerOptions(
-    gathering=Gathering(), send_timeout_s=30, try_timeout_s=15, in_flight_count_max=2_000
+    batching=Batching(), send_timeout_s=30, try_timeout_s=15, in_flight_count_max=2_000
 )
 
 
@@ -58,7 +58,7 @@ class Group:
 
     async def consume(self, nameserver: str, stop: asyncio.Event) -> None:
         """Two members share the queues until somebody says stop."""
-        options = ConsumerOptions(orderly=True, start_from=Start.FIRST)
+        options = ConsumerOptions(orderly=True, start_from=StartPosition.FIRST)
         async with AsyncExitStack() as stack:
             for rank in range(2):
                 member = PushConsumer(

@@ -1,20 +1,20 @@
-"""Gathering: which batches leave, and when."""
+"""Batching: which batches leave, and when."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.core.batching import Batch, Gatherer, Kind, size_in_batch
+from tianzhou.client.core.batching import Batch, Kind, OpenBatches, size_in_batch
 from tianzhou.client.core.sending import batch_parcel
-from tianzhou.client.options import Gathering, ProducerOptions
+from tianzhou.client.options import Batching, ProducerOptions
 from tianzhou.record.message import Message
 
 KIND = Kind("t", None, True)
 
 
 def test_a_batch_leaves_when_it_has_enough_messages() -> None:
-    gatherer: Gatherer[int] = Gatherer(Gathering(count_max=3))
+    gatherer: OpenBatches[int] = OpenBatches(Batching(count_max=3))
     assert [gatherer.add(KIND, Message("t", b"x"), n) for n in range(2)] == [[], []]
     (full,) = gatherer.add(KIND, Message("t", b"x"), 2)
     assert full.tokens == [0, 1, 2]
@@ -22,7 +22,7 @@ def test_a_batch_leaves_when_it_has_enough_messages() -> None:
 
 
 def test_a_batch_leaves_before_it_is_too_large() -> None:
-    gatherer: Gatherer[int] = Gatherer(Gathering(bytes_max=1024))
+    gatherer: OpenBatches[int] = OpenBatches(Batching(bytes_max=1024))
     large = Message("t", bytes(600))
     assert gatherer.add(KIND, large, 0) == []
     (first,) = gatherer.add(KIND, large, 1)
@@ -33,7 +33,7 @@ def test_a_batch_leaves_before_it_is_too_large() -> None:
 
 
 def test_kinds_do_not_mix() -> None:
-    gatherer: Gatherer[str] = Gatherer(Gathering())
+    gatherer: OpenBatches[str] = OpenBatches(Batching())
     for topic, wait in (("t", True), ("t", False), ("u", True)):
         gatherer.add(Kind(topic, None, wait), Message(topic, b"x", wait_store_ok=wait), topic)
     assert [len(batch.messages) for batch in gatherer.take_all()] == [1, 1, 1]
@@ -41,7 +41,7 @@ def test_kinds_do_not_mix() -> None:
 
 
 def test_what_travels_by_itself() -> None:
-    gatherer: Gatherer[int] = Gatherer(Gathering(bytes_max=1024))
+    gatherer: OpenBatches[int] = OpenBatches(Batching(bytes_max=1024))
     assert gatherer.can_take(Message("t", bytes(100)))
     assert not gatherer.can_take(Message("t", bytes(2000)))
     assert not gatherer.can_take(Message("t", b"x", delay_level=1))
@@ -51,8 +51,8 @@ def test_what_travels_by_itself() -> None:
 def test_every_message_leaves_once_in_order_and_within_the_limits(
     sizes: list[int], count_max: int
 ) -> None:
-    rules = Gathering(count_max=count_max, bytes_max=2048)
-    gatherer: Gatherer[int] = Gatherer(rules)
+    rules = Batching(count_max=count_max, bytes_max=2048)
+    gatherer: OpenBatches[int] = OpenBatches(rules)
     left: list[Batch[int]] = []
     for token, size in enumerate(sizes):
         left += gatherer.add(KIND, Message("t", bytes(size)), token)
@@ -80,6 +80,6 @@ def test_the_size_of_a_message_counts_its_properties() -> None:
 )
 def test_rules_that_make_no_sense_are_refused(wrong: dict[str, float], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Gathering(**wrong)  # pyright: ignore[reportArgumentType] # that is what is tested
+        Batching(**wrong)  # pyright: ignore[reportArgumentType] # that is what is tested
     with pytest.raises(UsageError, match="tries_max is 0"):
         ProducerOptions(tries_max=0)

@@ -39,8 +39,7 @@ def test_what_is_declared_can_be_had(module: object) -> None:
 
 
 def test_both_faces_have_the_same_names() -> None:
-    """But for what clients on asyncio share, which blocking ones do not see."""
-    assert set(dir(tianzhou.client)) - {"Cluster"} == set(dir(tianzhou.client.sync))
+    assert set(dir(tianzhou.client)) == set(dir(tianzhou.client.sync))
 
 
 @pytest.mark.parametrize("module", MODULES)

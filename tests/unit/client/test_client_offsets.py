@@ -8,7 +8,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.client.core.offsets import (
     Ask,
     OffsetTable,
-    Start,
+    StartPosition,
     decode_file,
     encode_file,
     moment_ms,
@@ -36,13 +36,15 @@ JAVA_FILE = b"""{
 @pytest.mark.parametrize(
     ("start", "plain", "retry"),
     [
-        (Start.FIRST, Ask.ZERO, Ask.ZERO),
-        (Start.LAST, Ask.MAX, Ask.ZERO),
+        (StartPosition.FIRST, Ask.ZERO, Ask.ZERO),
+        (StartPosition.LAST, Ask.MAX, Ask.ZERO),
         ("20260131235959", Ask.TIME, Ask.MAX),
         (datetime(2026, 1, 31, tzinfo=UTC), Ask.TIME, Ask.MAX),
     ],
 )
-def test_where_a_new_group_begins(start: Start | str | datetime, plain: Ask, retry: Ask) -> None:
+def test_where_a_new_group_begins(
+    start: StartPosition | str | datetime, plain: Ask, retry: Ask
+) -> None:
     rule = start_rule(start)
     assert rule.ask_for("T") is plain
     assert rule.ask_for("%RETRY%g") is retry

@@ -285,10 +285,14 @@ def _join(
     """Read as a member of the group. At the end commit the offsets of the messages shown, and no
     others."""
     from tianzhou.client.consumer_options import ConsumerOptions
-    from tianzhou.client.core.offsets import Start
+    from tianzhou.client.core.offsets import StartPosition
     from tianzhou.client.sync.lite_pull import LitePullConsumer
 
-    begin = Start(start) if isinstance(start, str) else datetime.fromtimestamp(start / 1000, UTC)
+    begin = (
+        StartPosition(start)
+        if isinstance(start, str)
+        else datetime.fromtimestamp(start / 1000, UTC)
+    )
     with LitePullConsumer(
         group, nameserver=session.nameserver, subscribe={topic: wanted},
         options=ConsumerOptions(start_from=begin),

@@ -118,10 +118,10 @@ def _properties(given: tuple[str, ...]) -> dict[str, str]:
 
 @contextmanager
 def _producer(session: Session) -> "Generator[Producer]":
-    from tianzhou.client.options import Gathering, ProducerOptions
+    from tianzhou.client.options import Batching, ProducerOptions
     from tianzhou.client.sync.producer import Producer
 
-    options = ProducerOptions(gathering=Gathering(), send_timeout_s=10)
+    options = ProducerOptions(batching=Batching(), send_timeout_s=10)
     with Producer(GROUP, nameserver=session.nameserver, options=options) as producer:
         yield producer
 

@@ -1,4 +1,4 @@
-"""Administration: everything an operator asks a cluster, by noun.
+"""Administration: inspect and change a cluster, by noun.
 
     async with Admin(nameserver="10.0.0.1:9876") as admin:
         await admin.topics.create("orders", queues=8)
@@ -23,7 +23,7 @@ from tianzhou.client.aio.admin_offsets import Offsets
 from tianzhou.client.aio.admin_timers import Timers
 from tianzhou.client.aio.admin_topics import Topics
 from tianzhou.client.aio.admin_transactions import Transactions
-from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.errors import ClientClosed
 from tianzhou.client.options import ClientOptions, client_repr
 
@@ -46,11 +46,11 @@ class Admin:
     def __init__(self, *, nameserver: str | None = None, client: ClientOptions = _DEFAULTS) -> None:
         self._nameserver = nameserver
         self._options = client
-        self._cluster: Cluster | None = None
+        self._shared: SharedClient | None = None
         self._calls: AdminCalls | None = None
 
     def __repr__(self) -> str:
-        state = "not running" if self._cluster is None else "running"
+        state = "not running" if self._shared is None else "running"
         return client_repr(self, state, nameserver=self._nameserver)
 
     def __getattr__(self, name: str) -> object:
@@ -60,10 +60,10 @@ class Admin:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     async def start(self) -> Self:
-        if self._cluster is not None:
+        if self._shared is not None:
             raise UsageError("this admin client runs already")
-        cluster = self._cluster = Cluster.join(self._nameserver, self._options)
-        calls = self._calls = AdminCalls(cluster)
+        shared = self._shared = SharedClient.join(self._nameserver, self._options)
+        calls = self._calls = AdminCalls(shared)
         self.brokers = Brokers(calls)
         self.topics = Topics(calls)
         self.groups = Groups(calls, self.topics)
@@ -83,9 +83,9 @@ class Admin:
 
     async def close(self) -> None:
         """A second time changes nothing."""
-        cluster, self._cluster = self._cluster, None
-        if cluster is not None:
-            await cluster.leave()
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            await shared.leave()
 
     async def __aenter__(self) -> Self:
         return await self.start()

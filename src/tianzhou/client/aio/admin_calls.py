@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tianzhou.base.errors import TianzhouError
-from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.core.admin_results import BrokerPlace
 from tianzhou.client.core.pulling import PullAnswer, read_answer, records_of, untrusted
 from tianzhou.client.core.routing import MASTER, TopicRoute
@@ -36,15 +36,15 @@ _SUBSCRIPTION: Final = 4
 class AdminCalls:
     """Owner: the event loop."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+    def __init__(self, shared: SharedClient) -> None:
+        self.shared = shared
         self.left_out: frozenset[str] = frozenset()
         """Brokers that are not asked when all are: somebody knows that they do not answer."""
 
     # Who there is
 
     async def places(self) -> list[BrokerPlace]:
-        table = await self.cluster.nameservers.cluster_table()
+        table = await self.shared.nameservers.cluster_table()
         return [
             BrokerPlace(broker.cluster, name, dict(broker.broker_addrs))
             for name, broker in sorted(table.broker_addr_table.items())
@@ -65,7 +65,7 @@ class AdminCalls:
             except TianzhouError as error:
                 silent[address] = str(error)
 
-        await asyncio.gather(*map(one, self.cluster.nameservers.addresses))
+        await asyncio.gather(*map(one, self.shared.nameservers.addresses))
         return found, silent
 
     async def masters(self, names: Iterable[str] | None = None) -> dict[str, str]:
@@ -86,7 +86,7 @@ class AdminCalls:
 
     async def topics(self) -> tuple[str, ...]:
         """Every topic that the name server knows. Raises RemoteError."""
-        servers = self.cluster.nameservers
+        servers = self.shared.nameservers
         header, body = await servers.call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
         if header.code != ResponseCode.SUCCESS:
             raise remote_error(servers.current, header.code, header.remark)
@@ -94,7 +94,7 @@ class AdminCalls:
 
     async def route(self, topic: str) -> TopicRoute:
         """As it is now. Raises TopicNotFound."""
-        return await self.cluster.refresh(topic)
+        return await self.shared.refresh(topic)
 
     async def masters_of(self, topic: str) -> dict[str, str]:
         """Masters that have the topic. Raises TopicNotFound."""
@@ -113,12 +113,12 @@ class AdminCalls:
         """Return a successful response. If a replica responds with the address of its master, the
         request is sent to the master, once. Raises RemoteError."""
         ext = fields.to_ext() if fields is not None else {}
-        cluster = self.cluster
-        timeout_s = cluster.options.call_timeout_s
-        header, answer = await cluster.call(address, code, ext, body, timeout_s=timeout_s)
+        shared = self.shared
+        timeout_s = shared.options.call_timeout_s
+        header, answer = await shared.call(address, code, ext, body, timeout_s=timeout_s)
         master = header.ext.get(MASTER_ADDRESS)
         if header.code == ResponseCode.SERVICE_NOT_AVAILABLE and master and master != address:
-            return await cluster.call_ok(master, code, ext, body)
+            return await shared.call_ok(master, code, ext, body)
         if header.code != ResponseCode.SUCCESS:
             raise remote_error(address, header.code, header.remark)
         return header, answer
@@ -170,8 +170,8 @@ class AdminCalls:
             queue_offset=offset, max_msg_nums=count, sys_flag=_SUBSCRIPTION, commit_offset=0,
             suspend_timeout_ms=0, subscription="*", sub_version=0, expression_type="TAG",
         )  # fmt: skip
-        timeout_s = self.cluster.options.call_timeout_s
-        header, body = await self.cluster.call(
+        timeout_s = self.shared.options.call_timeout_s
+        header, body = await self.shared.call(
             address, RequestCode.PULL_MESSAGE, fields.to_ext(), timeout_s=timeout_s
         )
         with untrusted(queue, offset):

@@ -164,7 +164,7 @@ class Groups:
         refused: RemoteError | None = None
         for address in (await self._calls.masters()).values():
             try:
-                _, body = await self._calls.cluster.call_ok(
+                _, body = await self._calls.shared.call_ok(
                     address, code, fields.to_ext(), timeout_s=RUNNING_S
                 )
             except (ConsumerNotOnline, BrokerSystemError) as error:

@@ -220,7 +220,7 @@ class Topics:
         fields = TopicRequest(topic=name)
         await self._calls.ask_each(masters, RequestCode.DELETE_TOPIC_IN_BROKER, fields)
         route = DeleteTopicInNameserverRequest(topic=name)
-        servers = {address: address for address in self._calls.cluster.nameservers.addresses}
+        servers = {address: address for address in self._calls.shared.nameservers.addresses}
         await self._calls.ask_each(servers, RequestCode.DELETE_TOPIC_IN_NAMESRV, route)
         await self._wait_until_gone(name)
 

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from types import CoroutineType
 from typing import Any, Final
 
-from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.group import Group
 from tianzhou.client.aio.lane import Lane
 from tianzhou.client.aio.listener import Listener
 from tianzhou.client.aio.puller import Puller
 from tianzhou.client.aio.settling import Settler
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.core.outcome import DEAD
 from tianzhou.client.core.received import AFTER_THE_CALL, ReceivedMessage
@@ -45,16 +45,16 @@ class ConsumerRequests:
     """Owner: the event loop."""
 
     def __init__(
-        self, cluster: Cluster, group: Group, puller: Puller, settler: Settler,
+        self, shared: SharedClient, group: Group, puller: Puller, settler: Settler,
         listener: Listener | None, tasks: Tasks,
     ) -> None:  # fmt: skip
-        self._cluster = cluster
+        self._shared = shared
         self._group = group
         self._puller = puller
         self._settler = settler
         self._listener = listener
         self._tasks = tasks
-        self._started_ms = cluster.now_ms()
+        self._started_ms = shared.now_ms()
         self._stops: list[Callable[[], None]] = []
 
     def start(self) -> None:
@@ -65,9 +65,9 @@ class ConsumerRequests:
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running,
         }
         for code, handler in handlers.items():
-            self._stops.append(self._cluster.on_request(code, handler, group=self._group.name))
+            self._stops.append(self._shared.on_request(code, handler, group=self._group.name))
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY
-        stop = self._cluster.on_request(code, self._consume, group=self._group.name)
+        stop = self._shared.on_request(code, self._consume, group=self._group.name)
         self._stops.append(stop)
 
     def stop(self) -> None:
@@ -118,7 +118,7 @@ class ConsumerRequests:
             "PROP_CONSUME_TYPE": self._group.consume_type.value,
             "PROP_CONSUMEORDERLY": str(options.orderly).lower(),
             "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
-            "PROP_NAMESERVER_ADDR": ";".join(self._cluster.nameservers.addresses),
+            "PROP_NAMESERVER_ADDR": ";".join(self._shared.nameservers.addresses),
             "PROP_THREADPOOL_CORE_SIZE": str(options.concurrency),
             "concurrency": str(options.concurrency),
             "messageModel": self._group.describe().message_model.value,
@@ -144,7 +144,7 @@ class ConsumerRequests:
         if self._listener is None:
             return Reply(
                 ResponseCode.SYSTEM_ERROR,
-                remark=f"consumer {self._cluster.client_id} has no listener; it hands messages out",
+                remark=f"consumer {self._shared.client_id} has no listener; it hands messages out",
             )
         record = MessageView(request.body)
         queue = MessageQueue(

@@ -2,21 +2,21 @@
 
 from collections.abc import Iterable
 
-from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.group import Group
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.errors import ClientError, TopicNotFound
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.fastjson import encode
 
 
-async def check_expressions(cluster: Cluster, group: Group, topics: Iterable[str]) -> None:
+async def check_expressions(shared: SharedClient, group: Group, topics: Iterable[str]) -> None:
     """Raises RemoteError with the broker's words when it does not understand one."""
     for topic in topics:
         wanted = group.subscriptions[topic]
         if wanted.is_tag:
             continue
         try:
-            route = await cluster.route(topic)
+            route = await shared.route(topic)
         except TopicNotFound:
             continue  # nobody to ask yet; the first pull tells
         failure: ClientError | None = None
@@ -25,12 +25,12 @@ async def check_expressions(cluster: Cluster, group: Group, topics: Iterable[str
             if address is None:
                 continue
             body = {
-                "clientId": cluster.client_id,
+                "clientId": shared.client_id,
                 "group": group.name,
                 "subscriptionData": wanted.to_data(),
             }
             try:
-                await cluster.call_ok(address, RequestCode.CHECK_CLIENT_CONFIG, {}, encode(body))
+                await shared.call_ok(address, RequestCode.CHECK_CLIENT_CONFIG, {}, encode(body))
                 break
             except ClientError as error:
                 failure = error

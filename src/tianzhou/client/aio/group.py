@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Protocol
 
-from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.lane import Lane
 from tianzhou.client.aio.offset_stores import BrokerOffsets, FileOffsets, OffsetStore
 from tianzhou.client.aio.queue_locks import QueueLocks
 from tianzhou.client.aio.queue_offsets import QueueOffsets
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.assignment import assign, difference
@@ -73,7 +73,12 @@ class Group:
     """Owner: the event loop."""
 
     def __init__(
-        self, name: str, cluster: Cluster, options: ConsumerOptions, keeper: Keeper, tasks: Tasks
+        self,
+        name: str,
+        shared: SharedClient,
+        options: ConsumerOptions,
+        keeper: Keeper,
+        tasks: Tasks,
     ) -> None:
         self.name = name
         self.options = options
@@ -82,17 +87,17 @@ class Group:
         """Pulls are those of a lite pull consumer."""
         self.subscriptions: dict[str, Subscription] = {}
         self.lanes: dict[MessageQueue, Lane] = {}
-        self.offsets = QueueOffsets(name, cluster)
+        self.offsets = QueueOffsets(name, shared)
         self.store: OffsetStore = (
-            FileOffsets(options.offsets_directory, cluster.client_id, name)
+            FileOffsets(options.offsets_directory, shared.client_id, name)
             if options.broadcasting
             else BrokerOffsets(self.offsets)
         )
-        self._cluster = cluster
+        self._shared = shared
         self._keeper = keeper
         self._tasks = tasks
         self._start = start_rule(options.start_from)
-        self._locks = QueueLocks(name, cluster)
+        self._locks = QueueLocks(name, shared)
         self._needs_locks = options.orderly and not options.broadcasting
         self._releasing: dict[MessageQueue, tuple[Lane, asyncio.Task[None]]] = {}
         self._wanted = asyncio.Event()
@@ -120,8 +125,8 @@ class Group:
     async def join(self) -> None:
         """Let the brokers know, and get the first queues."""
         await self._learn_routes()
-        self._leave = self._cluster.add_consumer(self.name, self.describe)
-        await self._cluster.heartbeat_now()
+        self._leave = self._shared.add_consumer(self.name, self.describe)
+        await self._shared.heartbeat_now()
         is_settled = await self.balance()
         self._loops = [
             self._tasks.run(self._keep_balanced(is_settled=is_settled)),
@@ -170,9 +175,9 @@ class Group:
         """Of what is subscribed. A topic that is not there yet may come."""
         for topic in self.subscriptions:
             if topic not in self._watches:
-                self._watches[topic] = self._cluster.watch_route(topic, self._route_changed)
+                self._watches[topic] = self._shared.watch_route(topic, self._route_changed)
             try:
-                await self._cluster.route(topic)
+                await self._shared.route(topic)
             except TopicNotFound:
                 self._warn_missing(topic)
 
@@ -234,10 +239,10 @@ class Group:
         return await self._gain(gained) and is_settled
 
     async def _route(self, topic: str) -> TopicRoute:
-        route = self._cluster.known_route(topic)
+        route = self._shared.known_route(topic)
         if route is None or route.is_borrowed:
             # Retry topics are made by the first heartbeat, others by their first message.
-            route = await self._cluster.refresh(topic)
+            route = await self._shared.refresh(topic)
         return route
 
     async def _share_of(self, route: TopicRoute) -> list[MessageQueue] | None:
@@ -245,12 +250,12 @@ class Group:
         if self.options.broadcasting:
             return list(route.read_queues)
         members = await self._members(route)
-        if members is None or self._cluster.client_id not in members:
-            await self._cluster.heartbeat_now()
+        if members is None or self._shared.client_id not in members:
+            await self._shared.heartbeat_now()
             return None
         self._is_alone = len(members) == 1
         return assign(
-            self.options.strategy, group=self.name, client_id=self._cluster.client_id,
+            self.options.strategy, group=self.name, client_id=self._shared.client_id,
             queues=route.read_queues, clients=members,
         )  # fmt: skip
 
@@ -263,10 +268,10 @@ class Group:
             if address is None:
                 continue
             try:
-                header, body = await self._cluster.call(
+                header, body = await self._shared.call(
                     address, RequestCode.GET_CONSUMER_LIST_BY_GROUP,
                     {"consumerGroup": self.name},
-                    timeout_s=self._cluster.options.call_timeout_s,
+                    timeout_s=self._shared.options.call_timeout_s,
                 )  # fmt: skip
             except ClientError as error:
                 log.info(
@@ -282,9 +287,9 @@ class Group:
     async def _check_exists(self, address: str) -> None:
         """A broker that makes no groups by itself does not say so to a heartbeat. Without this
         question a consumer would wait for queues for ever. Raises GroupNotExist."""
-        header, _ = await self._cluster.call(
+        header, _ = await self._shared.call(
             address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": self.name},
-            timeout_s=self._cluster.options.call_timeout_s,
+            timeout_s=self._shared.options.call_timeout_s,
         )  # fmt: skip
         if header.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
             raise GroupNotExist(address, header.code, header.remark)

@@ -18,13 +18,13 @@ from types import TracebackType
 from typing import Final, Self
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.consumer_requests import ConsumerRequests
 from tianzhou.client.aio.filter_check import check_expressions
 from tianzhou.client.aio.group import Group
 from tianzhou.client.aio.lane import Lane, Ready, Run
 from tianzhou.client.aio.puller import Puller
 from tianzhou.client.aio.settling import Settler
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.consumer_options import ConsumerOptions, refuse_spans
 from tianzhou.client.core.arguments import (
@@ -88,13 +88,13 @@ class LitePullConsumer:
         if self._was_started:
             raise UsageError(f"consumer of {self.group} was started before; make another")
         self._was_started = True
-        self._cluster = Cluster.join(self._nameserver, self._client, consumer_group=self.group)
+        self._shared = SharedClient.join(self._nameserver, self._client, consumer_group=self.group)
         async with contextlib.AsyncExitStack() as failing:
-            failing.push_async_callback(self._cluster.leave, consumer_group=self.group)
+            failing.push_async_callback(self._shared.leave, consumer_group=self.group)
             self._make()
             failing.pop_all()
-            failing.push_async_callback(self._end)  # which leaves the cluster, too
-            await check_expressions(self._cluster, self._group, self._wanted)
+            failing.push_async_callback(self._end)  # which leaves the shared client, too
+            await check_expressions(self._shared, self._group, self._wanted)
             if self._wanted:
                 self._requests.start()
                 await self._group.join()
@@ -105,24 +105,24 @@ class LitePullConsumer:
     def _make(self) -> None:
         self._tasks = Tasks(self._fail)
         self._ready = Ready()
-        self._group = Group(self.group, self._cluster, self.options, self, self._tasks)
+        self._group = Group(self.group, self._shared, self.options, self, self._tasks)
         self._group.lite = True
         self._group.consume_type = ConsumeType.CONSUME_ACTIVELY
-        settler = Settler(self.group, self._cluster, self.options, self._ready, self._tasks)
-        self._puller = Puller(self._cluster, self._group, self._tasks, self._deliver, settler.pace)
+        settler = Settler(self.group, self._shared, self.options, self._ready, self._tasks)
+        self._puller = Puller(self._shared, self._group, self._tasks, self._deliver, settler.pace)
         self._requests = ConsumerRequests(
-            self._cluster, self._group, self._puller, settler, None, self._tasks
+            self._shared, self._group, self._puller, settler, None, self._tasks
         )
         for topic, expression in self._wanted.items():
             self._group.subscriptions[topic] = self._subscription(topic, expression)
 
     def _subscription(self, topic: str, expression: str | Sql92) -> Subscription:
-        return subscribe(topic, expression, version=self._cluster.now_ms())
+        return subscribe(topic, expression, version=self._shared.now_ms())
 
     async def stop(self) -> None:
         """Commit and leave the group. Raises what ended the consumer before."""
         if self._is_running:
-            self._cluster.check_loop()
+            self._shared.check_loop()
             self._is_running = False
             self._arrived.set()
             self._stopping = asyncio.get_running_loop().create_task(self._end())
@@ -136,7 +136,7 @@ class LitePullConsumer:
         finally:
             self._requests.stop()
             await self._tasks.cancel()
-            await self._cluster.leave(consumer_group=self.group)
+            await self._shared.leave(consumer_group=self.group)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -168,14 +168,14 @@ class LitePullConsumer:
         self._raise_failure()
         if not self._is_running:
             raise ClientClosed(f"consumer of {self.group} is not running")
-        self._cluster.check_loop()
+        self._shared.check_loop()
 
     # Queues
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """All queues of a topic, as the route has them now."""
         self._check()
-        return (await self._cluster.refresh(topic)).read_queues
+        return (await self._shared.refresh(topic)).read_queues
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str | Sql92 = "*") -> None:
         """Have just these queues, and of them what the expression wants. Each begins at the
@@ -188,7 +188,7 @@ class LitePullConsumer:
         wanted = checked_queues(queues)
         for topic in {queue.topic for queue in wanted}:
             self._group.subscriptions[topic] = self._subscription(topic, expression)
-        await check_expressions(self._cluster, self._group, {queue.topic for queue in wanted})
+        await check_expressions(self._shared, self._group, {queue.topic for queue in wanted})
         await self._group.hold(wanted)
 
     @property

@@ -1,14 +1,14 @@
-"""What a producer sends, from a message to its result: ids, limits, gathering, compression."""
+"""What a producer sends, from a message to its result: ids, limits, batching, compression."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.aio.batcher import Awaited, Batcher, OnBatch, OnSent
 from tianzhou.client.aio.flight import Flight
-from tianzhou.client.aio.gathering import Awaited, Gathered, OnBatch, OnSent
 from tianzhou.client.aio.post import OnDone, Post
 from tianzhou.client.aio.producer_trace import SendTrace
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.core.batching import Batch, Kind
 from tianzhou.client.core.failure import Failure
 from tianzhou.client.core.selection import (
@@ -35,15 +35,15 @@ class Outgoing:
     """Owner: the event loop."""
 
     def __init__(
-        self, cluster: Cluster, options: ProducerOptions, group: str, trace: SendTrace | None
+        self, shared: SharedClient, options: ProducerOptions, group: str, trace: SendTrace | None
     ) -> None:
-        self._cluster = cluster
+        self._shared = shared
         self._options = options
         self._trace = trace
-        self.post = Post(cluster, options, group)
+        self.post = Post(shared, options, group)
         self.flight = Flight(options.in_flight_count_max, options.in_flight_bytes_max)
-        gathering = options.gathering
-        self._gathered = Gathered(gathering, self._send_gathered) if gathering else None
+        batching = options.batching
+        self._batcher = Batcher(batching, self._send_gathered) if batching else None
 
     def send(
         self,
@@ -55,7 +55,7 @@ class Outgoing:
         pick = pick_of(message, queue, select)
         checked_timeout(timeout_s)
         answer, awaited = self._expect(message)
-        gathered = self._gathered
+        gathered = self._batcher
         if gathered is not None and select is None and timeout_s is None:
             kind = self._kind(message, queue)
             if kind is not None and gathered.can_take(message):
@@ -107,7 +107,7 @@ class Outgoing:
         size = sum(len(message.body) for message in messages)
         wave = self.flight.enter(size)
         answer: asyncio.Future[list[SendResult]] = self.post.loop.create_future()
-        begun_ms = self._cluster.now_ms()
+        begun_ms = self._shared.now_ms()
 
         def on_done(results: list[SendResult], failure: Failure | None) -> None:
             self.flight.leave(size, wave)
@@ -117,7 +117,7 @@ class Outgoing:
                 else:
                     answer.set_exception(failure.error())
             if self._trace is not None:
-                now_ms, ended = self._cluster.now_ms(), results or [None] * len(messages)
+                now_ms, ended = self._shared.now_ms(), results or [None] * len(messages)
                 for message, message_id, result in zip(messages, message_ids, ended, strict=True):
                     self._trace.sent(message, message_id, result, begun_ms, now_ms)
 
@@ -126,8 +126,8 @@ class Outgoing:
 
     def flush(self) -> None:
         """What is being gathered leaves now."""
-        if self._gathered is not None:
-            self._gathered.flush()
+        if self._batcher is not None:
+            self._batcher.flush()
 
     def parcel(
         self, message: Message, message_id: str, added: Mapping[bytes, str] | None = None, *,
@@ -139,7 +139,7 @@ class Outgoing:
         )  # fmt: skip
 
     def new_id(self) -> str:
-        return self._cluster.unique_ids.next(self._cluster.now_ms())
+        return self._shared.unique_ids.next(self._shared.now_ms())
 
     def _expect(
         self, message: Message, *, is_half: bool = False
@@ -148,8 +148,8 @@ class Outgoing:
         size, flight, trace = len(message.body), self.flight, self._trace
         wave = flight.enter(size)
         answer: asyncio.Future[SendResult] = self.post.loop.create_future()
-        begun_ms = self._cluster.now_ms()
-        message_id = self._cluster.unique_ids.next(begun_ms)
+        begun_ms = self._shared.now_ms()
+        message_id = self._shared.unique_ids.next(begun_ms)
 
         def on_sent(result: SendResult | None, failure: Failure | None) -> None:
             flight.leave(size, wave)
@@ -159,7 +159,7 @@ class Outgoing:
                 elif failure is not None:
                     answer.set_exception(failure.error())
             if trace is not None:
-                now_ms = self._cluster.now_ms()
+                now_ms = self._shared.now_ms()
                 trace.sent(message, message_id, result, begun_ms, now_ms, is_half=is_half)
 
         return answer, Awaited(message_id, on_sent)
@@ -194,7 +194,7 @@ class Outgoing:
     def _kind(self, message: Message, queue: MessageQueue | None) -> Kind | None:
         """Which batch a message goes into; None if that is not known before the route is."""
         if queue is None and message.sharding_key is not None:
-            route = self._cluster.known_route(message.topic)
+            route = self._shared.known_route(message.topic)
             if route is None or not route.write_queues:
                 return None
             queue = queue_for_key(route.write_queues, message.sharding_key)

@@ -14,8 +14,8 @@ from typing import Final
 
 from tianzhou.base.errors import ProtocolError, Retry, TianzhouError
 from tianzhou.client.aio.channel import Channel
-from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.aio.shared_wait import DeadlinePassed, SharedWaits
 from tianzhou.client.core.failure import MOVED, Failure
 from tianzhou.client.core.routing import TopicRoute
@@ -73,16 +73,16 @@ OnDone = Callable[[list[SendResult], Failure | None], None]
 class Post:
     """Owner: the event loop. What the deliveries of one producer share."""
 
-    def __init__(self, cluster: Cluster, options: ProducerOptions, group: str) -> None:
-        self.cluster = cluster
+    def __init__(self, shared: SharedClient, options: ProducerOptions, group: str) -> None:
+        self.shared = shared
         self.options = options
         self.loop = asyncio.get_running_loop()
         self.latencies = Latencies()
         self.rotation = Rotation(options.queue_choice, self.latencies, random.randrange)
         self.fields = SendFields(group, DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES)
-        self.routes = SharedWaits(cluster.route_for_sending)
-        self.connections = SharedWaits(cluster.connections.channel)
-        self.refreshes = SharedWaits(cluster.refresh)
+        self.routes = SharedWaits(shared.route_for_sending)
+        self.connections = SharedWaits(shared.connections.channel)
+        self.refreshes = SharedWaits(shared.refresh)
         self.pauses = SharedWaits(self._writable_again)
         self._waiting: set[asyncio.Task[None]] = set()
         self._troubled_s: dict[str, float] = {}
@@ -123,12 +123,12 @@ class Post:
 
     async def _ask_for_change(self, topic: str, pause_s: float) -> None:
         """Until the route leads elsewhere, or nobody needs that any more."""
-        before = self.cluster.known_route(topic)
+        before = self.shared.known_route(topic)
         try:
             while self.loop.time() - self._troubled_s[topic] < CALM_S:
                 # Deliveries go on with the old route if there is no new one, and say what fails.
                 with contextlib.suppress(TianzhouError):
-                    route = await self.cluster.refresh(topic)
+                    route = await self.shared.refresh(topic)
                     if route != before and route.write_queues:
                         return
                 await asyncio.sleep(pause_s)
@@ -144,7 +144,7 @@ class Post:
             if route.write_queues:
                 changed.set()
 
-        stop_watching = self.cluster.watch_route(topic, on_change)
+        stop_watching = self.shared.watch_route(topic, on_change)
         try:
             await changed.wait()
         finally:
@@ -204,7 +204,7 @@ class Delivery:
         leave in the order in which they were sent.
         """
         post, topic = self._post, self._parcel.topic
-        route = post.cluster.known_route(topic)
+        route = post.shared.known_route(topic)
         now_s = post.loop.time()
         if route is None or topic in post.routes:
             post.routes.add(topic, now_s + self._left_s(now_s), self._route_ended)
@@ -219,7 +219,7 @@ class Delivery:
             self.give_up(error)
             return
         address = self._address
-        channel = post.cluster.connections.maybe_channel(address)
+        channel = post.shared.connections.maybe_channel(address)
         if channel is None or address in post.connections:
             self._tried_s = now_s
             deadline_s = now_s + self._try_s(now_s)
@@ -254,7 +254,7 @@ class Delivery:
     def _connection_ended(self, error: BaseException | None) -> None:
         now_s, address = self._post.loop.time(), self._address
         if error is None:
-            channel = self._post.cluster.connections.maybe_channel(address)
+            channel = self._post.shared.connections.maybe_channel(address)
             if channel is not None:
                 self._write(channel, now_s)
             else:
@@ -275,7 +275,7 @@ class Delivery:
         if timeout_s <= 0:
             self._done_with_failure(timed_out=True)
             return
-        ext = post.fields.ext(parcel, self._queue, post.cluster.now_ms())
+        ext = post.fields.ext(parcel, self._queue, post.shared.now_ms())
         try:
             channel.ask(parcel.code, ext, parcel.body, self._answered, timeout_s)
         except ProtocolError as error:  # larger than a frame may be, or too many are waiting
@@ -300,7 +300,7 @@ class Delivery:
             self._failed(NotStoreOk(self._address, status.name))
             return
         post.latencies.took(self._queue.broker_name, (now_s - self._tried_s) * 1000, now_s)
-        route = post.cluster.known_route(self._parcel.topic)
+        route = post.shared.known_route(self._parcel.topic)
         if route is not None and route.is_borrowed:
             # The topic has just been made, on this broker. Without haste: by the route of a topic
             # that one broker alone has, no other would ever get a message that makes it there, too.
@@ -365,7 +365,7 @@ class Delivery:
         return isinstance(error, MOVED) and not isinstance(self._pick, Fixed)
 
     def _has_another(self, *, besides: str = "") -> bool:
-        route = self._post.cluster.known_route(self._parcel.topic)
+        route = self._post.shared.known_route(self._parcel.topic)
         if route is None:
             return False
         if self._pick is not None:  # it may choose another queue once its last one is gone

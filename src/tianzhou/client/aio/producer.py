@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final, Self
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
-from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.outgoing import Outgoing
 from tianzhou.client.aio.producer_trace import SendTrace
 from tianzhou.client.aio.request_reply import Requests
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.aio.transaction import (
     Checks,
     CheckTransaction,
@@ -94,18 +94,18 @@ class Producer:
         """Nothing is connected to before the first send."""
         if self._outgoing is not None:
             raise UsageError("a producer is started once")
-        self._cluster = cluster = Cluster.join(self._nameserver, self._client)
+        self._shared = shared = SharedClient.join(self._nameserver, self._client)
         async with contextlib.AsyncExitStack() as failing:
-            failing.push_async_callback(cluster.leave)
+            failing.push_async_callback(shared.leave)
             self._checks = None
             if self._check is not None:
-                self._checks = Checks(cluster, self.group, self._check, self._checked)
+                self._checks = Checks(shared, self.group, self._check, self._checked)
                 failing.callback(self._checks.stop)
             self._trace = await self._traced() if self.options.trace else None
             failing.pop_all()
-        self._outgoing = Outgoing(cluster, self.options, self.group, self._trace)
-        self._requests = Requests(cluster)
-        self._leave_group = cluster.add_producer(self.group)
+        self._outgoing = Outgoing(shared, self.options, self.group, self._trace)
+        self._requests = Requests(shared)
+        self._leave_group = shared.add_producer(self.group)
         return self
 
     async def _traced(self) -> SendTrace:
@@ -117,7 +117,7 @@ class Producer:
         """Take no more, wait for what is in flight, which its deadlines bound; then leave."""
         if self._outgoing is None or (self._closing is not None and self._closing.done()):
             return
-        self._cluster.check_loop()
+        self._shared.check_loop()
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close(self._outgoing))
         await asyncio.shield(self._closing)  # goes on for others when one of them has to go
@@ -133,7 +133,7 @@ class Producer:
         if self._trace is not None:
             await self._trace.close()
         await self._leave_group()
-        await self._cluster.leave()
+        await self._shared.leave()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -150,7 +150,7 @@ class Producer:
         outgoing = self._outgoing
         if outgoing is None or self._closing is not None:
             return self._started()  # raises, and says why
-        outgoing.post.cluster.check_loop()
+        outgoing.post.shared.check_loop()
         return outgoing
 
     def _started(self) -> Outgoing:
@@ -166,7 +166,7 @@ class Producer:
     def client_id(self) -> str:
         """By which brokers know this process."""
         self._started()
-        return self._cluster.client_id
+        return self._shared.client_id
 
     # Sending
 
@@ -229,12 +229,12 @@ class Producer:
     ) -> None:
         outgoing = self._running()
         post, pick = outgoing.post, pick_of(message, queue, select)
-        route = await self._cluster.route_for_sending(message.topic)
+        route = await self._shared.route_for_sending(message.topic)
         chosen, address = post.choose(route, pick, [], post.loop.time())
-        channel = await self._cluster.connections.channel(address)
+        channel = await self._shared.connections.channel(address)
         parcel = await outgoing.parcel_in_time(message)
         channel.tell(
-            parcel.code, post.fields.ext(parcel, chosen, self._cluster.now_ms()), parcel.body
+            parcel.code, post.fields.ext(parcel, chosen, self._shared.now_ms()), parcel.body
         )
         await channel.drained()
 
@@ -272,7 +272,7 @@ class Producer:
         if message.is_delayed:
             raise UsageError("a transactional message can't be delayed as well")
         return Transaction(
-            message, self.group, self._cluster, self._send_half, self._ended,
+            message, self.group, self._shared, self._send_half, self._ended,
             has_check=self._check is not None,
         )  # fmt: skip
 
@@ -287,11 +287,11 @@ class Producer:
 
     def _ended(self, message: Message, half: SendResult, state: TransactionState) -> None:
         if self._trace is not None:
-            self._trace.transaction_ended(message, half, state, self._cluster.now_ms())
+            self._trace.transaction_ended(message, half, state, self._shared.now_ms())
 
     def _checked(self, message: MessageView, state: TransactionState) -> None:
         if self._trace is not None:
-            self._trace.transaction_checked(message, state, self._cluster.now_ms())
+            self._trace.transaction_checked(message, state, self._shared.now_ms())
 
     # Request and reply
 
@@ -307,7 +307,7 @@ class Producer:
         correlation_id, waiting = self._requests.expect()
         try:
             added = request_properties(
-                self._cluster.client_id, correlation_id, round(timeout_s * 1000)
+                self._shared.client_id, correlation_id, round(timeout_s * 1000)
             )
             sent = await outgoing.send_with(message, added, timeout_s=timeout_s)
             try:
@@ -340,15 +340,15 @@ class Producer:
         self._running()
         broker_name = broker_of_handle(topic, handle)
         assert handle is not None, "what is no handle names no broker"
-        address = await self._cluster.broker_address(broker_name)
+        address = await self._shared.broker_address(broker_name)
         asked = RecallMessageRequest(producer_group=self.group, topic=topic, recall_handle=handle)
-        answer, _ = await self._cluster.call_ok(address, RequestCode.RECALL_MESSAGE, asked.to_ext())
+        answer, _ = await self._shared.call_ok(address, RequestCode.RECALL_MESSAGE, asked.to_ext())
         message_id = RecallMessageResponse.from_ext(answer.ext).msg_id
         if self._trace is not None:
-            self._trace.recalled(topic, message_id, self._cluster.now_ms())
+            self._trace.recalled(topic, message_id, self._shared.now_ms())
         return message_id
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues that can be written to, in their order."""
         self._running()
-        return (await self._cluster.route_for_sending(topic)).write_queues
+        return (await self._shared.route_for_sending(topic)).write_queues

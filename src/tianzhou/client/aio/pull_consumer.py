@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.queue_offsets import QueueOffsets
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.core.arguments import (
     check_seconds,
     checked_count,
@@ -54,22 +54,22 @@ class PullConsumer:
         self.group = checked_group(group)
         self._nameserver = nameserver
         self._client = client
-        self._cluster: Cluster | None = None
+        self._shared: SharedClient | None = None
 
     def __repr__(self) -> str:
-        state = "not running" if self._cluster is None else "running"
+        state = "not running" if self._shared is None else "running"
         return client_repr(self, state, group=self.group, nameserver=self._nameserver)
 
     async def start(self) -> Self:
-        if self._cluster is not None:
+        if self._shared is not None:
             raise UsageError(f"consumer of {self.group} was started before")
-        self._cluster = Cluster.join(self._nameserver, self._client)
+        self._shared = SharedClient.join(self._nameserver, self._client)
         return self
 
     async def stop(self) -> None:
-        cluster, self._cluster = self._cluster, None
-        if cluster is not None:
-            await cluster.leave()
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            await shared.leave()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -100,13 +100,13 @@ class PullConsumer:
         offset = checked_offset(offset)
         count_max = checked_count("count_max", count_max)
         check_seconds("wait_s", wait_s)
-        cluster = self._running()
+        shared = self._running()
         wanted = subscribe(queue.topic, expression, version=0)
         plan = PullPlan(self.group, queue, wanted, count_max, BYTES_MAX, round(wait_s * 1000))
-        address = (await cluster.route(queue.topic)).any_address(queue.broker_name)
+        address = (await shared.route(queue.topic)).any_address(queue.broker_name)
         if address is None:
             raise NoRoute(f"broker {queue.broker_name!r} of topic {queue.topic!r} is away")
-        header, body = await cluster.call(
+        header, body = await shared.call(
             address, RequestCode.PULL_MESSAGE, plan.ext(offset), timeout_s=wait_s + GRACE_S
         )
         with untrusted(queue, offset):
@@ -145,7 +145,7 @@ class PullConsumer:
     def _offsets(self) -> QueueOffsets:
         return QueueOffsets(self.group, self._running())
 
-    def _running(self) -> Cluster:
-        if self._cluster is None:
+    def _running(self) -> SharedClient:
+        if self._shared is None:
             raise ClientClosed(f"consumer of {self.group} is not running")
-        return self._cluster
+        return self._shared

@@ -11,9 +11,9 @@ from time import monotonic
 from typing import Final
 
 from tianzhou.base.errors import Retry
-from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.group import Group
 from tianzhou.client.aio.lane import Lane, Run
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.core.pace import Pace
 from tianzhou.client.core.pulling import PullAnswer, PullStatus, read_answer, records_of, untrusted
@@ -44,10 +44,10 @@ class Puller:
     """Owner: the event loop."""
 
     def __init__(
-        self, cluster: Cluster, group: Group, tasks: Tasks, deliver: Callable[[Run], None],
+        self, shared: SharedClient, group: Group, tasks: Tasks, deliver: Callable[[Run], None],
         pace: Pace,
     ) -> None:  # fmt: skip
-        self._cluster = cluster
+        self._shared = shared
         self._group = group
         self._tasks = tasks
         self._deliver = deliver
@@ -111,14 +111,14 @@ class Puller:
 
     async def _ask(self, lane: Lane, broker_id: int) -> PullAnswer:
         queue, offset = lane.queue, lane.window.next_offset
-        route = await self._cluster.route(queue.topic)
+        route = await self._shared.route(queue.topic)
         address = route.any_address(queue.broker_name, broker_id)
         if address is None:
             raise NoRoute(f"broker {queue.broker_name!r} of topic {queue.topic!r} is away")
         ext = lane.plan.ext(offset, self._group.committable(lane) if self._commits else None)
         timeout_s = lane.plan.suspend_ms / 1000 + GRACE_S
         lane.asked_at = monotonic()
-        header, body = await self._cluster.call(
+        header, body = await self._shared.call(
             address, RequestCode.PULL_MESSAGE, ext, timeout_s=timeout_s
         )
         with untrusted(queue, offset):
@@ -174,7 +174,7 @@ class Puller:
             failures, error,
         )  # fmt: skip
         if code in _AFTER_HEARTBEAT:
-            await self._cluster.heartbeat_now()
+            await self._shared.heartbeat_now()
         elif error.retry is not Retry.SAME_BROKER:
             # Fewer queues to read than there were: the route tells.
             if error.retry is Retry.NEVER and code != ResponseCode.INVALID_PARAMETER:
@@ -186,7 +186,7 @@ class Puller:
     async def _other_replica(self, lane: Lane, broker_id: int) -> int:
         """By a fresh route, the next of the brokers that have this queue."""
         try:
-            route = await self._cluster.refresh(lane.queue.topic)
+            route = await self._shared.refresh(lane.queue.topic)
         except ClientError:
             return broker_id  # the name server may be away too; the old route has to do
         known = sorted(route.brokers.get(lane.queue.broker_name, {}))

@@ -24,7 +24,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.consumer_requests import ConsumerRequests
 from tianzhou.client.aio.consumer_trace import ConsumeTrace
 from tianzhou.client.aio.delivery import Delivery, TaskWorkers, ThreadWorkers
@@ -36,6 +35,7 @@ from tianzhou.client.aio.listener import BatchListener, Listener, MessageListene
 from tianzhou.client.aio.orderly import OrderlyWorkers
 from tianzhou.client.aio.puller import Puller
 from tianzhou.client.aio.settling import Settler
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.consumer_options import ConsumerOptions, refuse_spans
 from tianzhou.client.core.outcome import GROWING
@@ -92,7 +92,7 @@ class PushConsumer:
         self._wanted[topic] = expression
         if self._parts is not None:
             parts = self._running()
-            parts.group.subscribe(subscribe(topic, expression, version=parts.cluster.now_ms()))
+            parts.group.subscribe(subscribe(topic, expression, version=parts.shared.now_ms()))
             parts.tasks.run(parts.announce([made.topic]))
 
     def unsubscribe(self, topic: str) -> None:
@@ -135,12 +135,12 @@ class PushConsumer:
             raise UsageError(f"consumer of {self.group} subscribes to nothing")
         if self._listener is None:
             refuse_spans(self.options, self.group)
-        cluster = Cluster.join(self._nameserver, self._client, consumer_group=self.group)
+        shared = SharedClient.join(self._nameserver, self._client, consumer_group=self.group)
         async with contextlib.AsyncExitStack() as failing:
-            failing.push_async_callback(cluster.leave, consumer_group=self.group)
-            self._parts = _Parts(self, cluster)
+            failing.push_async_callback(shared.leave, consumer_group=self.group)
+            self._parts = _Parts(self, shared)
             failing.pop_all()
-            failing.push_async_callback(self._end)  # which leaves the cluster, too
+            failing.push_async_callback(self._end)  # which leaves the shared client, too
             await self._parts.start()
             failing.pop_all()
         return self
@@ -153,7 +153,7 @@ class PushConsumer:
 
     async def _end(self) -> None:
         if self._parts is not None and (self._stopping is None or not self._stopping.done()):
-            self._parts.cluster.check_loop()
+            self._parts.shared.check_loop()
             if self._stopping is None:
                 self._parts.is_hurried |= self._parts.is_iterating(asyncio.current_task())
                 self._stopping = asyncio.get_running_loop().create_task(self._stop(self._parts))
@@ -262,11 +262,11 @@ class PushConsumer:
     @property
     def client_id(self) -> str:
         """What brokers know it by."""
-        return self._started().cluster.client_id
+        return self._started().shared.client_id
 
     def _running(self) -> "_Parts":
         parts = self._started()
-        parts.cluster.check_loop()
+        parts.shared.check_loop()
         return parts
 
     def _started(self) -> "_Parts":
@@ -279,23 +279,21 @@ class PushConsumer:
 class _Parts:
     """What a running consumer is made of. Is the `Keeper` of its group."""
 
-    def __init__(self, consumer: PushConsumer, cluster: Cluster) -> None:
+    def __init__(self, consumer: PushConsumer, shared: SharedClient) -> None:
         options, listener = consumer.options, consumer._listener
-        self.cluster = cluster
+        self.shared = shared
         self._consumer = consumer
         self._options = options
         self.tasks = Tasks(consumer.fail)
         ready = Ready()
-        self.settler = Settler(consumer.group, cluster, options, ready, self.tasks)
-        self.group = Group(consumer.group, cluster, options, self, self.tasks)
+        self.settler = Settler(consumer.group, shared, options, ready, self.tasks)
+        self.group = Group(consumer.group, shared, options, self, self.tasks)
         self.handout: Handout | None = None
         self.delivery: Delivery = self._delivery(listener, ready)
         self.settler.offer = self.delivery.offer
-        self.puller = Puller(
-            cluster, self.group, self.tasks, self.delivery.offer, self.settler.pace
-        )
+        self.puller = Puller(shared, self.group, self.tasks, self.delivery.offer, self.settler.pace)
         self._requests = ConsumerRequests(
-            cluster, self.group, self.puller, self.settler, listener, self.tasks
+            shared, self.group, self.puller, self.settler, listener, self.tasks
         )
         self._iterators: list[MessageIterator | BatchIterator] = []
         self._trace: ConsumeTrace | None = None
@@ -322,13 +320,13 @@ class _Parts:
         return self.handout
 
     async def start(self) -> None:
-        version = self.cluster.now_ms()
+        version = self.shared.now_ms()
         wanted = dict(self._consumer._wanted)
         if not self._options.broadcasting:
             wanted[retry_topic(self._consumer.group)] = "*"
         for topic, expression in wanted.items():
             self.group.subscriptions[topic] = subscribe(topic, expression, version=version)
-        await check_expressions(self.cluster, self.group, wanted)
+        await check_expressions(self.shared, self.group, wanted)
         if self._options.trace:
             await self._start_trace()
         self.delivery.start()
@@ -347,8 +345,8 @@ class _Parts:
 
     async def announce(self, topics: list[str]) -> None:
         """Subscriptions changed while running."""
-        await check_expressions(self.cluster, self.group, topics)
-        await self.cluster.heartbeat_now()
+        await check_expressions(self.shared, self.group, topics)
+        await self.shared.heartbeat_now()
         self.group.balance_soon()
 
     async def stop(self) -> None:
@@ -361,7 +359,7 @@ class _Parts:
             await self.tasks.cancel()
             if self._trace is not None:
                 await self._trace.close()
-            await self.cluster.leave(consumer_group=self._consumer.group)
+            await self.shared.leave(consumer_group=self._consumer.group)
 
     # Keeper
 

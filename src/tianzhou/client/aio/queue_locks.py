@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.lane import Lane
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.errors import ClientError
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.fastjson import encode
@@ -25,9 +25,9 @@ RELY_S: Final = 30.0
 class QueueLocks:
     """Owner: the event loop."""
 
-    def __init__(self, group: str, cluster: Cluster) -> None:
+    def __init__(self, group: str, shared: SharedClient) -> None:
         self._group = group
-        self._cluster = cluster
+        self._shared = shared
         self._loop = asyncio.get_running_loop()
         self._silent: set[str] = set()
         """Brokers that did not respond to the last request."""
@@ -99,8 +99,8 @@ class QueueLocks:
 
     async def _call(self, code: int, broker: str, queues: list[MessageQueue]) -> bytes:
         body = LockBatch(
-            client_id=self._cluster.client_id, consumer_group=self._group, mq_set=tuple(queues)
+            client_id=self._shared.client_id, consumer_group=self._group, mq_set=tuple(queues)
         )
-        address = await self._cluster.broker_address(broker)
-        _, answer = await self._cluster.call_ok(address, code, {}, encode(body))
+        address = await self._shared.broker_address(broker)
+        _, answer = await self._shared.call_ok(address, code, {}, encode(body))
         return answer

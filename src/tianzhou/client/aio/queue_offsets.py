@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.errors import QueryNotFound
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_pull import (
@@ -20,9 +20,9 @@ LOWER: Final = "LOWER"
 
 
 class QueueOffsets:
-    def __init__(self, group: str, cluster: Cluster) -> None:
+    def __init__(self, group: str, shared: SharedClient) -> None:
         self.group = group
-        self._cluster = cluster
+        self._shared = shared
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """How far the group has come; None when the broker does not know."""
@@ -60,17 +60,17 @@ class QueueOffsets:
         ).to_ext()  # fmt: skip
         address = await self._where(queue)
         if oneway:
-            await self._cluster.send_oneway(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+            await self._shared.send_oneway(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
         else:
-            await self._cluster.call_ok(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+            await self._shared.call_ok(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
 
     async def _ask(self, queue: MessageQueue, code: int, fields: ExtFields) -> int:
         address = await self._where(queue)
-        header, _ = await self._cluster.call_ok(address, code, fields.to_ext())
+        header, _ = await self._shared.call_ok(address, code, fields.to_ext())
         return OffsetResponse.from_ext(header.ext).offset
 
     async def _where(self, queue: MessageQueue) -> str:
         """The master of the queue, or while there is none another broker that has copies."""
-        route = await self._cluster.route(queue.topic)
+        route = await self._shared.route(queue.topic)
         found = route.any_address(queue.broker_name)
-        return found or await self._cluster.broker_address(queue.broker_name)
+        return found or await self._shared.broker_address(queue.broker_name)

@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 
-from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.core.replying import Reply, reply_of
 from tianzhou.client.errors import ClientClosed
 from tianzhou.net import rpc as exchange
@@ -15,10 +15,10 @@ from tianzhou.wire._generated_headers_send import PushReplyRequest
 class Requests:
     """Owner: the event loop."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, shared: SharedClient) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[str, asyncio.Future[Reply]] = {}
-        self._stop = cluster.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._pushed)
+        self._stop = shared.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._pushed)
 
     def expect(self) -> tuple[str, "asyncio.Future[Reply]"]:
         """An id for a request, and what will be its reply. Call `forget` in the end."""

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final
 
-from tianzhou.client.aio.cluster import Cluster
 from tianzhou.client.aio.lane import Lane, Piece, Ready, Run
 from tianzhou.client.aio.listener import Failure, described, message_facts
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.pace import Pace
@@ -33,10 +33,10 @@ class Settler:
     """Owner: the event loop."""
 
     def __init__(
-        self, group: str, cluster: Cluster, options: ConsumerOptions, ready: Ready, tasks: Tasks
+        self, group: str, shared: SharedClient, options: ConsumerOptions, ready: Ready, tasks: Tasks
     ) -> None:
         self._group = group
-        self._cluster = cluster
+        self._shared = shared
         self._options = options
         self._ready = ready
         self._tasks = tasks
@@ -101,8 +101,8 @@ class Settler:
             unit_mode=False,
             max_reconsume_times=None if limit < 0 else limit,
         )
-        address = await self._cluster.broker_address(lane.queue.broker_name)
-        await self._cluster.call_ok(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields.to_ext())
+        address = await self._shared.broker_address(lane.queue.broker_name)
+        await self._shared.call_ok(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields.to_ext())
 
 
 def again(lane: Lane, message: ReceivedMessage) -> Run:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tianzhou.base.errors import Retry, TianzhouError, UsageError
-from tianzhou.client.aio.cluster import Cluster
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.core.sending import SendResult
 from tianzhou.client.errors import TransactionUndecided
 from tianzhou.net.rpc import Reply, Request
@@ -53,12 +53,12 @@ class Transaction:
     """One message and the work that goes with it; made by `Producer.transaction`."""
 
     def __init__(
-        self, message: Message, group: str, cluster: Cluster, send_half: SendHalf,
+        self, message: Message, group: str, shared: SharedClient, send_half: SendHalf,
         on_ended: OnEnded, *, has_check: bool,
     ) -> None:  # fmt: skip
         self.message = message
         self._group = group
-        self._cluster = cluster
+        self._shared = shared
         self._send_half = send_half
         self._on_ended = on_ended
         self._has_check = has_check
@@ -140,8 +140,8 @@ class Transaction:
         for count in range(1, END_TRIES + 1):
             try:
                 queue = self.half.queue
-                address = await self._cluster.broker_address(queue.broker_name)
-                await self._cluster.call_ok(address, RequestCode.END_TRANSACTION, ext)
+                address = await self._shared.broker_address(queue.broker_name)
+                await self._shared.call_ok(address, RequestCode.END_TRANSACTION, ext)
             except TianzhouError as error:
                 if error.retry is Retry.NEVER or count == END_TRIES:
                     raise
@@ -169,12 +169,12 @@ class Checks:
     """Answers brokers that ask what became of a transaction. Owner: the event loop."""
 
     def __init__(
-        self, cluster: Cluster, group: str, check: CheckTransaction, on_checked: OnChecked
+        self, shared: SharedClient, group: str, check: CheckTransaction, on_checked: OnChecked
     ) -> None:
         self._group = group
         self._check = check
         self._on_checked = on_checked
-        self.stop: Final = cluster.on_request(
+        self.stop: Final = shared.on_request(
             RequestCode.CHECK_TRANSACTION_STATE, self._asked, group=group
         )
 

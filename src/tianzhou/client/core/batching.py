@@ -1,4 +1,4 @@
-"""Gathering: messages that are sent one by one, put together into batches.
+"""Batching: messages that are sent one by one, put together into batches.
 
 One batch is open for each kind of message: topic, queue if the message has one, and whether the
 answer waits for the disk. This object says which batches are to leave; somebody else sends them
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from tianzhou.client.options import Gathering
+from tianzhou.client.options import Batching
 from tianzhou.record.batch import ENTRY_BYTES_MIN
 from tianzhou.record.message import Message
 from tianzhou.wire.queues import MessageQueue
@@ -40,14 +40,14 @@ def size_in_batch(message: Message) -> int:
     return ENTRY_BYTES_MIN + len(message.body) + encoded + PROPERTIES_ADDED_BYTES
 
 
-class Gatherer(Generic[Token]):
+class OpenBatches(Generic[Token]):
     """Owner: the event loop of the producer.
 
     Invariant: no open batch is empty, has more messages than `count_max`, or is larger than
     `bytes_max` unless it has a single message.
     """
 
-    def __init__(self, rules: Gathering) -> None:
+    def __init__(self, rules: Batching) -> None:
         self._rules = rules
         self._open: dict[Kind, Batch[Token]] = {}
 

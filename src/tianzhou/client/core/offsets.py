@@ -27,14 +27,14 @@ FILE_NAME: Final = "offsets.json"
 _TIME_FORM: Final = "%Y%m%d%H%M%S"
 
 
-class Start(enum.Enum):
+class StartPosition(enum.Enum):
     """Where a group begins that has not consumed a queue before."""
 
     FIRST = "first"
     LAST = "last"
 
 
-StartFrom = Start | datetime | str
+StartFrom = StartPosition | datetime | str
 """Or a moment, also written as `yyyyMMddHHmmss` in local time."""
 
 
@@ -49,7 +49,7 @@ class Ask(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StartRule:
-    """`Start` for a group, settled once."""
+    """`StartPosition` for a group, settled once."""
 
     where: ConsumeFromWhere
     time_ms: int = 0
@@ -67,9 +67,9 @@ class StartRule:
 
 def start_rule(start: StartFrom) -> StartRule:
     """Raises UsageError for a moment that is none."""
-    if start is Start.FIRST:
+    if start is StartPosition.FIRST:
         return StartRule(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
-    if start is Start.LAST:
+    if start is StartPosition.LAST:
         return StartRule(ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
     return StartRule(ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, moment_ms(start))
 

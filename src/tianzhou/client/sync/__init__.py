@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tianzhou.client.aio.pull_consumer import PullResult as PullResult
     from tianzhou.client.aio.transaction import TransactionState as TransactionState
     from tianzhou.client.consumer_options import ConsumerOptions as ConsumerOptions
-    from tianzhou.client.core.offsets import Start as Start
+    from tianzhou.client.core.offsets import StartPosition as StartPosition
     from tianzhou.client.core.outcome import ConsumeResult as ConsumeResult
     from tianzhou.client.core.pulling import PullStatus as PullStatus
     from tianzhou.client.core.received import ReceivedMessage as ReceivedMessage
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from tianzhou.client.core.sending import SendStatus as SendStatus
     from tianzhou.client.core.subscription import Sql92 as Sql92
     from tianzhou.client.core.window import FlowLimits as FlowLimits
+    from tianzhou.client.options import Batching as Batching
     from tianzhou.client.options import ClientOptions as ClientOptions
-    from tianzhou.client.options import Gathering as Gathering
     from tianzhou.client.options import ProducerOptions as ProducerOptions
     from tianzhou.client.sync.admin import Admin as Admin
     from tianzhou.client.sync.lite_pull import LitePullConsumer as LitePullConsumer
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "Batching",
     "ClientOptions",
     "Compression",
     "ConsumeResult",
     "ConsumerOptions",
     "Credentials",
     "FlowLimits",
-    "Gathering",
     "LitePullConsumer",
     "Message",
     "MessageQueue",
@@ -68,7 +68,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "Sql92",
-    "Start",
+    "StartPosition",
     "Transaction",
     "TransactionState",
     "errors",

@@ -13,7 +13,7 @@ from tianzhou.client import (
     PullStatus,
     PushConsumer,
     ReceivedMessage,
-    Start,
+    StartPosition,
 )
 from tianzhou.testing.chaos import looking
 from tianzhou.testing.chaos.cluster import Broker
@@ -78,7 +78,7 @@ class Membership:
     def __init__(self, history: History, nameserver: str, topic: str) -> None:
         self._history = history
         options = ConsumerOptions(
-            start_from=Start.FIRST, commit_interval_s=0.5, rebalance_interval_s=2.0,
+            start_from=StartPosition.FIRST, commit_interval_s=0.5, rebalance_interval_s=2.0,
             long_poll_s=2.0, stop_timeout_s=5.0,
         )  # fmt: skip
         self._consumer = PushConsumer(

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tianzhou.client.core.batching import Batch, Gatherer, Kind
+from tianzhou.client.core.batching import Batch, Kind, OpenBatches
 from tianzhou.client.core.failure import Failure
 from tianzhou.client.core.sending import SendResult
-from tianzhou.client.options import Gathering
+from tianzhou.client.options import Batching
 from tianzhou.record.message import Message
 
 OnSent = Callable[[SendResult | None, Failure | None], None]
@@ -25,24 +25,24 @@ OnBatch = Callable[[list[SendResult], Failure | None], None]
 Dispatch = Callable[[Batch[Awaited], OnBatch], None]
 
 
-class Gathered:
+class Batcher:
     """Owner: the event loop."""
 
-    def __init__(self, rules: Gathering, dispatch: Dispatch) -> None:
+    def __init__(self, rules: Batching, dispatch: Dispatch) -> None:
         self._rules = rules
         self._dispatch = dispatch
         self._loop = asyncio.get_running_loop()
-        self._gatherer: Gatherer[Awaited] = Gatherer(rules)
+        self._open_batches: OpenBatches[Awaited] = OpenBatches(rules)
         self._timers: dict[Kind, asyncio.TimerHandle | asyncio.Handle] = {}
         self._under_way: Counter[Kind] = Counter()
 
     def can_take(self, message: Message) -> bool:
-        return self._gatherer.can_take(message)
+        return self._open_batches.can_take(message)
 
     def add(self, kind: Kind, message: Message, awaited: Awaited) -> None:
-        for batch in self._gatherer.add(kind, message, awaited):
+        for batch in self._open_batches.add(kind, message, awaited):
             self._leave(batch)
-        if kind in self._timers or self._gatherer.open_batch(kind) is None:
+        if kind in self._timers or self._open_batches.open_batch(kind) is None:
             return
         if self._rules.linger_s:
             self._timers[kind] = self._loop.call_later(self._rules.linger_s, self._due, kind)
@@ -55,18 +55,18 @@ class Gathered:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        for batch in self._gatherer.take_all():
+        for batch in self._open_batches.take_all():
             self._leave(batch)
 
     def _due(self, kind: Kind) -> None:
         self._timers.pop(kind, None)
-        batch = self._gatherer.take(kind)
+        batch = self._open_batches.take(kind)
         if batch is not None:
             self._leave(batch)
 
     def _leave(self, batch: Batch[Awaited]) -> None:
         kind = batch.kind
-        if self._gatherer.open_batch(kind) is None and (timer := self._timers.pop(kind, None)):
+        if self._open_batches.open_batch(kind) is None and (timer := self._timers.pop(kind, None)):
             timer.cancel()
         self._under_way[kind] += 1
 

@@ -1,16 +1,17 @@
-"""What the clients of one process and one event loop share about one set of name servers.
+"""Connections, routes and heartbeats, shared by the clients of one event loop.
 
-Connections, routes and heartbeats belong to the cluster; producers, consumers and administration
-are members of it. It is made by the first that joins and closed by the last that leaves.
+Producers, consumers and admin clients with the same name servers and options join one
+`SharedClient`. The first to join creates it, and the last to leave closes it.
 
-    cluster = Cluster.join("10.0.0.1:9876;10.0.0.2:9876")
-    route = await cluster.route("orders")
-    header, body = await cluster.call(address, RequestCode.GET_MAX_OFFSET, ext, timeout_s=3)
-    await cluster.leave()
+    shared = SharedClient.join("10.0.0.1:9876;10.0.0.2:9876")
+    route = await shared.route("orders")
+    header, body = await shared.call(address, RequestCode.GET_MAX_OFFSET, ext, timeout_s=3)
+    await shared.leave()
 
-To a broker a cluster is one client, known by `client_id`. A broker tells the consumers of a group
-apart by their connections, so two consumers of one group in one process need two clusters: join
-with `consumer_group`, and a second one of that group gets a client id and connections of its own.
+A broker sees a `SharedClient` as one client, identified by `client_id`. A broker tells the
+consumers of a group apart by their connections, so two consumers of one group in one process need
+two of them: pass `consumer_group` to `join`, and a second consumer of that group gets its own
+client id and connections.
 """
 
 import asyncio
@@ -44,12 +45,12 @@ LEAVE_S: Final = 1.0
 _DEFAULTS: Final = ClientOptions()
 _Key = tuple[asyncio.AbstractEventLoop, tuple[str, ...], ClientOptions]
 
-_joined: Final[dict[_Key, list["Cluster"]]] = {}
+_joined: Final[dict[_Key, list["SharedClient"]]] = {}
 _joining: Final = threading.Lock()
-"""Several threads may have a loop each, and share the table of clusters."""
+"""Guards `_joined`: several threads may each have an event loop."""
 
 
-class Cluster:
+class SharedClient:
     """Owner: the event loop in which it was joined."""
 
     def __init__(self, key: _Key) -> None:
@@ -83,26 +84,26 @@ class Cluster:
         options: ClientOptions = _DEFAULTS,
         *,
         consumer_group: str | None = None,
-    ) -> "Cluster":
-        """The cluster of this event loop for these name servers and options.
+    ) -> "SharedClient":
+        """Return the client of this event loop for these name servers and options.
 
-        A cluster that has a consumer of `consumer_group` already is not shared with another.
+        A client that already has a consumer of `consumer_group` is not shared with a second one.
         """
         key = (asyncio.get_running_loop(), parse_nameservers(nameserver), options)
         with _joining:
             for gone in [known for known in _joined if known[0].is_closed()]:
                 del _joined[gone]
-            shared = _joined.setdefault(key, [])
-            for cluster in shared:
-                if consumer_group is None or consumer_group not in cluster._reserved:
+            clients = _joined.setdefault(key, [])
+            for shared in clients:
+                if consumer_group is None or consumer_group not in shared._reserved:
                     break
             else:
-                cluster = cls(key)
-                shared.append(cluster)
-        cluster._count += 1
+                shared = cls(key)
+                clients.append(shared)
+        shared._count += 1
         if consumer_group is not None:
-            cluster._reserved.add(consumer_group)
-        return cluster
+            shared._reserved.add(consumer_group)
+        return shared
 
     async def leave(self, *, consumer_group: str | None = None) -> None:
         """The last one out closes the connections. Say the group that was joined with."""
@@ -112,9 +113,9 @@ class Cluster:
         if self._count:
             return
         with _joining:
-            shared = _joined.get(self._key, [])
-            shared.remove(self)
-            if not shared:
+            clients = _joined.get(self._key, [])
+            clients.remove(self)
+            if not clients:
                 _joined.pop(self._key, None)
         ending = tuple(self._tasks)
         for task in ending:
@@ -328,7 +329,7 @@ class Cluster:
             )
 
     def check_loop(self) -> None:
-        """Raises UsageError in another event loop than this cluster's: who calls from there would
+        """Raises UsageError in another event loop than this client's: a caller there would
         wait for what happens here, or for ever."""
         try:
             here = asyncio.get_running_loop()
