@@ -10,7 +10,7 @@ from tianzhou.broker.replica import own_address
 from tianzhou.client import Message, Producer, PushConsumer
 from tianzhou.client.errors import NoNameServer, Unreachable
 from tianzhou.client.options import ClientOptions
-from tianzhou.client.sync.line import Line
+from tianzhou.client.sync.connection import BlockingConnection
 from tianzhou.net.dial import dial
 from tianzhou.net.server import bind
 from tianzhou.wire._generated_codes import RequestCode
@@ -34,7 +34,7 @@ def test_client_with_an_invalid_host_name_reports_no_name_server(run: Run, host:
 @pytest.mark.parametrize("host", NAMES)
 def test_connection_to_an_invalid_host_name_fails_as_one_that_is_refused(host: str) -> None:
     with pytest.raises(Unreachable, match="not a valid host name"):
-        Line(f"{host}:1", ClientOptions())
+        BlockingConnection(f"{host}:1", ClientOptions())
     with pytest.raises(OSError, match="not a valid host name"):
         asyncio.run(dial(host, 1))
     with pytest.raises(OSError, match="not a valid host name"):

@@ -220,9 +220,9 @@ def test_silence_and_a_lost_connection_are_told_apart(run: Run) -> None:
         silent.heard.clear()
         asking = asyncio.create_task(cluster.call(address, 34, {}, timeout_s=10))
         await silent.heard.wait()
-        channel = cluster.connections.maybe_channel(address)
-        assert channel is not None
-        channel.abort()
+        connection = cluster.connections.maybe_connection(address)
+        assert connection is not None
+        connection.abort()
         with pytest.raises(ConnectionLost, match=address):
             await asking
         await cluster.leave()

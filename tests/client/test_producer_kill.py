@@ -20,7 +20,7 @@ from tianzhou.client import (
     ProducerOptions,
     SendResult,
 )
-from tianzhou.client.aio.post import Delivery
+from tianzhou.client.aio.send_engine import PendingSend
 from tianzhou.client.errors import TianzhouError
 
 
@@ -76,15 +76,15 @@ async def make_topic(producer: Producer, cluster: SharedClient, topic: str) -> N
 def failures(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """Failed tries of each send, noted as they happen."""
     counts: Counter[int] = Counter()
-    original = Delivery._failed
+    original = PendingSend._failed
 
-    def noted(self: Delivery, error: TianzhouError) -> None:
-        counts[id(self._parcel)] += 1
+    def noted(self: PendingSend, error: TianzhouError) -> None:
+        counts[id(self._request)] += 1
         kept.append(self)
         original(self, error)
 
-    kept: list[Delivery] = []  # so that no id is used twice
-    monkeypatch.setattr(Delivery, "_failed", noted)
+    kept: list[PendingSend] = []  # so that no id is used twice
+    monkeypatch.setattr(PendingSend, "_failed", noted)
     return counts
 
 

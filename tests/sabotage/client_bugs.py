@@ -21,17 +21,17 @@ BUGS: Final = (
     _bug("a missing extra ends in a traceback", "extra",
          ("tianzhou.base.extras:missing_extra", "if extra is None:", "if True:")),
     _bug("a keyed send fails while its broker is drained", "keyed",
-         ("tianzhou.client.aio.post:Delivery._may_go_on",
+         ("tianzhou.client.aio.send_engine:PendingSend._may_go_on",
           "isinstance(error, MOVED) and not isinstance(self._pick, Fixed)", "False")),
     _bug("a keyed send fails when a replica refuses it", "keyed",
-         ("tianzhou.client.aio.post:Delivery._may_go_on",
+         ("tianzhou.client.aio.send_engine:PendingSend._may_go_on",
           "isinstance(error, ServiceNotAvailable)", "False")),
     _bug("a send overtakes the sends that wait for the route", "burst",
-         ("tianzhou.client.aio.post:Delivery.start",
-          "route is None or topic in post.routes", "route is None")),
+         ("tianzhou.client.aio.send_engine:PendingSend.start",
+          "route is None or topic in engine.routes", "route is None")),
     _bug("a send overtakes the sends that wait for the connection", "burst",
-         ("tianzhou.client.aio.post:Delivery.start",
-          "channel is None or address in post.connections", "channel is None")),
+         ("tianzhou.client.aio.send_engine:PendingSend.start",
+          "connection is None or address in engine.connections", "connection is None")),
 )  # fmt: skip
 
 _RUN: Final = "await self.closed_or(wanted)"

@@ -7,7 +7,7 @@ from typing import Self
 from clients.waiting import wait_until
 from tianzhou.client.sync.batch_sender import BatchSender, Entry
 from tianzhou.client.sync.brokers import Brokers
-from tianzhou.client.sync.line import Request
+from tianzhou.client.sync.connection import Request
 from tianzhou.record import compression, flags, properties
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.queues import MessageQueue
@@ -42,7 +42,7 @@ class Filling:
         address = route.address(route.write_queues[0].broker_name)
         assert address is not None
         stored = compression.compress(body, sys_flag)
-        header, _ = self.brokers.line(address).call(
+        header, _ = self.brokers.connection(address).call(
             Request(RequestCode.SEND_MESSAGE_V2, ext, stored)
         )
         assert header.code == ResponseCode.SUCCESS, header.remark
@@ -78,7 +78,7 @@ class Filling:
             }  # fmt: skip
             address = route.address(name)
             assert address is not None
-            header, _ = self.brokers.line(address).call(
+            header, _ = self.brokers.connection(address).call(
                 Request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
             )
             assert header.code == ResponseCode.SUCCESS, header.remark

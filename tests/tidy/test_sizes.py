@@ -30,7 +30,7 @@ BROAD_HANDLERS = {
     "src/tianzhou/client/aio/delivery.py": "ends a thread, and hands what ended it to the caller",
     "src/tianzhou/client/aio/listener_threads.py": "raised where the call is awaited",
     "src/tianzhou/client/aio/listener.py": "a user's code may raise anything; it is logged",
-    "src/tianzhou/client/aio/post.py": "a selector may raise anything; the sender gets it",
+    "src/tianzhou/client/aio/send_engine.py": "a selector may raise anything; the sender gets it",
     "src/tianzhou/net/router.py": "one request must not take the others with it; it is logged",
     "src/tianzhou/store/files.py": "removes a file that was not completed, then raises on",
     "src/tianzhou/store/store.py": "gives the lock back, then raises on",

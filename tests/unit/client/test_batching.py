@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.core.batching import Batch, Kind, OpenBatches, size_in_batch
-from tianzhou.client.core.sending import batch_parcel
+from tianzhou.client.core.sending import batch_request
 from tianzhou.client.options import Batching, ProducerOptions
 from tianzhou.record.message import Message
 
@@ -42,9 +42,9 @@ def test_kinds_do_not_mix() -> None:
 
 def test_what_travels_by_itself() -> None:
     gatherer: OpenBatches[int] = OpenBatches(Batching(bytes_max=1024))
-    assert gatherer.can_take(Message("t", bytes(100)))
-    assert not gatherer.can_take(Message("t", bytes(2000)))
-    assert not gatherer.can_take(Message("t", b"x", delay_level=1))
+    assert gatherer.accepts(Message("t", bytes(100)))
+    assert not gatherer.accepts(Message("t", bytes(2000)))
+    assert not gatherer.accepts(Message("t", b"x", delay_level=1))
 
 
 @given(st.lists(st.integers(1, 1500), max_size=60), st.integers(1, 10))
@@ -63,7 +63,7 @@ def test_every_message_leaves_once_in_order_and_within_the_limits(
         assert batch.size <= rules.bytes_max
         # The estimate is never too small.
         ids = ["0" * 32] * len(batch.messages)
-        assert len(batch_parcel(batch.messages, ids).body) <= batch.size
+        assert len(batch_request(batch.messages, ids).body) <= batch.size
 
 
 def test_the_size_of_a_message_counts_its_properties() -> None:

@@ -1,4 +1,4 @@
-"""The clock of gathered batches: when each of them leaves, and who is told what became of it."""
+"""Batching with linger: decide when each batch is sent, and report the result of each message."""
 
 import asyncio
 from collections import Counter
@@ -14,73 +14,78 @@ from tianzhou.record.message import Message
 OnSent = Callable[[SendResult | None, Failure | None], None]
 
 
-class Awaited(NamedTuple):
-    """Who is told, once, what became of a message, and the id that it travels with."""
+class PendingMessage(NamedTuple):
+    """The id of a message in a batch, and the callback that gets its result, once."""
 
     message_id: str
     on_sent: OnSent
 
 
 OnBatch = Callable[[list[SendResult], Failure | None], None]
-Dispatch = Callable[[Batch[Awaited], OnBatch], None]
+Dispatch = Callable[[Batch[PendingMessage], OnBatch], None]
 
 
 class Batcher:
-    """Owner: the event loop."""
+    """Send open batches when they are full, or when they have waited for `linger_s`.
+
+    Owner: the event loop.
+    """
 
     def __init__(self, rules: Batching, dispatch: Dispatch) -> None:
         self._rules = rules
         self._dispatch = dispatch
         self._loop = asyncio.get_running_loop()
-        self._open_batches: OpenBatches[Awaited] = OpenBatches(rules)
+        self._open_batches: OpenBatches[PendingMessage] = OpenBatches(rules)
         self._timers: dict[Kind, asyncio.TimerHandle | asyncio.Handle] = {}
-        self._under_way: Counter[Kind] = Counter()
+        self._in_flight: Counter[Kind] = Counter()
 
-    def can_take(self, message: Message) -> bool:
-        return self._open_batches.can_take(message)
+    def accepts(self, message: Message) -> bool:
+        return self._open_batches.accepts(message)
 
-    def add(self, kind: Kind, message: Message, awaited: Awaited) -> None:
-        for batch in self._open_batches.add(kind, message, awaited):
-            self._leave(batch)
+    def add(self, kind: Kind, message: Message, pending: PendingMessage) -> None:
+        for batch in self._open_batches.add(kind, message, pending):
+            self._send(batch)
         if kind in self._timers or self._open_batches.open_batch(kind) is None:
             return
         if self._rules.linger_s:
-            self._timers[kind] = self._loop.call_later(self._rules.linger_s, self._due, kind)
-        elif not self._under_way[kind]:
-            # At the end of this round, with everything else that is sent in it.
-            self._timers[kind] = self._loop.call_soon(self._due, kind)
+            self._timers[kind] = self._loop.call_later(
+                self._rules.linger_s, self._linger_ended, kind
+            )
+        elif not self._in_flight[kind]:
+            # At the end of this loop iteration, with everything else that is sent in it.
+            self._timers[kind] = self._loop.call_soon(self._linger_ended, kind)
 
     def flush(self) -> None:
-        """Everything leaves now."""
+        """Send every open batch now."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         for batch in self._open_batches.take_all():
-            self._leave(batch)
+            self._send(batch)
 
-    def _due(self, kind: Kind) -> None:
+    def _linger_ended(self, kind: Kind) -> None:
         self._timers.pop(kind, None)
         batch = self._open_batches.take(kind)
         if batch is not None:
-            self._leave(batch)
+            self._send(batch)
 
-    def _leave(self, batch: Batch[Awaited]) -> None:
+    def _send(self, batch: Batch[PendingMessage]) -> None:
         kind = batch.kind
         if self._open_batches.open_batch(kind) is None and (timer := self._timers.pop(kind, None)):
             timer.cancel()
-        self._under_way[kind] += 1
+        self._in_flight[kind] += 1
 
         def on_batch(results: list[SendResult], failure: Failure | None) -> None:
-            self._under_way[kind] -= 1
-            if not self._under_way[kind]:
-                del self._under_way[kind]
+            self._in_flight[kind] -= 1
+            if not self._in_flight[kind]:
+                del self._in_flight[kind]
                 if not self._rules.linger_s:
-                    self._due(kind)
+                    self._linger_ended(kind)
             if failure is not None:
-                for awaited in batch.tokens:
-                    awaited.on_sent(None, failure)
+                for pending in batch.tokens:
+                    pending.on_sent(None, failure)
             else:
-                for awaited, result in zip(batch.tokens, results, strict=True):
-                    awaited.on_sent(result, None)
+                for pending, result in zip(batch.tokens, results, strict=True):
+                    pending.on_sent(result, None)
 
         self._dispatch(batch, on_batch)

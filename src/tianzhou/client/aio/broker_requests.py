@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.aio.channel import Channel
+from tianzhou.client.aio.connection import Connection
 from tianzhou.client.aio.members import group_of
 from tianzhou.net.router import encode_reply
 from tianzhou.net.rpc import Reply, Request
@@ -43,7 +43,7 @@ class BrokerRequests:
 
         return stop
 
-    def requested(self, channel: Channel, request: Request) -> None:
+    def requested(self, connection: Connection, request: Request) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(request))
         self._serving.add(task)
         task.add_done_callback(lambda done: self._served(request, done))

@@ -1,4 +1,4 @@
-"""Connections: one for each address, made at first use, shared by all who use the address."""
+"""Connections: one for each address, opened at first use and shared by all its users."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,58 +6,61 @@ from typing import Final
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
-from tianzhou.client.aio.channel import Channel, resolve
+from tianzhou.client.aio.connection import Connection, resolve
 from tianzhou.client.errors import CallTimeout, ClientClosed, ConnectionLost, Unreachable
 from tianzhou.client.options import ClientOptions, split_address
 from tianzhou.net.rpc import Request
 from tianzhou.wire.header import Header
 
 CLOSE_S: Final = 1.0
-"""How long what was queued may take to leave when all is closed."""
+"""How long `close` waits for queued data to be written."""
 
-OnRequest = Callable[[Channel, Request], None]
-OnChannel = Callable[[Channel], None]
+OnRequest = Callable[[Connection, Request], None]
+OnConnection = Callable[[Connection], None]
 
 
-def _nothing(_channel: Channel) -> None:
+def _nothing(_connection: Connection) -> None:
     pass
 
 
 class Connections:
-    """Owner: the event loop.
+    """One connection for each address.
 
-    `on_request` gets what brokers ask of us; `on_open` and `on_close` are told of each connection.
+    `on_request` gets the requests of brokers; `on_open` and `on_close` are called for each
+    connection.
+
+    Owner: the event loop.
     """
 
     def __init__(
         self,
         options: ClientOptions,
         on_request: OnRequest,
-        on_open: OnChannel = _nothing,
-        on_close: OnChannel = _nothing,
+        on_open: OnConnection = _nothing,
+        on_close: OnConnection = _nothing,
     ) -> None:
         self._options = options
         self._on_request = on_request
         self._on_open = on_open
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
-        self._channels: dict[str, Channel] = {}
-        self._opening: dict[str, asyncio.Task[Channel]] = {}
-        self._leaving: set[Channel] = set()
+        self._connections: dict[str, Connection] = {}
+        self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._leaving: set[Connection] = set()
         self._emptied: asyncio.Event | None = None
         self._is_closed = False
 
-    def maybe_channel(self, address: str) -> Channel | None:
-        """The connection to an address, if there is one now."""
-        channel = self._channels.get(address)
-        return channel if channel is not None and channel.is_open else None
+    def maybe_connection(self, address: str) -> Connection | None:
+        """Return the open connection to an address, if there is one."""
+        connection = self._connections.get(address)
+        return connection if connection is not None and connection.is_open else None
 
-    async def channel(self, address: str, timeout_s: float | None = None) -> Channel:
-        """The connection to an address, made if there is none. Raises Unreachable.
+    async def connection(self, address: str, timeout_s: float | None = None) -> Connection:
+        """Return the connection to an address; open it if there is none. Raises Unreachable.
 
-        Who gives up early leaves the attempt to the others that wait for it.
+        If one caller times out, the attempt continues for the others that wait for it.
         """
-        found = self.maybe_channel(address)
+        found = self.maybe_connection(address)
         if found is not None:
             return found
         if self._is_closed:
@@ -73,18 +76,18 @@ class Connections:
         except TimeoutError:
             raise Unreachable(address, f"no connection within {timeout_s:.3g} s") from None
         except asyncio.CancelledError:
-            if attempt.cancelled():  # not this caller was, but everything was closed
+            if attempt.cancelled():  # the client was closed, not this caller cancelled
                 raise ClientClosed(f"the client was closed before {address} answered") from None
             raise
 
-    async def _open(self, address: str) -> Channel:
+    async def _open(self, address: str) -> Connection:
         limit_s = self._options.connect_timeout_s
         try:
             host, port = split_address(address)
             async with asyncio.timeout(limit_s):
-                # Names are looked up here, so each time anew.
-                _, channel = await self._loop.create_connection(
-                    lambda: Channel(address, self, self._loop, self._options), host, port
+                # Resolves the host name each time.
+                _, connection = await self._loop.create_connection(
+                    lambda: Connection(address, self, self._loop, self._options), host, port
                 )
         except TimeoutError:
             raise Unreachable(address, f"no connection within {limit_s:.3g} s") from None
@@ -92,66 +95,66 @@ class Connections:
             raise Unreachable(address, "it is not a valid host name") from error
         except (OSError, UsageError) as error:
             raise Unreachable(address, str(error)) from error
-        return channel
+        return connection
 
-    def _opened(self, address: str, attempt: "asyncio.Task[Channel]") -> None:
+    def _opened(self, address: str, attempt: "asyncio.Task[Connection]") -> None:
         self._opening.pop(address, None)
         if attempt.cancelled() or attempt.exception() is not None:
             return
-        channel = attempt.result()
+        connection = attempt.result()
         if self._is_closed:
-            channel.abort()
+            connection.abort()
             return
-        if channel.is_open:
-            self._channels[address] = channel
-            self._on_open(channel)
+        if connection.is_open:
+            self._connections[address] = connection
+            self._on_open(connection)
 
     async def call(
         self, address: str, code: int, ext: dict[str, str], body: Bytes = b"", *, timeout_s: float
     ) -> tuple[Header, bytes]:
-        """The answer to a request, whatever its code.
+        """Send a request and return the response, whatever its code.
 
-        Raises Unreachable if nothing was delivered, ConnectionLost or CallTimeout if that is
-        not known.
+        Raises Unreachable if nothing was sent, and ConnectionLost or CallTimeout if the request
+        may have been executed.
         """
         begun = self._loop.time()
-        channel = await self.channel(address, timeout_s)
+        connection = await self.connection(address, timeout_s)
         answered: asyncio.Future[tuple[Header, bytes] | None] = self._loop.create_future()
         left_s = timeout_s - (self._loop.time() - begun)
-        channel.ask(code, ext, body, resolve(answered), left_s)
+        connection.ask(code, ext, body, resolve(answered), left_s)
         answer = await answered
         if answer is None:
-            if channel.is_open:
+            if connection.is_open:
                 raise CallTimeout(address, code, timeout_s)
             raise ConnectionLost(address, code)
         return answer
 
     async def close(self) -> None:
-        """Let what was queued leave, then close every connection."""
+        """Write queued data, then close every connection."""
         self._is_closed = True
         for attempt in tuple(self._opening.values()):
             attempt.cancel()
-        self._leaving = set(self._channels.values())
+        self._leaving = set(self._connections.values())
         self._emptied = asyncio.Event()
-        for channel in tuple(self._leaving):
-            channel.close()
+        for connection in tuple(self._leaving):
+            connection.close()
         if self._leaving:
             try:
                 async with asyncio.timeout(CLOSE_S):
                     await self._emptied.wait()
             except TimeoutError:
-                for channel in tuple(self._leaving):
-                    channel.abort()
+                for connection in tuple(self._leaving):
+                    connection.abort()
 
-    # Owner of channels
+    # Owner of connections
 
-    def requested(self, channel: Channel, request: Request) -> None:
-        self._on_request(channel, request)
+    def requested(self, connection: Connection, request: Request) -> None:
+        self._on_request(connection, request)
 
-    def closed(self, channel: Channel) -> None:
-        if self._channels.get(channel.address) is channel:
-            del self._channels[channel.address]
-            self._on_close(channel)
-        self._leaving.discard(channel)
+    def closed(self, connection: Connection) -> None:
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+            self._on_close(connection)
+        self._leaving.discard(connection)
         if self._emptied is not None and not self._leaving:
             self._emptied.set()

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
-from tianzhou.client.aio.outgoing import Outgoing
 from tianzhou.client.aio.producer_trace import SendTrace
 from tianzhou.client.aio.request_reply import Requests
+from tianzhou.client.aio.sender import Sender
 from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.aio.transaction import (
     Checks,
@@ -73,12 +73,12 @@ class Producer:
         self._nameserver = nameserver
         self._client = client
         self._check = check
-        self._outgoing: Outgoing | None = None
+        self._sender: Sender | None = None
         self._spans = self._spanned() if options.spans else None
         self._closing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        state = "not started" if self._outgoing is None else "running"
+        state = "not started" if self._sender is None else "running"
         if self._closing is not None:
             state = "closed" if self._closing.done() else "closing"
         return client_repr(self, state, group=self.group, nameserver=self._nameserver)
@@ -92,7 +92,7 @@ class Producer:
 
     async def start(self) -> Self:
         """Nothing is connected to before the first send."""
-        if self._outgoing is not None:
+        if self._sender is not None:
             raise UsageError("a producer is started once")
         self._shared = shared = SharedClient.join(self._nameserver, self._client)
         async with contextlib.AsyncExitStack() as failing:
@@ -103,7 +103,7 @@ class Producer:
                 failing.callback(self._checks.stop)
             self._trace = await self._traced() if self.options.trace else None
             failing.pop_all()
-        self._outgoing = Outgoing(shared, self.options, self.group, self._trace)
+        self._sender = Sender(shared, self.options, self.group, self._trace)
         self._requests = Requests(shared)
         self._leave_group = shared.add_producer(self.group)
         return self
@@ -115,18 +115,18 @@ class Producer:
 
     async def close(self) -> None:
         """Take no more, wait for what is in flight, which its deadlines bound; then leave."""
-        if self._outgoing is None or (self._closing is not None and self._closing.done()):
+        if self._sender is None or (self._closing is not None and self._closing.done()):
             return
         self._shared.check_loop()
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close(self._outgoing))
+            self._closing = asyncio.get_running_loop().create_task(self._close(self._sender))
         await asyncio.shield(self._closing)  # goes on for others when one of them has to go
 
-    async def _close(self, outgoing: Outgoing) -> None:
-        outgoing.flush()
-        await outgoing.flight.landed()
-        outgoing.flight.dismiss()
-        outgoing.post.close()
+    async def _close(self, sender: Sender) -> None:
+        sender.flush()
+        await sender.in_flight.drained()
+        sender.in_flight.release_waiters()
+        sender.engine.close()
         self._requests.close()
         if self._checks is not None:
             self._checks.stop()
@@ -146,21 +146,21 @@ class Producer:
     ) -> None:
         await self.close()
 
-    def _running(self) -> Outgoing:
-        outgoing = self._outgoing
-        if outgoing is None or self._closing is not None:
+    def _running(self) -> Sender:
+        sender = self._sender
+        if sender is None or self._closing is not None:
             return self._started()  # raises, and says why
-        outgoing.post.shared.check_loop()
-        return outgoing
+        sender.engine.shared.check_loop()
+        return sender
 
-    def _started(self) -> Outgoing:
-        if self._outgoing is None:
+    def _started(self) -> Sender:
+        if self._sender is None:
             raise ClientClosed(
                 "the producer was not started: use it in a `with` block, or call start()"
             )
         if self._closing is not None:
             raise ClientClosed("the producer is closed")
-        return self._outgoing
+        return self._sender
 
     @property
     def client_id(self) -> str:
@@ -184,12 +184,12 @@ class Producer:
         to the next in turn. Raises SendFailed or SendTimeout after all tries, and what a broker
         refuses for good (such as MessageIllegal) or nobody knows (TopicNotFound) at once.
         """
-        outgoing = self._running()
-        if outgoing.flight.is_full:
-            await outgoing.flight.room()
+        sender = self._running()
+        if sender.in_flight.is_full:
+            await sender.in_flight.wait_for_capacity()
             self._running()
         if self._spans is None:
-            return await outgoing.send(message, queue, select, timeout_s)
+            return await sender.send(message, queue, select, timeout_s)
         return await self.send_async(message, queue=queue, select=select, timeout_s=timeout_s)
 
     def send_async(
@@ -201,11 +201,11 @@ class Producer:
         timeout_s: float | None = None,
     ) -> "asyncio.Future[SendResult]":
         """The same without waiting: the future of the result. Raises TooManyInFlight."""
-        outgoing = self._running()
+        sender = self._running()
         if self._spans is None:
-            return outgoing.send(message, queue, select, timeout_s)
+            return sender.send(message, queue, select, timeout_s)
         return self._spans.around(
-            message, lambda carried: outgoing.send(carried, queue, select, timeout_s)
+            message, lambda carried: sender.send(carried, queue, select, timeout_s)
         )
 
     async def send_oneway(
@@ -227,16 +227,16 @@ class Producer:
     async def _write(
         self, message: Message, queue: MessageQueue | None, select: Selector | None
     ) -> None:
-        outgoing = self._running()
-        post, pick = outgoing.post, pick_of(message, queue, select)
+        sender = self._running()
+        engine, pick = sender.engine, pick_of(message, queue, select)
         route = await self._shared.route_for_sending(message.topic)
-        chosen, address = post.choose(route, pick, [], post.loop.time())
-        channel = await self._shared.connections.channel(address)
-        parcel = await outgoing.parcel_in_time(message)
-        channel.tell(
-            parcel.code, post.fields.ext(parcel, chosen, self._shared.now_ms()), parcel.body
+        chosen, address = engine.choose(route, pick, [], engine.loop.time())
+        connection = await self._shared.connections.connection(address)
+        request = await sender.request_in_time(message)
+        connection.tell(
+            request.code, engine.fields.ext(request, chosen, self._shared.now_ms()), request.body
         )
-        await channel.drained()
+        await connection.drained()
 
     async def send_batch(
         self,
@@ -246,22 +246,22 @@ class Producer:
         timeout_s: float | None = None,
     ) -> list[SendResult]:
         """Store several messages of one topic with one frame: all of them, or none."""
-        outgoing = self._running()
+        sender = self._running()
         check_batchable(messages)
-        if outgoing.flight.is_full:
-            await outgoing.flight.room()
+        if sender.in_flight.is_full:
+            await sender.in_flight.wait_for_capacity()
             self._running()
         if self._spans is None:
-            return await outgoing.send_batch(messages, queue, timeout_s)
+            return await sender.send_batch(messages, queue, timeout_s)
         return await self._spans.around_all(
-            messages, lambda carried: outgoing.send_batch(carried, queue, timeout_s)
+            messages, lambda carried: sender.send_batch(carried, queue, timeout_s)
         )
 
     async def flush(self) -> None:
         """Send what is being gathered, and wait for everything that is in flight now."""
-        outgoing = self._running()
-        outgoing.flush()
-        await outgoing.flight.landed()
+        sender = self._running()
+        sender.flush()
+        await sender.in_flight.drained()
 
     # Transactions
 
@@ -278,11 +278,11 @@ class Producer:
 
     async def _send_half(self, message: Message) -> SendResult:
         added = {names.TRANSACTION_PREPARED: "true", names.PRODUCER_GROUP: self.group}
-        outgoing, prepared = self._running(), flags.TRANSACTION_PREPARED
+        sender, prepared = self._running(), flags.TRANSACTION_PREPARED
         if self._spans is None:
-            return await outgoing.send_with(message, added, sys_flag=prepared)
+            return await sender.send_with(message, added, sys_flag=prepared)
         return await self._spans.around(
-            message, lambda carried: outgoing.send_with(carried, added, sys_flag=prepared)
+            message, lambda carried: sender.send_with(carried, added, sys_flag=prepared)
         )
 
     def _ended(self, message: Message, half: SendResult, state: TransactionState) -> None:
@@ -297,19 +297,19 @@ class Producer:
 
     async def request(self, message: Message, *, timeout_s: float = 3.0) -> Reply:
         """Send a message and wait until one of its consumers replies. Raises RequestTimeout."""
-        outgoing = self._running()
+        sender = self._running()
         check_message(message)
         checked_timeout(timeout_s)
         if timeout_s == math.inf:
             raise UsageError("timeout_s must be finite: requests carry it in milliseconds")
-        loop = outgoing.post.loop
+        loop = sender.engine.loop
         deadline = loop.time() + timeout_s
         correlation_id, waiting = self._requests.expect()
         try:
             added = request_properties(
                 self._shared.client_id, correlation_id, round(timeout_s * 1000)
             )
-            sent = await outgoing.send_with(message, added, timeout_s=timeout_s)
+            sent = await sender.send_with(message, added, timeout_s=timeout_s)
             try:
                 async with asyncio.timeout(max(0.0, deadline - loop.time())):
                     return await waiting

@@ -24,7 +24,7 @@ from typing import Final
 from tianzhou.base.errors import TianzhouError, UsageError
 from tianzhou.base.kinds import Bytes
 from tianzhou.client.aio.broker_requests import BrokerRequests, ClientHandler
-from tianzhou.client.aio.channel import Channel
+from tianzhou.client.aio.connection import Connection
 from tianzhou.client.aio.connections import Connections
 from tianzhou.client.aio.members import Describe, Members
 from tianzhou.client.aio.nameservers import NameServers
@@ -199,8 +199,8 @@ class SharedClient:
     ) -> None:
         """Hand it to the connection; nobody will tell whether it arrived. Raises Unreachable."""
         self._check()
-        channel = await self.connections.channel(address)
-        channel.tell(code, ext, body)
+        connection = await self.connections.connection(address)
+        connection.tell(code, ext, body)
 
     def on_request(
         self, code: int, handler: ClientHandler, *, group: str | None = None
@@ -246,25 +246,25 @@ class SharedClient:
         await asyncio.gather(*(self._beat(address) for address in sorted(addresses)))
 
     async def _beat(self, address: str) -> None:
-        is_new = self.connections.maybe_channel(address) is None
+        is_new = self.connections.maybe_connection(address) is None
         try:
-            await self.connections.channel(address)
+            await self.connections.connection(address)
             if not is_new:  # a new connection was greeted when it was made
                 await self.call_ok(address, RequestCode.HEART_BEAT, {}, self._members.heartbeat())
         except TianzhouError as error:
             log.info("the heartbeat to broker %s failed: %s", address, error)
 
-    def _greet(self, channel: Channel) -> None:
+    def _greet(self, connection: Connection) -> None:
         """The first thing a broker hears on a connection is who we are."""
-        if not self._members or channel.address in self.nameservers.addresses:
+        if not self._members or connection.address in self.nameservers.addresses:
             return
 
         def on_answer(header: Header | None, _body: bytes) -> None:
             if header is None or header.code != ResponseCode.SUCCESS:
                 reason = "no response" if header is None else f"{header.code} {header.remark}"
-                log.info("the heartbeat to broker %s failed: %s", channel.address, reason)
+                log.info("the heartbeat to broker %s failed: %s", connection.address, reason)
 
-        channel.ask(
+        connection.ask(
             RequestCode.HEART_BEAT, {}, self._members.heartbeat(), on_answer,
             self.options.call_timeout_s,
         )  # fmt: skip
@@ -274,7 +274,7 @@ class SharedClient:
         for replicas in route.brokers.values():
             for broker_id, address in replicas.items():
                 is_wanted = broker_id == MASTER or self._members.has_consumers
-                if is_wanted and self._members and not self.connections.maybe_channel(address):
+                if is_wanted and self._members and not self.connections.maybe_connection(address):
                     self._run(self._beat(address))
 
     def _beat_soon(self) -> None:
@@ -284,7 +284,7 @@ class SharedClient:
         # A broker forgets a client whose connection is gone, and one that does not hear this
         # after a while.
         known = self._routes.addresses(masters_only=False)
-        there = [address for address in known if self.connections.maybe_channel(address)]
+        there = [address for address in known if self.connections.maybe_connection(address)]
         await asyncio.gather(*(self._take_leave(address, ext) for address in there))
 
     async def _take_leave(self, address: str, ext: dict[str, str]) -> None:

@@ -1,7 +1,7 @@
-"""Batching: messages that are sent one by one, put together into batches.
+"""Batching: put messages that are sent one by one together into batches.
 
 One batch is open for each kind of message: topic, queue if the message has one, and whether the
-answer waits for the disk. This object says which batches are to leave; somebody else sends them
+response waits for the disk. `OpenBatches` decides which batches are full; `aio.batcher` sends them
 and keeps the time.
 """
 
@@ -17,7 +17,7 @@ from tianzhou.wire.queues import MessageQueue
 Token = TypeVar("Token")
 
 PROPERTIES_ADDED_BYTES = 48
-"""The unique id, as a property."""
+"""Size of the unique id as a property."""
 
 
 class Kind(NamedTuple):
@@ -35,14 +35,15 @@ class Batch(Generic[Token]):
 
 
 def size_in_batch(message: Message) -> int:
-    """Bytes that a message takes in a batch, or a few more."""
+    """Return an upper bound of the bytes that a message takes in a batch."""
     encoded = len(message.encode_properties())
     return ENTRY_BYTES_MIN + len(message.body) + encoded + PROPERTIES_ADDED_BYTES
 
 
 class OpenBatches(Generic[Token]):
-    """Owner: the event loop of the producer.
+    """The batch of each kind that still accepts messages.
 
+    Owner: the event loop of the producer.
     Invariant: no open batch is empty, has more messages than `count_max`, or is larger than
     `bytes_max` unless it has a single message.
     """
@@ -51,12 +52,12 @@ class OpenBatches(Generic[Token]):
         self._rules = rules
         self._open: dict[Kind, Batch[Token]] = {}
 
-    def can_take(self, message: Message) -> bool:
-        """Whether a message may travel in a batch at all."""
+    def accepts(self, message: Message) -> bool:
+        """Whether a message may be in a batch at all."""
         return not message.is_delayed and size_in_batch(message) <= self._rules.bytes_max
 
     def add(self, kind: Kind, message: Message, token: Token) -> list[Batch[Token]]:
-        """Puts a message into the batch of its kind; the batches that leave now because of it."""
+        """Add a message to the batch of its kind; return the batches that must be sent now."""
         size = size_in_batch(message)
         leaving: list[Batch[Token]] = []
         batch = self._open.get(kind)
@@ -76,7 +77,7 @@ class OpenBatches(Generic[Token]):
         return self._open.get(kind)
 
     def take(self, kind: Kind) -> Batch[Token] | None:
-        """The open batch of a kind, which leaves."""
+        """Close and return the open batch of a kind."""
         return self._open.pop(kind, None)
 
     def take_all(self) -> Iterator[Batch[Token]]:

@@ -18,8 +18,8 @@ has the topic. Nothing was stored."""
 
 
 class Failure:
-    """Why a parcel was not delivered. Each who waits for a part of it gets an error of its own:
-    an exception that is raised twice mixes up the traces."""
+    """Why a request was not sent. Each caller gets an exception of its own, because one that is
+    raised twice mixes up the tracebacks."""
 
     __slots__ = ("_final", "_timed_out", "_topic", "spent_s", "tries")
 
@@ -27,7 +27,7 @@ class Failure:
         self, topic: str, tries: Sequence[Try] = (), *, spent_s: float = 0.0,
         timed_out: bool = False, final: BaseException | None = None,
     ) -> None:  # fmt: skip
-        """`final`: what no further try would change, and the sender gets as it is."""
+        """`final` is an error that no further attempt would change; the caller gets it as it is."""
         self._topic = topic
         self.tries = tries
         self.spent_s = spent_s
@@ -55,7 +55,7 @@ class Failure:
 
 
 def _another(error: BaseException) -> BaseException:
-    """An exception that says the same."""
+    """Return a copy of an exception."""
     other = error.__class__.__new__(error.__class__)
     other.args = error.args
     other.__dict__.update(error.__dict__)

@@ -1,8 +1,9 @@
 """Sends: what goes into a frame, and what its answer means.
 
-A `Parcel` is what one frame carries: one message (SEND_MESSAGE_V2) or many (SEND_BATCH_MESSAGE).
-It is made once and sent as often as it takes; only the queue and the time differ between tries. So
-a message that is stored twice, because an answer was lost, has the same unique id both times.
+A `SendRequest` is what one frame carries: one message (SEND_MESSAGE_V2) or many
+(SEND_BATCH_MESSAGE). It is made once and sent as often as it takes; only the queue and the time
+differ between tries. So a message that is stored twice, because an answer was lost, has the same
+unique id both times.
 """
 
 import enum
@@ -72,7 +73,7 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Parcel(msgspec.Struct, frozen=True, kw_only=True):
+class SendRequest(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     code: int = RequestCode.SEND_MESSAGE_V2
     body: Bytes
@@ -86,7 +87,7 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.body) + len(self.properties)
 
 
-def parcel_of(
+def message_request(
     message: Message,
     message_id: str,
     *,
@@ -95,7 +96,7 @@ def parcel_of(
     added: Mapping[bytes, str] | None = None,
     sys_flag: int = 0,
     code: int = RequestCode.SEND_MESSAGE_V2,
-) -> Parcel:
+) -> SendRequest:
     """A frame for one message. Takes its time when a large body is compressed."""
     body = message.body
     if compress is not Compression.NONE and len(body) >= over_bytes:
@@ -103,7 +104,7 @@ def parcel_of(
         if len(smaller) < len(body):
             body, sys_flag = smaller, sys_flag | compress.value
     text = with_id(message.encode_properties(added), message_id)
-    return Parcel(
+    return SendRequest(
         topic=message.topic, code=code, body=body, properties=text.decode(),
         message_ids=(message_id,), sys_flag=sys_flag, flag=message.flag,
     )  # fmt: skip
@@ -139,9 +140,9 @@ def check_batchable(messages: Sequence[Message]) -> None:
             raise UsageError(f"topic {message.topic!r} takes no batches")
 
 
-def batch_parcel(
+def batch_request(
     messages: Sequence[Message], message_ids: Sequence[str], body_bytes_max: int = BODY_BYTES_MAX
-) -> Parcel:
+) -> SendRequest:
     """One frame for many messages that are batchable. Raises UsageError if it is too large."""
     body = encode_batch(
         (message.flag, message.body, with_id(message.encode_properties(), message_id))
@@ -154,7 +155,7 @@ def batch_parcel(
         )
     # What is said here is said for each message; their ids are their own.
     outer = "" if messages[0].wait_store_ok else "WAIT\x01false\x02"
-    return Parcel(
+    return SendRequest(
         topic=messages[0].topic, code=RequestCode.SEND_BATCH_MESSAGE, body=body,
         properties=outer, message_ids=tuple(message_ids),
     )  # fmt: skip
@@ -167,19 +168,19 @@ class SendFields(msgspec.Struct, frozen=True):
     default_topic: str
     default_topic_queues: int
 
-    def ext(self, parcel: Parcel, queue: MessageQueue, now_ms: int) -> dict[str, str]:
+    def ext(self, request: SendRequest, queue: MessageQueue, now_ms: int) -> dict[str, str]:
         """The fields of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE; see `SendMessageV2Request`."""
-        is_batch = parcel.code == RequestCode.SEND_BATCH_MESSAGE
+        is_batch = request.code == RequestCode.SEND_BATCH_MESSAGE
         return {
             "a": self.group,
-            "b": parcel.topic,
+            "b": request.topic,
             "c": self.default_topic,
             "d": str(self.default_topic_queues),
             "e": str(queue.queue_id),
-            "f": str(parcel.sys_flag),
+            "f": str(request.sys_flag),
             "g": str(now_ms),
-            "h": str(parcel.flag),
-            "i": parcel.properties,
+            "h": str(request.flag),
+            "i": request.properties,
             "j": "0",
             "k": "false",
             "m": "true" if is_batch else "false",
@@ -187,8 +188,10 @@ class SendFields(msgspec.Struct, frozen=True):
         }
 
 
-def results_of(answer: Header, parcel: Parcel, queue: MessageQueue) -> list[SendResult] | None:
-    """A result for each message of the parcel; None if the answer says that nothing was stored.
+def results_of(
+    answer: Header, request: SendRequest, queue: MessageQueue
+) -> list[SendResult] | None:
+    """A result for each message of the request; None if the answer says that nothing was stored.
 
     Raises KeyError or ValueError for an answer that lacks what it must say.
     """
@@ -199,7 +202,7 @@ def results_of(answer: Header, parcel: Parcel, queue: MessageQueue) -> list[Send
     first, queue_id = int(ext["queueOffset"]), int(ext["queueId"])
     if queue_id != queue.queue_id:  # delayed messages wait elsewhere
         queue = MessageQueue(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue_id)
-    ids, region = parcel.message_ids, ext.get("MSG_REGION", "")
+    ids, region = request.message_ids, ext.get("MSG_REGION", "")
     is_traced = ext.get("TRACE_ON", "false") == "true"
     if len(ids) == 1:
         return [

@@ -15,7 +15,7 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.client.core.routing import TopicRoute
 from tianzhou.client.errors import ClientError, NoRoute, Retry, remote_error
 from tianzhou.client.sync.brokers import Brokers
-from tianzhou.client.sync.line import Line, Request
+from tianzhou.client.sync.connection import BlockingConnection, Request
 from tianzhou.record.batch import HEAD
 from tianzhou.record.layout import INT16
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
@@ -64,7 +64,7 @@ class _Gathered:
 
 
 class _Sent(NamedTuple):
-    line: Line
+    connection: BlockingConnection
     number: int
     gathered: _Gathered
 
@@ -160,14 +160,14 @@ class BatchSender:
         while len(self._sent) >= IN_FLIGHT_MAX:
             self._await(next(iter(self._sent)))
         try:
-            line = self._brokers.line(self._address(queue))
-            number = line.send(self._request(queue, gathered))
+            connection = self._brokers.connection(self._address(queue))
+            number = connection.send(self._request(queue, gathered))
         except ClientError as error:
             if error.retry is Retry.NEVER:
                 raise
             self._store(queue, gathered, in_doubt=True)
         else:
-            self._sent[queue] = _Sent(line, number, gathered)
+            self._sent[queue] = _Sent(connection, number, gathered)
 
     def _address(self, queue: MessageQueue) -> str:
         address = self._route(queue.topic).address(queue.broker_name)
@@ -191,21 +191,21 @@ class BatchSender:
         """The answer for what is on its way to this queue; if there is none, do it again."""
         sent = self._sent[queue]
         try:
-            header, _ = sent.line.receive(sent.number)
+            header, _ = sent.connection.receive(sent.number)
         except ClientError:
-            self._recover(sent.line)
+            self._recover(sent.connection)
             return
         del self._sent[queue]
         if header.code not in _STORED:
-            error = remote_error(sent.line.address, header.code, header.remark)
+            error = remote_error(sent.connection.address, header.code, header.remark)
             if error.retry is Retry.NEVER:
                 raise error
             self._store(queue, sent.gathered, in_doubt=False)
 
-    def _recover(self, line: Line) -> None:
+    def _recover(self, connection: BlockingConnection) -> None:
         """A connection broke: of what was on its way nobody knows whether it was stored."""
-        self._brokers.hang_up(line.address)
-        lost = [queue for queue, sent in self._sent.items() if sent.line is line]
+        self._brokers.drop(connection.address)
+        lost = [queue for queue, sent in self._sent.items() if sent.connection is connection]
         for queue, gathered in [(queue, self._sent.pop(queue).gathered) for queue in lost]:
             self._store(queue, gathered, in_doubt=True)
 
@@ -222,18 +222,18 @@ class BatchSender:
                 self._store_by_key(gathered)
             if not gathered.entries:
                 return
-            line = self._brokers.line(self._address(target))
+            connection = self._brokers.connection(self._address(target))
             in_doubt = True
-            header, _ = line.call(self._request(target, gathered))
+            header, _ = connection.call(self._request(target, gathered))
             in_doubt = False
             if header.code not in _STORED:
-                raise remote_error(line.address, header.code, header.remark)
+                raise remote_error(connection.address, header.code, header.remark)
 
         def failed() -> None:
             nonlocal target
             address = self._route(target.topic).address(target.broker_name)
             if address is not None:
-                self._brokers.hang_up(address)
+                self._brokers.drop(address)
             self._brokers.forget(target.topic)
             # What must not be doubled has to be looked for where it may be.
             if gathered.queue is None and not (in_doubt and self._unsure is not None):

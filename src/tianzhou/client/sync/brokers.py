@@ -1,7 +1,7 @@
-"""Where topics are and how far their queues go, asked over plain blocking connections.
+"""Routes and offsets over blocking connections.
 
-For programs that come and go, such as the tasks of a Spark job: nothing here keeps a thread, a
-heartbeat or a registration, and a broker sees nothing but requests.
+For short-lived programs, such as the tasks of a Spark job: nothing here keeps a thread, a heartbeat
+or a registration, and a broker sees nothing but requests.
 """
 
 import random
@@ -20,7 +20,7 @@ from tianzhou.client.errors import (
     remote_error,
 )
 from tianzhou.client.options import ClientOptions, parse_nameservers
-from tianzhou.client.sync.line import Line, Request
+from tianzhou.client.sync.connection import BlockingConnection, Request
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import (
     GetMaxOffsetRequest,
@@ -42,14 +42,17 @@ PAUSE_FIRST_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
 DEFAULT_TOPIC: Final = "TBW102"
 DEFAULT_TOPIC_QUEUES: Final = 4
-"""The topic that new ones are made after, and how many queues producers ask for."""
+"""The topic that new topics are created from, and how many queues producers ask for."""
 
 RETRY_S: Final = 30.0
-"""How long a broker may be away. A restart with recovery takes seconds."""
+"""How long a broker may be unreachable. A restart with recovery takes seconds."""
 
 
 class Brokers:
-    """Owner: one thread. One connection to each address, made when it is first needed."""
+    """One connection to each address, opened when it is first needed.
+
+    Owner: one thread.
+    """
 
     def __init__(
         self,
@@ -64,26 +67,28 @@ class Brokers:
         self._options = options or ClientOptions()
         self._credentials = credentials
         self._retry_s = retry_s
-        self._lines: dict[str, Line] = {}
+        self._connections: dict[str, BlockingConnection] = {}
         self._routes: dict[str, TopicRoute] = {}
 
     # Connections
 
-    def line(self, address: str) -> Line:
-        if address not in self._lines:
-            self._lines[address] = Line(address, self._options, self._credentials)
-        return self._lines[address]
+    def connection(self, address: str) -> BlockingConnection:
+        if address not in self._connections:
+            self._connections[address] = BlockingConnection(
+                address, self._options, self._credentials
+            )
+        return self._connections[address]
 
-    def hang_up(self, address: str) -> None:
-        """Forget a connection that failed; the next request makes a new one."""
-        line = self._lines.pop(address, None)
-        if line is not None:
-            line.close()
+    def drop(self, address: str) -> None:
+        """Close a connection that failed; the next request opens a new one."""
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
 
     def close(self) -> None:
-        for line in self._lines.values():
-            line.close()
-        self._lines.clear()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +102,7 @@ class Brokers:
         self.close()
 
     def persist(self, attempt: Callable[[], T], *, on_failure: Callable[[], None]) -> T:
-        """Try until it works, until it makes no sense, or for the time that is allowed."""
+        """Retry `attempt` until it succeeds, fails for good, or `retry_s` has passed."""
         deadline = time.monotonic() + self._retry_s
         pause_s = PAUSE_FIRST_S
         while True:
@@ -113,13 +118,13 @@ class Brokers:
     # Name servers
 
     def _ask_nameserver(self, request: Request) -> tuple[int, str | None, bytes]:
-        """The answer of the first that gives one; the others are tried next time as well."""
+        """Return the response of the first name server that gives one."""
         failures: dict[str, str] = {}
         for address in list(self._nameservers):
             try:
-                header, body = self.line(address).call(request)
+                header, body = self.connection(address).call(request)
             except ClientError as error:
-                self.hang_up(address)
+                self.drop(address)
                 failures[address] = str(error)
                 self._nameservers.append(self._nameservers.pop(0))
             else:
@@ -241,11 +246,11 @@ class Brokers:
         found: dict[MessageQueue, dict[str, str]] = {}
         for address, here in by_address.items():
             try:
-                answers = self.line(address).call_all(
+                answers = self.connection(address).call_all(
                     [Request(code, ext_of(queue)) for queue in here]
                 )
             except ClientError:
-                self.hang_up(address)
+                self.drop(address)
                 raise
             for queue, (header, _) in zip(here, answers, strict=True):
                 if header.code == ResponseCode.SUCCESS:

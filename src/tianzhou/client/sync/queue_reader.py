@@ -22,7 +22,7 @@ from tianzhou.client.core.pulling import (
 from tianzhou.client.core.subscription import Sql92, subscribe
 from tianzhou.client.errors import BadPullAnswer, ClientError, remote_error
 from tianzhou.client.sync.brokers import Brokers
-from tianzhou.client.sync.line import Request
+from tianzhou.client.sync.connection import Request
 from tianzhou.filter.tags import ALL
 from tianzhou.record import flags
 from tianzhou.record.layout import AT_QUEUE_OFFSET, AT_SYS_FLAG, INT64
@@ -227,7 +227,7 @@ class _Pulls:
             sizes.append(size)
             return run.room(size)
 
-        header = self._brokers.line(self._address).receive_into(number, room)
+        header = self._brokers.connection(self._address).receive_into(number, room)
         self._sent = None
         with untrusted(self._queue, self._at):
             answer = read_answer(header, b"")
@@ -238,7 +238,7 @@ class _Pulls:
     def _send(self) -> int:
         self._address = self._brokers.address_of(self._queue)
         request = Request(RequestCode.PULL_MESSAGE, self._plan.ext(self._at))
-        self._sent = self._brokers.line(self._address).send(request)
+        self._sent = self._brokers.connection(self._address).send(request)
         return self._sent
 
     def _advance(self, offset: int) -> None:
@@ -255,7 +255,7 @@ class _Pulls:
     def _start_over(self) -> None:
         """A connection failed, or the broker refused: ask anew where the queue is."""
         if self._address is not None:
-            self._brokers.hang_up(self._address)
+            self._brokers.drop(self._address)
         self._sent = None
         self._brokers.forget(self._queue.topic)
 

@@ -1,8 +1,8 @@
-"""Delivering parcels: try after try, until one is stored or there is no sense in another.
+"""The send engine: attempt after attempt, until a request is stored or a retry is pointless.
 
-A delivery is not a task but a sequence of callbacks: write, response, and perhaps write again. The
-deliveries that have to wait for a route, a connection or a pause share one wait for each topic or
-address, so a burst of sends costs no task and no timer for each message.
+A pending send is not a task but a sequence of callbacks: write, response, and perhaps write again.
+Sends that wait for a route, a connection or a pause share one wait for each topic or address, so a
+burst of sends needs no task and no timer for each message.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Final
 
 from tianzhou.base.errors import ProtocolError, Retry, TianzhouError
-from tianzhou.client.aio.channel import Channel
+from tianzhou.client.aio.connection import Connection
 from tianzhou.client.aio.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES
 from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.aio.shared_wait import DeadlinePassed, SharedWaits
@@ -21,8 +21,8 @@ from tianzhou.client.core.failure import MOVED, Failure
 from tianzhou.client.core.routing import TopicRoute
 from tianzhou.client.core.selection import Fixed, Latencies, Pick, Rotation
 from tianzhou.client.core.sending import (
-    Parcel,
     SendFields,
+    SendRequest,
     SendResult,
     SendStatus,
     results_of,
@@ -51,27 +51,30 @@ from tianzhou.wire.queues import MessageQueue
 log: Final = logging.getLogger("tianzhou.client")
 
 PAUSE_S: Final = 0.1
-"""Before a broker is tried again that just failed, when there is no other. Each next pause is
+"""Pause before a retry on the broker that just failed, if there is no other. Each further pause is
 four times as long."""
 PAUSE_GROWTH: Final = 4
 PAUSES_GROW: Final = 5
 """How often the pause grows: an ordered message may be retried more often than the options
 allow."""
 REFRESH_S: Final = 0.05
-"""After this the name server is asked again if it knew nothing new; each next time after twice as
-long. A group that hands over has its next master in less than a tenth of a second."""
+"""Interval between route requests while the route does not change; doubled after each of them. A
+broker group that hands over has its next master in less than a tenth of a second."""
 REFRESH_S_MAX: Final = 1.0
 CALM_S: Final = 1.0
-"""So long after the last failure nobody asks any more."""
+"""Route requests stop this long after the last failure."""
 
 _OF_NOW: Final = (TopicNotFound, NoNameServer, RemoteError)
-"""What these say of the last try says nothing of an earlier one."""
+"""These errors are about the last attempt only; an earlier attempt may have stored the message."""
 
 OnDone = Callable[[list[SendResult], Failure | None], None]
 
 
-class Post:
-    """Owner: the event loop. What the deliveries of one producer share."""
+class SendEngine:
+    """What the pending sends of one producer share: routes, connections, waits and latencies.
+
+    Owner: the event loop.
+    """
 
     def __init__(self, shared: SharedClient, options: ProducerOptions, group: str) -> None:
         self.shared = shared
@@ -81,26 +84,26 @@ class Post:
         self.rotation = Rotation(options.queue_choice, self.latencies, random.randrange)
         self.fields = SendFields(group, DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES)
         self.routes = SharedWaits(shared.route_for_sending)
-        self.connections = SharedWaits(shared.connections.channel)
+        self.connections = SharedWaits(shared.connections.connection)
         self.refreshes = SharedWaits(shared.refresh)
         self.pauses = SharedWaits(self._writable_again)
         self._waiting: set[asyncio.Task[None]] = set()
         self._troubled_s: dict[str, float] = {}
-        """When a send to the topic failed last, of topics whose route is being asked for."""
+        """Time of the last failed send, for topics whose route is being refreshed."""
         self.is_closed = False
 
     def deliver(
-        self, parcel: Parcel, on_done: OnDone, *, pick: Pick | None = None,
+        self, request: SendRequest, on_done: OnDone, *, pick: Pick | None = None,
         timeout_s: float | None = None,
     ) -> None:  # fmt: skip
-        """`on_done` gets a result for each message of the parcel, or the failure."""
+        """Send a request. `on_done` gets a result for each of its messages, or the failure."""
         limit_s = timeout_s or self.options.send_timeout_s
-        Delivery(self, parcel, on_done, pick, limit_s).start()
+        PendingSend(self, request, on_done, pick, limit_s).start()
 
     def later(
         self, work: Coroutine[None, None, None], on_error: Callable[[BaseException], None]
     ) -> None:
-        """Do what must wait. `on_error` gets what it raises, or that it was stopped."""
+        """Run a coroutine in the background. `on_error` gets its exception, or ClientClosed."""
 
         def ended(task: asyncio.Task[None]) -> None:
             self._waiting.discard(task)
@@ -114,19 +117,19 @@ class Post:
         task.add_done_callback(ended)
 
     def refresh_soon(self, topic: str, pause_s: float = REFRESH_S) -> None:
-        """A broker is gone, or a topic was made: the name server may know more by now, or in a
-        moment. However many sends ask for it, one asks: at once, and then less and less often."""
+        """Refresh the route of a topic until it changes, after a broker failed or a topic was
+        created. All sends share one refresh: at once, and then at growing intervals."""
         is_asking = topic in self._troubled_s
         self._troubled_s[topic] = self.loop.time()
         if not is_asking and not self.is_closed:
             self.later(self._ask_for_change(topic, pause_s), _log_refresh_failed)
 
     async def _ask_for_change(self, topic: str, pause_s: float) -> None:
-        """Until the route leads elsewhere, or nobody needs that any more."""
+        """Refresh until the route changes, or no send has failed for CALM_S."""
         before = self.shared.known_route(topic)
         try:
             while self.loop.time() - self._troubled_s[topic] < CALM_S:
-                # Deliveries go on with the old route if there is no new one, and say what fails.
+                # Sends continue with the old route if there is no new one, and report what fails.
                 with contextlib.suppress(TianzhouError):
                     route = await self.shared.refresh(topic)
                     if route != before and route.write_queues:
@@ -153,7 +156,7 @@ class Post:
     def choose(
         self, route: TopicRoute, pick: Pick | None, avoid: list[str], now_s: float
     ) -> tuple[MessageQueue, str]:
-        """A queue and the address of its broker. Raises NoRoute."""
+        """Return a queue and the address of its broker. Raises NoRoute."""
         if not route.write_queues:
             raise NoRoute(f"topic {route.topic!r} has no queue that can be written to")
         if pick is None:
@@ -173,62 +176,81 @@ class Post:
             task.cancel()
 
 
-class Delivery:
-    """One parcel on its way. Owner: the event loop."""
+class PendingSend:
+    """One send request with all its attempts.
+
+    Owner: the event loop.
+    """
 
     __slots__ = (
-        "_address", "_avoid", "_began_s", "_channel", "_is_over", "_limit_s", "_on_done", "_parcel",
-        "_pick", "_post", "_queue", "_tried_s", "_tries",
+        "_address",
+        "_avoid",
+        "_began_s",
+        "_connection",
+        "_engine",
+        "_is_over",
+        "_limit_s",
+        "_on_done",
+        "_pick",
+        "_queue",
+        "_request",
+        "_tried_s",
+        "_tries",
     )  # fmt: skip
 
     def __init__(
-        self, post: Post, parcel: Parcel, on_done: OnDone, pick: Pick | None, limit_s: float
+        self,
+        engine: SendEngine,
+        request: SendRequest,
+        on_done: OnDone,
+        pick: Pick | None,
+        limit_s: float,
     ) -> None:
-        self._post = post
-        self._parcel = parcel
+        self._engine = engine
+        self._request = request
         self._on_done = on_done
         self._pick = pick
         self._limit_s = limit_s
-        self._began_s = self._tried_s = post.loop.time()
+        self._began_s = self._tried_s = engine.loop.time()
         self._is_over = False
         self._tries: list[Try] = []
         self._avoid: list[str] = []
         self._queue: MessageQueue | None = None
         self._address = ""
-        self._channel: Channel | None = None
+        self._connection: Connection | None = None
 
     def start(self) -> None:
-        """Make one attempt: now if the route and the connection are there, or else when they are.
+        """Make one attempt: now if the route and the connection exist, otherwise once they do.
 
-        While other deliveries wait for either, this one waits behind them: messages of one queue
-        leave in the order in which they were sent.
+        While other sends wait for either, this one waits behind them: messages of one queue are
+        written in the order in which they were sent.
         """
-        post, topic = self._post, self._parcel.topic
-        route = post.shared.known_route(topic)
-        now_s = post.loop.time()
-        if route is None or topic in post.routes:
-            post.routes.add(topic, now_s + self._left_s(now_s), self._route_ended)
+        engine, topic = self._engine, self._request.topic
+        route = engine.shared.known_route(topic)
+        now_s = engine.loop.time()
+        if route is None or topic in engine.routes:
+            engine.routes.add(topic, now_s + self._left_s(now_s), self._route_ended)
             return
         try:
-            self._queue, self._address = post.choose(route, self._pick, self._avoid, now_s)
+            self._queue, self._address = engine.choose(route, self._pick, self._avoid, now_s)
         except NoRoute as error:
             self._queue, self._address = None, ""
             self._failed(error)
             return
-        except Exception as error:  # of a selector, which is the user's function
+        except Exception as error:  # raised by a selector, which is the user's function
             self.give_up(error)
             return
         address = self._address
-        channel = post.shared.connections.maybe_channel(address)
-        if channel is None or address in post.connections:
+        connection = engine.shared.connections.maybe_connection(address)
+        if connection is None or address in engine.connections:
             self._tried_s = now_s
             deadline_s = now_s + self._try_s(now_s)
-            post.connections.add(address, deadline_s, self._connection_ended)
+            engine.connections.add(address, deadline_s, self._connection_ended)
         else:
-            self._write(channel, now_s)
+            self._write(connection, now_s)
 
     def _start_again(self) -> None:
-        """Start from a shared wait. An unexpected error fails this delivery, not the others."""
+        """Start from a shared wait. An unexpected error fails this send, not the others."""
         try:
             self.start()
         except Exception as error:
@@ -238,8 +260,8 @@ class Delivery:
         return self._limit_s - (now_s - self._began_s)
 
     def _try_s(self, now_s: float) -> float:
-        """How long this try may take."""
-        left_s, options = self._left_s(now_s), self._post.options
+        """Return the timeout of this attempt."""
+        left_s, options = self._left_s(now_s), self._engine.options
         is_last = len(self._tries) + 1 >= options.tries_max or self._pick is not None
         return left_s if is_last else min(left_s, options.try_timeout_s)
 
@@ -252,11 +274,11 @@ class Delivery:
             self.give_up(error)
 
     def _connection_ended(self, error: BaseException | None) -> None:
-        now_s, address = self._post.loop.time(), self._address
+        now_s, address = self._engine.loop.time(), self._address
         if error is None:
-            channel = self._post.shared.connections.maybe_channel(address)
-            if channel is not None:
-                self._write(channel, now_s)
+            connection = self._engine.shared.connections.maybe_connection(address)
+            if connection is not None:
+                self._write(connection, now_s)
             else:
                 self._failed(Unreachable(address, "it closed the connection at once"))
         elif isinstance(error, DeadlinePassed):
@@ -267,30 +289,30 @@ class Delivery:
         else:
             self.give_up(error)
 
-    def _write(self, channel: Channel, now_s: float) -> None:
+    def _write(self, connection: Connection, now_s: float) -> None:
         assert self._queue is not None
-        post, parcel = self._post, self._parcel
-        self._channel, self._tried_s = channel, now_s
+        engine, request = self._engine, self._request
+        self._connection, self._tried_s = connection, now_s
         timeout_s = self._try_s(now_s)
         if timeout_s <= 0:
             self._done_with_failure(timed_out=True)
             return
-        ext = post.fields.ext(parcel, self._queue, post.shared.now_ms())
+        ext = engine.fields.ext(request, self._queue, engine.shared.now_ms())
         try:
-            channel.ask(parcel.code, ext, parcel.body, self._answered, timeout_s)
-        except ProtocolError as error:  # larger than a frame may be, or too many are waiting
+            connection.ask(request.code, ext, request.body, self._answered, timeout_s)
+        except ProtocolError as error:  # the frame is too large, or too many requests are pending
             self.give_up(error)
 
     def _answered(self, header: Header | None, _body: bytes) -> None:
         assert self._queue is not None
-        post, now_s = self._post, self._post.loop.time()
+        engine, now_s = self._engine, self._engine.loop.time()
         if header is None:
             self._failed(self._no_answer(now_s))
             return
         try:
-            results = results_of(header, self._parcel, self._queue)
+            results = results_of(header, self._request, self._queue)
         except (KeyError, ValueError) as error:
-            self._failed(BadAnswer(self._address, self._parcel.code, repr(error)))
+            self._failed(BadAnswer(self._address, self._request.code, repr(error)))
             return
         if results is None:
             self._failed(remote_error(self._address, header.code, header.remark))
@@ -299,40 +321,40 @@ class Delivery:
         if status is not SendStatus.SEND_OK and self._is_worth_more():
             self._failed(NotStoreOk(self._address, status.name))
             return
-        post.latencies.took(self._queue.broker_name, (now_s - self._tried_s) * 1000, now_s)
-        route = post.shared.known_route(self._parcel.topic)
+        engine.latencies.took(self._queue.broker_name, (now_s - self._tried_s) * 1000, now_s)
+        route = engine.shared.known_route(self._request.topic)
         if route is not None and route.is_borrowed:
-            # The topic has just been made, on this broker. Without haste: by the route of a topic
-            # that one broker alone has, no other would ever get a message that makes it there, too.
-            post.refresh_soon(self._parcel.topic, REFRESH_S_MAX)
+            # The topic has just been created, on this broker alone. Refresh slowly: once the route
+            # names only this broker, no message would create the topic on the others.
+            engine.refresh_soon(self._request.topic, REFRESH_S_MAX)
         self._done(results, None)
 
     def _is_worth_more(self) -> bool:
-        """Whether a message that is stored less safely than asked goes to another broker, too."""
+        """Whether a message stored with a weaker guarantee is also sent to another broker."""
         assert self._queue is not None
-        options = self._post.options
+        options = self._engine.options
         if not options.retry_not_store_ok or len(self._tries) + 1 >= options.tries_max:
             return False
         return self._has_another(besides=self._queue.broker_name)
 
     def _no_answer(self, now_s: float) -> TianzhouError:
-        code, address = self._parcel.code, self._address
-        if self._post.is_closed:
+        code, address = self._request.code, self._address
+        if self._engine.is_closed:
             return ClientClosed(f"the producer was closed before {address} answered")
-        if self._channel is not None and self._channel.is_open:
+        if self._connection is not None and self._connection.is_open:
             return CallTimeout(address, code, now_s - self._tried_s)
         return ConnectionLost(address, code)
 
     def _failed(self, error: TianzhouError) -> None:
-        """Decide what follows a failed try."""
-        post, now_s = self._post, self._post.loop.time()
+        """Decide what to do after a failed attempt."""
+        engine, now_s = self._engine, self._engine.loop.time()
         name = self._queue.broker_name if self._queue is not None else ""
         self._tries.append(Try(name, self._address, error))
         self._avoid.append(name)
         if name and error.retry is Retry.OTHER_BROKER:
-            post.latencies.failed(name, now_s)
-        if isinstance(error, GoAway) and self._channel is not None:
-            self._channel.close()  # what comes next goes over a new one
+            engine.latencies.failed(name, now_s)
+        if isinstance(error, GoAway) and self._connection is not None:
+            self._connection.close()  # the next request opens a new connection
         if error.retry is Retry.NEVER:
             self.give_up(error)
         elif not self._may_go_on(error):
@@ -341,9 +363,9 @@ class Delivery:
             self._done_with_failure(timed_out=True)
         elif error.retry is Retry.AFTER_ROUTE_REFRESH:
             deadline_s = now_s + self._try_s(now_s)
-            post.refreshes.add(self._parcel.topic, deadline_s, self._refresh_ended)
+            engine.refreshes.add(self._request.topic, deadline_s, self._refresh_ended)
         elif self._has_another():
-            post.refresh_soon(self._parcel.topic)
+            engine.refresh_soon(self._request.topic)
             self.start()
         else:
             self._pause()
@@ -356,19 +378,19 @@ class Delivery:
         will soon change, so it is retried until its timeout. The same applies if its broker is not
         the master, or not yet: the queue stays the same, so a send to a named queue is retried too.
         """
-        if self._post.is_closed:
+        if self._engine.is_closed:
             return False
         if self._pick is None or isinstance(error, Unreachable | NoRoute):
-            return len(self._tries) < self._post.options.tries_max
+            return len(self._tries) < self._engine.options.tries_max
         if isinstance(error, ServiceNotAvailable):
             return True
         return isinstance(error, MOVED) and not isinstance(self._pick, Fixed)
 
     def _has_another(self, *, besides: str = "") -> bool:
-        route = self._post.shared.known_route(self._parcel.topic)
+        route = self._engine.shared.known_route(self._request.topic)
         if route is None:
             return False
-        if self._pick is not None:  # it may choose another queue once its last one is gone
+        if self._pick is not None:  # it may pick another queue once its last one is gone
             return self._queue not in route.write_queues and bool(route.write_queues)
         avoid = [*self._avoid, besides]
         return any(queue.broker_name not in avoid for queue in route.write_queues)
@@ -383,45 +405,46 @@ class Delivery:
             self._pause()
 
     def _pause(self) -> None:
-        """Start again after a while, or as soon as the route leads to a broker that writes."""
-        post, topic, now_s = self._post, self._parcel.topic, self._post.loop.time()
+        """Start again after a pause, or as soon as the route leads to a broker that accepts
+        writes."""
+        engine, topic, now_s = self._engine, self._request.topic, self._engine.loop.time()
         pause_s = PAUSE_S * PAUSE_GROWTH ** min(len(self._tries) - 1, PAUSES_GROW)
-        post.refresh_soon(topic)
+        engine.refresh_soon(topic)
         until_s = now_s + max(0.0, min(pause_s, self._left_s(now_s) / 2))
-        post.pauses.add(topic, until_s, self._pause_ended)
+        engine.pauses.add(topic, until_s, self._pause_ended)
 
     def _pause_ended(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, DeadlinePassed):
             self.give_up(error)
-        elif self._left_s(self._post.loop.time()) <= 0:
+        elif self._left_s(self._engine.loop.time()) <= 0:
             self._done_with_failure(timed_out=True)
         else:
             self._start_again()
 
     def give_up(self, error: BaseException) -> None:
-        """There is no sense in another try: the error is the sender's, unless the answer to an
-        earlier try was lost. Then the message may be stored, and only `tries` tells."""
+        """Fail without another attempt. The caller gets this error, unless the response to an
+        earlier attempt was lost: then the message may be stored, and `tries` must say so."""
         if isinstance(error, _OF_NOW) and self._may_be_stored():
             if self._tries[-1].error is not error:
                 self._tries.append(Try("", "", error))
             self._done_with_failure()
         else:
-            self._done([], Failure(self._parcel.topic, self._tries, final=error))
+            self._done([], Failure(self._request.topic, self._tries, final=error))
 
     def _may_be_stored(self) -> bool:
         return any(may_be_stored(tried.error) for tried in self._tries)
 
     def _done_with_failure(self, *, timed_out: bool = False) -> None:
-        spent_s = self._post.loop.time() - self._began_s
+        spent_s = self._engine.loop.time() - self._began_s
         last = self._tries[-1].error if self._tries else None
         timed_out = timed_out or isinstance(last, CallTimeout)
-        # Not for this message, but for the next: somebody else may be the master by now.
-        self._post.refresh_soon(self._parcel.topic)
-        failure = Failure(self._parcel.topic, self._tries, spent_s=spent_s, timed_out=timed_out)
+        # Not for this message but for the next one: the broker may have a new master by now.
+        self._engine.refresh_soon(self._request.topic)
+        failure = Failure(self._request.topic, self._tries, spent_s=spent_s, timed_out=timed_out)
         self._done([], failure)
 
     def _done(self, results: list[SendResult], failure: Failure | None) -> None:
-        """Tell it once, whatever else goes wrong afterwards."""
+        """Report the outcome once, whatever else goes wrong afterwards."""
         if not self._is_over:
             self._is_over = True
             self._on_done(results, failure)

@@ -4,7 +4,7 @@ Sending costs no task and no timer of its own. A request is a piece of bytes in 
 in a table; everything that was queued in one round of the loop leaves in one write, and one timer
 for the whole connection looks at the deadlines.
 
-Unlike a server's link a channel never stops reading: a client that waits to write and does not
+Unlike a server's link a connection never stops reading: a client that waits to write and does not
 read, while the broker does the same, would wait for ever.
 """
 
@@ -32,21 +32,30 @@ JOIN_BYTES_MAX: Final = 64 * 1024
 """A body longer than this is handed to the transport as it is; shorter pieces are joined."""
 
 
-class Owner(Protocol):
-    """What a channel tells the one who keeps it."""
+class ConnectionOwner(Protocol):
+    """What a connection reports to the object that holds it."""
 
-    def requested(self, channel: "Channel", request: Request) -> None:
-        """The broker asks something of this client."""
+    def requested(self, connection: "Connection", request: Request) -> None:
+        """The broker sent a request to this client."""
         ...
 
-    def closed(self, channel: "Channel") -> None: ...
+    def closed(self, connection: "Connection") -> None: ...
 
 
-class Channel(asyncio.BufferedProtocol):
-    """Owner: the event loop. It is a `Peer` for handlers of the broker's requests."""
+class Connection(asyncio.BufferedProtocol):
+    """The client side of a connection to a broker or name server.
+
+    It is the `Peer` of handlers for the broker's requests.
+
+    Owner: the event loop.
+    """
 
     def __init__(
-        self, address: str, owner: Owner, loop: asyncio.AbstractEventLoop, options: ClientOptions
+        self,
+        address: str,
+        owner: ConnectionOwner,
+        loop: asyncio.AbstractEventLoop,
+        options: ClientOptions,
     ) -> None:
         self.address = address
         self._silent_s = options.silent_s
@@ -62,9 +71,10 @@ class Channel(asyncio.BufferedProtocol):
         self._timer_at = math.inf
         self._remote: tuple[str, int] = ("unknown", 0)
         self._waiting_since: float | None = None
-        """Since when we have asked and heard nothing; None if all was answered."""
+        """Time since which requests are pending and nothing was received; None if none is
+        pending."""
         self._writable: asyncio.Event | None = None
-        """Set when the other side reads again; None while it does."""
+        """Set when the peer reads again; None while it reads."""
         self.closed_because = ""
 
     # The event loop calls
@@ -73,7 +83,7 @@ class Channel(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's has no such base
         self._transport.set_write_buffer_limits(WRITE_BYTES_MAX)
         name = transport.get_extra_info("peername")
-        if name is not None:  # the other side may be gone already; then we hear so next
+        if name is not None:  # the peer may be gone already; `connection_lost` comes next
             self._remote = name[:2]
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -117,7 +127,7 @@ class Channel(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._out.clear()
-        # First the owner: whoever is told that its request failed asks for a new channel at once.
+        # The owner first: a caller whose request failed asks for a new connection at once.
         self._owner.closed(self)
         for on_answer in self._pending.close():
             on_answer(None, b"")
@@ -149,7 +159,7 @@ class Channel(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits to be written."""
+        """Bytes that wait to be written."""
         waiting = self._transport.get_write_buffer_size() if self._transport else 0
         return waiting + sum(map(len, self._out))
 
@@ -162,12 +172,12 @@ class Channel(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
 
     async def drained(self) -> None:
-        """Wait while more is to be written than the other side reads."""
+        """Wait while the peer reads more slowly than this client writes."""
         if self._writable is not None:
             await self._writable.wait()
 
     def tell(self, code: int, ext: dict[str, str], body: Bytes = b"") -> None:
-        """A one-way request."""
+        """Send a one-way request."""
         if self._credentials is not None:
             ext = self._credentials.sign(ext, body)
         self.send(self._pending.oneway(code, ext, body_size=len(body)))
@@ -177,9 +187,9 @@ class Channel(asyncio.BufferedProtocol):
     def ask(
         self, code: int, ext: dict[str, str], body: Bytes, on_answer: OnAnswer, timeout_s: float
     ) -> None:
-        """`on_answer` gets the answer; None when there will be none: the time is up, or, when
-        the channel is no longer open, the connection is lost. ProtocolError: nothing was sent,
-        because the request does not fit a frame or too many are waiting."""
+        """Send a request. `on_answer` gets the response, or None after a timeout, or, if the
+        connection is no longer open, because it was lost. Raises ProtocolError if nothing was
+        sent, because the request does not fit a frame or too many are pending."""
         now_s = self._loop.time()
         deadline = now_s + timeout_s
         if not self.is_open:
@@ -224,8 +234,8 @@ class Channel(asyncio.BufferedProtocol):
         for on_answer in late:
             on_answer(None, b"")
         if late and since is not None and now_s - since >= self._silent_s:
-            # The other machine may be gone without a word, which TCP finds out in minutes.
-            self.closed_because = f"nothing was heard for {now_s - since:.3g} s"
+            # The peer may have lost power, which TCP detects only after minutes.
+            self.closed_because = f"nothing was received for {now_s - since:.3g} s"
             self.abort()
             return
         following = self._pending.next_deadline
@@ -233,7 +243,7 @@ class Channel(asyncio.BufferedProtocol):
             self._look_again(following)
 
     def close(self) -> None:
-        """What was queued still leaves."""
+        """Close after writing what is queued."""
         if self._transport is not None:
             self._flush()
             self._transport.close()
@@ -244,7 +254,7 @@ class Channel(asyncio.BufferedProtocol):
 
 
 def resolve(answered: "asyncio.Future[tuple[Header, bytes] | None]") -> OnAnswer:
-    """The callback that puts an answer into a future."""
+    """Return a callback that sets the response as the result of a future."""
 
     def on_answer(header: Header | None, body: bytes) -> None:
         if not answered.done():

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tianzhou.client.aio.channel import Channel, Owner
+from tianzhou.client.aio.connection import Connection, ConnectionOwner
 from tianzhou.client.options import ClientOptions
 from tianzhou.net.rpc import Request
 
@@ -11,10 +11,10 @@ class Keeper:
     def __init__(self) -> None:
         self.closings = 0
 
-    def requested(self, channel: Channel, request: Request) -> None:
+    def requested(self, connection: Connection, request: Request) -> None:
         raise AssertionError("nobody asked anything")
 
-    def closed(self, channel: Channel) -> None:
+    def closed(self, connection: Connection) -> None:
         self.closings += 1
 
 
@@ -30,14 +30,14 @@ class DeadTransport(asyncio.Transport):
 
 def test_a_peer_that_is_gone_at_once_is_no_error() -> None:
     keeper = Keeper()
-    owner: Owner = keeper
+    owner: ConnectionOwner = keeper
     loop = asyncio.new_event_loop()
     try:
-        channel = Channel("127.0.0.1:1", owner, loop, ClientOptions())
-        channel.connection_made(DeadTransport())
-        assert channel.remote == "unknown:0"
-        assert not channel.is_open
-        channel.connection_lost(ConnectionResetError("reset"))
+        connection = Connection("127.0.0.1:1", owner, loop, ClientOptions())
+        connection.connection_made(DeadTransport())
+        assert connection.remote == "unknown:0"
+        assert not connection.is_open
+        connection.connection_lost(ConnectionResetError("reset"))
         assert keeper.closings == 1
     finally:
         loop.close()

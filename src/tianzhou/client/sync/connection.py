@@ -1,7 +1,7 @@
-"""A plain blocking connection that many requests can be in flight on: no thread, no event loop.
+"""A blocking, pipelined connection: many requests in flight, no thread, no event loop.
 
-`net/blocking.py` asks one question at a time and copies the answer. Readers of whole queues send
-the next request before they look at the answer, and receive bodies of megabytes straight into a
+`net/blocking.py` sends one request at a time and copies the response. Readers of whole queues send
+the next request before they decode a response, and receive bodies of megabytes directly into a
 buffer of their own.
 """
 
@@ -21,10 +21,10 @@ from tianzhou.wire.header import Header
 from tianzhou.wire.signing import Credentials
 
 RECEIVE_BUFFER_BYTES: Final = 4 * 1024 * 1024
-"""Room in the kernel for a whole pull, so that it arrives while the last one is decoded."""
+"""Space in the kernel for a whole pull, so that it arrives while the previous one is decoded."""
 
 _READ_BYTES: Final = 4096
-"""Most heads fit; what is read of the body is copied once more."""
+"""Most headers fit; the part of the body that is read along is copied once more."""
 
 
 class Request(NamedTuple):
@@ -33,11 +33,13 @@ class Request(NamedTuple):
     body: Bytes = b""
 
 
-class Line:
-    """Owner: one thread. Answers must be taken in the order of the requests.
+class BlockingConnection:
+    """A connection with several requests in flight; take responses in the order of the requests.
 
-    Brokers answer requests of one connection in any order; those that are kept for later are few,
-    because whoever sends much waits for the oldest first.
+    Brokers respond in any order. Few responses are kept for later, because a caller waits for its
+    oldest request first.
+
+    Owner: one thread.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class Line:
         self._read = bytearray()
 
     def send(self, request: Request) -> int:
-        """The number by which the answer is asked for."""
+        """Send a request; return the number to pass to `receive`."""
         self._opaque += 1
         ext = request.ext
         if self._credentials is not None:
@@ -79,7 +81,7 @@ class Line:
         return self._opaque
 
     def receive(self, opaque: int) -> tuple[Header, bytearray]:
-        """The answer to this request, whatever its code."""
+        """Return the response to this request, whatever its code."""
         while opaque not in self._early:
             header, body_size = self._head(self._waiting[opaque])
             body = bytearray(body_size)
@@ -89,7 +91,7 @@ class Line:
         return self._early.pop(opaque)
 
     def receive_into(self, opaque: int, room: Callable[[int], memoryview]) -> Header:
-        """The same, with the body written to the room that is given for its size."""
+        """Like `receive`, but write the body into the buffer that `room(size)` returns."""
         code = self._waiting[opaque]
         while opaque not in self._early:
             header, body_size = self._head(code)
@@ -109,7 +111,7 @@ class Line:
         return self.receive(self.send(request))
 
     def call_all(self, requests: Sequence[Request]) -> list[tuple[Header, bytearray]]:
-        """Answers in the order of the requests, for one round trip."""
+        """Send all requests, then return the responses in their order: one round trip."""
         return [self.receive(number) for number in [self.send(request) for request in requests]]
 
     def close(self) -> None:
@@ -127,12 +129,12 @@ class Line:
         self.close()
 
     def _keep(self, header: Header, body: bytearray) -> None:
-        # Requests of the broker, and answers that nobody waits for, are passed over.
+        # Requests of the broker, and responses that no caller waits for, are ignored.
         if header.is_response and header.opaque in self._waiting:
             self._early[header.opaque] = (header, body)
 
     def _head(self, code: int) -> tuple[Header, int]:
-        """The next header, and the size of the body behind it."""
+        """Read the next header; return it and the size of its body."""
         self._have(PREFIX.size, code)
         frame_size, word = PREFIX.unpack_from(self._read)
         header_size = word & 0xFFFFFF
@@ -158,7 +160,7 @@ class Line:
             self._read += data
 
     def _fill(self, view: memoryview, code: int) -> None:
-        """Exactly these bytes; first what was read along with the head."""
+        """Fill the buffer, first with the bytes that were read along with the header."""
         early = min(len(self._read), len(view))
         view[:early] = self._read[:early]
         del self._read[:early]
