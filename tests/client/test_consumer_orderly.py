@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from consuming import Notes, asynchronous, consuming, numbers, on_both_loops, send, send_to, until
 
-from tianzhou.client.aio import group as group_module
+from tianzhou.client.aio import group_member as group_module
 from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.received import ReceivedMessage
@@ -191,8 +191,15 @@ async def test_only_one_consumer_has_a_queue(mq: RunningBroker) -> None:
     async with consuming(mq, "g", ALL, slow, **QUICK) as first:
         for number in range(4):
             await send_to(mq, queue(mq, number), numbers(3))
-        await until(lambda: first._parts and sum(
-            lane.in_hand > 0 for lane in first._parts.group.lanes.values()) == 4)  # fmt: skip
+        await until(
+            lambda: (
+                first._parts
+                and sum(
+                    assigned.in_flight > 0 for assigned in first._parts.member.assignments.values()
+                )
+                == 4
+            )
+        )
         async with consuming(mq, "g", ALL, notes.take, **QUICK) as second:
             await until(lambda: len([q for q in first.assignment if q.topic == "orders"]) == 2)
             await asyncio.sleep(0.3)
@@ -213,11 +220,11 @@ async def test_a_lock_that_is_not_renewed_stops_the_queue(mq: RunningBroker) -> 
     async with consuming(mq, "g", ALL, notes.take, lock_interval_s=0.05, **QUICK) as consumer:
         await until(lambda: notes.values == [0])
         assert consumer._parts is not None
-        lanes = list(consumer._parts.group.lanes.values())
+        assignments = list(consumer._parts.member.assignments.values())
         with mq.faults.refuse([41], 1):
             await asyncio.sleep(0.2)
-            for lane in lanes:
-                lane.locked_until = 0.0  # as if 30 seconds had passed
+            for assigned in assignments:
+                assigned.locked_until = 0.0  # as if 30 seconds had passed
             await send(mq, "orders", [b"1"])
             await asyncio.sleep(0.3)
             assert notes.values == [0]
@@ -240,8 +247,8 @@ def test_lock_that_was_not_renewed_is_asked_for_again_soon(
             with mq.faults.refuse([RequestCode.LOCK_BATCH_MQ], 1):
                 await until(lambda: "could not lock" in caplog.text)
                 failed_s = loop.time()
-                for lane in consumer._parts.group.lanes.values():
-                    lane.locked_until = 0.0  # as if 30 seconds had passed
+                for assigned in consumer._parts.member.assignments.values():
+                    assigned.locked_until = 0.0  # as if 30 seconds had passed
             await send(mq, "orders", [b"0"])
             await until(lambda: notes.values == [0])
             assert loop.time() - failed_s < 5.0
@@ -256,7 +263,7 @@ async def test_queue_whose_lock_the_broker_refuses_is_not_served(mq: RunningBrok
     notes, place = Notes(), queue(mq)
     async with consuming(mq, "g", ALL, notes.take, lock_interval_s=0.05, **QUICK) as consumer:
         assert consumer._parts is not None
-        lane = consumer._parts.group.lanes[place]
+        assigned = consumer._parts.member.assignments[place]
         with BlockingPeer(mq.broker) as peer:
 
             def call(code: int, client_id: str) -> bytes:
@@ -269,7 +276,7 @@ async def test_queue_whose_lock_the_broker_refuses_is_not_served(mq: RunningBrok
                 return place in decode_locked_queues(answer).queues
 
             await until(steal)  # the consumer may be faster, and lock it again
-            await until(lambda: lane.locked_until == 0.0)
+            await until(lambda: assigned.locked_until == 0.0)
             await send(mq, "orders", [b"0"])
             await asyncio.sleep(0.3)
             assert notes.values == []

@@ -440,14 +440,18 @@ async def test_what_is_pulled_is_bounded(mq: RunningBroker) -> None:
         mq, "g", ALL, listener, concurrency=1, flow=limits, pull_count=4
     ) as consumer:
         assert consumer._parts is not None
-        lanes = [
-            lane for lane in consumer._parts.group.lanes.values() if lane.queue.topic == "orders"
+        assignments = [
+            assigned
+            for assigned in consumer._parts.member.assignments.values()
+            if assigned.queue.topic == "orders"
         ]
-        await until(lambda: all(lane.window.count >= 10 for lane in lanes))
+        await until(lambda: all(assigned.window.count >= 10 for assigned in assignments))
         await asyncio.sleep(0.3)
-        assert [10 <= lane.window.count <= 10 + 4 for lane in lanes] == [True, True]
+        assert [10 <= assigned.window.count <= 10 + 4 for assigned in assignments] == [True, True]
         go_on.set()
-        await until(lambda: consumer._parts and consumer._parts.settler.pace.finished_count == 120)
+        await until(
+            lambda: consumer._parts and consumer._parts.acknowledger.rates.finished_count == 120
+        )
     assert mq.lag("g", "orders") == 0
 
 

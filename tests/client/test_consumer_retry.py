@@ -6,7 +6,7 @@ import pytest
 from consuming import Notes, asynchronous, consuming, numbers, send, until
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.aio import settling
+from tianzhou.client.aio import acknowledger
 from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.outcome import ConsumeResult
@@ -161,7 +161,7 @@ async def test_a_loop_sends_back(mq: RunningBroker) -> None:
 async def test_what_the_broker_does_not_take_back_is_tried_again_here(
     mq: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "AGAIN_S", 0.1)
+    monkeypatch.setattr(acknowledger, "AGAIN_S", 0.1)
     mq.create_topic("orders", queues=1)
     await send(mq, "orders", numbers(3))
     notes = Failing(2)

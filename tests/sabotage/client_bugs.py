@@ -46,9 +46,9 @@ TERMINATION: Final = (
          ("tianzhou.client.aio.push_consumer:PushConsumer.run", _RUN,
           f"{_RUN}; __import__('os')._exit(0)")),
     _bug("in-flight messages are not waited for", "process",
-         ("tianzhou.client.aio.push_consumer:_Parts.giving_up",
-          "await lane.wait_free()", "pass")),
+         ("tianzhou.client.aio.push_consumer:_Parts.on_revoked",
+          "await assigned.wait_free()", "pass")),
     _bug("offsets are not committed on the way out", "process",
-         ("tianzhou.client.aio.group:Group._release",
-          "await self.store.save_surely([lane.queue])", "pass")),
+         ("tianzhou.client.aio.group_member:GroupMember._release",
+          "await self.store.save_surely([assigned.queue])", "pass")),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Final
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.connection import Connection
-from tianzhou.client.aio.members import group_of
+from tianzhou.client.aio.heartbeats import group_of
 from tianzhou.net.router import encode_reply
 from tianzhou.net.rpc import Reply, Request
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode

@@ -1,6 +1,6 @@
 """One connection of a client: requests out, answers and requests of the broker in.
 
-Sending costs no task and no timer of its own. A request is a piece of bytes in a list and a number
+Sending costs no task and no timer of its own. A request is some bytes in a list and a number
 in a table; everything that was queued in one round of the loop leaves in one write, and one timer
 for the whole connection looks at the deadlines.
 
@@ -206,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._waiting_since is None:
             self._waiting_since = now_s
         if deadline < self._timer_at:
-            self._look_again(deadline)
+            self._schedule_expiry(deadline)
 
     def _flush(self) -> None:
         self._is_flushing = False
@@ -221,7 +221,7 @@ class Connection(asyncio.BufferedProtocol):
             self._has_large = False
             self._transport.writelines(out)
 
-    def _look_again(self, at: float) -> None:
+    def _schedule_expiry(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
@@ -240,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         following = self._pending.next_deadline
         if following < self._timer_at and self.is_open:
-            self._look_again(following)
+            self._schedule_expiry(following)
 
     def close(self) -> None:
         """Close after writing what is queued."""

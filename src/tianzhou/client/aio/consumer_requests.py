@@ -17,11 +17,11 @@ from collections.abc import Callable
 from types import CoroutineType
 from typing import Any, Final
 
-from tianzhou.client.aio.group import Group
-from tianzhou.client.aio.lane import Lane
+from tianzhou.client.aio.acknowledger import Acknowledger
+from tianzhou.client.aio.assigned_queue import AssignedQueue
+from tianzhou.client.aio.group_member import GroupMember
 from tianzhou.client.aio.listener import Listener
 from tianzhou.client.aio.puller import Puller
-from tianzhou.client.aio.settling import Settler
 from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.core.outcome import DEAD
@@ -45,13 +45,13 @@ class ConsumerRequests:
     """Owner: the event loop."""
 
     def __init__(
-        self, shared: SharedClient, group: Group, puller: Puller, settler: Settler,
+        self, shared: SharedClient, member: GroupMember, puller: Puller, acknowledger: Acknowledger,
         listener: Listener | None, tasks: Tasks,
     ) -> None:  # fmt: skip
         self._shared = shared
-        self._group = group
+        self._member = member
         self._puller = puller
-        self._settler = settler
+        self._acknowledger = acknowledger
         self._listener = listener
         self._tasks = tasks
         self._started_ms = shared.now_ms()
@@ -65,9 +65,9 @@ class ConsumerRequests:
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running,
         }
         for code, handler in handlers.items():
-            self._stops.append(self._shared.on_request(code, handler, group=self._group.name))
+            self._stops.append(self._shared.on_request(code, handler, group=self._member.name))
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY
-        stop = self._shared.on_request(code, self._consume, group=self._group.name)
+        stop = self._shared.on_request(code, self._consume, group=self._member.name)
         self._stops.append(stop)
 
     def stop(self) -> None:
@@ -75,7 +75,7 @@ class ConsumerRequests:
             stop()
 
     def _changed(self, _request: Request) -> Reply:
-        self._group.balance_soon()
+        self._member.balance_soon()
         return Reply()
 
     def _reset(self, request: Request) -> Reply:
@@ -84,27 +84,29 @@ class ConsumerRequests:
         offsets = decode_queue_offsets(request.body)
         mine = {queue: at for queue, at in offsets.items() if queue.topic == asked.topic}
         # Answered at once: it takes as long as the messages in hand.
-        self._tasks.run(self._group.move(mine))
+        self._tasks.run(self._member.move(mine))
         return Reply()
 
     def _status(self, request: Request) -> Reply:
         topic = GetConsumerStatusRequest.from_ext(request.header.ext).topic
         held = {
-            lane.queue: lane.window.committable
-            for lane in self._group.lanes.values()
-            if lane.queue.topic == topic
+            assigned.queue: assigned.window.committable
+            for assigned in self._member.assignments.values()
+            if assigned.queue.topic == topic
         }
         return Reply(body=encode({"messageQueueTable": object_map(held.items())}))
 
     def _running(self, request: Request) -> Reply:
         asked = GetConsumerRunningInfoRequest.from_ext(request.header.ext)
-        lanes = self._group.lanes
+        assignments = self._member.assignments
         info: dict[str, object] = {
             "mqPopTable": {},
-            "mqTable": object_map((lane.queue, _lane_info(lane)) for lane in lanes.values()),
+            "mqTable": object_map(
+                (assigned.queue, _queue_info(assigned)) for assigned in assignments.values()
+            ),
             "properties": self._properties(),
-            "statusTable": {topic: self._topic_info(topic) for topic in self._group.subscriptions},
-            "subscriptionSet": [one.to_data() for one in self._group.subscriptions.values()],
+            "statusTable": {topic: self._topic_info(topic) for topic in self._member.subscriptions},
+            "subscriptionSet": [one.to_data() for one in self._member.subscriptions.values()],
             "userConsumerInfo": {},
         }
         if asked.jstack_enable:
@@ -112,30 +114,30 @@ class ConsumerRequests:
         return Reply(body=encode(info))
 
     def _properties(self) -> dict[str, str]:
-        options = self._group.options
+        options = self._member.options
         return {
             "PROP_CLIENT_VERSION": "TIANZHOU",
-            "PROP_CONSUME_TYPE": self._group.consume_type.value,
+            "PROP_CONSUME_TYPE": self._member.consume_type.value,
             "PROP_CONSUMEORDERLY": str(options.orderly).lower(),
             "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
             "PROP_NAMESERVER_ADDR": ";".join(self._shared.nameservers.addresses),
             "PROP_THREADPOOL_CORE_SIZE": str(options.concurrency),
             "concurrency": str(options.concurrency),
-            "messageModel": self._group.describe().message_model.value,
+            "messageModel": self._member.describe().message_model.value,
             "paused": str(self._puller.is_paused).lower(),
-            "finished": str(self._settler.pace.finished_count),
-            "failed": str(self._settler.pace.failed_count),
+            "finished": str(self._acknowledger.rates.finished_count),
+            "failed": str(self._acknowledger.rates.failed_count),
         }
 
     def _topic_info(self, topic: str) -> dict[str, float]:
-        pace = self._settler.pace.of(topic, time.monotonic())
+        rates = self._acknowledger.rates.of(topic, time.monotonic())
         return {
-            "consumeFailedMsgs": pace.failures,
-            "consumeFailedTPS": pace.failed,
-            "consumeOKTPS": pace.consumed,
-            "consumeRT": pace.consume_ms,
-            "pullRT": pace.pull_ms,
-            "pullTPS": pace.pulled,
+            "consumeFailedMsgs": rates.failures,
+            "consumeFailedTPS": rates.failed,
+            "consumeOKTPS": rates.consumed,
+            "consumeRT": rates.consume_ms,
+            "pullRT": rates.pull_ms,
+            "pullTPS": rates.pulled,
         }
 
     async def _consume(self, request: Request) -> Reply:
@@ -161,7 +163,7 @@ class ConsumerRequests:
                 {
                     "autoCommit": True,
                     "consumeResult": result,
-                    "order": self._group.options.orderly,
+                    "order": self._member.options.orderly,
                     "spentTimeMills": round((time.monotonic() - begun) * 1000),
                 }
             )
@@ -175,19 +177,19 @@ class ConsumerRequests:
         return list(await asyncio.to_thread(listener.call_here, [message]))
 
 
-def _lane_info(lane: Lane) -> dict[str, int | bool]:
-    window = lane.window
+def _queue_info(assigned: AssignedQueue) -> dict[str, int | bool]:
+    window = assigned.window
     return {
         "cachedMsgCount": window.count,
         "cachedMsgMaxOffset": window.last or 0,
         "cachedMsgMinOffset": window.committable if window.count else 0,
         "cachedMsgSizeInMiB": window.bytes // _MIB,
         "commitOffset": window.committable,
-        "droped": lane.is_dropped,
-        "lastConsumeTimestamp": _wall_ms(lane.finished_at),
+        "droped": assigned.is_dropped,
+        "lastConsumeTimestamp": _wall_ms(assigned.finished_at),
         "lastLockTimestamp": 0,
-        "lastPullTimestamp": _wall_ms(lane.pulled_at),
-        "locked": lane.locked_until > 0,
+        "lastPullTimestamp": _wall_ms(assigned.pulled_at),
+        "locked": assigned.locked_until > 0,
         "transactionMsgCnt": 0,
         "transactionMsgMaxOffset": 0,
         "transactionMsgMinOffset": 0,

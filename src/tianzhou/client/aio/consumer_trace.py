@@ -58,7 +58,7 @@ class ConsumeTrace:
                 continue
             keys = " ".join(message.keys)
             traced.append((message.message_id, keys))
-            self._engine(
+            self._send_record(
                 ConsumeBegun(
                     timestamp_ms=now_ms,
                     region_id=properties.get(_REGION, ""),
@@ -76,7 +76,7 @@ class ConsumeTrace:
         now_ms = time.time_ns() // 1_000_000
         cost_ms = (now_ms - consumption.begun_ms) // max(1, len(consumption.messages))
         for message_id, keys in consumption.messages:
-            self._engine(
+            self._send_record(
                 ConsumeEnded(
                     request_id=consumption.request_id,
                     message_id=message_id,
@@ -89,7 +89,7 @@ class ConsumeTrace:
                 )
             )
 
-    def _engine(self, record: TraceRecord) -> None:
+    def _send_record(self, record: TraceRecord) -> None:
         self._loop.call_soon_threadsafe(self._tracer.add, record)
 
     async def close(self) -> None:

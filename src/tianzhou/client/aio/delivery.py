@@ -1,9 +1,9 @@
 """Concurrent delivery: messages to a listener, a bounded number of calls at once.
 
-Coroutines run as tasks of the event loop, functions in threads. In both cases there is no task and
-no thread for a message: workers take messages one after the other. One worker begins; others join
-only while it is seen that messages wait, so that a quick listener costs one worker and a slow one
-gets as many as it may have.
+Coroutines pulled as tasks of the event loop, functions in threads. In both cases there is no task
+and no thread for a message: workers take messages one after the other. One worker begins; others
+join only while it is seen that messages wait, so that a quick listener costs one worker and a slow
+one gets as many as it may have.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final, Protocol
 
-from tianzhou.client.aio.lane import Lane, Piece, Ready, Run
+from tianzhou.client.aio.acknowledger import Acknowledger
+from tianzhou.client.aio.assigned_queue import AssignedQueue, PulledRecords, Ready, RecordSlice
 from tianzhou.client.aio.listener import Failure, Listener
-from tianzhou.client.aio.settling import Settler
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.core.received import AFTER_THE_CALL, ReceivedMessage
 
@@ -32,41 +32,46 @@ class Delivery(Protocol):
     """How messages get to the user."""
 
     def start(self) -> None: ...
-    def offer(self, run: Run) -> None: ...
-    def discard(self, lane: Lane) -> None:
+    def offer(self, pulled: PulledRecords) -> None: ...
+    def discard(self, assigned: AssignedQueue) -> None:
         """What of this queue has not begun."""
         ...
 
-    def overdue(self, before: float) -> list[tuple[Piece, ReceivedMessage]]:
+    def overdue(self, before: float) -> list[tuple[RecordSlice, ReceivedMessage]]:
         """Messages in hand since before this moment of monotonic time. Each is told once."""
         ...
 
     async def stop(self) -> None: ...
 
 
-InHand = dict[int, tuple[float, Piece, list[ReceivedMessage]]]
+InFlight = dict[int, tuple[float, RecordSlice, list[ReceivedMessage]]]
 """What each worker has at present, and since when, to find those that take too long."""
 
 
-def overdue(in_hand: InHand, before: float) -> list[tuple[Piece, ReceivedMessage]]:
+def overdue(in_flight: InFlight, before: float) -> list[tuple[RecordSlice, ReceivedMessage]]:
     """Taken away from the workers, who find that when they are done."""
-    late = [worker for worker, (since, _, _) in list(in_hand.items()) if since < before]
-    rows = [row for worker in late if (row := in_hand.pop(worker, None)) is not None]
-    return [(piece, message) for _, piece, messages in rows for message in messages]
+    late = [worker for worker, (since, _, _) in list(in_flight.items()) if since < before]
+    rows = [row for worker in late if (row := in_flight.pop(worker, None)) is not None]
+    return [(part, message) for _, part, messages in rows for message in messages]
 
 
 class TaskWorkers:
     """Owner: the event loop."""
 
     def __init__(
-        self, listener: Listener, concurrency: int, ready: Ready, settler: Settler, tasks: Tasks
+        self,
+        listener: Listener,
+        concurrency: int,
+        ready: Ready,
+        acknowledger: Acknowledger,
+        tasks: Tasks,
     ) -> None:
         self._listener = listener
         self._concurrency = concurrency
         self._ready = ready
-        self._settler = settler
+        self._acknowledger = acknowledger
         self._tasks = tasks
-        self._in_hand: InHand = {}
+        self._in_hand: InFlight = {}
         self._idle: deque[asyncio.Future[None]] = deque()
         self._started = 0
         self._is_spreading = False
@@ -74,8 +79,8 @@ class TaskWorkers:
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
 
-    def offer(self, run: Run) -> None:
-        self._ready.put(run)
+    def offer(self, pulled: PulledRecords) -> None:
+        self._ready.put(pulled)
         self._wake()
         if not self._is_spreading:
             self._is_spreading = True
@@ -101,38 +106,38 @@ class TaskWorkers:
         return False
 
     async def _work(self, number: int) -> None:
-        ready, listener, in_hand = self._ready, self._listener, self._in_hand
-        settle, count_max, turn = self._settler.settle, listener.count_max, 0
+        ready, listener, in_flight = self._ready, self._listener, self._in_hand
+        settle, count_max, turn = self._acknowledger.settle, listener.count_max, 0
         listener.enter()
         while True:
-            piece = ready.take(count_max)
-            if piece is None:
+            part = ready.take(count_max)
+            if part is None:
                 waiting = self._loop.create_future()
                 self._idle.append(waiting)
                 await waiting
                 turn = 0
                 continue
-            messages = piece.messages(AFTER_THE_CALL)
+            messages = part.messages(AFTER_THE_CALL)
             begun = monotonic()
-            in_hand[number] = (begun, piece, messages)
+            in_flight[number] = (begun, part, messages)
             failures = None
             try:
                 failures = await listener.call(messages)
             finally:
-                is_ours = in_hand.pop(number, None) is not None
+                is_ours = in_flight.pop(number, None) is not None
                 if failures is None:  # ended from outside: not done, but not in hand either
-                    ready.settle(piece.lane, piece.end - piece.first)
+                    ready.settle(part.assigned, part.end - part.first)
             if is_ours and failures is not None:
-                settle(piece, failures, monotonic() - begun)
+                settle(part, failures, monotonic() - begun)
             turn += 1
             if turn >= TURN:
                 turn = 0
                 await asyncio.sleep(0)
 
-    def discard(self, lane: Lane) -> None:
-        self._ready.discard(lane)
+    def discard(self, assigned: AssignedQueue) -> None:
+        self._ready.discard(assigned)
 
-    def overdue(self, before: float) -> list[tuple[Piece, ReceivedMessage]]:
+    def overdue(self, before: float) -> list[tuple[RecordSlice, ReceivedMessage]]:
         return overdue(self._in_hand, before)
 
     async def stop(self) -> None:
@@ -144,20 +149,20 @@ class ThreadWorkers:
     each safe by itself."""
 
     def __init__(
-        self, listener: Listener, concurrency: int, ready: Ready, settler: Settler,
+        self, listener: Listener, concurrency: int, ready: Ready, acknowledger: Acknowledger,
         on_error: Callable[[BaseException], None],
     ) -> None:  # fmt: skip
         self._listener = listener
         self._concurrency = concurrency
         self._ready = ready
-        self._settler = settler
+        self._acknowledger = acknowledger
         self._on_error = on_error
-        self._in_hand: InHand = {}
+        self._in_hand: InFlight = {}
         self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
         """One for each thread that is to look for messages; False sends it home."""
         self._idle = 0
         self._idle_lock = threading.Lock()
-        self._done: deque[tuple[Piece, Sequence[Failure] | None, float]] = deque()
+        self._done: deque[tuple[RecordSlice, Sequence[Failure] | None, float]] = deque()
         self._is_settling = False
         self._is_spreading = False
         self._threads: list[threading.Thread] = []
@@ -166,8 +171,8 @@ class ThreadWorkers:
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
 
-    def offer(self, run: Run) -> None:
-        self._ready.put(run)
+    def offer(self, pulled: PulledRecords) -> None:
+        self._ready.put(pulled)
         self._wake()
         if not self._is_spreading:
             self._is_spreading = True
@@ -209,12 +214,12 @@ class ThreadWorkers:
                 self._loop.call_soon_threadsafe(self._on_error, error)
 
     def _work(self, number: int) -> None:
-        ready, listener, in_hand, done = self._ready, self._listener, self._in_hand, self._done
+        ready, listener, in_flight, done = self._ready, self._listener, self._in_hand, self._done
         count_max = listener.count_max
         listener.enter()
         while True:
-            piece = ready.take(count_max)
-            if piece is None:
+            part = ready.take(count_max)
+            if part is None:
                 with self._idle_lock:
                     self._idle += 1
                 # Something may have come between the look and the count.
@@ -225,15 +230,15 @@ class ThreadWorkers:
                 if not self._tokens.get():
                     return
                 continue
-            messages = piece.messages(AFTER_THE_CALL)
+            messages = part.messages(AFTER_THE_CALL)
             begun = monotonic()
-            in_hand[number] = (begun, piece, messages)
+            in_flight[number] = (begun, part, messages)
             failures = None
             try:
                 failures = listener.call_here(messages)
             finally:
-                if in_hand.pop(number, None) is not None and not self._is_stopped:
-                    done.append((piece, failures, monotonic() - begun))
+                if in_flight.pop(number, None) is not None and not self._is_stopped:
+                    done.append((part, failures, monotonic() - begun))
                     if not self._is_settling:
                         self._is_settling = True
                         self._loop.call_soon_threadsafe(self._settle)
@@ -241,16 +246,16 @@ class ThreadWorkers:
     def _settle(self) -> None:
         self._is_settling = False  # first: what comes after the last look asks for another
         while self._done:
-            piece, failures, took_s = self._done.popleft()
+            part, failures, took_s = self._done.popleft()
             if failures is None:
-                self._ready.settle(piece.lane, piece.end - piece.first)
+                self._ready.settle(part.assigned, part.end - part.first)
             else:
-                self._settler.settle(piece, failures, took_s)
+                self._acknowledger.settle(part, failures, took_s)
 
-    def discard(self, lane: Lane) -> None:
-        self._ready.discard(lane)
+    def discard(self, assigned: AssignedQueue) -> None:
+        self._ready.discard(assigned)
 
-    def overdue(self, before: float) -> list[tuple[Piece, ReceivedMessage]]:
+    def overdue(self, before: float) -> list[tuple[RecordSlice, ReceivedMessage]]:
         return overdue(self._in_hand, before)
 
     async def stop(self) -> None:

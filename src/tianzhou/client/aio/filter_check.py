@@ -2,17 +2,19 @@
 
 from collections.abc import Iterable
 
-from tianzhou.client.aio.group import Group
+from tianzhou.client.aio.group_member import GroupMember
 from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.errors import ClientError, TopicNotFound
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.fastjson import encode
 
 
-async def check_expressions(shared: SharedClient, group: Group, topics: Iterable[str]) -> None:
+async def check_expressions(
+    shared: SharedClient, member: GroupMember, topics: Iterable[str]
+) -> None:
     """Raises RemoteError with the broker's words when it does not understand one."""
     for topic in topics:
-        wanted = group.subscriptions[topic]
+        wanted = member.subscriptions[topic]
         if wanted.is_tag:
             continue
         try:
@@ -26,7 +28,7 @@ async def check_expressions(shared: SharedClient, group: Group, topics: Iterable
                 continue
             body = {
                 "clientId": shared.client_id,
-                "group": group.name,
+                "group": member.name,
                 "subscriptionData": wanted.to_data(),
             }
             try:

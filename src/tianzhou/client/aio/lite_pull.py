@@ -18,12 +18,12 @@ from types import TracebackType
 from typing import Final, Self
 
 from tianzhou.base.errors import UsageError
+from tianzhou.client.aio.acknowledger import Acknowledger
+from tianzhou.client.aio.assigned_queue import AssignedQueue, PulledRecords, Ready
 from tianzhou.client.aio.consumer_requests import ConsumerRequests
 from tianzhou.client.aio.filter_check import check_expressions
-from tianzhou.client.aio.group import Group
-from tianzhou.client.aio.lane import Lane, Ready, Run
+from tianzhou.client.aio.group_member import GroupMember
 from tianzhou.client.aio.puller import Puller
-from tianzhou.client.aio.settling import Settler
 from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.consumer_options import ConsumerOptions, refuse_spans
@@ -49,7 +49,7 @@ POLL_S: Final = 5.0
 
 
 class LitePullConsumer:
-    """Owner: the event loop in which it was started. Is the `Keeper` of its group."""
+    """Owner: the event loop in which it was started. Is the `AssignmentListener` of its group."""
 
     def __init__(
         self,
@@ -94,10 +94,10 @@ class LitePullConsumer:
             self._make()
             failing.pop_all()
             failing.push_async_callback(self._end)  # which leaves the shared client, too
-            await check_expressions(self._shared, self._group, self._wanted)
+            await check_expressions(self._shared, self._member, self._wanted)
             if self._wanted:
                 self._requests.start()
-                await self._group.join()
+                await self._member.join()
             failing.pop_all()
         self._is_running = True
         return self
@@ -105,16 +105,20 @@ class LitePullConsumer:
     def _make(self) -> None:
         self._tasks = Tasks(self._fail)
         self._ready = Ready()
-        self._group = Group(self.group, self._shared, self.options, self, self._tasks)
-        self._group.lite = True
-        self._group.consume_type = ConsumeType.CONSUME_ACTIVELY
-        settler = Settler(self.group, self._shared, self.options, self._ready, self._tasks)
-        self._puller = Puller(self._shared, self._group, self._tasks, self._deliver, settler.pace)
+        self._member = GroupMember(self.group, self._shared, self.options, self, self._tasks)
+        self._member.lite = True
+        self._member.consume_type = ConsumeType.CONSUME_ACTIVELY
+        acknowledger = Acknowledger(
+            self.group, self._shared, self.options, self._ready, self._tasks
+        )
+        self._puller = Puller(
+            self._shared, self._member, self._tasks, self._deliver, acknowledger.rates
+        )
         self._requests = ConsumerRequests(
-            self._shared, self._group, self._puller, settler, None, self._tasks
+            self._shared, self._member, self._puller, acknowledger, None, self._tasks
         )
         for topic, expression in self._wanted.items():
-            self._group.subscriptions[topic] = self._subscription(topic, expression)
+            self._member.subscriptions[topic] = self._subscription(topic, expression)
 
     def _subscription(self, topic: str, expression: str | Sql92) -> Subscription:
         return subscribe(topic, expression, version=self._shared.now_ms())
@@ -132,7 +136,7 @@ class LitePullConsumer:
 
     async def _end(self) -> None:
         try:
-            await self._group.leave()
+            await self._member.leave()
         finally:
             self._requests.stop()
             await self._tasks.cancel()
@@ -187,22 +191,22 @@ class LitePullConsumer:
             )
         wanted = checked_queues(queues)
         for topic in {queue.topic for queue in wanted}:
-            self._group.subscriptions[topic] = self._subscription(topic, expression)
-        await check_expressions(self._shared, self._group, {queue.topic for queue in wanted})
-        await self._group.hold(wanted)
+            self._member.subscriptions[topic] = self._subscription(topic, expression)
+        await check_expressions(self._shared, self._member, {queue.topic for queue in wanted})
+        await self._member.assign(wanted)
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
-        return frozenset(self._group.lanes) if self._is_running else frozenset()
+        return frozenset(self._member.assignments) if self._is_running else frozenset()
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand out nothing of these; what was fetched ahead is fetched again later."""
-        held = [self._lane(queue) for queue in checked_queues(queues)]
-        self._puller.pause([lane.queue for lane in held])
-        for lane in held:
-            self._ready.discard(lane)
-        back = {lane.queue: lane.window.committable for lane in held}
-        self._tasks.run(self._group.move(back, save=False))
+        held = [self._assigned(queue) for queue in checked_queues(queues)]
+        self._puller.pause([assigned.queue for assigned in held])
+        for assigned in held:
+            self._ready.discard(assigned)
+        back = {assigned.queue: assigned.window.committable for assigned in held}
+        self._tasks.run(self._member.move(back, save=False))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         self._check()
@@ -232,73 +236,73 @@ class LitePullConsumer:
     def _take(self, count_max: int) -> list[ReceivedMessage]:
         found: list[ReceivedMessage] = []
         while len(found) < count_max:
-            piece = self._ready.take(count_max - len(found))
-            if piece is None:
+            part = self._ready.take(count_max - len(found))
+            if part is None:
                 break
-            found += piece.messages()
-            lane = piece.lane
-            lane.finish(piece.records.offsets[piece.first : piece.end])
-            self._ready.settle(lane, piece.end - piece.first)
-            self._handed[lane.queue] = lane.window.committable
+            found += part.messages()
+            assigned = part.assigned
+            assigned.finish(part.records.offsets[part.first : part.end])
+            self._ready.settle(assigned, part.end - part.first)
+            self._handed[assigned.queue] = assigned.window.committable
         return found
 
-    def _deliver(self, run: Run) -> None:
-        self._ready.put(run)
+    def _deliver(self, pulled: PulledRecords) -> None:
+        self._ready.put(pulled)
         self._arrived.set()
 
     # Offsets
 
     def position(self, queue: MessageQueue) -> int:
         """The offset that the next poll of this queue begins at."""
-        return self._lane(queue).window.committable
+        return self._assigned(queue).window.committable
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on there; what was fetched ahead is dropped. Nothing is committed."""
         offset = checked_offset(offset)
-        self._lane(queue)
+        self._assigned(queue)
         self._handed[queue] = offset
-        await self._group.move({queue: offset}, save=False)
+        await self._member.move({queue: offset}, save=False)
 
     async def seek_to_first(self, queue: MessageQueue) -> None:
-        await self.seek(queue, await self._group.offsets.first(checked_queue(queue)))
+        await self.seek(queue, await self._member.offsets.first(checked_queue(queue)))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        await self.seek(queue, await self._group.offsets.end(checked_queue(queue)))
+        await self.seek(queue, await self._member.offsets.end(checked_queue(queue)))
 
     async def offset_at(self, queue: MessageQueue, moment: datetime | str | int) -> int:
         """The first message stored at that moment or later: a datetime, `yyyyMMddHHmmss` in local
         time, or milliseconds since 1970."""
         self._check()
-        return await self._group.offsets.at_time(checked_queue(queue), moment_ms(moment))
+        return await self._member.offsets.at_time(checked_queue(queue), moment_ms(moment))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         self._check()
-        return await self._group.offsets.committed(checked_queue(queue))
+        return await self._member.offsets.committed(checked_queue(queue))
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """These offsets, or all that polls have handed out; waits until they are kept."""
         self._check()
         self._done.update(self._handed if offsets is None else checked_offsets(offsets))
-        await self._group.save_surely()
+        await self._member.save_surely()
 
-    def _lane(self, queue: MessageQueue) -> Lane:
+    def _assigned(self, queue: MessageQueue) -> AssignedQueue:
         self._check()
-        lane = self._group.lanes.get(checked_queue(queue))
-        if lane is None:
+        assigned = self._member.assignments.get(checked_queue(queue))
+        if assigned is None:
             raise UsageError(f"{queue} is not assigned to this consumer of {self.group}")
-        return lane
+        return assigned
 
-    # Keeper
+    # AssignmentListener
 
-    def gained(self, lane: Lane) -> None:
-        self._puller.start(lane)
+    def on_assigned(self, assigned: AssignedQueue) -> None:
+        self._puller.start(assigned)
 
-    async def giving_up(self, lane: Lane) -> None:
-        self._puller.stop(lane)
-        self._ready.discard(lane)
+    async def on_revoked(self, assigned: AssignedQueue) -> None:
+        self._puller.stop(assigned)
+        self._ready.discard(assigned)
 
-    def committable(self, lane: Lane) -> int | None:
-        if lane.is_gone:  # the last word: if the queue comes back, it is at the group's offset
-            self._handed.pop(lane.queue, None)
-            return self._done.pop(lane.queue, None)
-        return self._done.get(lane.queue)
+    def committable(self, assigned: AssignedQueue) -> int | None:
+        if assigned.is_gone:  # the last word: if the queue comes back, it is at the group's offset
+            self._handed.pop(assigned.queue, None)
+            return self._done.pop(assigned.queue, None)
+        return self._done.get(assigned.queue)

@@ -15,10 +15,10 @@ from functools import partial
 from time import monotonic
 from typing import Final, NamedTuple
 
-from tianzhou.client.aio.lane import Lane, Piece, Ready, Run
+from tianzhou.client.aio.acknowledger import Acknowledger
+from tianzhou.client.aio.assigned_queue import AssignedQueue, PulledRecords, Ready, RecordSlice
 from tianzhou.client.aio.listener import Failure, Listener
 from tianzhou.client.aio.listener_threads import ListenerThreads
-from tianzhou.client.aio.settling import Settler
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.outcome import DEAD
@@ -43,19 +43,23 @@ class _Served(NamedTuple):
 
 
 class OrderlyWorkers:
-    """Owner: the event loop. Functions run in threads, which see only what they were handed."""
+    """Owner: the event loop. Functions pulled in threads, which see only what they were handed."""
 
     def __init__(
-        self, listener: Listener, options: ConsumerOptions, ready: Ready, settler: Settler,
+        self,
+        listener: Listener,
+        options: ConsumerOptions,
+        ready: Ready,
+        acknowledger: Acknowledger,
         tasks: Tasks,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._listener = listener
         self._options = options
         self._ready = ready
-        self._settler = settler
+        self._acknowledger = acknowledger
         self._tasks = tasks
         self._slots = asyncio.Semaphore(options.concurrency)
-        self._arrivals: dict[Lane, asyncio.Event] = {}
+        self._arrivals: dict[AssignedQueue, asyncio.Event] = {}
         self._threads: ListenerThreads[_Served] | None = None
 
     def start(self) -> None:
@@ -63,21 +67,21 @@ class OrderlyWorkers:
         if not self._listener.is_async:
             self._threads = ListenerThreads()
 
-    def offer(self, run: Run) -> None:
-        run.lane.waiting.append(run)
-        arrival = self._arrivals.get(run.lane)
+    def offer(self, pulled: PulledRecords) -> None:
+        pulled.assigned.waiting.append(pulled)
+        arrival = self._arrivals.get(pulled.assigned)
         if arrival is None:
-            self._arrivals[run.lane] = asyncio.Event()
-            self._tasks.run(self._serve(run.lane))
+            self._arrivals[pulled.assigned] = asyncio.Event()
+            self._tasks.run(self._serve(pulled.assigned))
         else:
             arrival.set()
 
-    def discard(self, lane: Lane) -> None:
-        lane.waiting.clear()
-        if lane in self._arrivals:
-            self._arrivals[lane].set()
+    def discard(self, assigned: AssignedQueue) -> None:
+        assigned.waiting.clear()
+        if assigned in self._arrivals:
+            self._arrivals[assigned].set()
 
-    def overdue(self, before: float) -> list[tuple[Piece, ReceivedMessage]]:
+    def overdue(self, before: float) -> list[tuple[RecordSlice, ReceivedMessage]]:
         """None: an ordered queue waits as long as it takes."""
         return []
 
@@ -85,62 +89,62 @@ class OrderlyWorkers:
         if self._threads is not None:
             self._threads.stop()
 
-    async def _serve(self, lane: Lane) -> None:
-        arrival = self._arrivals[lane]
+    async def _serve(self, assigned: AssignedQueue) -> None:
+        arrival = self._arrivals[assigned]
         self._listener.enter()
-        while not lane.is_dropped:
-            if not lane.waiting:
+        while not assigned.is_dropped:
+            if not assigned.waiting:
                 arrival.clear()
                 await arrival.wait()
-            elif lane.locked_until <= self._loop.time():
+            elif assigned.locked_until <= self._loop.time():
                 await asyncio.sleep(LOCK_WAIT_S)
             else:
                 async with self._slots:
-                    is_sound = await self._turn(lane)
+                    is_sound = await self._turn(assigned)
                 await asyncio.sleep(0 if is_sound else self._options.suspend_s)
-        del self._arrivals[lane]
+        del self._arrivals[assigned]
 
-    async def _turn(self, lane: Lane) -> bool:
+    async def _turn(self, assigned: AssignedQueue) -> bool:
         """Some messages, one after the other. False when one failed."""
-        pieces = self._take(lane)
-        if not pieces:
+        parts = self._take(assigned)
+        if not parts:
             return True
         with contextlib.ExitStack() as ended_from_outside:
             # Then they are not done, but not in hand either.
-            count = sum(piece.end - piece.first for piece in pieces)
-            ended_from_outside.callback(self._ready.settle, lane, count)
+            count = sum(part.end - part.first for part in parts)
+            ended_from_outside.callback(self._ready.settle, assigned, count)
             if self._threads is None:
-                served = await self._call(lane, pieces)
+                served = await self._call(assigned, parts)
             else:
-                served = await self._threads.run(partial(self._call_here, lane, pieces))
+                served = await self._threads.run(partial(self._call_here, assigned, parts))
             ended_from_outside.pop_all()
         done = len(served.took_s)
-        for piece, took_s in zip(pieces, served.took_s, strict=False):
-            self._settler.settle(piece, (), took_s)
-        rest = pieces[done:]
+        for part, took_s in zip(parts, served.took_s, strict=False):
+            self._acknowledger.settle(part, (), took_s)
+        rest = parts[done:]
         if served.failures:
             rest[0] = await self._failed(rest[0], served.failures, served.failed_s)
-        self._put_back(lane, rest)
+        self._put_back(assigned, rest)
         return not served.failures
 
-    def _take(self, lane: Lane) -> list[Piece]:
-        """The next messages in pieces of what one call gets; all in hand from now on."""
-        pieces: list[Piece] = []
-        while lane.waiting and len(pieces) < TURN and not lane.is_dropped:
-            run = lane.waiting[0]
-            pieces.append(run.take(self._listener.count_max))
-            if not run.left:
-                lane.waiting.popleft()
-        return pieces
+    def _take(self, assigned: AssignedQueue) -> list[RecordSlice]:
+        """The next messages in parts of what one call gets; all in hand from now on."""
+        parts: list[RecordSlice] = []
+        while assigned.waiting and len(parts) < TURN and not assigned.is_dropped:
+            pulled = assigned.waiting[0]
+            parts.append(pulled.take(self._listener.count_max))
+            if not pulled.left:
+                assigned.waiting.popleft()
+        return parts
 
-    async def _call(self, lane: Lane, pieces: list[Piece]) -> _Served:
+    async def _call(self, assigned: AssignedQueue, parts: list[RecordSlice]) -> _Served:
         took_s: list[float] = []
         begun = monotonic()
         deadline = begun + TURN_S
-        for piece in pieces:
-            if lane.is_dropped or begun >= lane.locked_until or begun > deadline:
+        for part in parts:
+            if assigned.is_dropped or begun >= assigned.locked_until or begun > deadline:
                 break
-            failures = await self._listener.call(piece.messages(AFTER_THE_CALL))
+            failures = await self._listener.call(part.messages(AFTER_THE_CALL))
             ended = monotonic()
             if failures:
                 return _Served(took_s, failures, ended - begun)
@@ -148,16 +152,16 @@ class OrderlyWorkers:
             begun = ended
         return _Served(took_s)
 
-    def _call_here(self, lane: Lane, pieces: list[Piece]) -> _Served:
+    def _call_here(self, assigned: AssignedQueue, parts: list[RecordSlice]) -> _Served:
         """The same in a thread."""
         self._listener.enter()
         took_s: list[float] = []
         begun = monotonic()
         deadline = begun + TURN_S
-        for piece in pieces:
-            if lane.is_dropped or begun >= lane.locked_until or begun > deadline:
+        for part in parts:
+            if assigned.is_dropped or begun >= assigned.locked_until or begun > deadline:
                 break
-            failures = self._listener.call_here(piece.messages(AFTER_THE_CALL))
+            failures = self._listener.call_here(part.messages(AFTER_THE_CALL))
             ended = monotonic()
             if failures:
                 return _Served(took_s, failures, ended - begun)
@@ -165,45 +169,52 @@ class OrderlyWorkers:
             begun = ended
         return _Served(took_s)
 
-    async def _failed(self, piece: Piece, failures: Sequence[Failure], took_s: float) -> Piece:
+    async def _failed(
+        self, part: RecordSlice, failures: Sequence[Failure], took_s: float
+    ) -> RecordSlice:
         """Finish what comes before the first failure, bury what failed too often; what is left."""
-        lane, failed = piece.lane, {int(message.queue_offset): level for message, level in failures}
-        offsets = piece.records.offsets[piece.first : piece.end]
-        first = piece.first + next(rank for rank, at in enumerate(offsets) if at in failed)
-        if first > piece.first:
-            self._settler.settle(piece._replace(end=first), (), took_s)
-        self._settler.pace.failed(lane.queue.topic, len(failures), monotonic())
-        while first < piece.end and piece.records.offsets[first] in failed:
-            message = piece._replace(first=first, end=first + 1).messages()[0]
-            if not await self._buried(lane, message, failed[piece.records.offsets[first]]):
+        assigned, failed = (
+            part.assigned,
+            {int(message.queue_offset): level for message, level in failures},
+        )
+        offsets = part.records.offsets[part.first : part.end]
+        first = part.first + next(rank for rank, at in enumerate(offsets) if at in failed)
+        if first > part.first:
+            self._acknowledger.settle(part._replace(end=first), (), took_s)
+        self._acknowledger.rates.failed(assigned.queue.topic, len(failures), monotonic())
+        while first < part.end and part.records.offsets[first] in failed:
+            message = part._replace(first=first, end=first + 1).messages()[0]
+            if not await self._buried(assigned, message, failed[part.records.offsets[first]]):
                 break
             first += 1
-        return Piece(lane, piece.records, first, piece.end, piece.times + 1)
+        return RecordSlice(assigned, part.records, first, part.end, part.times + 1)
 
-    async def _buried(self, lane: Lane, message: ReceivedMessage, level: int) -> bool:
+    async def _buried(self, assigned: AssignedQueue, message: ReceivedMessage, level: int) -> bool:
         """Whether it was tried often enough, or given up, and is a dead letter now."""
         limit = self._options.max_reconsume_times
         is_over = level == DEAD or 0 <= limit <= message.reconsume_times
         if self._options.broadcasting or not is_over:
             return False
         try:
-            await self._settler.send_back(lane, message, DEAD)
+            await self._acknowledger.send_back(assigned, message, DEAD)
         except ClientError:
             return False  # it is tried again, and so is this
-        lane.finish((message.queue_offset,))
-        self._ready.settle(lane)
+        assigned.finish((message.queue_offset,))
+        self._ready.settle(assigned)
         return True
 
-    def _put_back(self, lane: Lane, pieces: list[Piece]) -> None:
+    def _put_back(self, assigned: AssignedQueue, parts: list[RecordSlice]) -> None:
         """In front of everything that came meanwhile."""
-        for _, records, first, end, times in reversed(pieces):
+        for _, records, first, end, times in reversed(parts):
             if first == end:
                 continue
-            self._ready.settle(lane, end - first)
-            if not lane.is_dropped:
-                lane.waiting.appendleft(Run(lane, _part(records, first, end), times))
+            self._ready.settle(assigned, end - first)
+            if not assigned.is_dropped:
+                assigned.waiting.appendleft(
+                    PulledRecords(assigned, _slice(records, first, end), times)
+                )
 
 
-def _part(records: Records, first: int, end: int) -> Records:
+def _slice(records: Records, first: int, end: int) -> Records:
     buffer, starts, offsets, sizes = records
     return Records(buffer, starts[first:end], offsets[first:end], sizes[first:end])

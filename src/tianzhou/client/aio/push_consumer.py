@@ -24,17 +24,22 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tianzhou.base.errors import UsageError
+from tianzhou.client.aio.acknowledger import Acknowledger
+from tianzhou.client.aio.assigned_queue import AssignedQueue, Ready
 from tianzhou.client.aio.consumer_requests import ConsumerRequests
 from tianzhou.client.aio.consumer_trace import ConsumeTrace
 from tianzhou.client.aio.delivery import Delivery, TaskWorkers, ThreadWorkers
 from tianzhou.client.aio.filter_check import check_expressions
-from tianzhou.client.aio.group import Group
-from tianzhou.client.aio.handout import BatchIterator, Handout, MessageIterator, OrderlyHandout
-from tianzhou.client.aio.lane import Lane, Ready
+from tianzhou.client.aio.group_member import GroupMember
+from tianzhou.client.aio.iterator_delivery import (
+    BatchIterator,
+    IteratorDelivery,
+    MessageIterator,
+    OrderlyIteratorDelivery,
+)
 from tianzhou.client.aio.listener import BatchListener, Listener, MessageListener, Outcome
 from tianzhou.client.aio.orderly import OrderlyWorkers
 from tianzhou.client.aio.puller import Puller
-from tianzhou.client.aio.settling import Settler
 from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.aio.tasks import Tasks
 from tianzhou.client.consumer_options import ConsumerOptions, refuse_spans
@@ -92,14 +97,14 @@ class PushConsumer:
         self._wanted[topic] = expression
         if self._parts is not None:
             parts = self._running()
-            parts.group.subscribe(subscribe(topic, expression, version=parts.shared.now_ms()))
+            parts.member.subscribe(subscribe(topic, expression, version=parts.shared.now_ms()))
             parts.tasks.run(parts.announce([made.topic]))
 
     def unsubscribe(self, topic: str) -> None:
         self._wanted.pop(topic, None)
         if self._parts is not None:
             parts = self._running()
-            parts.group.subscriptions.pop(topic, None)
+            parts.member.subscriptions.pop(topic, None)
             parts.tasks.run(parts.announce([]))
 
     def listen(self, listener: MessageListener[Outcome]) -> MessageListener[Outcome]:
@@ -213,8 +218,8 @@ class PushConsumer:
         if self._failure is None:
             self._failure = error
             self._ended.set()
-            if self._parts is not None and self._parts.handout is not None:
-                self._parts.handout.fail(error)
+            if self._parts is not None and self._parts.iterator_delivery is not None:
+                self._parts.iterator_delivery.fail(error)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -231,15 +236,15 @@ class PushConsumer:
             raise UsageError(f"batches of {count_max} messages; at least 1")
         return self._handing_parts().batches(count_max)
 
-    def handout(self) -> Handout:
+    def iterator_delivery(self) -> IteratorDelivery:
         """Where loops get their messages: for loops of other kinds."""
-        handout = self._handing_parts().handout
-        assert handout is not None
-        return handout
+        iterator_delivery = self._handing_parts().iterator_delivery
+        assert iterator_delivery is not None
+        return iterator_delivery
 
     def _handing_parts(self) -> "_Parts":
         parts = self._running()
-        if parts.handout is None:
+        if parts.iterator_delivery is None:
             raise UsageError(f"consumer of {self.group} has a listener, which gets the messages")
         return parts
 
@@ -252,12 +257,12 @@ class PushConsumer:
 
     async def commit(self) -> None:
         """Save the offsets now, and wait until they are kept."""
-        await self._running().group.save_surely()
+        await self._running().member.save_surely()
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
         """The queues it has at present."""
-        return frozenset(self._parts.group.lanes) if self._parts is not None else frozenset()
+        return frozenset(self._parts.member.assignments) if self._parts is not None else frozenset()
 
     @property
     def client_id(self) -> str:
@@ -277,7 +282,7 @@ class PushConsumer:
 
 
 class _Parts:
-    """What a running consumer is made of. Is the `Keeper` of its group."""
+    """What a running consumer is made of. Is the `AssignmentListener` of its group."""
 
     def __init__(self, consumer: PushConsumer, shared: SharedClient) -> None:
         options, listener = consumer.options, consumer._listener
@@ -286,14 +291,16 @@ class _Parts:
         self._options = options
         self.tasks = Tasks(consumer.fail)
         ready = Ready()
-        self.settler = Settler(consumer.group, shared, options, ready, self.tasks)
-        self.group = Group(consumer.group, shared, options, self, self.tasks)
-        self.handout: Handout | None = None
+        self.acknowledger = Acknowledger(consumer.group, shared, options, ready, self.tasks)
+        self.member = GroupMember(consumer.group, shared, options, self, self.tasks)
+        self.iterator_delivery: IteratorDelivery | None = None
         self.delivery: Delivery = self._delivery(listener, ready)
-        self.settler.offer = self.delivery.offer
-        self.puller = Puller(shared, self.group, self.tasks, self.delivery.offer, self.settler.pace)
+        self.acknowledger.offer = self.delivery.offer
+        self.puller = Puller(
+            shared, self.member, self.tasks, self.delivery.offer, self.acknowledger.rates
+        )
         self._requests = ConsumerRequests(
-            shared, self.group, self.puller, self.settler, listener, self.tasks
+            shared, self.member, self.puller, self.acknowledger, listener, self.tasks
         )
         self._iterators: list[MessageIterator | BatchIterator] = []
         self._trace: ConsumeTrace | None = None
@@ -303,21 +310,21 @@ class _Parts:
     def _delivery(self, listener: Listener | None, ready: Ready) -> Delivery:
         options = self._options
         if listener is not None and options.orderly:
-            return OrderlyWorkers(listener, options, ready, self.settler, self.tasks)
+            return OrderlyWorkers(listener, options, ready, self.acknowledger, self.tasks)
         if listener is not None and listener.is_async:
-            return TaskWorkers(listener, options.concurrency, ready, self.settler, self.tasks)
+            return TaskWorkers(listener, options.concurrency, ready, self.acknowledger, self.tasks)
         if listener is not None:
             return ThreadWorkers(
-                listener, options.concurrency, ready, self.settler, self._consumer.fail
+                listener, options.concurrency, ready, self.acknowledger, self._consumer.fail
             )
         if options.orderly:
-            self.handout = OrderlyHandout(
-                ready, self.settler, self.tasks,
+            self.iterator_delivery = OrderlyIteratorDelivery(
+                ready, self.acknowledger, self.tasks,
                 suspend_s=options.suspend_s, limit=options.max_reconsume_times,
             )  # fmt: skip
         else:
-            self.handout = Handout(ready, self.settler)
-        return self.handout
+            self.iterator_delivery = IteratorDelivery(ready, self.acknowledger)
+        return self.iterator_delivery
 
     async def start(self) -> None:
         version = self.shared.now_ms()
@@ -325,34 +332,34 @@ class _Parts:
         if not self._options.broadcasting:
             wanted[retry_topic(self._consumer.group)] = "*"
         for topic, expression in wanted.items():
-            self.group.subscriptions[topic] = subscribe(topic, expression, version=version)
-        await check_expressions(self.shared, self.group, wanted)
+            self.member.subscriptions[topic] = subscribe(topic, expression, version=version)
+        await check_expressions(self.shared, self.member, wanted)
         if self._options.trace:
             await self._start_trace()
         self.delivery.start()
         self._requests.start()
-        await self.group.join()
+        await self.member.join()
         self.tasks.run(self._keep_looking_for_overdue())
 
     async def _start_trace(self) -> None:
         consumer = self._consumer
         made = ConsumeTrace(consumer.group, consumer._nameserver, consumer._client)
         self._trace = await made.start()
-        if self.handout is not None:
-            self.handout.trace = made
+        if self.iterator_delivery is not None:
+            self.iterator_delivery.trace = made
         elif consumer._listener is not None:
             consumer._listener.trace = made
 
     async def announce(self, topics: list[str]) -> None:
         """Subscriptions changed while running."""
-        await check_expressions(self.shared, self.group, topics)
+        await check_expressions(self.shared, self.member, topics)
         await self.shared.heartbeat_now()
-        self.group.balance_soon()
+        self.member.balance_soon()
 
     async def stop(self) -> None:
         self._is_stopping = True
         try:
-            await self.group.leave()
+            await self.member.leave()
         finally:
             self._requests.stop()
             await self.delivery.stop()
@@ -361,41 +368,41 @@ class _Parts:
                 await self._trace.close()
             await self.shared.leave(consumer_group=self._consumer.group)
 
-    # Keeper
+    # AssignmentListener
 
-    def gained(self, lane: Lane) -> None:
-        self.puller.start(lane)
+    def on_assigned(self, assigned: AssignedQueue) -> None:
+        self.puller.start(assigned)
 
-    async def giving_up(self, lane: Lane) -> None:
-        self.puller.stop(lane)
-        self.delivery.discard(lane)
+    async def on_revoked(self, assigned: AssignedQueue) -> None:
+        self.puller.stop(assigned)
+        self.delivery.discard(assigned)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience_s):
-                await lane.wait_free()
+                await assigned.wait_free()
 
     @property
     def _patience_s(self) -> float | None:
         """How long messages in hand are waited for; None: without end."""
         if not self._is_stopping:
             return None if self._options.orderly else self._options.release_timeout_s
-        if self.handout is None:
+        if self.iterator_delivery is None:
             return self._options.stop_timeout_s
         return 0 if self.is_hurried else self._options.release_timeout_s
 
-    def committable(self, lane: Lane) -> int:
-        return lane.window.committable
+    def committable(self, assigned: AssignedQueue) -> int:
+        return assigned.window.committable
 
     # Iterating
 
     def messages(self) -> MessageIterator:
-        assert self.handout is not None
-        made = MessageIterator(self.handout, auto_ack=self._options.auto_ack)
+        assert self.iterator_delivery is not None
+        made = MessageIterator(self.iterator_delivery, auto_ack=self._options.auto_ack)
         self._iterators.append(made)
         return made
 
     def batches(self, count_max: int) -> BatchIterator:
-        assert self.handout is not None
-        made = BatchIterator(self.handout, count_max, auto_ack=self._options.auto_ack)
+        assert self.iterator_delivery is not None
+        made = BatchIterator(self.iterator_delivery, count_max, auto_ack=self._options.auto_ack)
         self._iterators.append(made)
         return made
 
@@ -417,5 +424,5 @@ class _Parts:
         while True:
             await asyncio.sleep(min(limit_s / 4, _OVERDUE_CHECK_S))
             before = monotonic() - limit_s
-            for piece, message in self.delivery.overdue(before):
-                self.settler.fail(piece.lane, message, message.verdict or GROWING)
+            for part, message in self.delivery.overdue(before):
+                self.acknowledger.fail(part.assigned, message, message.verdict or GROWING)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from tianzhou.client.aio.lane import Lane
+from tianzhou.client.aio.assigned_queue import AssignedQueue
 from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.errors import ClientError
 from tianzhou.wire._generated_codes import RequestCode
@@ -36,23 +36,23 @@ class QueueLocks:
         """Those that are ours now, and until when."""
         return {queue: until for queue, until in (await self._ask(queues)).items() if until}
 
-    async def renew(self, lanes: Iterable[Lane]) -> bool:
+    async def renew(self, assignments: Iterable[AssignedQueue]) -> bool:
         """Renew the locks of these queues. Returns False if some were not granted.
 
         A queue whose lock the broker refuses is not consumed until the lock is granted. A queue
         whose broker does not respond is consumed until its current lock expires.
         """
-        held = {lane.queue: lane for lane in lanes}
+        held = {assigned.queue: assigned for assigned in assignments}
         answers = await self._ask(held)
-        for queue, lane in held.items():
-            until = answers.get(queue, lane.locked_until)
-            if not until and lane.locked_until:
+        for queue, assigned in held.items():
+            until = answers.get(queue, assigned.locked_until)
+            if not until and assigned.locked_until:
                 log.warning(
                     "group %s lost its lock on queue %s:%d of topic %s; ordered consumption of it "
                     "waits until the broker grants the lock again",
                     self._group, queue.broker_name, queue.queue_id, queue.topic,
                 )  # fmt: skip
-            lane.locked_until = until
+            assigned.locked_until = until
         return all(answers.get(queue) for queue in held)
 
     async def _ask(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:

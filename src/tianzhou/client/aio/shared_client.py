@@ -26,7 +26,7 @@ from tianzhou.base.kinds import Bytes
 from tianzhou.client.aio.broker_requests import BrokerRequests, ClientHandler
 from tianzhou.client.aio.connection import Connection
 from tianzhou.client.aio.connections import Connections
-from tianzhou.client.aio.members import Describe, Members
+from tianzhou.client.aio.heartbeats import Describe, Heartbeats
 from tianzhou.client.aio.nameservers import NameServers
 from tianzhou.client.aio.routes import OnChange, Routes
 from tianzhou.client.core.routing import MASTER, TopicRoute
@@ -58,7 +58,7 @@ class SharedClient:
         self.client_id: Final = client_id(self.options)
         """`ip@instance[@unit]`."""
         self.unique_ids: Final[UniqueIds] = unique_ids(self.client_id.partition("@")[0])
-        self._members = Members(self.client_id)
+        self._heartbeats = Heartbeats(self.client_id)
         self._reserved: set[str] = set()
         """Consumer groups that joined."""
         self._requests = BrokerRequests()
@@ -212,15 +212,15 @@ class SharedClient:
         """
         return self._requests.on_request(code, handler, group=group)
 
-    # Members
+    # Heartbeats
 
     def add_producer(self, group: str) -> Callable[[], Awaitable[None]]:
         """Brokers will know this process as a producer of the group. Returns how to leave it."""
-        self._members.add_producer(group)
+        self._heartbeats.add_producer(group)
         self._beat_soon()
 
         async def leave() -> None:
-            if self._members.remove_producer(group):
+            if self._heartbeats.remove_producer(group):
                 await self._unregister({"producerGroup": group})
 
         return leave
@@ -228,11 +228,11 @@ class SharedClient:
     def add_consumer(self, group: str, describe: Describe) -> Callable[[], Awaitable[None]]:
         """The same for a consumer. `describe` is asked at each heartbeat; when it changes, call
         `heartbeat_now`."""
-        self._members.add_consumer(group, describe)
+        self._heartbeats.add_consumer(group, describe)
         self._beat_soon()
 
         async def leave() -> None:
-            self._members.remove_consumer(group)
+            self._heartbeats.remove_consumer(group)
             await self._unregister({"consumerGroup": group})
 
         return leave
@@ -240,9 +240,9 @@ class SharedClient:
     async def heartbeat_now(self) -> None:
         """Tell every known broker who is here. Brokers that do not answer are passed over: they
         are told when a connection to them is made again."""
-        if not self._members:
+        if not self._heartbeats:
             return
-        addresses = self._routes.addresses(masters_only=not self._members.has_consumers)
+        addresses = self._routes.addresses(masters_only=not self._heartbeats.has_consumers)
         await asyncio.gather(*(self._beat(address) for address in sorted(addresses)))
 
     async def _beat(self, address: str) -> None:
@@ -250,13 +250,15 @@ class SharedClient:
         try:
             await self.connections.connection(address)
             if not is_new:  # a new connection was greeted when it was made
-                await self.call_ok(address, RequestCode.HEART_BEAT, {}, self._members.heartbeat())
+                await self.call_ok(
+                    address, RequestCode.HEART_BEAT, {}, self._heartbeats.heartbeat()
+                )
         except TianzhouError as error:
             log.info("the heartbeat to broker %s failed: %s", address, error)
 
     def _greet(self, connection: Connection) -> None:
         """The first thing a broker hears on a connection is who we are."""
-        if not self._members or connection.address in self.nameservers.addresses:
+        if not self._heartbeats or connection.address in self.nameservers.addresses:
             return
 
         def on_answer(header: Header | None, _body: bytes) -> None:
@@ -265,7 +267,7 @@ class SharedClient:
                 log.info("the heartbeat to broker %s failed: %s", connection.address, reason)
 
         connection.ask(
-            RequestCode.HEART_BEAT, {}, self._members.heartbeat(), on_answer,
+            RequestCode.HEART_BEAT, {}, self._heartbeats.heartbeat(), on_answer,
             self.options.call_timeout_s,
         )  # fmt: skip
 
@@ -273,8 +275,12 @@ class SharedClient:
         """Brokers that are new to us hear of us at once."""
         for replicas in route.brokers.values():
             for broker_id, address in replicas.items():
-                is_wanted = broker_id == MASTER or self._members.has_consumers
-                if is_wanted and self._members and not self.connections.maybe_connection(address):
+                is_wanted = broker_id == MASTER or self._heartbeats.has_consumers
+                if (
+                    is_wanted
+                    and self._heartbeats
+                    and not self.connections.maybe_connection(address)
+                ):
                     self._run(self._beat(address))
 
     def _beat_soon(self) -> None:

@@ -1,4 +1,4 @@
-"""A message as a consumer hands it to its user."""
+"""The message that a consumer delivers to the user."""
 
 from typing import Final, Protocol
 
@@ -12,15 +12,15 @@ from tianzhou.record.message import MessageView
 from tianzhou.wire.queues import MessageQueue
 
 
-class Settling(Protocol):
-    """Who is told what became of a message."""
+class AckHandle(Protocol):
+    """Where `ack` and `retry` of a message are reported."""
 
     def ack(self, message: "ReceivedMessage") -> None: ...
     def retry(self, message: "ReceivedMessage", delay_level: int) -> None: ...
 
 
 class _AfterTheCall:
-    """While a listener has a message, what it says counts when it returns."""
+    """During a listener call, `ack` and `retry` take effect when the listener returns."""
 
     def ack(self, message: "ReceivedMessage") -> None:
         message.verdict = None
@@ -29,7 +29,7 @@ class _AfterTheCall:
         message.verdict = delay_level
 
 
-AFTER_THE_CALL: Final[Settling] = _AfterTheCall()
+AFTER_THE_CALL: Final[AckHandle] = _AfterTheCall()
 
 
 class ReceivedMessage(MessageView):
@@ -38,10 +38,10 @@ class ReceivedMessage(MessageView):
     A message that comes again after a failure shows the topic it was sent to.
     """
 
-    __slots__ = ("_settling", "local_times", "queue", "verdict")
+    __slots__ = ("_ack_handle", "local_times", "queue", "verdict")
 
     def __init__(
-        self, buffer: Bytes, start: int, queue: MessageQueue, settling: Settling | None = None
+        self, buffer: Bytes, start: int, queue: MessageQueue, ack_handle: AckHandle | None = None
     ) -> None:
         super().__init__(buffer, start)
         self.queue = queue
@@ -50,7 +50,7 @@ class ReceivedMessage(MessageView):
         """How often it was tried again in place, without going back to the broker."""
         self.verdict: int | None = None
         """The delay level that a listener asked for with `retry`."""
-        self._settling = settling
+        self._ack_handle = ack_handle
 
     @property
     def topic(self) -> str:
@@ -74,7 +74,7 @@ class ReceivedMessage(MessageView):
 
     def ack(self) -> None:
         """It is done. The group's offset moves on when everything before it is done too."""
-        self._settler().ack(self)
+        self._require_ack_handle().ack(self)
 
     def retry(self, delay_level: int = 0) -> None:
         """It failed: send it back, to be delivered again later; in ordered consumption try it
@@ -83,16 +83,16 @@ class ReceivedMessage(MessageView):
         Level 0 lets the delay grow with each time, 1 to 18 are the broker's delays (1 s to 2 h),
         and -1 makes it a dead letter now.
         """
-        self._settler().retry(self, checked_delay_level(delay_level))
+        self._require_ack_handle().retry(self, checked_delay_level(delay_level))
 
     @property
-    def settling(self) -> Settling:
+    def ack_handle(self) -> AckHandle:
         """Who is told what is said of it; may be changed, for users in other threads."""
-        return self._settler()
+        return self._require_ack_handle()
 
-    @settling.setter
-    def settling(self, settling: Settling) -> None:
-        self._settling = settling
+    @ack_handle.setter
+    def ack_handle(self, ack_handle: AckHandle) -> None:
+        self._ack_handle = ack_handle
 
     def as_records(self) -> Records:
         """It alone, as an answer to a pull would bring it."""
@@ -100,9 +100,9 @@ class ReceivedMessage(MessageView):
             bytes(self._buffer), [self._start], [int(self.queue_offset)], [self.total_size]
         )
 
-    def _settler(self) -> Settling:
-        if self._settling is None:
+    def _require_ack_handle(self) -> AckHandle:
+        if self._ack_handle is None:
             raise UsageError(
                 "messages of a pull consumer are not acknowledged one by one; commit offsets"
             )
-        return self._settling
+        return self._ack_handle

@@ -17,10 +17,10 @@ from typing import Final, Self, TypeVar
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio import push_consumer as aio
-from tianzhou.client.aio.handout import Handout
+from tianzhou.client.aio.iterator_delivery import IteratorDelivery
 from tianzhou.client.aio.listener import BatchListener, MessageListener, Outcome
 from tianzhou.client.consumer_options import ConsumerOptions
-from tianzhou.client.core.received import ReceivedMessage, Settling
+from tianzhou.client.core.received import AckHandle, ReceivedMessage
 from tianzhou.client.core.subscription import Sql92
 from tianzhou.client.options import ClientOptions
 from tianzhou.client.sync.runner import Runner, runner
@@ -159,10 +159,12 @@ class PushConsumer:
             yield messages
 
     def _handing(self) -> "_Handing":
-        handout = self._do(self._inner.handout)
+        iterator_delivery = self._do(self._inner.iterator_delivery)
         if self._outbox is None:
             self._outbox = _Outbox(self._runner)
-        made = _Handing(handout, self._runner, self._outbox, auto_ack=self.options.auto_ack)
+        made = _Handing(
+            iterator_delivery, self._runner, self._outbox, auto_ack=self.options.auto_ack
+        )
         self._outbox.iterators.append(made)
         return made
 
@@ -180,22 +182,24 @@ class _Outbox:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._said: deque[tuple[Settling, ReceivedMessage, int | None]] = deque()
+        self._said: deque[tuple[AckHandle, ReceivedMessage, int | None]] = deque()
         self._is_going = False
         self.iterators: list[_Handing] = []
 
-    def put(self, inner: Settling, message: ReceivedMessage, delay_level: int | None) -> None:
+    def put(self, inner: AckHandle, message: ReceivedMessage, delay_level: int | None) -> None:
         self._said.append((inner, message, delay_level))
         if not self._is_going:
             self._is_going = True
             self._runner.call_soon(self._deliver)
 
-    def give_back(self, handout: Handout, messages: list[ReceivedMessage]) -> None:
+    def give_back(
+        self, iterator_delivery: IteratorDelivery, messages: list[ReceivedMessage]
+    ) -> None:
         for message in messages:
-            settling = message.settling
-            assert isinstance(settling, _Posting)
-            message.settling = settling.inner
-        self._runner.call_soon(lambda: handout.give_back(messages))
+            ack_handle = message.ack_handle
+            assert isinstance(ack_handle, _Posting)
+            message.ack_handle = ack_handle.inner
+        self._runner.call_soon(lambda: iterator_delivery.give_back(messages))
 
     def _deliver(self) -> None:
         self._is_going = False  # first: what comes after the last look goes on its own
@@ -216,7 +220,7 @@ class _Outbox:
 class _Posting:
     """Takes what the user says in any thread."""
 
-    def __init__(self, inner: Settling, outbox: _Outbox) -> None:
+    def __init__(self, inner: AckHandle, outbox: _Outbox) -> None:
         self.inner = inner
         self._outbox = outbox
 
@@ -231,9 +235,14 @@ class _Handing:
     """One `for` loop. Owner: its thread."""
 
     def __init__(
-        self, handout: Handout, runner: Runner, outbox: _Outbox, *, auto_ack: bool
+        self,
+        iterator_delivery: IteratorDelivery,
+        runner: Runner,
+        outbox: _Outbox,
+        *,
+        auto_ack: bool,
     ) -> None:
-        self._handout = handout
+        self._delivery = iterator_delivery
         self._runner = runner
         self._outbox = outbox
         self._auto_ack = auto_ack
@@ -245,9 +254,9 @@ class _Handing:
         """Messages of one queue; None lets the pace of the loop say how many. Empty: stopped."""
         count = count_max or self._pace()
         self.settle()
-        messages = self._runner.run(self._handout.take(count))
+        messages = self._runner.run(self._delivery.take(count))
         for message in messages:
-            message.settling = _Posting(message.settling, self._outbox)
+            message.ack_handle = _Posting(message.ack_handle, self._outbox)
         self._began_s = time.monotonic()
         if self._auto_ack:
             self._last = messages
@@ -266,7 +275,7 @@ class _Handing:
                 self.settle()
         finally:
             if count < len(messages):  # the loop was left
-                self._outbox.give_back(self._handout, messages[count:])
+                self._outbox.give_back(self._delivery, messages[count:])
 
     def _pace(self) -> int:
         """How many messages the loop can be expected to need next."""

@@ -1,26 +1,26 @@
-"""How a consumer gets on with each topic, over the last minute: what tools show of it."""
+"""Consume rates of each topic over the last minute, as tools show them."""
 
 from typing import Final, NamedTuple
 
 BUCKET_S: Final = 10
 BUCKETS: Final = 6
-"""Together a minute, as long as the figures of a Java consumer reach back."""
+"""Together one minute, the period of a Java consumer's statistics."""
 
 
-class TopicPace(NamedTuple):
-    """Rates are messages a second, times are milliseconds on average."""
+class TopicRates(NamedTuple):
+    """Rates in messages per second, times as averages in milliseconds."""
 
     pulled: float = 0.0
     pull_ms: float = 0.0
     consumed: float = 0.0
     consume_ms: float = 0.0
-    """Of a call of the listener. Without a listener nobody knows it."""
+    """Duration of a listener call; 0 without a listener."""
     failed: float = 0.0
     failures: int = 0
 
 
 class _Bucket:
-    """What happened to one topic in some seconds."""
+    """Counters of one topic for BUCKET_S seconds."""
 
     __slots__ = (
         "call_s", "calls", "consumed", "failed", "number", "pull_s", "pulled", "pulls",
@@ -32,8 +32,11 @@ class _Bucket:
         self.pull_s = self.call_s = 0.0
 
 
-class Pace:
-    """Owner: whoever consumes. Time is an argument, in seconds, and never goes back."""
+class ConsumeRates:
+    """Counters of pulls, calls and failures. Times are arguments, in monotonic seconds.
+
+    Owner: the event loop of the consumer.
+    """
 
     def __init__(self, started_s: float) -> None:
         self._started_s = started_s
@@ -48,7 +51,7 @@ class Pace:
         bucket.pull_s += took_s
 
     def called(self, topic: str, took_s: float, finished: int, now_s: float) -> None:
-        """The listener had some messages for so long, and finished so many of them."""
+        """Record a listener call that took `took_s` seconds and finished this many messages."""
         bucket = self._bucket(topic, now_s)
         bucket.calls += 1
         bucket.call_s += took_s
@@ -56,7 +59,7 @@ class Pace:
         self.finished_count += finished
 
     def finished(self, topic: str, count: int, now_s: float) -> None:
-        """Without a call of a listener."""
+        """Record messages that were finished without a listener."""
         self._bucket(topic, now_s).consumed += count
         self.finished_count += count
 
@@ -76,14 +79,14 @@ class Pace:
             del buckets[:-BUCKETS]
         return last
 
-    def of(self, topic: str, now_s: float) -> TopicPace:
+    def of(self, topic: str, now_s: float) -> TopicRates:
         oldest = int(now_s / BUCKET_S) - BUCKETS + 1
         rows = [row for row in self._topics.get(topic, ()) if row.number >= oldest]
         since_s = max(oldest * BUCKET_S, self._started_s)
         seconds = max(now_s - since_s, 1.0)
         pulls, calls = sum(row.pulls for row in rows), sum(row.calls for row in rows)
         failures = sum(row.failed for row in rows)
-        return TopicPace(
+        return TopicRates(
             pulled=sum(row.pulled for row in rows) / seconds,
             pull_ms=sum(row.pull_s for row in rows) * 1000 / max(pulls, 1),
             consumed=sum(row.consumed for row in rows) / seconds,

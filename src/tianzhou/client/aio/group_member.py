@@ -1,12 +1,11 @@
-"""One member of a consumer group: its subscriptions, its queues, and how they come and go.
+"""One member of a consumer group: its subscriptions, and the assignment of queues to it.
 
-Every 20 seconds, when a broker says that the group has changed, and when a route changes, the
-member works out anew which queues are its own (`core.assignment`). What it no longer should have it
-gives up: nothing new is begun, what is in hand is waited for, the offset is committed, the lock
-given back. What it gains begins at the group's offset.
+Every 20 seconds, when a broker reports that the group has changed, and when a route changes, the
+member computes its assignment again (`core.assignment`). It releases a revoked queue in steps: no
+new message is started, messages in flight are waited for, the offset is committed, and the lock is
+released. A new queue starts at the group's offset.
 
-What can't be known at the moment changes nothing: a member that can't ask who else is there keeps
-what it has, and asks again soon.
+If the list of members is not available, the assignment does not change; the member asks again soon.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Protocol
 
-from tianzhou.client.aio.lane import Lane
+from tianzhou.client.aio.assigned_queue import AssignedQueue
 from tianzhou.client.aio.offset_stores import BrokerOffsets, FileOffsets, OffsetStore
 from tianzhou.client.aio.queue_locks import QueueLocks
 from tianzhou.client.aio.queue_offsets import QueueOffsets
@@ -43,50 +42,53 @@ from tianzhou.wire.queues import MessageQueue
 log: Final = logging.getLogger("tianzhou.client")
 
 SOON_S: Final = 1.0
-"""When to look again if something could not be found out or done."""
+"""Pause before the next rebalance if the last one was incomplete."""
 
 
 HANDOVER_S: Final = 0.2
-"""How long a queue that somebody else may have had is left alone before its offset is read. All
-members hear of a change at the same moment, and whoever had the queue commits when it gives it up;
-without the pause the same messages would be consumed by both."""
+"""Pause before the offset of a new queue is read. All members hear of a change at the same time,
+and the previous owner commits its offset when it releases the queue; without the pause both would
+consume the same messages."""
 
 
-class Keeper(Protocol):
-    """What a kind of consumer does with its queues."""
+class AssignmentListener(Protocol):
+    """Callbacks of a consumer for its assignment."""
 
-    def gained(self, lane: Lane) -> None:
-        """Begin to pull."""
+    def on_assigned(self, assigned: AssignedQueue) -> None:
+        """Start pulling."""
         ...
 
-    async def giving_up(self, lane: Lane) -> None:
-        """End pulling and drop what is not begun; return when nothing is in hand, or waiting for
-        that has taken too long."""
+    async def on_revoked(self, assigned: AssignedQueue) -> None:
+        """Stop pulling and drop messages not started; return when no message is in flight, or
+        after the release timeout."""
         ...
 
-    def committable(self, lane: Lane) -> int | None:
-        """Everything below is done; None when nothing is to be committed."""
+    def committable(self, assigned: AssignedQueue) -> int | None:
+        """Return the offset below which all messages are done; None to commit nothing."""
         ...
 
 
-class Group:
-    """Owner: the event loop."""
+class GroupMember:
+    """A member of a consumer group: joins, rebalances, commits offsets and leaves.
+
+    Owner: the event loop.
+    """
 
     def __init__(
         self,
         name: str,
         shared: SharedClient,
         options: ConsumerOptions,
-        keeper: Keeper,
+        listener: AssignmentListener,
         tasks: Tasks,
     ) -> None:
         self.name = name
         self.options = options
         self.consume_type = ConsumeType.CONSUME_PASSIVELY
         self.lite = False
-        """Pulls are those of a lite pull consumer."""
+        """Whether pulls are those of a lite pull consumer."""
         self.subscriptions: dict[str, Subscription] = {}
-        self.lanes: dict[MessageQueue, Lane] = {}
+        self.assignments: dict[MessageQueue, AssignedQueue] = {}
         self.offsets = QueueOffsets(name, shared)
         self.store: OffsetStore = (
             FileOffsets(options.offsets_directory, shared.client_id, name)
@@ -94,12 +96,12 @@ class Group:
             else BrokerOffsets(self.offsets)
         )
         self._shared = shared
-        self._keeper = keeper
+        self._listener = listener
         self._tasks = tasks
         self._start = start_rule(options.start_from)
         self._locks = QueueLocks(name, shared)
         self._needs_locks = options.orderly and not options.broadcasting
-        self._releasing: dict[MessageQueue, tuple[Lane, asyncio.Task[None]]] = {}
+        self._releasing: dict[MessageQueue, tuple[AssignedQueue, asyncio.Task[None]]] = {}
         self._wanted = asyncio.Event()
         self._watches: dict[str, Callable[[], None]] = {}
         self._loops: list[asyncio.Task[None]] = []
@@ -112,7 +114,7 @@ class Group:
     # Being a member
 
     def describe(self) -> ConsumerData:
-        """For heartbeats."""
+        """Return the description of this consumer for heartbeats."""
         model = MessageModel.BROADCASTING if self.options.broadcasting else MessageModel.CLUSTERING
         return ConsumerData(
             group_name=self.name,
@@ -123,7 +125,7 @@ class Group:
         )
 
     async def join(self) -> None:
-        """Let the brokers know, and get the first queues."""
+        """Announce this member to the brokers, and get the first assignment."""
         await self._learn_routes()
         self._leave = self._shared.add_consumer(self.name, self.describe)
         await self._shared.heartbeat_now()
@@ -135,29 +137,29 @@ class Group:
         if self._needs_locks:
             self._loops.append(self._tasks.run(self._keep_locked()))
 
-    async def hold(self, queues: Iterable[MessageQueue]) -> None:
-        """Have just these queues, whoever else has them: nobody is told, nothing is shared. The
-        first time begins to save offsets."""
-        changes = difference(self.lanes, queues)
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Assign exactly these queues, without a rebalance: other members may have them too. The
+        first call starts saving offsets."""
+        changes = difference(self.assignments, queues)
         for queue in changes.dropped:
-            self._give_up(self.lanes[queue])
+            self._give_up(self.assignments[queue])
         if self._releasing:
             await asyncio.wait([task for _, task in self._releasing.values()])
         self._is_alone = True
         if not await self._gain(changes.gained):
-            missing = [queue for queue in changes.gained if queue not in self.lanes]
-            raise NoRoute(f"the offsets of {missing} can't be asked for now")
+            missing = [queue for queue in changes.gained if queue not in self.assignments]
+            raise NoRoute(f"the offsets of {missing} are not available now")
         if not self._loops:
             self._loops = [self._tasks.run(self._keep_saving())]
 
     async def leave(self) -> None:
-        """Give up every queue, then the membership."""
+        """Release every queue, then leave the group."""
         for loop in self._loops:
             loop.cancel()
         for stop_watching in self._watches.values():
             stop_watching()
-        for lane in list(self.lanes.values()):
-            self._give_up(lane)
+        for assigned in list(self.assignments.values()):
+            self._give_up(assigned)
         if self._releasing:
             await asyncio.wait([task for _, task in self._releasing.values()])
         if self._leave is not None:
@@ -168,11 +170,11 @@ class Group:
         self.balance_soon()
 
     def balance_soon(self) -> None:
-        """At the next opportunity; several wishes are one."""
+        """Request a rebalance; several requests cause one."""
         self._wanted.set()
 
     async def _learn_routes(self) -> None:
-        """Of what is subscribed. A topic that is not there yet may come."""
+        """Get the routes of subscribed topics. A topic may be created later."""
         for topic in self.subscriptions:
             if topic not in self._watches:
                 self._watches[topic] = self._shared.watch_route(topic, self._route_changed)
@@ -208,7 +210,7 @@ class Group:
             is_settled = await self.balance()
 
     async def balance(self) -> bool:
-        """Have what we should have. False when something must be tried again soon."""
+        """Rebalance. Returns False if it must be retried soon."""
         self._wanted.clear()
         is_settled, gained = True, list[MessageQueue]()
         for topic in list(self.subscriptions):
@@ -229,24 +231,24 @@ class Group:
             if wanted is None:
                 is_settled = False
                 continue
-            changes = difference((q for q in self.lanes if q.topic == topic), wanted)
+            changes = difference((q for q in self.assignments if q.topic == topic), wanted)
             for queue in changes.dropped:
-                self._give_up(self.lanes[queue])
+                self._give_up(self.assignments[queue])
             gained += changes.gained
-        for lane in list(self.lanes.values()):
-            if lane.queue.topic not in self.subscriptions:
-                self._give_up(lane)
+        for assigned in list(self.assignments.values()):
+            if assigned.queue.topic not in self.subscriptions:
+                self._give_up(assigned)
         return await self._gain(gained) and is_settled
 
     async def _route(self, topic: str) -> TopicRoute:
         route = self._shared.known_route(topic)
         if route is None or route.is_borrowed:
-            # Retry topics are made by the first heartbeat, others by their first message.
+            # The first heartbeat creates retry topics, the first message other topics.
             route = await self._shared.refresh(topic)
         return route
 
     async def _share_of(self, route: TopicRoute) -> list[MessageQueue] | None:
-        """Our queues of a topic; None when that can't be known now."""
+        """Return the queues of a topic assigned to this member; None if that is not known now."""
         if self.options.broadcasting:
             return list(route.read_queues)
         members = await self._members(route)
@@ -260,7 +262,7 @@ class Group:
         )  # fmt: skip
 
     async def _members(self, route: TopicRoute) -> tuple[str, ...] | None:
-        """Who is in the group, by the first broker that answers, asked in any order."""
+        """Return the members of the group, from the first broker that responds, in random order."""
         brokers = list(route.brokers)
         self._dice.shuffle(brokers)
         for broker in brokers:
@@ -285,8 +287,9 @@ class Group:
         return None
 
     async def _check_exists(self, address: str) -> None:
-        """A broker that makes no groups by itself does not say so to a heartbeat. Without this
-        question a consumer would wait for queues for ever. Raises GroupNotExist."""
+        """Raise GroupNotExist if the broker does not have the group. A broker that does not create
+        groups automatically accepts heartbeats of unknown groups; without this check a consumer
+        would wait for queues indefinitely."""
         header, _ = await self._shared.call(
             address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": self.name},
             timeout_s=self._shared.options.call_timeout_s,
@@ -297,7 +300,7 @@ class Group:
     # Gaining
 
     async def _gain(self, wanted: list[MessageQueue]) -> bool:
-        """Begin with these. False when that must be tried again for some of them."""
+        """Start with these queues. Returns False if some of them must be retried."""
         queues = [queue for queue in wanted if queue not in self._releasing]
         until: dict[MessageQueue, float] = {}
         if self._needs_locks and queues:
@@ -306,20 +309,20 @@ class Group:
         elif queues and not self._is_alone and not self.options.broadcasting:
             await asyncio.sleep(HANDOVER_S)
         begun = await asyncio.gather(*(self._begin(queue) for queue in queues))
-        for lane in begun:
-            if lane is not None and lane.queue.topic in self.subscriptions:
-                lane.locked_until = until.get(lane.queue, math.inf)
-                self.lanes[lane.queue] = lane
-                self._keeper.gained(lane)
+        for assigned in begun:
+            if assigned is not None and assigned.queue.topic in self.subscriptions:
+                assigned.locked_until = until.get(assigned.queue, math.inf)
+                self.assignments[assigned.queue] = assigned
+                self._listener.on_assigned(assigned)
         self._share_limits()
         if wanted:
             log.info(
                 "group %s was assigned %d more queues; this member now has %d",
-                self.name, len(wanted), len(self.lanes),
+                self.name, len(wanted), len(self.assignments),
             )  # fmt: skip
-        return len(wanted) == sum(lane is not None for lane in begun)
+        return len(wanted) == sum(assigned is not None for assigned in begun)
 
-    async def _begin(self, queue: MessageQueue) -> Lane | None:
+    async def _begin(self, queue: MessageQueue) -> AssignedQueue | None:
         try:
             offset = await self.first_offset(queue)
         except ClientError as error:
@@ -329,18 +332,18 @@ class Group:
                 self.name, queue.broker_name, queue.queue_id, queue.topic, error,
             )  # fmt: skip
             return None
-        return self.lane_at(queue, offset)
+        return self.assigned_at(queue, offset)
 
-    def lane_at(self, queue: MessageQueue, offset: int) -> Lane:
+    def assigned_at(self, queue: MessageQueue, offset: int) -> AssignedQueue:
         options = self.options
         plan = PullPlan(
             self.name, queue, self.subscriptions[queue.topic], options.pull_count,
             options.pull_bytes, round(options.long_poll_s * 1000), self.lite,
         )  # fmt: skip
-        return Lane(plan, offset, options.flow, orderly=options.orderly)
+        return AssignedQueue(plan, offset, options.flow, orderly=options.orderly)
 
     async def first_offset(self, queue: MessageQueue) -> int:
-        """Where the group is, or where it is to begin."""
+        """Return the offset of the group, or its start position."""
         stored = await self.store.read(queue)
         if stored is not None and stored >= 0:
             return stored
@@ -353,52 +356,52 @@ class Group:
                 return await self.offsets.at_time(queue, self._start.time_ms)
 
     def _share_limits(self) -> None:
-        """What a topic may have in work is shared by the queues of it that we have."""
-        counts = Counter(queue.topic for queue in self.lanes)
-        for lane in self.lanes.values():
-            lane.limits = self.options.flow.shared_by(counts[lane.queue.topic])
+        """Divide the limits of each topic among its queues assigned to this member."""
+        counts = Counter(queue.topic for queue in self.assignments)
+        for assigned in self.assignments.values():
+            assigned.limits = self.options.flow.shared_by(counts[assigned.queue.topic])
 
     # Giving up
 
-    def _give_up(self, lane: Lane) -> None:
-        lane.is_dropped = True
-        del self.lanes[lane.queue]
-        task = self._tasks.run(self._release(lane))
-        self._releasing[lane.queue] = (lane, task)
-        task.add_done_callback(lambda _: self._released(lane.queue))
+    def _give_up(self, assigned: AssignedQueue) -> None:
+        assigned.is_dropped = True
+        del self.assignments[assigned.queue]
+        task = self._tasks.run(self._release(assigned))
+        self._releasing[assigned.queue] = (assigned, task)
+        task.add_done_callback(lambda _: self._released(assigned.queue))
 
     def _released(self, queue: MessageQueue) -> None:
         del self._releasing[queue]
-        # It may be ours again already.
+        # The queue may already be assigned to this member again.
         self.balance_soon()
 
-    async def _release(self, lane: Lane) -> None:
-        await self._keeper.giving_up(lane)
-        lane.is_gone = True
-        self._note(lane)
-        await self.store.save_surely([lane.queue])
-        self.store.forget(lane.queue)
+    async def _release(self, assigned: AssignedQueue) -> None:
+        await self._listener.on_revoked(assigned)
+        assigned.is_gone = True
+        self._record_offset(assigned)
+        await self.store.save_surely([assigned.queue])
+        self.store.forget(assigned.queue)
         if self._needs_locks:
-            await self._locks.unlock(lane.queue)
+            await self._locks.unlock(assigned.queue)
 
     async def move(self, queues: Mapping[MessageQueue, int], *, save: bool = True) -> None:
-        """Go on at other offsets: the broker was told to reset them, or says that ours are wrong,
-        or the user wants it. What is in work from before no longer counts."""
+        """Continue at other offsets, after a reset, an OFFSET_ILLEGAL response or a seek. Messages
+        in work no longer count."""
         for queue, offset in queues.items():
-            lane = self.lanes.get(queue)
-            if lane is None:
+            assigned = self.assignments.get(queue)
+            if assigned is None:
                 continue
-            lane.is_dropped = lane.is_gone = True
-            moved = self.lane_at(queue, offset)
-            moved.limits, moved.locked_until = lane.limits, lane.locked_until
-            self.lanes[queue] = moved
-            await self._keeper.giving_up(lane)
+            assigned.is_dropped = assigned.is_gone = True
+            moved = self.assigned_at(queue, offset)
+            moved.limits, moved.locked_until = assigned.limits, assigned.locked_until
+            self.assignments[queue] = moved
+            await self._listener.on_revoked(assigned)
             if save:
-                self._note(lane)  # its last word, which the new offset overrides
+                self._record_offset(assigned)  # its final offset, which the new one overrides
                 self.store.put(queue, offset)
                 await self.store.save_surely([queue])
-            if self.lanes.get(queue) is moved and not moved.is_dropped:
-                self._keeper.gained(moved)
+            if self.assignments.get(queue) is moved and not moved.is_dropped:
+                self._listener.on_assigned(moved)
 
     # Saving and locking
 
@@ -408,31 +411,31 @@ class Group:
             await self.save()
 
     async def save(self) -> None:
-        for lane in self.lanes.values():
-            self._note(lane)
+        for assigned in self.assignments.values():
+            self._record_offset(assigned)
         await self.store.save()
 
     async def save_surely(self) -> None:
-        """Of all queues, and wait until they are kept."""
-        for lane in self.lanes.values():
-            self._note(lane)
-        await self.store.save_surely(list(self.lanes))
+        """Commit the offsets of all queues, and wait until they are stored."""
+        for assigned in self.assignments.values():
+            self._record_offset(assigned)
+        await self.store.save_surely(list(self.assignments))
 
-    def _note(self, lane: Lane) -> None:
-        offset = self._keeper.committable(lane)
+    def _record_offset(self, assigned: AssignedQueue) -> None:
+        offset = self._listener.committable(assigned)
         if offset is not None:
-            self.store.put(lane.queue, offset)
+            self.store.put(assigned.queue, offset)
 
-    def committable(self, lane: Lane) -> int | None:
-        return self._keeper.committable(lane)
+    def committable(self, assigned: AssignedQueue) -> int | None:
+        return self._listener.committable(assigned)
 
     async def _keep_locked(self) -> None:
         pause_s = self.options.lock_interval_s
         while True:
             await asyncio.sleep(pause_s)
-            # What waits for its last message before it goes must not be overtaken.
-            leaving = [lane for lane, _ in self._releasing.values()]
-            has_all = await self._locks.renew([*self.lanes.values(), *leaving])
+            # A queue that still finishes its last message must not be consumed by its next owner.
+            leaving = [assigned for assigned, _ in self._releasing.values()]
+            has_all = await self._locks.renew([*self.assignments.values(), *leaving])
             pause_s = self.options.lock_interval_s
             if not has_all:
                 pause_s = min(pause_s, SOON_S)

@@ -1,4 +1,4 @@
-"""Who of this process brokers know: producers and consumers, by heartbeats."""
+"""Heartbeats: the producers and consumers of this process, as brokers see them."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tianzhou.wire.fastjson import encode
 from tianzhou.wire.heartbeat import ConsumerData, HeartbeatData, ProducerData
 
 Describe = Callable[[], ConsumerData]
-"""What a consumer subscribes to, as it is when a heartbeat is made."""
+"""Returns the subscriptions of a consumer at the time of a heartbeat."""
 
 _GROUP_FIELDS: Final[dict[int, str]] = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "consumerGroup",
@@ -25,15 +25,19 @@ _GROUP_FIELDS: Final[dict[int, str]] = {
 
 
 def group_of(request: Request) -> str | None:
-    """Which group a broker's request concerns; None if it names none. Raises RecordDamaged."""
+    """Return the group that a broker's request names; None if it names none. Raises
+    RecordDamaged."""
     code = request.header.code
     if code == RequestCode.CHECK_TRANSACTION_STATE:
         return MessageView(request.body).properties.get(PRODUCER_GROUP.decode())
     return request.header.ext.get(_GROUP_FIELDS.get(code, ""))
 
 
-class Members:
-    """Owner: the event loop."""
+class Heartbeats:
+    """The producers and consumers that heartbeats announce.
+
+    Owner: the event loop.
+    """
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
@@ -48,7 +52,7 @@ class Members:
         return bool(self._consumers)
 
     def add_producer(self, group: str) -> None:
-        """Several producers of a group are one to the broker."""
+        """Add a producer; brokers see several producers of a group as one."""
         self._producers[group] += 1
 
     def add_consumer(self, group: str, describe: Describe) -> None:
@@ -60,7 +64,7 @@ class Members:
         self._consumers[group] = describe
 
     def remove_producer(self, group: str) -> bool:
-        """Whether it was the last one of its group."""
+        """Remove a producer; return whether it was the last of its group."""
         self._producers[group] -= 1
         if self._producers[group]:
             return False
