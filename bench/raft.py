@@ -13,7 +13,7 @@ from bench.measure import Row
 from bench.replication import BODY, latencies, rate
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire.raft_bodies import decode_raft_look
+from tianzhou.wire.raft_bodies import decode_raft_view
 
 TOTAL = 20_000
 ROUNDS = 5
@@ -28,8 +28,8 @@ def leader(server: dict[str, Any]) -> dict[str, str]:
     while True:
         for address in members.values():
             with BlockingPeer(address) as peer:
-                _, body = peer.call(RequestCode.LOOK_AT_RAFT)
-            if decode_raft_look(body).is_leading:
+                _, body = peer.call(RequestCode.VIEW_RAFT)
+            if decode_raft_view(body).is_leading:
                 return {"broker": address}
         assert monotonic() < deadline, f"no leader after {WAIT_S} s"
         sleep(0.05)

@@ -14,7 +14,7 @@ from bench.load import Connection, batch_frame, drive, send_frame
 from bench.measure import Row
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire.replication_bodies import ReplicationLook, decode_replication_look
+from tianzhou.wire.replication_bodies import ReplicationView, decode_replication_view
 
 BODY = 128
 TOTAL = 60_000
@@ -74,10 +74,10 @@ def pair(mode: Mode, *, slave: bool = True) -> Generator[dict[str, str]]:
         yield master
 
 
-def look(server: dict[str, str]) -> ReplicationLook:
+def look(server: dict[str, str]) -> ReplicationView:
     with BlockingPeer(server["broker"]) as peer:
-        _, body = peer.call(RequestCode.LOOK_AT_REPLICATION)
-    return decode_replication_look(body)
+        _, body = peer.call(RequestCode.VIEW_REPLICATION)
+    return decode_replication_view(body)
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

@@ -7,7 +7,7 @@ from e2e.admin_world import commit
 from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 
-LOOKS = (RequestCode.LOOK_AT_TOPICS, RequestCode.LOOK_AT_GROUPS)
+LOOKS = (RequestCode.VIEW_TOPICS, RequestCode.VIEW_GROUPS)
 ONE_BY_ONE = (
     RequestCode.GET_TOPIC_STATS_INFO, RequestCode.GET_TOPIC_CONFIG,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, RequestCode.GET_CONSUME_STATS,

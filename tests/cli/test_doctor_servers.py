@@ -295,7 +295,7 @@ def test_doctor_says_everything_that_the_dashboard_says(run: Run, mq: RunningBro
     run("group", "update", "billing", "--no-consume")
     run("broker", "config", "--set", "brokerPermission=4")
     with Admin(nameserver=mq.nameserver) as admin:
-        view = admin.looks.cluster()
+        view = admin.views.cluster()
         assert admin.offsets.progress("shipping").lag == 0
         assert admin.offsets.progress("shipping", "%DLQ%shipping").lag == 2
         assert admin.brokers.traffic("broker-a").lags == {"billing": 1}

@@ -4,19 +4,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_core_copies import group, peer
-from test_core_looks import BROKER, DISK, GIB, GROUP, NOW
+from test_core_replicas import group, peer
+from test_core_views import BROKER, DISK, GIB, GROUP, NOW
 
 from tianzhou.client.core.admin_results import BrokerPlace
 from tianzhou.client.core.findings import Finding, Level, findings
-from tianzhou.client.core.looks import ClusterView
-from tianzhou.wire.look_bodies import AlarmRow, BrokerLook, Event, GroupRow
+from tianzhou.client.core.views import ClusterView
 from tianzhou.wire.nameserver_bodies import (
     MissingBroker,
     MissingTopic,
-    NameServerLook,
+    NameServerView,
     RefusedBroker,
 )
+from tianzhou.wire.view_bodies import AlarmRow, BrokerView, Event, GroupRow
 
 MASTER, SLAVE = "10.0.0.1:1", "10.0.0.2:1"
 ALARM = AlarmRow(
@@ -25,7 +25,7 @@ ALARM = AlarmRow(
 )  # fmt: skip
 
 
-def changed(**values: Any) -> BrokerLook:
+def changed(**values: Any) -> BrokerView:
     return msgspec.structs.replace(BROKER, **values)
 
 
@@ -33,7 +33,7 @@ def row(**values: Any) -> GroupRow:
     return msgspec.structs.replace(GROUP, **values)
 
 
-def found(look: BrokerLook, *, missing: dict[str, str] | None = None) -> list[Finding]:
+def found(look: BrokerView, *, missing: dict[str, str] | None = None) -> list[Finding]:
     place = BrokerPlace("c", look.name, {0: MASTER})
     others = tuple(BrokerPlace("c", name, {0: name}) for name in missing or {})
     return findings(ClusterView((place, *others), {MASTER: look}, missing or {}), NOW)
@@ -215,7 +215,7 @@ def lost(**values: Any) -> MissingBroker:
 
 def missed(*rows: MissingBroker, groups: tuple[GroupRow, ...] = ()) -> list[Finding]:
     place = BrokerPlace("c", "a", {0: MASTER})
-    told = NameServerLook(missing=rows, now_ms=NOW, version="1")
+    told = NameServerView(missing=rows, now_ms=NOW, version="1")
     view = ClusterView(
         (place,), {MASTER: BROKER}, nameservers={"ns1": told, "ns2": told}, groups=groups
     )
@@ -272,7 +272,7 @@ def test_alarm_that_a_broker_is_missing_is_not_repeated_by_every_broker() -> Non
 )
 def test_refused_brokers_are_findings(kind: str, name: str, level: Level) -> None:
     refused = RefusedBroker(address="h:1", kind=kind, name=name, peer="p:2", reason="why")
-    told = NameServerLook(now_ms=NOW, refused=(refused,), version="1")
+    told = NameServerView(now_ms=NOW, refused=(refused,), version="1")
     places = (BrokerPlace("c", "a", {0: MASTER}),)
     view = ClusterView(places, {MASTER: BROKER}, nameservers={"ns1": told})
     (finding,) = findings(view, NOW)

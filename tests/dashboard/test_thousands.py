@@ -115,30 +115,30 @@ def test_topic_page_with_many_queues_shows_a_page_of_them(
 
 
 ASKS = {
-    "/": RequestCode.LOOK_AT_BROKER,
-    "/topics": RequestCode.LOOK_AT_TOPICS,
-    "/topics.csv": RequestCode.LOOK_AT_TOPICS,
-    "/topics/{name}": RequestCode.LOOK_AT_TOPIC,
-    "/groups": RequestCode.LOOK_AT_GROUPS,
-    "/groups.csv": RequestCode.LOOK_AT_GROUPS,
-    "/groups/{name}": RequestCode.LOOK_AT_GROUP,
-    "/messages": RequestCode.LOOK_AT_MESSAGES,
-    "/messages.csv": RequestCode.LOOK_AT_MESSAGES,
-    "/messages/{topic}/{id}": RequestCode.LOOK_AT_MESSAGES,
-    "/messages/{topic}/{id}/body": RequestCode.LOOK_AT_MESSAGES,
+    "/": RequestCode.VIEW_BROKER,
+    "/topics": RequestCode.VIEW_TOPICS,
+    "/topics.csv": RequestCode.VIEW_TOPICS,
+    "/topics/{name}": RequestCode.VIEW_TOPIC,
+    "/groups": RequestCode.VIEW_GROUPS,
+    "/groups.csv": RequestCode.VIEW_GROUPS,
+    "/groups/{name}": RequestCode.VIEW_GROUP,
+    "/messages": RequestCode.VIEW_MESSAGES,
+    "/messages.csv": RequestCode.VIEW_MESSAGES,
+    "/messages/{topic}/{id}": RequestCode.VIEW_MESSAGES,
+    "/messages/{topic}/{id}/body": RequestCode.VIEW_MESSAGES,
     "/trace": RequestCode.QUERY_MESSAGE,
-    "/dead-letters": RequestCode.LOOK_AT_GROUPS,
-    "/dead-letters/{group}": RequestCode.LOOK_AT_MESSAGES,
+    "/dead-letters": RequestCode.VIEW_GROUPS,
+    "/dead-letters/{group}": RequestCode.VIEW_MESSAGES,
     "/transactions": RequestCode.LIST_HALF_MESSAGES,
     "/timers": RequestCode.LIST_TIMERS,
-    "/pipelines": RequestCode.LOOK_AT_GROUPS,
-    "/brokers/{name}": RequestCode.LOOK_AT_BROKER,
+    "/pipelines": RequestCode.VIEW_GROUPS,
+    "/brokers/{name}": RequestCode.VIEW_BROKER,
     "/new-topic": None,
-    "/topics/{name}/change": RequestCode.LOOK_AT_TOPIC,
-    "/topics/{name}/delete": RequestCode.LOOK_AT_TOPIC,
-    "/groups/{name}/reset": RequestCode.LOOK_AT_GROUP,
-    "/groups/{name}/switch": RequestCode.LOOK_AT_GROUP,
-    "/brokers/{name}/drain": RequestCode.LOOK_AT_BROKER,
+    "/topics/{name}/change": RequestCode.VIEW_TOPIC,
+    "/topics/{name}/delete": RequestCode.VIEW_TOPIC,
+    "/groups/{name}/reset": RequestCode.VIEW_GROUP,
+    "/groups/{name}/switch": RequestCode.VIEW_GROUP,
+    "/brokers/{name}/drain": RequestCode.VIEW_BROKER,
 }
 """Every page there is, and the one request that it costs a broker."""
 ALSO = {"/transactions": RequestCode.LIST_PARKED_MESSAGES}
@@ -183,11 +183,11 @@ def test_nobody_looks_nobody_asks(site: Site, browser: Browser, asked: Counter[i
     page = context.new_page()
     page.goto("/topics")
     expect(page.locator("body")).to_have_attribute("data-refreshed", "1", timeout=10_000)
-    assert asked[RequestCode.LOOK_AT_TOPICS] == 2
+    assert asked[RequestCode.VIEW_TOPICS] == 2
     # As when its tab is covered by another one.
     page.evaluate("Object.defineProperty(document, 'hidden', {get: () => true})")
     page.wait_for_timeout(LIVE_MS * 2)  # that nothing happens takes its time to see
-    assert asked[RequestCode.LOOK_AT_TOPICS] == 2
+    assert asked[RequestCode.VIEW_TOPICS] == 2
     context.close()
 
 

@@ -103,7 +103,7 @@ def test_killed_broker_is_missing_until_it_is_back_or_forgotten(cluster: Cluster
     assert "which 1 group (billing) may be waiting for" in problem["said"]
     assert "tianzhou broker forget broker-b" in problem["mend"]
     with Admin(nameserver=cluster.nameserver) as admin:
-        shown = findings(admin.looks.cluster(), int(gone["missing_since_ms"]))
+        shown = findings(admin.views.cluster(), int(gone["missing_since_ms"]))
     assert [one.name for one in shown if "broker_missing" in one.kinds] == ["broker-b"]
 
     # The brokers that are left hear of it when they register again, and say so themselves.
@@ -239,7 +239,7 @@ def test_running_broker_whose_name_is_taken_raises_an_alarm_and_serves_on(tmp_pa
         assert len(served) == 1
         refused = other if served[0]["address"] == one.broker else one
         with BlockingPeer(refused.broker) as peer:
-            answer, body = peer.call(RequestCode.LOOK_AT_BROKER, {})
+            answer, body = peer.call(RequestCode.VIEW_BROKER, {})
         assert answer.code == 0
         assert "name_taken" in {alarm["kind"] for alarm in json.loads(body)["alarms"]}
     finally:

@@ -237,7 +237,7 @@ def test_parked_transactions_are_listed_and_resumed_once() -> None:
         send_half(mq, "orders", b"1")
         park(mq)
         (parked,) = admin.transactions.parked()
-        assert admin.looks.parked(count=10)[0] == [parked]
+        assert admin.views.parked(count=10)[0] == [parked]
         assert (parked.broker_name, parked.half.group, parked.half.checks) == (
             "broker-a", "buyers", 1,
         )  # fmt: skip

@@ -18,8 +18,8 @@ from tianzhou.broker.observe.metrics import Metrics
 from tianzhou.broker.server import Broker
 from tianzhou.client.sync import Message, Producer
 from tianzhou.testing import RunningBroker
-from tianzhou.wire.raft_bodies import RaftLook, RaftPeer
-from tianzhou.wire.replication_bodies import SlaveLook
+from tianzhou.wire.raft_bodies import RaftPeer, RaftView
+from tianzhou.wire.replication_bodies import SlaveView
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROW = re.compile(r"^\| `((?:tianzhou|process)_\w+)` \| (\w+) \| ([\w, ]*) \|", re.MULTILINE)
@@ -74,13 +74,13 @@ def text(mq: RunningBroker) -> str:
         parts.stats.refused(17)
         parts.alarms.add(lambda: [Alarm(kind="made_up", text="t", remedy="r", since_ms=1)])
         parts.metric_sources.missing_brokers = lambda: {"broker-b": 1}
-        slave = SlaveLook(acked=0, address="", broker_id=1, lag_bytes=0, lag_ms=0, is_in_sync=True)
+        slave = SlaveView(acked=0, address="", broker_id=1, lag_bytes=0, lag_ms=0, is_in_sync=True)
         look = parts.replication.look()
         parts.metric_sources.replication = lambda: msgspec.structs.replace(look, slaves=(slave,))
         peer = RaftPeer(
             address="", is_connected=True, is_in_doubt=False, is_voter=True, match=1, name="b"
         )
-        parts.metric_sources.raft = lambda: RaftLook(
+        parts.metric_sources.raft = lambda: RaftView(
             applied=1, commit=1, first=1, group="g", is_changing=False, is_in_doubt=False,
             is_leading=True, last=1, leader="a", leader_broker="", member="a", peers=(peer,),
             role="leader", term=1,

@@ -12,7 +12,7 @@ from tianzhou.net.blocking import BlockingPeer
 from tianzhou.record.message import Message
 from tianzhou.testing.chaos.processes import HOST, Server, spare_ports
 from tianzhou.wire._generated_codes import RequestCode
-from tianzhou.wire.replication_bodies import decode_replication_look
+from tianzhou.wire.replication_bodies import decode_replication_view
 from tianzhou.wire.tables import decode_topic_table
 
 TOPIC = "replicated"
@@ -48,19 +48,19 @@ class Ours:
     def slaves(self) -> list[int]:
         """How much the slaves have confirmed."""
         with BlockingPeer(self.address) as peer:
-            _, body = peer.call(RequestCode.LOOK_AT_REPLICATION)
-        return [slave.acked for slave in decode_replication_look(body).slaves]
+            _, body = peer.call(RequestCode.VIEW_REPLICATION)
+        return [slave.acked for slave in decode_replication_view(body).slaves]
 
     def copies(self) -> int:
         """How many slaves count as copies."""
         with BlockingPeer(self.address) as peer:
-            _, body = peer.call(RequestCode.LOOK_AT_REPLICATION)
-        return sum(slave.is_in_sync for slave in decode_replication_look(body).slaves)
+            _, body = peer.call(RequestCode.VIEW_REPLICATION)
+        return sum(slave.is_in_sync for slave in decode_replication_view(body).slaves)
 
     def log_end(self) -> int:
         with BlockingPeer(self.address) as peer:
-            _, body = peer.call(RequestCode.LOOK_AT_REPLICATION)
-        return decode_replication_look(body).end
+            _, body = peer.call(RequestCode.VIEW_REPLICATION)
+        return decode_replication_view(body).end
 
 
 @pytest.fixture

@@ -154,7 +154,7 @@ class Member:
     def raft(self) -> dict[str, Any]:
         """What it says of its group."""
         with BlockingPeer(self.address) as peer:
-            answer, body = peer.call(RequestCode.LOOK_AT_RAFT)
+            answer, body = peer.call(RequestCode.VIEW_RAFT)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         return json.loads(body)
 

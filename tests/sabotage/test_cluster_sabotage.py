@@ -16,22 +16,22 @@ from planting import Bug, planted
 from tianzhou.broker.alarms import Alarm, AlarmLog, Alarms
 from tianzhou.client.core.admin_results import BrokerPlace
 from tianzhou.client.core.findings import findings
-from tianzhou.client.core.looks import ClusterView
+from tianzhou.client.core.views import ClusterView
 from tianzhou.nameserver.brokers import Registration
 from tianzhou.nameserver.missing import RETURN_MS, MissingBrokers
 from tianzhou.nameserver.routes import RouteTable, Verdict
 from tianzhou.testing.small_broker import SmallBroker
-from tianzhou.wire.look_bodies import (
+from tianzhou.wire.nameserver_bodies import MissingBroker, NameServerView
+from tianzhou.wire.tables import DataVersion, TopicConfig
+from tianzhou.wire.view_bodies import (
     AlarmRow,
-    BrokerLook,
+    BrokerView,
     Disk,
     Event,
     GroupRow,
     History,
     Totals,
 )
-from tianzhou.wire.nameserver_bodies import MissingBroker, NameServerLook
-from tianzhou.wire.tables import DataVersion, TopicConfig
 
 A, B = "10.0.0.1:10911", "10.0.0.2:10911"
 PLANTED_BADLY = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
@@ -85,7 +85,7 @@ def check_missing() -> None:
 
 
 NOW = 1_700_000_000_000
-LOOK = BrokerLook(
+LOOK = BrokerView(
     busiest=(), cluster="c", damaged=0, dispatch_behind=0, events=(), flush_behind=0,
     disk=Disk(clean_ratio=0.75, free=0, log_size=0, put_size_per_hour=0.0, put_size_per_minute=0.0,
               refuse_ratio=0.9, retention_hours=72, total=0),
@@ -116,7 +116,7 @@ def check_findings() -> None:
     )  # fmt: skip
     master = msgspec.structs.replace(LOOK, events=events, troubled=(stuck,))
     slave = msgspec.structs.replace(LOOK, alarms=(alarm,))
-    told = NameServerLook(
+    told = NameServerView(
         missing=tuple(
             MissingBroker(address=address, broker_id=0, cluster="c", name=name, reason="expired",
                           since_ms=1)

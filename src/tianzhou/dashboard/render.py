@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import jinja2
 
-from tianzhou.client.core.looks import is_job, size_text, span_text
+from tianzhou.client.core.views import is_job, size_text, span_text
 
 _STATES: Final = {2: "write only", 4: "read only", 6: "read and write", 0: "closed"}
 

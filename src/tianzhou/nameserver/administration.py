@@ -20,7 +20,7 @@ from tianzhou.wire._generated_headers_nameserver import (
     RegisterTopicRequest,
     WipeWritePermResponse,
 )
-from tianzhou.wire.nameserver_bodies import NameServerLook
+from tianzhou.wire.nameserver_bodies import NameServerView
 from tianzhou.wire.registration import REFUSED_BROKERS
 from tianzhou.wire.routes import QueueData, decode_route
 from tianzhou.wire.tables import KVTable
@@ -77,7 +77,7 @@ def get_kv_list(state: State, request: Request) -> Reply:
 
 
 def look(state: State, _: Request) -> Reply:
-    found = NameServerLook(
+    found = NameServerView(
         missing=tuple(state.missing.all()),
         now_ms=state.clock.now_ms(),
         refused=tuple(state.refusals.current(state.clock.monotonic_s())),

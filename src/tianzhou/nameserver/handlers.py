@@ -120,7 +120,7 @@ LOOKS: Final[Mapping[RequestCode, StateHandler]] = {
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: get_unit_subscribed_plain_topics,
     RequestCode.GET_NAMESRV_CONFIG: administration.get_config,
     RequestCode.GET_BROKER_MEMBER_GROUP: registrations.get_broker_member_group,
-    RequestCode.LOOK_AT_NAMESERVER: administration.look,
+    RequestCode.VIEW_NAMESERVER: administration.look,
 }
 """Requests that change nothing: everybody may ask."""
 

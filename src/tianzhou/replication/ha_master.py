@@ -20,7 +20,7 @@ from tianzhou.replication.ha_frames import Welcome, encode_spoken
 from tianzhou.replication.ha_session import MasterFacts, MasterSession
 from tianzhou.replication.ha_state import extent_of, log_bytes, matches
 from tianzhou.store.store import MessageStore
-from tianzhou.wire.replication_bodies import LostSlave, SlaveLook
+from tianzhou.wire.replication_bodies import LostSlave, SlaveView
 
 log: Final = logging.getLogger("tianzhou.replication")
 
@@ -129,16 +129,16 @@ class HaMaster:
             return False
         return self._store.log.end - session.acked < self._behind_bytes_max
 
-    def rows(self) -> list[SlaveLook]:
+    def rows(self) -> list[SlaveView]:
         end, now_s = self._store.log.end, self._monotonic_s()
-        rows: list[SlaveLook] = []
+        rows: list[SlaveView] = []
         for one in self.connections:
             session = one.session
             if session is None or not session.is_streaming:
                 continue
             hello = session.hello
             rows.append(
-                SlaveLook(
+                SlaveView(
                     acked=session.acked, address=(hello.address if hello else "") or one.remote,
                     broker_id=hello.id if hello else -1, is_in_sync=self._is_near(one),
                     lag_bytes=end - session.acked,

@@ -160,19 +160,19 @@ class RequestCode(enum.IntEnum):
     LIST_HALF_MESSAGES = 90001
     LIST_TIMERS = 90002
     LIST_PARKED_MESSAGES = 90003
-    LOOK_AT_BROKER = 90010
-    LOOK_AT_TOPICS = 90011
-    LOOK_AT_TOPIC = 90012
-    LOOK_AT_GROUPS = 90013
-    LOOK_AT_GROUP = 90014
-    LOOK_AT_MESSAGES = 90015
-    LOOK_AT_RAFT = 90020
+    VIEW_BROKER = 90010
+    VIEW_TOPICS = 90011
+    VIEW_TOPIC = 90012
+    VIEW_GROUPS = 90013
+    VIEW_GROUP = 90014
+    VIEW_MESSAGES = 90015
+    VIEW_RAFT = 90020
     CHANGE_RAFT = 90021
-    LOOK_AT_REPLICATION = 90030
+    VIEW_REPLICATION = 90030
     PROMOTE_BROKER = 90031
     STEP_DOWN_BROKER = 90032
     ACKNOWLEDGE_INCIDENTS = 90040
-    LOOK_AT_NAMESERVER = 90050
+    VIEW_NAMESERVER = 90050
     FORGET_BROKER = 90051
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
@@ -278,7 +278,7 @@ SERVED_BY_NAMESERVER: Final = frozenset(
         RequestCode.ADD_WRITE_PERM_OF_BROKER,
         RequestCode.GET_BROKER_MEMBER_GROUP,
         RequestCode.BROKER_HEARTBEAT,
-        RequestCode.LOOK_AT_NAMESERVER,
+        RequestCode.VIEW_NAMESERVER,
         RequestCode.FORGET_BROKER,
     }
 )
@@ -388,15 +388,15 @@ SERVED_BY_BROKER: Final = frozenset(
         RequestCode.LIST_HALF_MESSAGES,
         RequestCode.LIST_TIMERS,
         RequestCode.LIST_PARKED_MESSAGES,
-        RequestCode.LOOK_AT_BROKER,
-        RequestCode.LOOK_AT_TOPICS,
-        RequestCode.LOOK_AT_TOPIC,
-        RequestCode.LOOK_AT_GROUPS,
-        RequestCode.LOOK_AT_GROUP,
-        RequestCode.LOOK_AT_MESSAGES,
-        RequestCode.LOOK_AT_RAFT,
+        RequestCode.VIEW_BROKER,
+        RequestCode.VIEW_TOPICS,
+        RequestCode.VIEW_TOPIC,
+        RequestCode.VIEW_GROUPS,
+        RequestCode.VIEW_GROUP,
+        RequestCode.VIEW_MESSAGES,
+        RequestCode.VIEW_RAFT,
         RequestCode.CHANGE_RAFT,
-        RequestCode.LOOK_AT_REPLICATION,
+        RequestCode.VIEW_REPLICATION,
         RequestCode.PROMOTE_BROKER,
         RequestCode.STEP_DOWN_BROKER,
         RequestCode.ACKNOWLEDGE_INCIDENTS,

@@ -159,13 +159,13 @@ class ListWaitingRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     topic: str | None = None
 
 
-class LookAtBrokerRequest(ExtFields, frozen=True, kw_only=True, gc=False):
+class ViewBrokerRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     """Asks a broker how it is; with `isWhole` also for all its facts and settings."""
 
     is_whole: bool = field(name="isWhole", default=False)
 
 
-class LookAtGroupRequest(ExtFields, frozen=True, kw_only=True, gc=False):
+class ViewGroupRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     """Asks for one group; with a topic also where a move to a moment would lead."""
 
     group: str
@@ -175,7 +175,7 @@ class LookAtGroupRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     queues_like: str = field(name="queuesLike", default="")
 
 
-class LookAtMessagesRequest(ExtFields, frozen=True, kw_only=True, gc=False):
+class ViewMessagesRequest(ExtFields, frozen=True, kw_only=True, gc=False):
     """Asks for messages of a topic: by `id`, `key`, `time`, `newest` or `place`."""
 
     topic: str

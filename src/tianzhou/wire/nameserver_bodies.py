@@ -51,8 +51,8 @@ class RefusedBroker(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reason: str
 
 
-class NameServerLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Response to LOOK_AT_NAMESERVER."""
+class NameServerView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Response to VIEW_NAMESERVER."""
 
     missing: tuple[MissingBroker, ...] = ()
     now_ms: int
@@ -60,8 +60,8 @@ class NameServerLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     version: str
 
 
-_LOOK: Final = BodyReader(NameServerLook)
+_LOOK: Final = BodyReader(NameServerView)
 
 
-def decode_nameserver_look(data: Bytes) -> NameServerLook:
+def decode_nameserver_view(data: Bytes) -> NameServerView:
     return _LOOK.read(data)

@@ -18,7 +18,7 @@ class RaftPeer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: str
 
 
-class RaftLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class RaftView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     applied: int
     commit: int
     first: int
@@ -39,4 +39,4 @@ class RaftLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     term: int
 
 
-decode_raft_look = BodyReader(RaftLook).read
+decode_raft_view = BodyReader(RaftView).read

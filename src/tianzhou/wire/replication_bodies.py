@@ -13,7 +13,7 @@ TIMERS: Final = "tzTimerProgress"
 """Header field: the progress of the master's timers, in responses to GET_ALL_DELAY_OFFSET."""
 
 
-class SlaveLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class SlaveView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A slave as its master sees it."""
 
     acked: int
@@ -35,8 +35,8 @@ class LostSlave(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """For so long."""
 
 
-class ReplicationLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to LOOK_AT_REPLICATION."""
+class ReplicationView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to VIEW_REPLICATION."""
 
     broker_id: int
     broker_name: str
@@ -60,7 +60,7 @@ class ReplicationLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     role: str
     run: int = 0
     """Which start of that master, of those after which the end of its log was uncertain."""
-    slaves: tuple[SlaveLook, ...] = ()
+    slaves: tuple[SlaveView, ...] = ()
 
 
-decode_replication_look = BodyReader(ReplicationLook).read
+decode_replication_view = BodyReader(ReplicationView).read

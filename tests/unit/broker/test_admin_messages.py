@@ -15,7 +15,7 @@ def look(
     broker: SmallBroker, by: str, *, count: int = 10, topic: str = "orders", **ext: str
 ) -> Answer:
     asked = {"topic": topic, "by": by, "count": str(count), **ext}
-    return Administrator(broker).ask(RequestCode.LOOK_AT_MESSAGES, **asked)
+    return Administrator(broker).ask(RequestCode.VIEW_MESSAGES, **asked)
 
 
 def bodies(broker: SmallBroker, by: str, *, count: int = 10, **ext: str) -> list[bytes]:

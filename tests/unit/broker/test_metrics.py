@@ -13,8 +13,8 @@ from tianzhou.broker.observe.metrics import Metrics
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
-from tianzhou.wire.raft_bodies import RaftLook, RaftPeer
-from tianzhou.wire.replication_bodies import SlaveLook
+from tianzhou.wire.raft_bodies import RaftPeer, RaftView
+from tianzhou.wire.replication_bodies import SlaveView
 
 TOPIC, GROUP = "orders", "billing"
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -191,7 +191,7 @@ def test_slaves_are_shown_by_their_ids() -> None:
     alone = broker.parts.replication.look()
     rows = [(1, 0, 0, True), (2, 5_000, 1_500, False), (-1, 10, 20, True), (-1, 30, 5, True)]
     slaves = tuple(
-        SlaveLook(acked=9_000 - size, address="10.1.1.1:1", broker_id=number, lag_bytes=size,
+        SlaveView(acked=9_000 - size, address="10.1.1.1:1", broker_id=number, lag_bytes=size,
                   lag_ms=late_ms, is_in_sync=in_sync)
         for number, size, late_ms, in_sync in rows
     )  # fmt: skip
@@ -215,7 +215,7 @@ def test_the_leader_of_a_raft_group_knows_its_members() -> None:
                  name=name)
         for name, match in (("a", 100), ("b", 100), ("c", 60))
     )  # fmt: skip
-    look = RaftLook(
+    look = RaftView(
         applied=90, commit=90, first=1, group="g", is_changing=False, is_in_doubt=False,
         is_leading=True, last=100, leader="a", leader_broker="", member="a", peers=peers,
         role="leader", term=3,

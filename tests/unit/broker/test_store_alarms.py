@@ -2,7 +2,7 @@
 
 import pytest
 from administrator import Administrator
-from test_admin_looks import look_at_broker
+from test_admin_views import look_at_broker
 from test_metrics import scraped, value
 
 from tianzhou.store.errors import StoreFenced

@@ -11,7 +11,7 @@ from tianzhou.nameserver.missing import RETURN_MS, MissingBrokers
 from tianzhou.nameserver.server import NameServer
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.nameserver_bodies import MissingBroker, MissingTopic, decode_nameserver_look
+from tianzhou.wire.nameserver_bodies import MissingBroker, MissingTopic, decode_nameserver_view
 from tianzhou.wire.registration import read_missing
 
 NOW = 1_700_000_000_000
@@ -143,7 +143,7 @@ def test_memory_is_bounded_in_brokers_and_in_names() -> None:
 
 
 def looked(desk: Desk) -> list[str]:
-    look = decode_nameserver_look(desk.ask(RequestCode.LOOK_AT_NAMESERVER).body)
+    look = decode_nameserver_view(desk.ask(RequestCode.VIEW_NAMESERVER).body)
     assert look.now_ms == desk.clock.now_ms()
     return [row.name for row in look.missing]
 

@@ -10,7 +10,7 @@ from route_world import World
 from tianzhou.nameserver.routes import Verdict
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.nameserver_bodies import RefusedBroker, decode_nameserver_look
+from tianzhou.wire.nameserver_bodies import RefusedBroker, decode_nameserver_view
 from tianzhou.wire.registration import NAME_TAKEN
 
 
@@ -102,7 +102,7 @@ def test_refusal_names_the_live_broker_and_is_remembered_and_noted_once() -> Non
     assert f"broker broker-a with id 0 is registered at {A} and alive" in caught.value.remark
     assert desk.events == ["broker.registered", "broker.refused"]
     desk.register()  # that the other one lives changes nothing
-    look = decode_nameserver_look(desk.ask(RequestCode.LOOK_AT_NAMESERVER).body)
+    look = decode_nameserver_view(desk.ask(RequestCode.VIEW_NAMESERVER).body)
     assert look.refused == (
         RefusedBroker(
             address=B, kind="name_taken", name="broker-a", peer="10.0.0.2:4000",
@@ -114,7 +114,7 @@ def test_refusal_names_the_live_broker_and_is_remembered_and_noted_once() -> Non
     desk.register(peer=peer, brokerAddr=B, brokerName="broker-b")
     desk.ask(RequestCode.UNREGISTER_BROKER, identity())
     desk.register(peer=peer, brokerAddr=B)
-    assert decode_nameserver_look(desk.ask(RequestCode.LOOK_AT_NAMESERVER).body).refused == ()
+    assert decode_nameserver_view(desk.ask(RequestCode.VIEW_NAMESERVER).body).refused == ()
 
 
 def test_refusals_are_forgotten_after_two_minutes() -> None:
@@ -124,6 +124,6 @@ def test_refusals_are_forgotten_after_two_minutes() -> None:
         desk.register(peer=FakePeer(), brokerAddr=B)
     desk.clock.advance(seconds=119)
     desk.register(body=body_of(topic("T"), topic("U")))
-    assert len(decode_nameserver_look(desk.ask(RequestCode.LOOK_AT_NAMESERVER).body).refused) == 1
+    assert len(decode_nameserver_view(desk.ask(RequestCode.VIEW_NAMESERVER).body).refused) == 1
     desk.clock.advance(seconds=2)
-    assert decode_nameserver_look(desk.ask(RequestCode.LOOK_AT_NAMESERVER).body).refused == ()
+    assert decode_nameserver_view(desk.ask(RequestCode.VIEW_NAMESERVER).body).refused == ()

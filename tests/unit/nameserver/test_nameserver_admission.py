@@ -32,7 +32,7 @@ LOOKING = {
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
     RequestCode.GET_NAMESRV_CONFIG,
     RequestCode.GET_BROKER_MEMBER_GROUP,
-    RequestCode.LOOK_AT_NAMESERVER,
+    RequestCode.VIEW_NAMESERVER,
 }
 """Said once more, so that nobody moves one over without thinking."""
 

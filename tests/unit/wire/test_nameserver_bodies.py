@@ -7,12 +7,12 @@ from tianzhou.wire.errors import BodyError
 from tianzhou.wire.nameserver_bodies import (
     MissingBroker,
     MissingTopic,
-    NameServerLook,
+    NameServerView,
     RefusedBroker,
-    decode_nameserver_look,
+    decode_nameserver_view,
 )
 
-LOOK = NameServerLook(
+LOOK = NameServerView(
     missing=(
         MissingBroker(
             address="h:1", broker_id=1, cluster="c", groups=("g",), left_out=3, name="broker-a",
@@ -27,11 +27,11 @@ LOOK = NameServerLook(
 
 
 def test_look_comes_back_as_it_was() -> None:
-    assert decode_nameserver_look(fastjson.encode(LOOK)) == LOOK
+    assert decode_nameserver_view(fastjson.encode(LOOK)) == LOOK
 
 
 def test_look_that_is_not_sound_is_a_body_error() -> None:
     data = fastjson.encode(LOOK)
     for end in range(len(data)):
         with pytest.raises(BodyError):
-            decode_nameserver_look(data[:end])
+            decode_nameserver_view(data[:end])

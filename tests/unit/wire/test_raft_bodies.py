@@ -4,9 +4,9 @@ import pytest
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.wire import fastjson
-from tianzhou.wire.raft_bodies import RaftLook, RaftPeer, decode_raft_look
+from tianzhou.wire.raft_bodies import RaftPeer, RaftView, decode_raft_view
 
-LOOK = RaftLook(
+LOOK = RaftView(
     applied=7, commit=8, first=1, group="g", is_changing=False, is_in_doubt=False,
     is_leading=True, last=9, leader="n0", leader_broker="127.0.0.1:10911", member="n0",
     peers=(
@@ -18,7 +18,7 @@ LOOK = RaftLook(
 
 
 def test_there_and_back() -> None:
-    assert decode_raft_look(fastjson.encode(LOOK)) == LOOK
+    assert decode_raft_view(fastjson.encode(LOOK)) == LOOK
 
 
 def test_names_are_as_in_other_bodies() -> None:
@@ -29,4 +29,4 @@ def test_names_are_as_in_other_bodies() -> None:
 
 def test_what_is_missing_is_an_error() -> None:
     with pytest.raises(TianzhouError):
-        decode_raft_look(b'{"applied": 7}')
+        decode_raft_view(b'{"applied": 7}')

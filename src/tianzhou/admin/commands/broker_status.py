@@ -71,7 +71,7 @@ def _facts(session: Session, name: str, *, everything: bool) -> dict[str, Any]:
 
 def _alarms(session: Session, name: str) -> list[dict[str, Any]]:
     """Alarms of every member of the group; empty for brokers without alarms, such as Apache's."""
-    view = session.admin.looks.cluster()
+    view = session.admin.views.cluster()
     return [
         {
             "id": broker_id,

@@ -111,7 +111,7 @@ def _shown(session: Session, name: str) -> dict[str, Any]:
         ],
         "stands_still": [
             {"kind": event.kind, "said": event.said, "mend": event.mend}
-            for look in admin.looks.group(name).found.values()
+            for look in admin.views.group(name).found.values()
             for event in look.events
         ],
     }

@@ -8,12 +8,12 @@ from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from tianzhou.client.sync.admin import Admin
-    from tianzhou.wire.look_bodies import GroupRow
+    from tianzhou.wire.view_bodies import GroupRow
 
 
 def topic_rows(admin: "Admin", *, internal: bool) -> list[dict[str, Any]]:
-    rows, looked = admin.looks.topics()
-    groups, also = admin.looks.groups()
+    rows, looked = admin.views.topics()
+    groups, also = admin.views.groups()
     if looked.missing or also.missing:
         return _topics_one_by_one(admin, internal=internal)
     brokers: dict[str, int] = {}
@@ -60,7 +60,7 @@ def _topics_one_by_one(admin: "Admin", *, internal: bool) -> list[dict[str, Any]
 
 
 def group_rows(admin: "Admin", now_ms: int) -> list[dict[str, Any]]:
-    rows, looked = admin.looks.groups()
+    rows, looked = admin.views.groups()
     if looked.missing:
         return [_summary(admin, name) for name in admin.groups.all()]
     return [

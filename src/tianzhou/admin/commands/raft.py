@@ -14,7 +14,7 @@ from tianzhou.base.errors import TianzhouError, UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tianzhou.wire.raft_bodies import RaftLook, RaftPeer
+    from tianzhou.wire.raft_bodies import RaftPeer, RaftView
 
 ASK_S: Final = 2.0
 CHANGE_S: Final = 5.0
@@ -109,18 +109,18 @@ def _say(session: Session, facts: dict[str, Any], sentence: str, *, is_new: bool
 # What there is
 
 
-def look_at(address: str) -> "RaftLook | None":
+def look_at(address: str) -> "RaftView | None":
     """What the broker there says of its group; None if it is in none, or does not answer."""
     from tianzhou.net.blocking import BlockingPeer, Unreachable
     from tianzhou.wire._generated_codes import RequestCode
-    from tianzhou.wire.raft_bodies import decode_raft_look
+    from tianzhou.wire.raft_bodies import decode_raft_view
 
     try:
         with BlockingPeer(address, timeout_s=ASK_S) as peer:
-            answer, body = peer.call(RequestCode.LOOK_AT_RAFT)
+            answer, body = peer.call(RequestCode.VIEW_RAFT)
     except Unreachable:
         return None
-    return decode_raft_look(body) if answer.code == 0 else None
+    return decode_raft_view(body) if answer.code == 0 else None
 
 
 def cluster_facts(addresses: list[str]) -> dict[str, dict[str, Any]]:
@@ -133,7 +133,7 @@ def cluster_facts(addresses: list[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _cluster_row(look: "RaftLook", leads: "RaftLook | None") -> dict[str, Any]:
+def _cluster_row(look: "RaftView", leads: "RaftView | None") -> dict[str, Any]:
     match = {peer.name: peer.match for peer in leads.peers}.get(look.member, -1) if leads else -1
     following = f"follows {look.leader}" if look.leader else "knows no leader"
     return {
@@ -154,7 +154,7 @@ def cluster_columns(rows: list[dict[str, Any]]) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _looks(session: Session, group: str) -> "list[tuple[str, RaftLook]]":
+def _looks(session: Session, group: str) -> "list[tuple[str, RaftView]]":
     places = [place for place in session.admin.brokers.all() if place.name == group]
     addresses = [address for place in places for address in place.addresses.values()]
     found = [(address, look_at(address)) for address in addresses]
@@ -176,7 +176,7 @@ def _rows(session: Session, group: str) -> list[dict[str, Any]]:
     return rows + [dict.fromkeys(_COLUMNS) | {"member": name, "state": "away"} for name in gone]
 
 
-def _row(address: str, look: "RaftLook", leads: "RaftLook") -> dict[str, Any]:
+def _row(address: str, look: "RaftView", leads: "RaftView") -> dict[str, Any]:
     match = {peer.name: peer.match for peer in leads.peers}.get(look.member, -1)
     states = [
         text
@@ -201,7 +201,7 @@ def _view(rows: list[dict[str, Any]]) -> "RenderableType":
 # Changing it
 
 
-def _leader(session: Session, group: str) -> "RaftLook":
+def _leader(session: Session, group: str) -> "RaftView":
     looks = [look for _, look in _looks(session, group)]
     for look in looks:
         if look.is_leading:
@@ -241,14 +241,14 @@ def _bring_about(session: Session, group: str, action: str, member: str, where: 
     )
 
 
-def _is_so(look: "RaftLook", action: str, member: str) -> bool:
+def _is_so(look: "RaftView", action: str, member: str) -> bool:
     if action == "transfer":
         return look.member == member
     wanted = "" if action == "remove" else action
     return not look.is_changing and _kind(_peer(look, member)) == wanted
 
 
-def _peer(look: "RaftLook", name: str) -> "RaftPeer | None":
+def _peer(look: "RaftView", name: str) -> "RaftPeer | None":
     return next((peer for peer in look.peers if peer.name == name), None)
 
 
@@ -283,7 +283,7 @@ def _ask(address: str, action: str, member: str, where: str) -> None:
         raise kind(f"{address} rejected the request: {answer.remark}")
 
 
-def _is_near(look: "RaftLook", name: str) -> bool:
+def _is_near(look: "RaftView", name: str) -> bool:
     return any(
         peer.name == name and peer.match >= look.last - NEAR and not peer.is_in_doubt
         for peer in look.peers
@@ -311,7 +311,7 @@ def _wait_for_learner(session: Session, group: str, name: str) -> None:
     )
 
 
-def _lag_of(look: "RaftLook", name: str) -> str:
+def _lag_of(look: "RaftView", name: str) -> str:
     peer = _peer(look, name)
     if peer is None or not peer.is_connected or peer.match < 0:
         return "it does not answer the leader"

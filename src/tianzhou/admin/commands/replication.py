@@ -11,7 +11,7 @@ from tianzhou.admin.commands.session import Session, asking, force
 from tianzhou.base.errors import TianzhouError, UsageError
 
 if TYPE_CHECKING:
-    from tianzhou.wire.replication_bodies import ReplicationLook
+    from tianzhou.wire.replication_bodies import ReplicationView
 
 ASK_S: Final = 2.0
 ANSWER_S: Final = 15.0
@@ -29,22 +29,22 @@ class PromotionFailed(TianzhouError):
     """The brokers did not do what was asked."""
 
 
-def look_at(address: str) -> "ReplicationLook | None":
+def look_at(address: str) -> "ReplicationView | None":
     """What the broker there says of its group; None if it does not answer, or can't say."""
     from tianzhou.net.blocking import BlockingPeer, Unreachable
     from tianzhou.wire._generated_codes import RequestCode
-    from tianzhou.wire.replication_bodies import decode_replication_look
+    from tianzhou.wire.replication_bodies import decode_replication_view
 
     try:
         with BlockingPeer(address, timeout_s=ASK_S) as peer:
-            answer, body = peer.call(RequestCode.LOOK_AT_REPLICATION)
+            answer, body = peer.call(RequestCode.VIEW_REPLICATION)
     except Unreachable:
         return None
-    return decode_replication_look(body) if answer.code == 0 else None
+    return decode_replication_view(body) if answer.code == 0 else None
 
 
 def facts(
-    look: "ReplicationLook | None", master: "ReplicationLook | None", broker_id: int
+    look: "ReplicationView | None", master: "ReplicationView | None", broker_id: int
 ) -> dict[str, Any]:
     """What `tianzhou cluster` shows of a broker; `master` is that of its group."""
     seen = [slave for slave in master.slaves if slave.broker_id == broker_id] if master else []
@@ -135,8 +135,8 @@ def promote(
 
 
 def _choose(
-    name: str, looks: "dict[str, ReplicationLook]", broker_id: int | None
-) -> "tuple[str, ReplicationLook]":
+    name: str, looks: "dict[str, ReplicationView]", broker_id: int | None
+) -> "tuple[str, ReplicationView]":
     slaves = {address: look for address, look in looks.items() if look.role == "SLAVE"}
     if not slaves:
         raise not_found(f"no slave of {name} answers")
@@ -154,7 +154,7 @@ def _choose(
     return wanted[0], slaves[wanted[0]]
 
 
-def _rank(look: "ReplicationLook") -> tuple[int, int, int]:
+def _rank(look: "ReplicationView") -> tuple[int, int, int]:
     """Whose log is the newest: by its last master first, then by its end."""
     return look.epoch, look.run, look.end
 

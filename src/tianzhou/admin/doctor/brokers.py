@@ -6,7 +6,7 @@ from typing import Final
 
 from tianzhou.admin.doctor.findings import Finding, problem, warning
 from tianzhou.client.core.admin_results import BrokerStatus
-from tianzhou.client.core.looks import marks_text, skew_text
+from tianzhou.client.core.views import marks_text, skew_text
 
 SKEW_MAX_S: Final = 5.0
 """Timed messages, retention and lag in seconds are wrong by what clocks differ."""

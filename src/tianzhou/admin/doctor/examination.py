@@ -19,8 +19,8 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.client.core import findings as core
 from tianzhou.client.core.admin_results import BrokerStatus
 from tianzhou.client.core.findings import UNREACHABLE, Level, findings
-from tianzhou.client.core.looks import ClusterView
 from tianzhou.client.core.subscription import is_internal_group
+from tianzhou.client.core.views import ClusterView
 from tianzhou.client.options import parse_nameservers
 from tianzhou.client.sync.admin import Admin
 
@@ -57,14 +57,14 @@ def _examine(
     if not places:
         said = "it knows no broker: none runs, or they register elsewhere"
         yield problem(f"NameServer {nameserver}", said, f"tianzhou broker -n {nameserver}")
-        yield from map(from_view, findings(admin.looks.cluster(), now_ms()))
+        yield from map(from_view, findings(admin.views.cluster(), now_ms()))
         return
     probes = probe_brokers(places)
     for place in places:
         for _, address in sorted(place.addresses.items()):
             yield broker_finding(place, address, nameserver, probes[address])
     silent = {at for at, probe in probes.items() if probe.reached is not Reached.SERVES}
-    view = admin.looks.cluster(skip=silent)
+    view = admin.views.cluster(skip=silent)
     seen = [finding for finding in findings(view, now_ms()) if UNREACHABLE not in finding.kinds]
     yield from (from_view(finding) for finding in seen if finding.about != "group")
     masters = {place.name: place.addresses.get(MASTER) for place in places}

@@ -10,8 +10,8 @@ from tianzhou.client.core import findings as core
 from tianzhou.client.core.subscription import RETRY_PREFIX
 from tianzhou.client.errors import GroupNotExist
 from tianzhou.wire.heartbeat import ConsumerConnections, MessageModel
-from tianzhou.wire.look_bodies import GroupLook, HeldQueue
 from tianzhou.wire.queues import MessageQueue
+from tianzhou.wire.view_bodies import GroupView, HeldQueue
 
 if TYPE_CHECKING:
     from tianzhou.client.sync.admin import Admin
@@ -87,7 +87,7 @@ def look_at(admin: "Admin", name: str) -> Look:
         except TianzhouError:
             queues[topic] = ()  # the topic is looked at by itself
     progress = admin.offsets.progress(name)
-    views = admin.looks.group(name).found
+    views = admin.views.group(name).found
     return Look(
         name,
         exists=True,
@@ -108,7 +108,7 @@ def look_at(admin: "Admin", name: str) -> Look:
     )
 
 
-def _waited_s(view: GroupLook, held: HeldQueue) -> float:
+def _waited_s(view: GroupView, held: HeldQueue) -> float:
     """Seconds since the offset moved, or since the message at it was stored, by the broker's
     clock."""
     since_ms = max(held.moved_ms or view.started_ms, held.oldest_ms)

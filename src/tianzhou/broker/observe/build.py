@@ -16,7 +16,7 @@ from tianzhou.broker.observe.metric_sources import MetricSources
 from tianzhou.broker.observe.port_alarms import PortAlarms
 from tianzhou.broker.observe.runtime_info import Runtime
 from tianzhou.broker.observe.store_alarms import StoreAlarms
-from tianzhou.broker.observe.views import AdminLooks, Told, Waiting
+from tianzhou.broker.observe.views import Views, Told, Waiting
 from tianzhou.broker.observe.waiting import AdminWaiting
 from tianzhou.broker.observe.watchdog import Seen, Watchdog
 from tianzhou.broker.rejections import Refusals
@@ -26,8 +26,8 @@ from tianzhou.broker.slice import Foundation, Slice
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics.build import TopicSlice
 from tianzhou.broker.transactions.build import TransactionSlice
-from tianzhou.wire.raft_bodies import RaftLook
-from tianzhou.wire.replication_bodies import ReplicationLook
+from tianzhou.wire.raft_bodies import RaftView
+from tianzhou.wire.replication_bodies import ReplicationView
 
 
 @dataclass(slots=True)
@@ -53,8 +53,8 @@ class ReplicaViews:
     """The role in RocketMQ's words."""
     group: Callable[[], Group | None]
     """Who manages master and slaves, if there are any."""
-    replication: Callable[[], ReplicationLook]
-    raft: Callable[[], RaftLook | None]
+    replication: Callable[[], ReplicationView]
+    raft: Callable[[], RaftView | None]
     """None: it is not a member of a Raft group."""
 
 
@@ -150,7 +150,7 @@ def _views(
     watchdog: Watchdog,
     runtime_config: RuntimeConfig,
     runtime: Runtime,
-) -> AdminLooks:
+) -> Views:
     config, store, clock, stats = base.config, base.store, base.clock, base.stats
     topics, tables, replica = seen.topics.topics, seen.tables, seen.replica
     rows = GroupRows(
@@ -179,7 +179,7 @@ def _views(
         alarms=base.alarms.current,
     )
     permission = seen.topics.permission
-    return AdminLooks(
+    return Views(
         config, store, topics, tables.sessions, permission, stats, rows, waiting, told, clock
     )
 

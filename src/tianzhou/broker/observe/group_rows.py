@@ -20,15 +20,15 @@ from tianzhou.broker.stats import MINUTE, Stats
 from tianzhou.broker.topics.store_times import last_store_time, store_time
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.store.store import MessageStore
-from tianzhou.wire._generated_headers_admin import LookAtGroupRequest
-from tianzhou.wire.look_bodies import (
+from tianzhou.wire._generated_headers_admin import ViewGroupRequest
+from tianzhou.wire.view_bodies import (
     Event,
-    GroupLook,
     GroupRow,
+    GroupView,
     HeldQueue,
     Member,
     PlannedMove,
-    ReaderLook,
+    ReaderView,
     Wanted,
 )
 
@@ -208,7 +208,7 @@ class GroupRows:
                 found.setdefault(topic, set()).add(group)
         return found
 
-    def of_topic(self, topic: str, now_ms: int) -> Iterator[ReaderLook]:
+    def of_topic(self, topic: str, now_ms: int) -> Iterator[ReaderView]:
         groups = self.readers().get(topic, set())
         bounds = self._bounds(topic)
         if topic.startswith(names.DEAD_PREFIX):
@@ -218,7 +218,7 @@ class GroupRows:
             ages = finish(self._ages_ms(waiting, now_ms))
             flow = self.stats.group_gets.get((topic, group))
             members = self.sessions.consumers.get(group)
-            yield ReaderLook(
+            yield ReaderView(
                 get_per_second=flow.growth(MINUTE, now_ms).per_second if flow else 0.0,
                 group=group,
                 lag=sum(lag.messages for lag in waiting),
@@ -230,11 +230,11 @@ class GroupRows:
 
     def one(
         self,
-        asked: LookAtGroupRequest,
+        asked: ViewGroupRequest,
         rows: list[GroupRow],
         now_ms: int,
         moves: tuple[PlannedMove, ...] = (),
-    ) -> Steps[GroupLook | None]:
+    ) -> Steps[GroupView | None]:
         """Include the findings of the last `all`, which a group created since is not part of."""
         name = asked.group
         config = self.groups.get(name)
@@ -252,7 +252,7 @@ class GroupRows:
             yield
             shown = nlargest(max(asked.queues_max, 0), shown, key=lambda queue: queue.lag)
         described = members.described if members else None
-        return GroupLook(
+        return GroupView(
             config=config,
             consume_type=described.consume_type.value if described else "",
             events=tuple(event_of(found) for found in self.ongoing() if found.group == name),

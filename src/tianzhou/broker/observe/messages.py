@@ -21,7 +21,7 @@ from tianzhou.record.message import MessageView
 from tianzhou.store.read import ReadLimit, ReadResult
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire._generated_headers_admin import LookAtMessagesRequest
+from tianzhou.wire._generated_headers_admin import ViewMessagesRequest
 
 COUNT_MAX: Final = 256
 BYTES_MAX: Final = 4 * 1024 * 1024
@@ -44,11 +44,11 @@ class AdminMessages:
     topics: Topics
 
     def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.LOOK_AT_MESSAGES: self.look}
+        return {RequestCode.VIEW_MESSAGES: self.look}
 
     def look(self, request: Request) -> Reply:
-        asked = LookAtMessagesRequest.from_ext(request.header.ext)
-        ways: Mapping[str, Callable[[LookAtMessagesRequest], list[bytes]]] = {
+        asked = ViewMessagesRequest.from_ext(request.header.ext)
+        ways: Mapping[str, Callable[[ViewMessagesRequest], list[bytes]]] = {
             "id": self._by_id, "key": self._by_key, "time": self._by_time,
             "newest": self._newest, "place": self._by_place,
         }  # fmt: skip
@@ -67,7 +67,7 @@ class AdminMessages:
 
     # By name
 
-    def _by_id(self, asked: LookAtMessagesRequest) -> list[bytes]:
+    def _by_id(self, asked: ViewMessagesRequest) -> list[bytes]:
         """Either id that a message has: where it is stored, or what its producer called it."""
         word = asked.word or ""
         return self._stored_at(asked.topic, word) or self._find(asked, word, COPIES_MAX)[:1]
@@ -82,10 +82,10 @@ class AdminMessages:
             is_it = any((m.offset_id, m.topic) == (word, topic) for m in messages)
             return _taken(found) if is_it else []
 
-    def _by_key(self, asked: LookAtMessagesRequest) -> list[bytes]:
+    def _by_key(self, asked: ViewMessagesRequest) -> list[bytes]:
         return self._find(asked, asked.word or "", min(asked.count, COUNT_MAX))
 
-    def _find(self, asked: LookAtMessagesRequest, word: str, count: int) -> list[bytes]:
+    def _find(self, asked: ViewMessagesRequest, word: str, count: int) -> list[bytes]:
         begin_ms, end_ms = asked.begin_timestamp_ms, asked.end_timestamp_ms
         with self.store.find(
             asked.topic, word, begin_ms=begin_ms, end_ms=end_ms, count_max=count
@@ -94,7 +94,7 @@ class AdminMessages:
 
     # By place
 
-    def _by_place(self, asked: LookAtMessagesRequest) -> list[bytes]:
+    def _by_place(self, asked: ViewMessagesRequest) -> list[bytes]:
         return self._at(queue_key(asked.topic, asked.queue_id), asked.offset)
 
     def _at(self, key: QueueKey, offset: int) -> list[bytes]:
@@ -103,17 +103,17 @@ class AdminMessages:
         with self.store.read(key, QueueOffset(offset), _ONE) as found:
             return _taken(found)
 
-    def _by_time(self, asked: LookAtMessagesRequest) -> list[bytes]:
+    def _by_time(self, asked: ViewMessagesRequest) -> list[bytes]:
         """The first messages from one moment to before another."""
         merged = heapq.merge(*(self._places(key, span) for key, span in self._spans(asked)))
         return self._read(merged, asked.count)
 
-    def _newest(self, asked: LookAtMessagesRequest) -> list[bytes]:
+    def _newest(self, asked: ViewMessagesRequest) -> list[bytes]:
         """The last messages before a moment."""
         backwards = (self._places(key, span[::-1]) for key, span in self._spans(asked))
         return self._read(heapq.merge(*backwards, reverse=True), asked.count)[::-1]
 
-    def _spans(self, asked: LookAtMessagesRequest) -> Iterator[tuple[QueueKey, range]]:
+    def _spans(self, asked: ViewMessagesRequest) -> Iterator[tuple[QueueKey, range]]:
         topic = self.topics.get(asked.topic)
         for queue_id in range(topic.read_queue_nums if topic else 0):
             key = queue_key(asked.topic, queue_id)

@@ -16,8 +16,8 @@ from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics.topics import Topics
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.store.store import MessageStore
-from tianzhou.wire.raft_bodies import RaftLook
-from tianzhou.wire.replication_bodies import ReplicationLook
+from tianzhou.wire.raft_bodies import RaftView
+from tianzhou.wire.replication_bodies import ReplicationView
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,8 +34,8 @@ class MetricSources:
     groups: Groups
     sessions: Sessions
     watchdog: Watchdog
-    replication: Callable[[], ReplicationLook]
-    raft: Callable[[], RaftLook | None]
+    replication: Callable[[], ReplicationView]
+    raft: Callable[[], RaftView | None]
     """None: it is no member of a Raft group."""
     alarms: Callable[[], list[Alarm]]
     counts: dict[str, Callable[[], int]]

@@ -10,8 +10,8 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from tianzhou.broker.observe.metric_families import gauge, gauges
-from tianzhou.wire.raft_bodies import RaftLook
-from tianzhou.wire.replication_bodies import ReplicationLook, SlaveLook
+from tianzhou.wire.raft_bodies import RaftView
+from tianzhou.wire.replication_bodies import ReplicationView, SlaveView
 
 _UNNAMED: Final = "unnamed"
 """Slaves of RocketMQ do not say who they are; those that are furthest behind stand for all."""
@@ -19,8 +19,8 @@ _UNNAMED: Final = "unnamed"
 
 @dataclass(slots=True)
 class ReplicationMetrics:
-    look: Callable[[], ReplicationLook]
-    raft: Callable[[], RaftLook | None]
+    look: Callable[[], ReplicationView]
+    raft: Callable[[], RaftView | None]
 
     def families(self) -> Iterator[Metric]:
         look, raft = self.look(), self.raft()
@@ -36,14 +36,14 @@ class ReplicationMetrics:
         yield from self._slaves(look)
         yield self._members(raft)
 
-    def _slaves(self, look: ReplicationLook) -> Iterator[Metric]:
+    def _slaves(self, look: ReplicationView) -> Iterator[Metric]:
         size = gauges("replica_lag_bytes", "Log that a slave has not confirmed", "replica")
         late = gauges(
             "replica_lag_seconds", "How long ago the first of it was written, about", "replica"
         )
         acked = gauges("replica_acked_offset", "Up to where a slave has the log", "replica")
         near = gauges("replica_in_sync", "1 while a slave has nearly all of the log", "replica")
-        rows: dict[str, SlaveLook] = {}
+        rows: dict[str, SlaveView] = {}
         for slave in sorted(look.slaves, key=lambda slave: (slave.lag_bytes, slave.lag_ms)):
             rows[_UNNAMED if slave.broker_id < 0 else str(slave.broker_id)] = slave
         for name, slave in sorted(rows.items()):
@@ -53,7 +53,7 @@ class ReplicationMetrics:
             near.add_metric([name], int(slave.is_in_sync))
         yield from (size, late, acked, near)
 
-    def _members(self, raft: RaftLook | None) -> Metric:
+    def _members(self, raft: RaftView | None) -> Metric:
         """Only the leader knows."""
         entries = gauges(
             "replica_lag_entries", "Entries that a member of a Raft group lacks", "replica"
@@ -65,7 +65,7 @@ class ReplicationMetrics:
         return entries
 
 
-def _near(raft: RaftLook) -> list[str]:
+def _near(raft: RaftView) -> list[str]:
     """Members besides the leader that have everything that is committed."""
     return [
         peer.name

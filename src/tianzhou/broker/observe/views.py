@@ -33,28 +33,28 @@ from tianzhou.store.store import MessageStore
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import (
-    LookAtBrokerRequest,
-    LookAtGroupRequest,
     TopicRequest,
+    ViewBrokerRequest,
+    ViewGroupRequest,
 )
-from tianzhou.wire.look_bodies import (
+from tianzhou.wire.raft_bodies import RaftView
+from tianzhou.wire.replication_bodies import ReplicationView
+from tianzhou.wire.tables import TopicConfig
+from tianzhou.wire.view_bodies import (
     AlarmRow,
-    BrokerLook,
+    BrokerView,
     Disk,
     GroupRow,
-    GroupsLook,
+    GroupsView,
     History,
     PlannedMove,
     ProducerSeen,
-    QueueLook,
-    TopicLook,
+    QueueView,
     TopicRow,
-    TopicsLook,
+    TopicsView,
+    TopicView,
     Totals,
 )
-from tianzhou.wire.raft_bodies import RaftLook
-from tianzhou.wire.replication_bodies import ReplicationLook
-from tianzhou.wire.tables import TopicConfig
 
 TOP: Final = 10
 """Busy topics in an overview, limited to what fits on a screen."""
@@ -84,13 +84,13 @@ class Told:
 
     facts: Callable[[int], dict[str, str]]
     config: Callable[[], dict[str, str]]
-    raft: Callable[[], RaftLook | None]
-    replication: Callable[[], ReplicationLook]
+    raft: Callable[[], RaftView | None]
+    replication: Callable[[], ReplicationView]
     alarms: Callable[[], list[Alarm]]
 
 
 @dataclass(slots=True)
-class AdminLooks:
+class Views:
     config: BrokerConfig
     store: MessageStore
     topics: Topics
@@ -111,11 +111,11 @@ class AdminLooks:
 
     def handlers(self) -> dict[int, Handler]:
         return {
-            RequestCode.LOOK_AT_BROKER: self.broker,
-            RequestCode.LOOK_AT_TOPICS: self.all_topics,
-            RequestCode.LOOK_AT_TOPIC: self.topic,
-            RequestCode.LOOK_AT_GROUPS: self.all_groups,
-            RequestCode.LOOK_AT_GROUP: self.group,
+            RequestCode.VIEW_BROKER: self.broker,
+            RequestCode.VIEW_TOPICS: self.all_topics,
+            RequestCode.VIEW_TOPIC: self.topic,
+            RequestCode.VIEW_GROUPS: self.all_groups,
+            RequestCode.VIEW_GROUP: self.group,
         }
 
     # The broker
@@ -123,7 +123,7 @@ class AdminLooks:
     def broker(self, request: Request) -> Steps[Reply]:
         groups = yield from self._groups.get()
         topics = yield from self._topics.get()
-        is_whole = LookAtBrokerRequest.from_ext(request.header.ext).is_whole
+        is_whole = ViewBrokerRequest.from_ext(request.header.ext).is_whole
         stats, store, now_ms = self.stats, self.store, self.clock.now_ms()
         stats.tick(now_ms)
         marks = store.watermarks
@@ -135,7 +135,7 @@ class AdminLooks:
         busy.sort(key=lambda row: -(row.put_per_second + row.get_per_second))
         troubled = sorted(filter(is_troubled, groups), key=trouble, reverse=True)
         puts, gets = stats.history(STEP_S)
-        look = BrokerLook(
+        look = BrokerView(
             alarms=tuple(map(_alarm_row, self.told.alarms())),
             busiest=tuple(busy[:TOP]),
             cluster=self.config.cluster,
@@ -203,7 +203,7 @@ class AdminLooks:
 
     def all_topics(self, _request: Request) -> Steps[Reply]:
         topics = yield from self._topics.get()
-        look = TopicsLook(now_ms=self.clock.now_ms(), topics=tuple(topics))
+        look = TopicsView(now_ms=self.clock.now_ms(), topics=tuple(topics))
         return Reply(body=fastjson.encode(look))
 
     def _topic_rows(self) -> Steps[list[TopicRow]]:
@@ -256,7 +256,7 @@ class AdminLooks:
                 ResponseCode.TOPIC_NOT_EXIST, f"topic {name[:128]} does not exist"
             )
         flow = self.stats.topic_puts.get(name)
-        look = TopicLook(
+        look = TopicView(
             config=topic,
             hours=tuple(flow.steps(DAY)) if flow else (),
             is_system=self._is_system(name),
@@ -272,9 +272,9 @@ class AdminLooks:
         )
         return Reply(body=fastjson.encode(look))
 
-    def _queue(self, topic: str, queue_id: int) -> QueueLook:
+    def _queue(self, topic: str, queue_id: int) -> QueueView:
         key = queue_key(topic, queue_id)
-        return QueueLook(
+        return QueueView(
             last_ms=last_store_time(self.store, key) or 0,
             max_offset=self.store.max_offset(key),
             min_offset=self.store.min_offset(key),
@@ -312,11 +312,11 @@ class AdminLooks:
 
     def all_groups(self, _request: Request) -> Steps[Reply]:
         groups = yield from self._groups.get()
-        look = GroupsLook(groups=tuple(groups), now_ms=self.clock.now_ms())
+        look = GroupsView(groups=tuple(groups), now_ms=self.clock.now_ms())
         return Reply(body=fastjson.encode(look))
 
     def group(self, request: Request) -> Steps[Reply]:
-        asked = LookAtGroupRequest.from_ext(request.header.ext)
+        asked = ViewGroupRequest.from_ext(request.header.ext)
         name, moves = asked.group, tuple(self._moves(asked))
         groups = yield from self._groups.get()
         look = yield from self.rows.one(asked, groups, self.clock.now_ms(), moves)
@@ -326,7 +326,7 @@ class AdminLooks:
             )
         return Reply(body=fastjson.encode(look))
 
-    def _moves(self, asked: LookAtGroupRequest) -> Iterator[PlannedMove]:
+    def _moves(self, asked: ViewGroupRequest) -> Iterator[PlannedMove]:
         """None for a topic that is not here: it may be on another broker."""
         name = asked.topic or ""
         topic = self.topics.get(name)

@@ -14,13 +14,13 @@ from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import PromoteBrokerRequest, StepDownBrokerRequest
 from tianzhou.wire.admin_bodies import HaConnection, HaStatus
-from tianzhou.wire.replication_bodies import ReplicationLook, SlaveLook
+from tianzhou.wire.replication_bodies import ReplicationView, SlaveView
 
 
 class Group(runtime_config.Group, Protocol):
     """Who manages master and slaves."""
 
-    def look(self, alone: ReplicationLook) -> ReplicationLook:
+    def look(self, alone: ReplicationView) -> ReplicationView:
         """What a broker by itself would say, and what is known of the others."""
         ...
 
@@ -51,16 +51,16 @@ class AdminReplication:
 
     def handlers(self) -> dict[int, Handler]:
         return {
-            RequestCode.LOOK_AT_REPLICATION: lambda _: Reply(body=fastjson.encode(self.look())),
+            RequestCode.VIEW_REPLICATION: lambda _: Reply(body=fastjson.encode(self.look())),
             RequestCode.PROMOTE_BROKER: self.promote,
             RequestCode.STEP_DOWN_BROKER: self.step_down,
             RequestCode.GET_BROKER_HA_STATUS: self.ha_status,
         }
 
-    def look(self) -> ReplicationLook:
+    def look(self) -> ReplicationView:
         marks, role_state = self.store.watermarks, self.role_state
         confirmed = self.durability.confirmed() if self.durability.waits else marks.appended
-        alone = ReplicationLook(
+        alone = ReplicationView(
             broker_id=role_state.broker_id, broker_name=self.name, confirmed=confirmed,
             end=marks.appended, epoch=role_state.epoch, flushed=marks.flushed,
             master_address=role_state.master_address, min=marks.minimum, role=role_state.role.value,
@@ -120,7 +120,7 @@ class AdminReplication:
         return Reply(body=fastjson.encode(status))
 
 
-def _connection(slave: SlaveLook) -> HaConnection:
+def _connection(slave: SlaveView) -> HaConnection:
     return HaConnection(
         addr=slave.address, diff=slave.lag_bytes, in_sync=slave.is_in_sync,
         slave_ack_offset=slave.acked,

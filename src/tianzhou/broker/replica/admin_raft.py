@@ -18,7 +18,7 @@ from tianzhou.replication.raft_settings import is_loopback, peers_of
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_cluster import ChangeRaftRequest
-from tianzhou.wire.raft_bodies import RaftLook, RaftPeer
+from tianzhou.wire.raft_bodies import RaftPeer, RaftView
 
 TRANSFER: Final = "transfer"
 LEARNER: Final = "learner"
@@ -48,7 +48,7 @@ class AdminRaft:
     _waiting: "list[_Waiting]" = field(default_factory=list["_Waiting"])
 
     def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.LOOK_AT_RAFT: self.look, RequestCode.CHANGE_RAFT: self.change}
+        return {RequestCode.VIEW_RAFT: self.look, RequestCode.CHANGE_RAFT: self.change}
 
     def _group(self) -> RaftGroup:
         if self.group is None:
@@ -57,7 +57,7 @@ class AdminRaft:
             )
         return self.group
 
-    def told(self) -> RaftLook | None:
+    def told(self) -> RaftView | None:
         """None: this broker is no member of a group."""
         return None if self.group is None else look_at(self.group)
 
@@ -166,12 +166,12 @@ def _checked_address(known: Mapping[str, str], member: str, address: str) -> str
     return checked
 
 
-def look_at(group: RaftGroup) -> RaftLook:
+def look_at(group: RaftGroup) -> RaftView:
     node = group.node
     raft_log = node.core.log
     members, history = raft_log.members.current, raft_log.members
     addresses = group.addresses()
-    return RaftLook(
+    return RaftView(
         applied=group.applied, commit=raft_log.commit, first=raft_log.start.index + 1,
         group=group.storage.group.name,
         is_changing=bool(members.outgoing) or history.current_index > raft_log.commit,

@@ -40,7 +40,7 @@ from tianzhou.replication.ha_state import probe_of, state_table
 from tianzhou.store.derive_record import Run
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
-from tianzhou.wire.replication_bodies import ReplicationLook
+from tianzhou.wire.replication_bodies import ReplicationView
 
 log: Final = logging.getLogger("tianzhou.replication")
 
@@ -433,7 +433,7 @@ class MasterSlave:
         # for certain that they are gone.
         return not self.role_state.is_master
 
-    def look(self, alone: ReplicationLook) -> ReplicationLook:
+    def look(self, alone: ReplicationView) -> ReplicationView:
         marks, slave = self._state.marks, self.slave
         rows = self.master.rows() if self.role_state.is_master else []
         return msgspec.structs.replace(

@@ -6,7 +6,7 @@
         print(progress.lag, progress.behind_s)
 
 The requests are RocketMQ's, except for the lists of pending transactions and of timers, and for
-`looks`, which tell in one answer what a page of the dashboard shows.
+`views`, which tell in one answer what a page of the dashboard shows.
 """
 
 from types import TracebackType
@@ -17,12 +17,12 @@ from tianzhou.client.aio.admin_brokers import Brokers
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.aio.admin_dead_letters import DeadLetterBox
 from tianzhou.client.aio.admin_groups import Groups
-from tianzhou.client.aio.admin_looks import Looks
 from tianzhou.client.aio.admin_messages import Messages
 from tianzhou.client.aio.admin_offsets import Offsets
 from tianzhou.client.aio.admin_timers import Timers
 from tianzhou.client.aio.admin_topics import Topics
 from tianzhou.client.aio.admin_transactions import Transactions
+from tianzhou.client.aio.admin_views import Views
 from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.errors import ClientClosed
 from tianzhou.client.options import ClientOptions, client_repr
@@ -39,7 +39,7 @@ class Admin:
     offsets: Offsets
     messages: Messages
     dead_letters: DeadLetterBox
-    looks: Looks
+    views: Views
     transactions: Transactions
     timers: Timers
 
@@ -70,7 +70,7 @@ class Admin:
         self.offsets = Offsets(calls)
         self.messages = Messages(calls, self.offsets)
         self.dead_letters = DeadLetterBox(calls, self.offsets)
-        self.looks = Looks(calls)
+        self.views = Views(calls)
         self.transactions = Transactions(calls)
         self.timers = Timers(calls)
         return self

@@ -21,7 +21,7 @@ from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import OffsetResponse, PullMessageRequest
 from tianzhou.wire.fields import ExtFields
 from tianzhou.wire.header import Header
-from tianzhou.wire.nameserver_bodies import NameServerLook, decode_nameserver_look
+from tianzhou.wire.nameserver_bodies import NameServerView, decode_nameserver_view
 from tianzhou.wire.queues import MessageQueue
 from tianzhou.wire.tables import SubscriptionGroupConfig, decode_group_table, decode_topic_list
 
@@ -50,16 +50,16 @@ class AdminCalls:
             for name, broker in sorted(table.broker_addr_table.items())
         ]
 
-    async def nameservers(self) -> tuple[dict[str, NameServerLook], dict[str, str]]:
+    async def nameservers(self) -> tuple[dict[str, NameServerView], dict[str, str]]:
         """The missing brokers that each NameServer reports, by address; and the NameServers that do
         not respond, with the reason. Apache's NameServers report none."""
-        found: dict[str, NameServerLook] = {}
+        found: dict[str, NameServerView] = {}
         silent: dict[str, str] = {}
 
         async def one(address: str) -> None:
             try:
-                _, body = await self.ask(address, RequestCode.LOOK_AT_NAMESERVER)
-                found[address] = decode_nameserver_look(body)
+                _, body = await self.ask(address, RequestCode.VIEW_NAMESERVER)
+                found[address] = decode_nameserver_view(body)
             except RequestCodeNotSupported:
                 return
             except TianzhouError as error:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from tianzhou.client.core.admin_results import BrokerPlace
-from tianzhou.client.core.copies import worries
-from tianzhou.client.core.looks import (
+from tianzhou.client.core.replicas import replica_findings
+from tianzhou.client.core.routing import MASTER
+from tianzhou.client.core.subscription import is_internal_group
+from tianzhou.client.core.views import (
     ClusterView,
     forecast,
     groups_together,
@@ -24,11 +26,9 @@ from tianzhou.client.core.looks import (
     skew_text,
     span_text,
 )
-from tianzhou.client.core.routing import MASTER
-from tianzhou.client.core.subscription import is_internal_group
-from tianzhou.wire.look_bodies import AlarmRow, BrokerLook, Disk, Event, GroupRow
 from tianzhou.wire.nameserver_bodies import MissingBroker, RefusedBroker
 from tianzhou.wire.tables import PERM_WRITE
+from tianzhou.wire.view_bodies import AlarmRow, BrokerView, Disk, Event, GroupRow
 
 SKEW_MAX_MS: Final = 5_000
 """The clock difference is an error in timed messages, retention and lag in seconds."""
@@ -106,11 +106,11 @@ def _place_findings(view: ClusterView, place: BrokerPlace, now_ms: int) -> Itera
         if member is not None:
             yield from _member_findings(member, place, broker_id, now_ms)
     if look is not None:
-        for worry in worries(look, place):
-            level = Level.PROBLEM if worry.is_problem else Level.WARNING
+        for finding in replica_findings(look, place):
+            level = Level.PROBLEM if finding.is_problem else Level.WARNING
             yield Finding(
                 level=level, kinds=("replication",), about="broker", name=place.name,
-                said=worry.said, mend=worry.mend,
+                said=finding.said, mend=finding.mend,
             )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def _replica(place: BrokerPlace, broker_id: int) -> str:
 
 
 def _member_findings(
-    look: BrokerLook, place: BrokerPlace, broker_id: int, now_ms: int
+    look: BrokerView, place: BrokerPlace, broker_id: int, now_ms: int
 ) -> Iterator[Finding]:
     prefix = _replica(place, broker_id)
     for alarm in look.alarms:
@@ -359,7 +359,7 @@ def _idle_sentences(row: GroupRow, now_ms: int) -> Iterator[_Sentence]:
         yield _Sentence("no_consumers", said, mend, is_problem=False)
 
 
-def _left_out(looks: Iterable[BrokerLook], now_ms: int) -> Iterator[Finding]:
+def _left_out(looks: Iterable[BrokerView], now_ms: int) -> Iterator[Finding]:
     """A view lists only the worst groups: if the last of them has problems, others may too."""
     for look in looks:
         more = look.troubled_count - len(look.troubled)

@@ -17,12 +17,12 @@ from tianzhou.client.aio import (
     admin_brokers,
     admin_dead_letters,
     admin_groups,
-    admin_looks,
     admin_messages,
     admin_offsets,
     admin_timers,
     admin_topics,
     admin_transactions,
+    admin_views,
 )
 from tianzhou.client.options import ClientOptions
 from tianzhou.client.sync.runner import runner
@@ -113,8 +113,8 @@ class DeadLetterBox:
         self.send_again = blocking(inner.send_again)
 
 
-class Looks:
-    def __init__(self, inner: admin_looks.Looks) -> None:
+class Views:
+    def __init__(self, inner: admin_views.Views) -> None:
         self.brokers = blocking(inner.brokers)
         self.cluster = blocking(inner.cluster)
         self.broker = blocking(inner.broker)
@@ -162,7 +162,7 @@ class Admin:
         self.offsets = Offsets(inner.offsets)
         self.messages = Messages(inner.messages)
         self.dead_letters = DeadLetterBox(inner.dead_letters)
-        self.looks = Looks(inner.looks)
+        self.views = Views(inner.views)
         self.transactions = Transactions(inner.transactions)
         self.timers = Timers(inner.timers)
         self.leave_out = inner.leave_out

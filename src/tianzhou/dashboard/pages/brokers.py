@@ -5,9 +5,9 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tianzhou.client.core.copies import copies
 from tianzhou.client.core.findings import findings
-from tianzhou.client.core.looks import forecast
+from tianzhou.client.core.replicas import replica_set
+from tianzhou.client.core.views import forecast
 from tianzhou.dashboard.here import Here, field_of
 from tianzhou.dashboard.render import segment
 
@@ -17,8 +17,8 @@ WRITE = 2
 async def show(here: Here, request: Request) -> Response:
     name = request.path_params["name"]
     admin = await here.admin()
-    look, place = await admin.looks.broker(name)
-    view = await admin.looks.cluster(skip=(place.nearest,))
+    look, place = await admin.views.broker(name)
+    view = await admin.views.cluster(skip=(place.nearest,))
     view = replace(view, members={**view.members, place.nearest: look})
     found = [
         finding
@@ -33,14 +33,14 @@ async def show(here: Here, request: Request) -> Response:
     }
     return here.show(
         request, "broker.html", nav="overview", title=name, name=name, look=look, place=place,
-        forecast=forecast(look.disk), copies=copies(look, place), facts=facts,
+        forecast=forecast(look.disk), copies=replica_set(look, place), facts=facts,
         findings=found, has_master=0 in place.addresses,
     )  # fmt: skip
 
 
 async def ask_drain(here: Here, request: Request) -> Response:
     name = request.path_params["name"]
-    look, place = await (await here.admin()).looks.broker(name)
+    look, place = await (await here.admin()).views.broker(name)
     address = place.addresses[min(place.addresses)]
     is_drained = not look.permission & WRITE
     others = sorted({other.name for other in await (await here.admin()).brokers.all()} - {name})

@@ -10,13 +10,13 @@ from tianzhou.dashboard.here import Here, field_of, form_of
 from tianzhou.dashboard.payload import preview
 from tianzhou.dashboard.render import segment
 from tianzhou.record.message import MessageView
-from tianzhou.wire._generated_headers_admin import LookAtMessagesRequest
+from tianzhou.wire._generated_headers_admin import ViewMessagesRequest
 
 COUNT = 100
 
 
 async def listed(here: Here, request: Request) -> Response:
-    rows, looked = await (await here.admin()).looks.groups()
+    rows, looked = await (await here.admin()).views.groups()
     dead = sorted((row for row in rows if row.dead), key=lambda row: -row.dead_not_replayed)
     return here.show(
         request, "dead_letters.html", nav="dead", title="Dead letters", rows=dead,
@@ -36,9 +36,9 @@ async def show(here: Here, request: Request) -> Response:
 
 async def _newest(here: Here, group: str) -> list[MessageView]:
     """The oldest of them first."""
-    wanted = LookAtMessagesRequest(topic=DEAD_LETTER_PREFIX + group, by="newest", count=COUNT)
+    wanted = ViewMessagesRequest(topic=DEAD_LETTER_PREFIX + group, by="newest", count=COUNT)
     try:
-        return (await (await here.admin()).looks.messages(wanted))[0]
+        return (await (await here.admin()).views.messages(wanted))[0]
     except TopicNotFound:
         return []  # the topic is made with the first of them
 

@@ -10,14 +10,14 @@ from starlette.responses import Response
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.core.admin_results import LATEST, OffsetMove, effect_of
-from tianzhou.client.core.looks import groups_together
+from tianzhou.client.core.views import groups_together
 from tianzhou.dashboard.exports import csv_response
 from tianzhou.dashboard.here import Here, field_of
 from tianzhou.dashboard.listing import listing
 from tianzhou.dashboard.moments import moment_ms
 from tianzhou.dashboard.render import segment
-from tianzhou.wire.look_bodies import GroupLook, GroupRow, HeldQueue
 from tianzhou.wire.queues import MessageQueue
+from tianzhou.wire.view_bodies import GroupRow, GroupView, HeldQueue
 
 _SORTS: Final[Mapping[str, Callable[[GroupRow], Any]]] = {
     "lag": lambda row: (row.stuck, row.lag),
@@ -49,7 +49,7 @@ WHERES: Final = {
 
 
 async def listed(here: Here, request: Request) -> Response:
-    rows, looked = await (await here.admin()).looks.groups()
+    rows, looked = await (await here.admin()).views.groups()
     with_system = request.query_params.get("internal") == "1"
     shown = [row for row in rows if with_system or not row.is_system]
     page = listing(request, shown, name=lambda row: row.name, sorts=_SORTS, sort="lag")
@@ -60,7 +60,7 @@ async def listed(here: Here, request: Request) -> Response:
 
 
 async def exported(here: Here, _request: Request) -> Response:
-    rows, _ = await (await here.admin()).looks.groups()
+    rows, _ = await (await here.admin()).views.groups()
     titles = ("group", "members", "lag", "out_per_second", "dead_letters", "stuck", "topics")
     return csv_response(
         "groups",
@@ -74,7 +74,7 @@ async def exported(here: Here, _request: Request) -> Response:
 
 async def show(here: Here, request: Request) -> Response:
     name, like = request.path_params["name"], request.query_params.get("like", "").strip()
-    looked = await (await here.admin()).looks.group(name, queues_max=ROWS_MAX, queues_like=like)
+    looked = await (await here.admin()).views.group(name, queues_max=ROWS_MAX, queues_like=like)
     looks = looked.found
     (row,) = groups_together(look.row for look in looks.values()) or (None,)
     members = {member.client_id: member for look in looks.values() for member in look.members}
@@ -106,7 +106,7 @@ async def show(here: Here, request: Request) -> Response:
     )
 
 
-def _queues(looks: Mapping[str, GroupLook]) -> tuple[list[Held], int]:
+def _queues(looks: Mapping[str, GroupView]) -> tuple[list[Held], int]:
     """The queues to show, and how many there are. If there are too many, those with the largest lag
     are shown, and the largest lag first."""
     found = [
@@ -130,7 +130,7 @@ async def ask_reset(here: Here, request: Request) -> Response:
     is_asked = bool(topic and where)
     time_ms = _time_ms(where, asked.get("time", "")) if is_asked else LATEST
     looks = (
-        await admin.looks.group(
+        await admin.views.group(
             name, move_in=topic if is_asked else None, time_ms=time_ms, queues_max=0
         )
     ).found
@@ -153,7 +153,7 @@ async def ask_reset(here: Here, request: Request) -> Response:
     )
 
 
-def _moves(topic: str, looks: Mapping[str, GroupLook]) -> list[OffsetMove]:
+def _moves(topic: str, looks: Mapping[str, GroupView]) -> list[OffsetMove]:
     found = [
         OffsetMove(
             MessageQueue(topic=topic, broker_name=broker, queue_id=move.queue_id),
@@ -202,7 +202,7 @@ def _time_ms(where: str, time: str) -> int:
 
 async def ask_switch(here: Here, request: Request) -> Response:
     name = request.path_params["name"]
-    looks = (await (await here.admin()).looks.group(name, queues_max=0)).found
+    looks = (await (await here.admin()).views.group(name, queues_max=0)).found
     (row,) = groups_together(look.row for look in looks.values())
     if row.enabled:
         facts = [

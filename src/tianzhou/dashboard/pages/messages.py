@@ -14,7 +14,7 @@ from tianzhou.dashboard.here import Here
 from tianzhou.dashboard.moments import moment_ms
 from tianzhou.dashboard.payload import payload_of, preview
 from tianzhou.record.message import MessageView
-from tianzhou.wire._generated_headers_admin import LookAtMessagesRequest
+from tianzhou.wire._generated_headers_admin import ViewMessagesRequest
 
 KINDS: Final = {"id": "message id", "key": "key", "time": "time", "place": "queue and offset"}
 COUNT: Final = 64
@@ -29,7 +29,7 @@ async def search(here: Here, request: Request) -> Response:
     wanted = _wanted(request) if topic else None
     broker = asked.get("broker", "").strip() if kind == "place" else ""
     found, looked = (
-        await admin.looks.messages(wanted, broker=broker or None) if wanted else (None, None)
+        await admin.views.messages(wanted, broker=broker or None) if wanted else (None, None)
     )
     is_newest = wanted is not None and wanted.by == "newest"
     if found and is_newest:
@@ -47,7 +47,7 @@ async def search(here: Here, request: Request) -> Response:
 
 async def exported(here: Here, request: Request) -> Response:
     wanted = _wanted(request)
-    found = (await (await here.admin()).looks.messages(wanted))[0] if wanted else []
+    found = (await (await here.admin()).views.messages(wanted))[0] if wanted else []
     titles = ("topic", "queue", "offset", "message_id", "stored_ms", "tag", "keys", "body")
     return csv_response(
         "messages",
@@ -60,7 +60,7 @@ async def exported(here: Here, request: Request) -> Response:
     )  # fmt: skip
 
 
-def _wanted(request: Request) -> LookAtMessagesRequest | None:
+def _wanted(request: Request) -> ViewMessagesRequest | None:
     """What the form asks for; None: it is not filled in."""
     asked = request.query_params
     kind, topic = asked.get("by", "key"), asked.get("topic", "").strip()
@@ -71,31 +71,31 @@ def _wanted(request: Request) -> LookAtMessagesRequest | None:
         queue, offset = asked.get("queue", "").strip(), asked.get("at", "").strip()
         if not queue.isdecimal() or not offset.isdecimal():
             raise UsageError(f"queue {queue!r} and offset {offset!r} must be numbers")
-        return LookAtMessagesRequest(
+        return ViewMessagesRequest(
             topic=topic, by="place", count=1, queue_id=int(queue), offset=int(offset)
         )
     if kind not in KINDS:
         raise UsageError(f"{kind!r} is none of {', '.join(KINDS)}")
-    return LookAtMessagesRequest(topic=topic, by=kind, count=COUNT, word=word) if word else None
+    return ViewMessagesRequest(topic=topic, by=kind, count=COUNT, word=word) if word else None
 
 
-def _wanted_of_time(topic: str, first: str, last: str) -> LookAtMessagesRequest:
+def _wanted_of_time(topic: str, first: str, last: str) -> ViewMessagesRequest:
     """From a moment on; or, without one, the newest."""
     end_ms = moment_ms(last) + 1 if last else ALWAYS_MS
     if not first:
-        return LookAtMessagesRequest(topic=topic, by="newest", count=COUNT, end_timestamp_ms=end_ms)
+        return ViewMessagesRequest(topic=topic, by="newest", count=COUNT, end_timestamp_ms=end_ms)
     begin_ms = moment_ms(first)
     if begin_ms >= end_ms:
         raise UsageError("the moment from which is behind the one up to which")
-    return LookAtMessagesRequest(
+    return ViewMessagesRequest(
         topic=topic, by="time", count=COUNT, begin_timestamp_ms=begin_ms, end_timestamp_ms=end_ms
     )
 
 
 async def _one(here: Here, request: Request) -> MessageView:
     topic, message_id = request.path_params["topic"], request.path_params["id"]
-    wanted = LookAtMessagesRequest(topic=topic, by="id", count=1, word=message_id)
-    found, _ = await (await here.admin()).looks.messages(wanted)
+    wanted = ViewMessagesRequest(topic=topic, by="id", count=1, word=message_id)
+    found, _ = await (await here.admin()).views.messages(wanted)
     if not found:
         raise UsageError(f"topic {topic} has no message {message_id}; it may have expired")
     return found[0]

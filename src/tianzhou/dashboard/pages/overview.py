@@ -7,17 +7,17 @@ from itertools import zip_longest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tianzhou.client.core.copies import copies
 from tianzhou.client.core.findings import findings
-from tianzhou.client.core.looks import forecast, groups_together, topics_together
+from tianzhou.client.core.replicas import replica_set
+from tianzhou.client.core.views import forecast, groups_together, topics_together
 from tianzhou.dashboard.here import Here
-from tianzhou.wire.look_bodies import BrokerLook
+from tianzhou.wire.view_bodies import BrokerView
 
 ROWS = 10
 
 
 async def show(here: Here, request: Request) -> Response:
-    view = await (await here.admin()).looks.cluster()
+    view = await (await here.admin()).views.cluster()
     known, looked = {place.name: place for place in view.places}, view.brokers
     brokers = [looked.found[name] for name in sorted(looked.found)]
     groups = [
@@ -34,7 +34,7 @@ async def show(here: Here, request: Request) -> Response:
         nav="overview",
         title="Overview",
         findings=findings(view, here.clock.now_ms()),
-        copies={look.name: copies(look, known.get(look.name)) for look in brokers},
+        copies={look.name: replica_set(look, known.get(look.name)) for look in brokers},
         masters={place.name for place in view.places if 0 in place.addresses},
         missing=looked.missing,
         vanished=view.vanished,
@@ -54,7 +54,7 @@ async def show(here: Here, request: Request) -> Response:
     )
 
 
-def _total(brokers: list[BrokerLook]) -> dict[str, float]:
+def _total(brokers: list[BrokerView]) -> dict[str, float]:
     return {
         "put_per_second": sum(look.put_per_second for look in brokers),
         "get_per_second": sum(look.get_per_second for look in brokers),

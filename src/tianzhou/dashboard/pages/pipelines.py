@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from tianzhou.dashboard.here import Here
 from tianzhou.dashboard.listing import listing
-from tianzhou.wire.look_bodies import GroupRow
+from tianzhou.wire.view_bodies import GroupRow
 
 _SORTS: Final[Mapping[str, Callable[[GroupRow], Any]]] = {
     "progress": lambda row: row.moved_ms,
@@ -20,7 +20,7 @@ _SORTS: Final[Mapping[str, Callable[[GroupRow], Any]]] = {
 
 
 async def listed(here: Here, request: Request) -> Response:
-    rows, looked = await (await here.admin()).looks.groups()
+    rows, looked = await (await here.admin()).views.groups()
     jobs = [
         row
         for row in rows

@@ -10,7 +10,7 @@ COUNT = 200
 
 
 async def listed(here: Here, request: Request) -> Response:
-    waiting, looked = await (await here.admin()).looks.timers(count=COUNT)
+    waiting, looked = await (await here.admin()).views.timers(count=COUNT)
     chosen = request.query_params.get("id", "")
     one = next((row for row in waiting if row.message.offset_msg_id == chosen), None)
     return here.show(
@@ -21,7 +21,7 @@ async def listed(here: Here, request: Request) -> Response:
 
 async def cancel(here: Here, request: Request) -> Response:
     admin, chosen = await here.admin(), field_of(request, "id")
-    waiting, _ = await admin.looks.timers(count=COUNT)
+    waiting, _ = await admin.views.timers(count=COUNT)
     one = next((row for row in waiting if row.message.offset_msg_id == chosen), None)
     if one is None:
         raise UsageError("this message does not wait any more: it was delivered or taken back")

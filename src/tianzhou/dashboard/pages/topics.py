@@ -12,7 +12,7 @@ from tianzhou.dashboard.exports import csv_response
 from tianzhou.dashboard.here import Here, field_of
 from tianzhou.dashboard.listing import ROWS, listing
 from tianzhou.dashboard.render import rate_text, segment
-from tianzhou.wire.look_bodies import ReaderLook, TopicRow
+from tianzhou.wire.view_bodies import ReaderView, TopicRow
 
 QUEUES_MAX: Final = 1024
 PERMISSIONS: Final = {6: "read and write", 4: "read only", 2: "write only"}
@@ -26,7 +26,7 @@ _SORTS: Final[Mapping[str, Callable[[TopicRow], Any]]] = {
 
 
 async def listed(here: Here, request: Request) -> Response:
-    rows, looked = await (await here.admin()).looks.topics()
+    rows, looked = await (await here.admin()).views.topics()
     with_system = request.query_params.get("internal") == "1"
     shown = [row for row in rows if with_system or not row.is_system]
     page = listing(request, shown, name=lambda row: row.name, sorts=_SORTS)
@@ -37,7 +37,7 @@ async def listed(here: Here, request: Request) -> Response:
 
 
 async def exported(here: Here, _request: Request) -> Response:
-    rows, _ = await (await here.admin()).looks.topics()
+    rows, _ = await (await here.admin()).views.topics()
     titles = ("topic", "messages", "in_per_second", "out_per_second", "queues", "groups", "perm")
     return csv_response(
         "topics",
@@ -51,7 +51,7 @@ async def exported(here: Here, _request: Request) -> Response:
 
 async def show(here: Here, request: Request) -> Response:
     name = request.path_params["name"]
-    looked = await (await here.admin()).looks.topic(name)
+    looked = await (await here.admin()).views.topic(name)
     looks = looked.found
     queues = [(broker, queue) for broker, look in looks.items() for queue in look.queues]
     hours = [sum(column) for column in zip(*(look.hours for look in looks.values()), strict=False)]
@@ -82,7 +82,7 @@ async def show(here: Here, request: Request) -> Response:
 def _readers(rows: Any) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
-        assert isinstance(row, ReaderLook)
+        assert isinstance(row, ReaderView)
         known = found.setdefault(
             row.group, {"group": row.group, "lag": 0, "members": 0, "rate": 0.0, "oldest_ms": 0}
         )
@@ -108,7 +108,7 @@ async def ask_create(here: Here, request: Request) -> Response:
 async def create(here: Here, request: Request) -> Response:
     admin = await here.admin()
     name, queues = field_of(request, "name"), _queues(request, "queues")
-    known = {row.name for row in (await admin.looks.topics())[0]}
+    known = {row.name for row in (await admin.views.topics())[0]}
     if name in known:
         raise UsageError(f"there is a topic {name} already; open it to change it")
     await admin.topics.create(name, queues=queues, order=field_of(request, "order") == "1")
@@ -117,7 +117,7 @@ async def create(here: Here, request: Request) -> Response:
 
 async def ask_change(here: Here, request: Request) -> Response:
     name = request.path_params["name"]
-    looked = await (await here.admin()).looks.topic(name)
+    looked = await (await here.admin()).views.topic(name)
     look = next(iter(looked.found.values()))
     return here.show(
         request, "topic_form.html", nav="topics", title=f"Change {name}", name=name,
@@ -133,7 +133,7 @@ async def change(here: Here, request: Request) -> Response:
     if permission not in {str(bits) for bits in PERMISSIONS}:
         raise UsageError(f"permission {permission!r} is none of {', '.join(PERMISSIONS.values())}")
     admin = await here.admin()
-    look = next(iter((await admin.looks.topic(name)).found.values()))
+    look = next(iter((await admin.views.topic(name)).found.values()))
     before = look.config.write_queue_nums
     said = f"Topic {name} is changed."
     if queues < before:
@@ -153,7 +153,7 @@ async def change(here: Here, request: Request) -> Response:
 
 async def ask_delete(here: Here, request: Request) -> Response:
     name = request.path_params["name"]
-    looks = (await (await here.admin()).looks.topic(name)).found.values()
+    looks = (await (await here.admin()).views.topic(name)).found.values()
     count = sum(q.max_offset - q.min_offset for look in looks for q in look.queues)
     readers = sorted({reader.group for look in looks for reader in look.readers})
     rate = sum(look.put_per_second for look in looks)
@@ -174,7 +174,7 @@ async def delete(here: Here, request: Request) -> Response:
     if field_of(request, "typed") != name:
         raise UsageError(f"type {name} to delete it")
     admin = await here.admin()
-    if any(look.is_system for look in (await admin.looks.topic(name)).found.values()):
+    if any(look.is_system for look in (await admin.views.topic(name)).found.values()):
         raise UsageError(f"topic {name} is the brokers' own; it can't be deleted here")
     await admin.topics.delete(name)
     return here.done("/topics", f"Topic {name} is deleted.")

@@ -20,7 +20,7 @@ SAID = {
 
 
 async def listed(here: Here, request: Request) -> Response:
-    looks = (await here.admin()).looks
+    looks = (await here.admin()).views
     pending, looked = await looks.transactions(count=COUNT)
     parked, seen = await looks.parked(count=COUNT)
     chosen, what = request.query_params.get("id", ""), request.query_params.get("do", "")
@@ -37,12 +37,12 @@ async def decide(here: Here, request: Request) -> Response:
     admin = await here.admin()
     chosen, what = field_of(request, "id"), field_of(request, "do")
     if what == "resume":
-        parked = _chosen((await admin.looks.parked(count=COUNT))[0], chosen)
+        parked = _chosen((await admin.views.parked(count=COUNT))[0], chosen)
         if parked is None:
             raise UsageError("this transaction is no longer parked: it was resumed or has expired")
         await admin.transactions.resume(parked)
         return here.done("/transactions", f"{parked.half.msg_id} was {SAID[what]}.")
-    one = _chosen((await admin.looks.transactions(count=COUNT))[0], chosen)
+    one = _chosen((await admin.views.transactions(count=COUNT))[0], chosen)
     if one is None or what not in SAID:
         raise UsageError("this transaction is not pending any more: somebody has decided it")
     if what == "commit":

@@ -22,7 +22,7 @@ from tianzhou.testing.kit.patience import Patience
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageV2Request
-from tianzhou.wire.raft_bodies import decode_raft_look
+from tianzhou.wire.raft_bodies import decode_raft_view
 from tianzhou.wire.tables import decode_group_table, decode_topic_table
 
 CLIENT: Final = "administrator"
@@ -204,7 +204,7 @@ def view_of(broker: Broker) -> View:
     with BlockingPeer(broker.address) as peer:
         topics = decode_topic_table(peer.call(RequestCode.GET_ALL_TOPIC_CONFIG)[1])
         groups = decode_group_table(peer.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)[1])
-        answer, body = peer.call(RequestCode.LOOK_AT_RAFT)
+        answer, body = peer.call(RequestCode.VIEW_RAFT)
     names: dict[str, str | None] = {}
     for name in TOPICS:
         topic = topics.topic_config_table.get(name)
@@ -213,7 +213,7 @@ def view_of(broker: Broker) -> View:
         group = groups.subscription_group_table.get(name)
         names[name] = None if group is None else str(group.retry_max_times)
     if answer.code == ResponseCode.SUCCESS:
-        members = {peer.name for peer in decode_raft_look(body).peers}
+        members = {peer.name for peer in decode_raft_view(body).peers}
         names[LEARNER] = "learner" if LEARNER in members else None
     stored = {
         (topic, int(view.queue_id), int(view.queue_offset)): bytes(view.body).decode()

@@ -10,7 +10,7 @@ from tianzhou.record.message import MessageView, decode_all
 from tianzhou.testing.chaos.history import Place, Queue
 from tianzhou.testing.chaos.values import value_in
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.replication_bodies import decode_replication_look
+from tianzhou.wire.replication_bodies import decode_replication_view
 from tianzhou.wire.routes import decode_cluster_table
 
 MASTER: Final = 0
@@ -38,10 +38,10 @@ def log_end(address: str) -> int:
 def slaves_in_sync(address: str) -> int:
     """Return how many slaves of this master are in sync."""
     with BlockingPeer(address) as peer:
-        answer, body = peer.call(RequestCode.LOOK_AT_REPLICATION)
+        answer, body = peer.call(RequestCode.VIEW_REPLICATION)
     if answer.code != ResponseCode.SUCCESS:
         return 0
-    return sum(slave.is_in_sync for slave in decode_replication_look(body).slaves)
+    return sum(slave.is_in_sync for slave in decode_replication_view(body).slaves)
 
 
 def waiting(address: str) -> int:

@@ -10,9 +10,9 @@ from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.aio.admin_timers import WaitingTimer
 from tianzhou.client.aio.admin_transactions import ParkedTransaction, PendingTransaction
 from tianzhou.client.core.admin_results import LATEST, BrokerPlace
-from tianzhou.client.core.looks import (
+from tianzhou.client.core.views import (
     ClusterView,
-    Looked,
+    PerBroker,
     groups_together,
     topics_together,
 )
@@ -27,10 +27,10 @@ from tianzhou.record.message import MessageView, decode_all
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_admin import (
     ListWaitingRequest,
-    LookAtBrokerRequest,
-    LookAtGroupRequest,
-    LookAtMessagesRequest,
     TopicRequest,
+    ViewBrokerRequest,
+    ViewGroupRequest,
+    ViewMessagesRequest,
 )
 from tianzhou.wire.admin_bodies import (
     HalfMessages,
@@ -39,46 +39,46 @@ from tianzhou.wire.admin_bodies import (
     decode_timed_messages,
 )
 from tianzhou.wire.fields import ExtFields
-from tianzhou.wire.look_bodies import (
-    BrokerLook,
-    GroupLook,
+from tianzhou.wire.view_bodies import (
+    BrokerView,
     GroupRow,
-    GroupsLook,
-    TopicLook,
+    GroupsView,
+    GroupView,
     TopicRow,
-    TopicsLook,
-    decode_broker_look,
-    decode_group_look,
-    decode_groups_look,
-    decode_topic_look,
-    decode_topics_look,
+    TopicsView,
+    TopicView,
+    decode_broker_view,
+    decode_group_view,
+    decode_groups_view,
+    decode_topic_view,
+    decode_topics_view,
 )
 
 T = TypeVar("T")
 
 
-class Looks:
+class Views:
     """Owner: the event loop. Brokers that do not answer are named beside those that do."""
 
     def __init__(self, calls: AdminCalls) -> None:
         self._calls = calls
 
-    async def brokers(self) -> Looked[BrokerLook]:
+    async def brokers(self) -> PerBroker[BrokerView]:
         """Rates, disks, busy topics, groups in trouble, what watchdogs found."""
-        return await self._ask(RequestCode.LOOK_AT_BROKER, decode_broker_look)
+        return await self._ask(RequestCode.VIEW_BROKER, decode_broker_view)
 
     async def cluster(self, skip: Collection[str] = ()) -> ClusterView:
         """The state that every member of every group reports, including slaves and Raft followers;
         addresses in `skip` are left out. Empty if the NameServer knows no broker."""
         places = tuple(await self._calls.places())
         addresses = [at for place in places for at in place.addresses.values() if at not in skip]
-        members: dict[str, BrokerLook] = {}
+        members: dict[str, BrokerView] = {}
         missing: dict[str, str] = {}
 
         async def one(address: str) -> None:
             try:
-                _, body = await self._calls.ask(address, RequestCode.LOOK_AT_BROKER)
-                members[address] = decode_broker_look(body)
+                _, body = await self._calls.ask(address, RequestCode.VIEW_BROKER)
+                members[address] = decode_broker_view(body)
             except TianzhouError as error:
                 missing[address] = str(error)
 
@@ -92,32 +92,32 @@ class Looks:
             places, members, missing, nameservers=nameservers, silent=silent, groups=tuple(groups)
         )
 
-    async def broker(self, name: str) -> tuple[BrokerLook, BrokerPlace]:
+    async def broker(self, name: str) -> tuple[BrokerView, BrokerPlace]:
         """One broker with all its facts and settings, and where its group is known to be."""
         place = _known(name, await self._calls.places())
-        fields = LookAtBrokerRequest(is_whole=True)
-        _, body = await self._calls.ask(place.nearest, RequestCode.LOOK_AT_BROKER, fields)
-        return decode_broker_look(body), place
+        fields = ViewBrokerRequest(is_whole=True)
+        _, body = await self._calls.ask(place.nearest, RequestCode.VIEW_BROKER, fields)
+        return decode_broker_view(body), place
 
-    async def topics(self) -> tuple[list[TopicRow], Looked[TopicsLook]]:
+    async def topics(self) -> tuple[list[TopicRow], PerBroker[TopicsView]]:
         """All topics, those of the brokers included; and who was asked."""
-        looked = await self._ask(RequestCode.LOOK_AT_TOPICS, decode_topics_look)
-        rows = topics_together(row for look in looked.found.values() for row in look.topics)
-        return rows, looked
+        responses = await self._ask(RequestCode.VIEW_TOPICS, decode_topics_view)
+        rows = topics_together(row for look in responses.found.values() for row in look.topics)
+        return rows, responses
 
-    async def groups(self) -> tuple[list[GroupRow], Looked[GroupsLook]]:
+    async def groups(self) -> tuple[list[GroupRow], PerBroker[GroupsView]]:
         """All groups, those of the brokers included; and who was asked."""
-        looked = await self._ask(RequestCode.LOOK_AT_GROUPS, decode_groups_look)
-        rows = groups_together(row for look in looked.found.values() for row in look.groups)
-        return rows, looked
+        responses = await self._ask(RequestCode.VIEW_GROUPS, decode_groups_view)
+        rows = groups_together(row for look in responses.found.values() for row in look.groups)
+        return rows, responses
 
-    async def topic(self, name: str) -> Looked[TopicLook]:
+    async def topic(self, name: str) -> PerBroker[TopicView]:
         """Raises TopicNotFound if no broker has it."""
         fields = TopicRequest(topic=name)
-        looked = await self._ask(RequestCode.LOOK_AT_TOPIC, decode_topic_look, fields)
-        if not looked.found and not looked.missing:
+        responses = await self._ask(RequestCode.VIEW_TOPIC, decode_topic_view, fields)
+        if not responses.found and not responses.missing:
             raise TopicNotFound(name, "no broker has it")
-        return looked
+        return responses
 
     async def group(
         self,
@@ -127,66 +127,68 @@ class Looks:
         time_ms: int = LATEST,
         queues_max: int | None = None,
         queues_like: str = "",
-    ) -> Looked[GroupLook]:
+    ) -> PerBroker[GroupView]:
         """With `move_in` also what a move in this topic, to this moment, would do. Each broker
         responds with the `queues_max` queues that have the largest lag, of topics whose name
         contains `queues_like`. Raises GroupNotExist if no broker has the group."""
-        fields = LookAtGroupRequest(
+        fields = ViewGroupRequest(
             group=name, topic=move_in, timestamp_ms=time_ms,
             queues_max=queues_max, queues_like=queues_like,
         )  # fmt: skip
-        looked = await self._ask(RequestCode.LOOK_AT_GROUP, decode_group_look, fields)
-        if not looked.found and not looked.missing:
+        responses = await self._ask(RequestCode.VIEW_GROUP, decode_group_view, fields)
+        if not responses.found and not responses.missing:
             code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             raise GroupNotExist("every broker", code, f"group {name} does not exist")
-        return looked
+        return responses
 
-    async def timers(self, *, count: int) -> tuple[list[WaitingTimer], Looked[TimedMessages]]:
+    async def timers(self, *, count: int) -> tuple[list[WaitingTimer], PerBroker[TimedMessages]]:
         """The soonest of each broker, and who was asked."""
         fields = ListWaitingRequest(count=count)
-        looked = await self._ask(RequestCode.LIST_TIMERS, decode_timed_messages, fields)
+        responses = await self._ask(RequestCode.LIST_TIMERS, decode_timed_messages, fields)
         found = [
             WaitingTimer(name, message)
-            for name, told in looked.found.items()
+            for name, told in responses.found.items()
             for message in told.messages
         ]
-        return sorted(found, key=lambda timer: timer.message.deliver_timestamp), looked
+        return sorted(found, key=lambda timer: timer.message.deliver_timestamp), responses
 
     async def transactions(
         self, *, count: int
-    ) -> tuple[list[PendingTransaction], Looked[HalfMessages]]:
+    ) -> tuple[list[PendingTransaction], PerBroker[HalfMessages]]:
         """Those that nobody decided, the oldest of each broker, and who was asked."""
         fields = ListWaitingRequest(count=count)
-        looked = await self._ask(RequestCode.LIST_HALF_MESSAGES, decode_half_messages, fields)
+        responses = await self._ask(RequestCode.LIST_HALF_MESSAGES, decode_half_messages, fields)
         found = [
             PendingTransaction(name, half)
-            for name, told in looked.found.items()
+            for name, told in responses.found.items()
             for half in told.messages
         ]
-        return sorted(found, key=lambda pending: pending.half.store_timestamp), looked
+        return sorted(found, key=lambda pending: pending.half.store_timestamp), responses
 
-    async def parked(self, *, count: int) -> tuple[list[ParkedTransaction], Looked[HalfMessages]]:
+    async def parked(
+        self, *, count: int
+    ) -> tuple[list[ParkedTransaction], PerBroker[HalfMessages]]:
         """Parked transactions, the oldest of each broker, and the brokers that responded."""
         fields = ListWaitingRequest(count=count)
-        looked = await self._ask(RequestCode.LIST_PARKED_MESSAGES, decode_half_messages, fields)
+        responses = await self._ask(RequestCode.LIST_PARKED_MESSAGES, decode_half_messages, fields)
         found = [
             ParkedTransaction(name, half)
-            for name, told in looked.found.items()
+            for name, told in responses.found.items()
             for half in told.messages
         ]
-        return sorted(found, key=lambda parked: parked.half.store_timestamp), looked
+        return sorted(found, key=lambda parked: parked.half.store_timestamp), responses
 
     async def messages(
-        self, wanted: LookAtMessagesRequest, *, broker: str | None = None
-    ) -> tuple[list[MessageView], Looked[bytes]]:
+        self, wanted: ViewMessagesRequest, *, broker: str | None = None
+    ) -> tuple[list[MessageView], PerBroker[bytes]]:
         """Messages of a topic on one broker or all, the oldest first, and who was asked. Raises
         TopicNotFound."""
-        looked = await self._ask(RequestCode.LOOK_AT_MESSAGES, bytes, wanted, only=broker)
-        if not looked.found and not looked.missing:
+        responses = await self._ask(RequestCode.VIEW_MESSAGES, bytes, wanted, only=broker)
+        if not responses.found and not responses.missing:
             raise TopicNotFound(wanted.topic, "no broker has it")
-        found = [message for records in looked.found.values() for message in decode_all(records)]
+        found = [message for records in responses.found.values() for message in decode_all(records)]
         found.sort(key=lambda message: (message.store_timestamp, message.physical_offset))
-        return found, looked
+        return found, responses
 
     async def _ask(
         self,
@@ -195,7 +197,7 @@ class Looks:
         fields: ExtFields | None = None,
         *,
         only: str | None = None,
-    ) -> Looked[T]:
+    ) -> PerBroker[T]:
         places = await self._calls.places()
         nearest = {
             place.name: place.nearest for place in places if place.name not in self._calls.left_out
@@ -218,7 +220,7 @@ class Looks:
 
         answers = await asyncio.gather(*(one(name, nearest[name]) for name in nearest))
         found = {n: a for n, a in zip(nearest, answers, strict=True) if a is not None}
-        return Looked(found, missing)
+        return PerBroker(found, missing)
 
 
 def _known(name: str, places: Iterable[BrokerPlace]) -> BrokerPlace:

@@ -3,15 +3,15 @@
 import msgspec
 import pytest
 
-from tianzhou.client.core.looks import (
+from tianzhou.client.core.views import (
     forecast,
     groups_together,
     size_text,
     span_text,
     topics_together,
 )
-from tianzhou.wire.look_bodies import (
-    BrokerLook,
+from tianzhou.wire.view_bodies import (
+    BrokerView,
     Disk,
     GroupRow,
     History,
@@ -34,7 +34,7 @@ TOPIC = TopicRow(
     count=5, get_per_second=1.0, groups=2, is_system=False, name="orders", order=False, perm=6,
     put_per_second=2.0, put_size_per_second=100.0, read_queues=4, write_queues=4,
 )  # fmt: skip
-BROKER = BrokerLook(
+BROKER = BrokerView(
     busiest=(), cluster="c", damaged=0, disk=DISK, dispatch_behind=0, events=(), flush_behind=0,
     get_per_second=0.0, history=History(step_s=5), is_broken=False, name="a", now_ms=NOW,
     permission=6, put_longest_ms=0.0, put_p99_ms=0.0, put_per_second=0.0, put_today=0, refusal="",

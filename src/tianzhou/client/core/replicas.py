@@ -1,4 +1,4 @@
-"""Copies of a broker's log as pages show them: who has how much of it, and what that means.
+"""ReplicaSet of a broker's log as pages show them: who has how much of it, and what that means.
 
 A group is a master with slaves, or members of Raft. The master, or leader, knows of all others;
 whoever has none knows of itself alone.
@@ -10,9 +10,9 @@ from typing import Final, Literal, NamedTuple
 
 from tianzhou.client.core.admin_results import BrokerPlace
 from tianzhou.client.core.routing import MASTER
-from tianzhou.wire.look_bodies import BrokerLook
-from tianzhou.wire.raft_bodies import RaftLook, RaftPeer
-from tianzhou.wire.replication_bodies import ReplicationLook, SlaveLook
+from tianzhou.wire.raft_bodies import RaftPeer, RaftView
+from tianzhou.wire.replication_bodies import ReplicationView, SlaveView
+from tianzhou.wire.view_bodies import BrokerView
 
 Mark = Literal["", "good", "warn", "bad"]
 
@@ -24,7 +24,7 @@ UNKNOWN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class Replica:
     """One of those who keep the log."""
 
     name: str
@@ -44,8 +44,8 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
-    rows: tuple[Copy, ...]
+class ReplicaSet:
+    rows: tuple[Replica, ...]
     is_raft: bool
     end: int
     """Where the log of whoever answered ends, in the unit of `reached`."""
@@ -60,24 +60,24 @@ class Copies:
         return not self.is_raft and [row.role for row in self.rows] == ["master"]
 
 
-def copies(look: BrokerLook, place: BrokerPlace | None = None) -> Copies:
+def replica_set(view: BrokerView, place: BrokerPlace | None = None) -> ReplicaSet:
     """`place` is what the name server knows of the group: also who does not follow."""
-    if look.raft is not None:
-        return Copies(tuple(_members(look.raft)), True, look.raft.last)
-    told = look.replication
+    if view.raft is not None:
+        return ReplicaSet(tuple(_members(view.raft)), True, view.raft.last)
+    told = view.replication
     if told is None:
-        return Copies((), False, 0)
+        return ReplicaSet((), False, 0)
     addresses = dict(place.addresses) if place is not None else {}
     rows = _of_master(told, addresses) if told.role == "MASTER" else _of_slave(told, addresses)
-    return Copies(tuple(rows), False, max(told.end, told.master_end))
+    return ReplicaSet(tuple(rows), False, max(told.end, told.master_end))
 
 
 # Master and slaves
 
 
-def _of_master(told: ReplicationLook, addresses: dict[int, str]) -> Iterator[Copy]:
+def _of_master(told: ReplicationView, addresses: dict[int, str]) -> Iterator[Replica]:
     address = addresses.pop(MASTER, "")
-    yield Copy(
+    yield Replica(
         "master", address, "master", "takes messages", "good", told.end, broker_id=MASTER,
         is_in_sync=True,
     )  # fmt: skip
@@ -86,54 +86,56 @@ def _of_master(told: ReplicationLook, addresses: dict[int, str]) -> Iterator[Cop
         yield _slave(slave, known or slave.address)
     for lost in sorted(told.lost, key=lambda one: one.broker_id):
         known = addresses.pop(lost.broker_id, "") or lost.address
-        yield Copy(
+        yield Replica(
             f"slave {lost.broker_id}", known, "slave", LOST, "bad", lost.acked,
             max(told.end - lost.acked, 0), lost.gone_ms, lost.broker_id,
         )  # fmt: skip
     for broker_id, known in sorted(addresses.items()):
-        yield Copy(f"slave {broker_id}", known, "slave", LOST, "bad", UNKNOWN, broker_id=broker_id)
+        yield Replica(
+            f"slave {broker_id}", known, "slave", LOST, "bad", UNKNOWN, broker_id=broker_id
+        )
 
 
-def _slave(slave: SlaveLook, address: str) -> Copy:
+def _slave(slave: SlaveView, address: str) -> Replica:
     name = f"slave {slave.broker_id}" if slave.broker_id > 0 else "slave"
     state, mark = "in sync", "good"
     if not slave.is_in_sync:
         state, mark = "behind", "warn"
     elif slave.lag_bytes and slave.lag_ms > LATE_MS:
         state, mark = "late", "warn"
-    return Copy(
+    return Replica(
         name, address, "slave", state, mark, slave.acked, slave.lag_bytes, slave.lag_ms,
         slave.broker_id, slave.is_in_sync,
     )  # fmt: skip
 
 
-def _of_slave(told: ReplicationLook, addresses: dict[int, str]) -> Iterator[Copy]:
+def _of_slave(told: ReplicationView, addresses: dict[int, str]) -> Iterator[Replica]:
     """There is no master that could be asked."""
     for broker_id, address in sorted(addresses.items()):
         name = "master" if broker_id == MASTER else f"slave {broker_id}"
         if broker_id != told.broker_id:
-            yield Copy(name, address, name.partition(" ")[0], "not asked", "", UNKNOWN)
+            yield Replica(name, address, name.partition(" ")[0], "not asked", "", UNKNOWN)
             continue
         state = "follows" if told.is_connected else told.last_error or "follows no master"
         lag = max(told.master_end - told.end, 0)
         mark: Mark = "warn" if told.is_connected else "bad"
-        yield Copy(name, address, "slave", state, mark, told.end, lag, broker_id=broker_id)
+        yield Replica(name, address, "slave", state, mark, told.end, lag, broker_id=broker_id)
 
 
 # Raft
 
 
-def _members(told: RaftLook) -> Iterator[Copy]:
+def _members(told: RaftView) -> Iterator[Replica]:
     for peer in told.peers:
         state, mark = _member_state(told, peer)
         role = "leader" if peer.name == told.leader else "follower" if peer.is_voter else "learner"
         reached = told.last if peer.name == told.member else peer.match
         lag = max(told.last - reached, 0) if reached >= 0 else 0
         is_near = mark == "good"
-        yield Copy(peer.name, peer.address, role, state, mark, reached, lag, is_in_sync=is_near)
+        yield Replica(peer.name, peer.address, role, state, mark, reached, lag, is_in_sync=is_near)
 
 
-def _member_state(told: RaftLook, peer: RaftPeer) -> tuple[str, Mark]:
+def _member_state(told: RaftView, peer: RaftPeer) -> tuple[str, Mark]:
     if not peer.is_connected:
         return AWAY, "bad"
     if peer.is_in_doubt:
@@ -151,48 +153,58 @@ def _member_state(told: RaftLook, peer: RaftPeer) -> tuple[str, Mark]:
 # What is wrong with them
 
 
-class Worry(NamedTuple):
+class ReplicaFinding(NamedTuple):
     said: str
     mend: str
     is_problem: bool = False
     """Whether something does not work, and not only may not for long."""
 
 
-def worries(look: BrokerLook, place: BrokerPlace | None = None) -> Iterator[Worry]:
-    if look.raft is not None:
-        yield from _raft_worries(look.name, look.raft)
-    elif look.replication is not None and look.replication.role == "MASTER":
-        yield from _slave_worries(look.name, look.replication.copies_needed, copies(look, place))
+def replica_findings(
+    view: BrokerView, place: BrokerPlace | None = None
+) -> Iterator[ReplicaFinding]:
+    if view.raft is not None:
+        yield from _raft_findings(view.name, view.raft)
+    elif view.replication is not None and view.replication.role == "MASTER":
+        yield from _slave_findings(
+            view.name, view.replication.copies_needed, replica_set(view, place)
+        )
 
 
-def _slave_worries(name: str, needed: int, known: Copies) -> Iterator[Worry]:
+def _slave_findings(name: str, needed: int, known: ReplicaSet) -> Iterator[ReplicaFinding]:
     if needed > known.in_sync:
         said = f"producers wait for {needed} copies of a message, and there are {known.in_sync}"
         change = f"tianzhou broker config {name} --set inSyncReplicas={max(known.in_sync, 1)}"
-        yield Worry(said, f"start its slaves, or ask for fewer copies: {change}", is_problem=True)
+        yield ReplicaFinding(
+            said, f"start its slaves, or ask for fewer copies: {change}", is_problem=True
+        )
     for row in known.rows:
         where = f"{row.name} at {row.address}"
         if row.mark == "bad":
             since = f", for {row.lag_ms / 1000:.0f} s now" if row.lag_ms >= 0 else ""
-            yield Worry(f"{where} does not follow it{since}", "is it running? its own log says why")
+            yield ReplicaFinding(
+                f"{where} does not follow it{since}", "is it running? its own log says why"
+            )
         elif row.mark == "warn":
             mend = "it catches up when less is sent; is its disk or network slow?"
             late = f"{row.lag:,} bytes and {row.lag_ms / 1000:.0f} s behind"
-            yield Worry(f"{where} is {late}", mend)
+            yield ReplicaFinding(f"{where} is {late}", mend)
 
 
-def _raft_worries(name: str, told: RaftLook) -> Iterator[Worry]:
+def _raft_findings(name: str, told: RaftView) -> Iterator[ReplicaFinding]:
     voters = [peer for peer in told.peers if peer.is_voter]
     there = sum(peer.is_connected and not peer.is_in_doubt for peer in voters)
     if not told.leader:
         said = f"nobody leads it: {there} of {len(voters)} members are there"
-        yield Worry(said, f"tianzhou raft status {name}", is_problem=True)
+        yield ReplicaFinding(said, f"tianzhou raft status {name}", is_problem=True)
         return
     spare = there - (len(voters) // 2 + 1)
     left = f"{spare} more may fail" if spare > 0 else "if one more fails, it takes no messages"
     for peer in told.peers:
         if not peer.is_connected:
-            yield Worry(f"member {peer.name} at {peer.address} is away; {left}", "start it again")
+            yield ReplicaFinding(
+                f"member {peer.name} at {peer.address} is away; {left}", "start it again"
+            )
         elif peer.is_in_doubt:
             said = f"member {peer.name} may have forgotten something, and is being repaired; {left}"
-            yield Worry(said, "it mends itself while the others are there")
+            yield ReplicaFinding(said, "it mends itself while the others are there")

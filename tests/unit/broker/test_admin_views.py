@@ -7,45 +7,45 @@ from administrator import Administrator, join, make_topic
 
 from tianzhou.broker.groups import admin_offsets, lags
 from tianzhou.broker.observe import group_rows as group_rows_module
-from tianzhou.broker.observe import views as admin_looks
+from tianzhou.broker.observe import views as admin_views
 from tianzhou.broker.observe.views import TROUBLED_MAX
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest
-from tianzhou.wire.look_bodies import (
-    BrokerLook,
-    GroupLook,
+from tianzhou.wire.view_bodies import (
+    BrokerView,
     GroupRow,
-    TopicLook,
+    GroupView,
     TopicRow,
-    decode_broker_look,
-    decode_group_look,
-    decode_groups_look,
-    decode_topic_look,
-    decode_topics_look,
+    TopicView,
+    decode_broker_view,
+    decode_group_view,
+    decode_groups_view,
+    decode_topic_view,
+    decode_topics_view,
 )
 
 
-def look_at_broker(broker: SmallBroker) -> BrokerLook:
-    return decode_broker_look(Administrator(broker).ask(RequestCode.LOOK_AT_BROKER).body)
+def look_at_broker(broker: SmallBroker) -> BrokerView:
+    return decode_broker_view(Administrator(broker).ask(RequestCode.VIEW_BROKER).body)
 
 
 def topic_rows(broker: SmallBroker) -> dict[str, TopicRow]:
-    answer = Administrator(broker).ask(RequestCode.LOOK_AT_TOPICS)
-    return {row.name: row for row in decode_topics_look(answer.body).topics}
+    answer = Administrator(broker).ask(RequestCode.VIEW_TOPICS)
+    return {row.name: row for row in decode_topics_view(answer.body).topics}
 
 
-def look_at_topic(broker: SmallBroker, name: str) -> TopicLook:
-    return decode_topic_look(Administrator(broker).ask(RequestCode.LOOK_AT_TOPIC, topic=name).body)
+def look_at_topic(broker: SmallBroker, name: str) -> TopicView:
+    return decode_topic_view(Administrator(broker).ask(RequestCode.VIEW_TOPIC, topic=name).body)
 
 
 def group_rows(broker: SmallBroker) -> dict[str, GroupRow]:
-    answer = Administrator(broker).ask(RequestCode.LOOK_AT_GROUPS)
-    return {row.name: row for row in decode_groups_look(answer.body).groups}
+    answer = Administrator(broker).ask(RequestCode.VIEW_GROUPS)
+    return {row.name: row for row in decode_groups_view(answer.body).groups}
 
 
-def look_at_group(broker: SmallBroker, name: str) -> GroupLook:
-    return decode_group_look(Administrator(broker).ask(RequestCode.LOOK_AT_GROUP, group=name).body)
+def look_at_group(broker: SmallBroker, name: str) -> GroupView:
+    return decode_group_view(Administrator(broker).ask(RequestCode.VIEW_GROUP, group=name).body)
 
 
 def commit(broker: SmallBroker, group: str, topic: str, offset: int, queue_id: int = 0) -> None:
@@ -133,7 +133,7 @@ def test_one_topic_tells_queues_producers_and_readers() -> None:
 
 
 def test_a_topic_that_is_not_there_is_refused() -> None:
-    answer = Administrator(SmallBroker()).ask(RequestCode.LOOK_AT_TOPIC, topic="nowhere")
+    answer = Administrator(SmallBroker()).ask(RequestCode.VIEW_TOPIC, topic="nowhere")
     assert (answer.code, "nowhere" in answer.remark) == (ResponseCode.TOPIC_NOT_EXIST, True)
 
 
@@ -252,7 +252,7 @@ def test_dead_letters_are_counted_beside_the_lag() -> None:
 
 
 def test_a_group_that_is_not_there_is_refused() -> None:
-    answer = Administrator(SmallBroker()).ask(RequestCode.LOOK_AT_GROUP, group="nobody")
+    answer = Administrator(SmallBroker()).ask(RequestCode.VIEW_GROUP, group="nobody")
     assert (answer.code, "nobody" in answer.remark) == (
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
         True,
@@ -268,9 +268,9 @@ def test_look_at_group_with_a_limit_has_the_queues_with_the_largest_lag() -> Non
         commit(broker, "billing", "other", 0, queue_id)
     administrator = Administrator(broker)
 
-    def ask(**ext: str) -> GroupLook:
-        response = administrator.ask(RequestCode.LOOK_AT_GROUP, group="billing", **ext)
-        return decode_group_look(response.body)
+    def ask(**ext: str) -> GroupView:
+        response = administrator.ask(RequestCode.VIEW_GROUP, group="billing", **ext)
+        return decode_group_view(response.body)
 
     whole, limited = ask(), ask(queuesMax="2")
     assert whole.queue_count == limited.queue_count == len(whole.queues) == 5
@@ -316,10 +316,10 @@ def test_troubled_groups_are_counted_and_the_worst_come_first() -> None:
 @pytest.mark.parametrize(
     ("code", "ext"),
     [
-        (RequestCode.LOOK_AT_BROKER, {}),
-        (RequestCode.LOOK_AT_TOPICS, {}),
-        (RequestCode.LOOK_AT_GROUPS, {}),
-        (RequestCode.LOOK_AT_GROUP, {"group": "billing"}),
+        (RequestCode.VIEW_BROKER, {}),
+        (RequestCode.VIEW_TOPICS, {}),
+        (RequestCode.VIEW_GROUPS, {}),
+        (RequestCode.VIEW_GROUP, {"group": "billing"}),
         (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "billing"}),
         (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}),
     ],
@@ -327,7 +327,7 @@ def test_troubled_groups_are_counted_and_the_worst_come_first() -> None:
 def test_request_about_many_queues_takes_many_rounds_of_the_loop(
     code: RequestCode, ext: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (lags, group_rows_module, admin_looks, admin_offsets):
+    for module in (lags, group_rows_module, admin_views, admin_offsets):
         for name, count in (("ROWS_PER_STEP", 10), ("LOOKUPS_PER_STEP", 5)):
             monkeypatch.setattr(module, name, count, raising=hasattr(module, name))
     broker, rounds, peer = SmallBroker(), list[Callable[[], None]](), RecordingPeer()

@@ -11,7 +11,7 @@ from tianzhou.client.errors import GroupNotExist, TopicNotFound
 from tianzhou.client.sync.admin import Admin
 from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire._generated_headers_admin import LookAtMessagesRequest
+from tianzhou.wire._generated_headers_admin import ViewMessagesRequest
 
 pytestmark = pytest.mark.slow
 
@@ -24,30 +24,30 @@ def test_two_brokers_are_one_world(mq: RunningBroker) -> None:
             send(broker, "orders", b"1", b"2", b"3")
             commit(broker, "billing", "orders", offset=1)
         with Admin(nameserver=mq.nameserver) as admin:
-            brokers = admin.looks.brokers()
+            brokers = admin.views.brokers()
             assert set(brokers.found) == {"broker-a", "broker-b"}
             assert not brokers.missing
-            rows, _ = admin.looks.topics()
+            rows, _ = admin.views.topics()
             (orders,) = [row for row in rows if row.name == "orders"]
             assert (orders.count, orders.read_queues) == (6, 4)
-            groups, _ = admin.looks.groups()
+            groups, _ = admin.views.groups()
             (billing,) = [row for row in groups if row.name == "billing"]
             assert (billing.lag, billing.topics) == (4, ("orders",))
-            assert len(admin.looks.topic("orders").found) == 2
-            looks = admin.looks.group("billing").found
+            assert len(admin.views.topic("orders").found) == 2
+            looks = admin.views.group("billing").found
             assert sum(q.end - q.committed for look in looks.values() for q in look.queues[:1]) == 4
 
             # As RocketMQ's own brokers do, which do not know the request.
             code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            with other.faults.refuse({RequestCode.LOOK_AT_BROKER}, code):
-                brokers = admin.looks.brokers()
+            with other.faults.refuse({RequestCode.VIEW_BROKER}, code):
+                brokers = admin.views.brokers()
             assert set(brokers.found) == {"broker-a"}
             assert set(brokers.missing) == {"broker-b"}
             with other.faults.refuse(
                 {RequestCode.LIST_TIMERS, RequestCode.LIST_HALF_MESSAGES}, code
             ):
-                assert set(admin.looks.timers(count=1)[1].missing) == {"broker-b"}
-                assert set(admin.looks.transactions(count=1)[1].found) == {"broker-a"}
+                assert set(admin.views.timers(count=1)[1].missing) == {"broker-b"}
+                assert set(admin.views.transactions(count=1)[1].found) == {"broker-a"}
 
 
 def test_messages_of_all_brokers_come_in_the_order_of_time(mq: RunningBroker) -> None:
@@ -57,18 +57,18 @@ def test_messages_of_all_brokers_come_in_the_order_of_time(mq: RunningBroker) ->
             broker.create_topic("orders", queues=2)
         for number in range(6):
             send((mq, other)[number % 2], "orders", b"%d" % number, KEYS="k")
-        wanted = LookAtMessagesRequest(topic="orders", by="key", count=10, word="k")
+        wanted = ViewMessagesRequest(topic="orders", by="key", count=10, word="k")
         with Admin(nameserver=mq.nameserver) as admin:
-            found, looked = admin.looks.messages(wanted)
+            found, looked = admin.views.messages(wanted)
             assert [message.body for message in found] == [b"%d" % n for n in range(6)]
             assert set(looked.found) == {"broker-a", "broker-b"}
-            found, looked = admin.looks.messages(wanted, broker="broker-b")
+            found, looked = admin.views.messages(wanted, broker="broker-b")
             assert [message.body for message in found] == [b"1", b"3", b"5"]
             with pytest.raises(UsageError, match="no broker broker-c"):
-                admin.looks.messages(wanted, broker="broker-c")
+                admin.views.messages(wanted, broker="broker-c")
             with pytest.raises(TopicNotFound, match="nowhere"):
-                admin.looks.messages(LookAtMessagesRequest(topic="nowhere", by="newest", count=1))
-            look, place = admin.looks.broker("broker-b")
+                admin.views.messages(ViewMessagesRequest(topic="nowhere", by="newest", count=1))
+            look, place = admin.views.broker("broker-b")
             assert look.name == place.name == "broker-b"
             assert look.config["brokerName"] == "broker-b"
             assert look.facts["msgPutTotalTodayNow"] == "3"
@@ -80,19 +80,19 @@ def test_a_move_is_planned_in_the_same_answer(mq: RunningBroker) -> None:
     commit(mq, "billing", "orders", offset=1)
     with Admin(nameserver=mq.nameserver) as admin:
         for time_ms, targets in ((0, [0, 0]), (-1, [3, 0])):
-            look = admin.looks.group("billing", move_in="orders", time_ms=time_ms).found["broker-a"]
+            look = admin.views.group("billing", move_in="orders", time_ms=time_ms).found["broker-a"]
             assert [move.target for move in look.moves] == targets
             assert [move.committed for move in look.moves] == [1, -1]
-        assert not admin.looks.group("billing").found["broker-a"].moves
-        assert not admin.looks.group("billing", move_in="nowhere").found["broker-a"].moves
+        assert not admin.views.group("billing").found["broker-a"].moves
+        assert not admin.views.group("billing", move_in="nowhere").found["broker-a"].moves
 
 
 def test_what_no_broker_has_is_an_error(mq: RunningBroker) -> None:
     with Admin(nameserver=mq.nameserver) as admin:
         with pytest.raises(TopicNotFound, match="nowhere"):
-            admin.looks.topic("nowhere")
+            admin.views.topic("nowhere")
         with pytest.raises(GroupNotExist, match="nobody"):
-            admin.looks.group("nobody")
+            admin.views.group("nobody")
 
 
 def test_chosen_dead_letters_are_sent_again(mq: RunningBroker) -> None:

@@ -4,19 +4,19 @@ import pytest
 
 from tianzhou.wire import fastjson
 from tianzhou.wire.errors import BodyError
-from tianzhou.wire.look_bodies import (
-    BrokerLook,
+from tianzhou.wire.view_bodies import (
+    BrokerView,
     Disk,
     Event,
     GroupRow,
-    GroupsLook,
+    GroupsView,
     History,
     TopicRow,
-    TopicsLook,
+    TopicsView,
     Totals,
-    decode_broker_look,
-    decode_groups_look,
-    decode_topics_look,
+    decode_broker_view,
+    decode_groups_view,
+    decode_topics_view,
 )
 
 TOPIC = TopicRow(
@@ -28,7 +28,7 @@ GROUP = GroupRow(
     is_consistent=False, is_system=False, lag=9, members=2, moved_ms=5, name="billing",
     oldest_ms=-1, retrying=1, stuck=1, stuck_ms=4, topics=("orders",),
 )  # fmt: skip
-BROKER = BrokerLook(
+BROKER = BrokerView(
     busiest=(TOPIC,), cluster="c", damaged=0,
     disk=Disk(
         clean_ratio=0.75, free=5, log_size=3, put_size_per_hour=1.0, put_size_per_minute=2.0,
@@ -53,11 +53,11 @@ BROKER = BrokerLook(
 
 
 def test_they_survive_the_way() -> None:
-    assert decode_broker_look(fastjson.encode(BROKER)) == BROKER
-    topics = TopicsLook(now_ms=1, topics=(TOPIC,))
-    assert decode_topics_look(fastjson.encode(topics)) == topics
-    groups = GroupsLook(now_ms=1, groups=(GROUP,))
-    assert decode_groups_look(fastjson.encode(groups)) == groups
+    assert decode_broker_view(fastjson.encode(BROKER)) == BROKER
+    topics = TopicsView(now_ms=1, topics=(TOPIC,))
+    assert decode_topics_view(fastjson.encode(topics)) == topics
+    groups = GroupsView(now_ms=1, groups=(GROUP,))
+    assert decode_groups_view(fastjson.encode(groups)) == groups
 
 
 def test_names_travel_as_java_writes_them() -> None:
@@ -65,7 +65,7 @@ def test_names_travel_as_java_writes_them() -> None:
 
 
 def test_more_is_passed_over_and_less_is_an_error() -> None:
-    text = fastjson.encode(TopicsLook(now_ms=1, topics=()))
-    assert decode_topics_look(text.replace(b"{", b'{"new":[1],', 1)).now_ms == 1
+    text = fastjson.encode(TopicsView(now_ms=1, topics=()))
+    assert decode_topics_view(text.replace(b"{", b'{"new":[1],', 1)).now_ms == 1
     with pytest.raises(BodyError, match="nowMs"):
-        decode_topics_look(b'{"topics":[]}')
+        decode_topics_view(b'{"topics":[]}')

@@ -11,8 +11,8 @@ import msgspec
 
 from tianzhou.base.kinds import Bytes
 from tianzhou.wire.fastjson import BodyReader
-from tianzhou.wire.raft_bodies import RaftLook
-from tianzhou.wire.replication_bodies import ReplicationLook
+from tianzhou.wire.raft_bodies import RaftView
+from tianzhou.wire.replication_bodies import ReplicationView
 from tianzhou.wire.tables import SubscriptionGroupConfig, TopicConfig
 
 
@@ -131,8 +131,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     topics: int
 
 
-class BrokerLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to LOOK_AT_BROKER."""
+class BrokerView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to VIEW_BROKER."""
 
     alarms: tuple[AlarmRow, ...] = ()
     """Problems first, then the oldest first."""
@@ -160,11 +160,11 @@ class BrokerLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     put_p99_ms: float
     put_per_second: float
     put_today: int
-    raft: RaftLook | None = None
+    raft: RaftView | None = None
     """Of a member of a Raft group."""
     refusal: str
     """Why it takes no messages."""
-    replication: ReplicationLook | None = None
+    replication: ReplicationView | None = None
     """Its role, its log, and who follows it."""
     started_ms: int
     totals: Totals
@@ -175,21 +175,21 @@ class BrokerLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     version: str
 
 
-class TopicsLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to LOOK_AT_TOPICS."""
+class TopicsView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to VIEW_TOPICS."""
 
     now_ms: int
     topics: tuple[TopicRow, ...]
 
 
-class GroupsLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to LOOK_AT_GROUPS."""
+class GroupsView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to VIEW_GROUPS."""
 
     groups: tuple[GroupRow, ...]
     now_ms: int
 
 
-class QueueLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class QueueView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A queue by itself."""
 
     last_ms: int
@@ -209,7 +209,7 @@ class ProducerSeen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     last_ms: int
 
 
-class ReaderLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ReaderView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A group that reads a topic."""
 
     get_per_second: float
@@ -219,8 +219,8 @@ class ReaderLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     oldest_ms: int
 
 
-class TopicLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to LOOK_AT_TOPIC."""
+class TopicView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to VIEW_TOPIC."""
 
     config: TopicConfig
     hours: tuple[int, ...]
@@ -230,8 +230,8 @@ class TopicLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     producers: tuple[ProducerSeen, ...]
     put_per_second: float
     put_size_per_second: float
-    queues: tuple[QueueLook, ...]
-    readers: tuple[ReaderLook, ...]
+    queues: tuple[QueueView, ...]
+    readers: tuple[ReaderView, ...]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -281,8 +281,8 @@ class PlannedMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     target: int
 
 
-class GroupLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Answer to LOOK_AT_GROUP."""
+class GroupView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Answer to VIEW_GROUP."""
 
     config: SubscriptionGroupConfig
     consume_type: str
@@ -305,28 +305,28 @@ class GroupLook(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     started_ms: int
 
 
-_BROKER: Final = BodyReader(BrokerLook)
-_TOPICS: Final = BodyReader(TopicsLook)
-_TOPIC: Final = BodyReader(TopicLook)
-_GROUPS: Final = BodyReader(GroupsLook)
-_GROUP: Final = BodyReader(GroupLook)
+_BROKER: Final = BodyReader(BrokerView)
+_TOPICS: Final = BodyReader(TopicsView)
+_TOPIC: Final = BodyReader(TopicView)
+_GROUPS: Final = BodyReader(GroupsView)
+_GROUP: Final = BodyReader(GroupView)
 
 
-def decode_broker_look(data: Bytes) -> BrokerLook:
+def decode_broker_view(data: Bytes) -> BrokerView:
     return _BROKER.read(data)
 
 
-def decode_topics_look(data: Bytes) -> TopicsLook:
+def decode_topics_view(data: Bytes) -> TopicsView:
     return _TOPICS.read(data)
 
 
-def decode_topic_look(data: Bytes) -> TopicLook:
+def decode_topic_view(data: Bytes) -> TopicView:
     return _TOPIC.read(data)
 
 
-def decode_groups_look(data: Bytes) -> GroupsLook:
+def decode_groups_view(data: Bytes) -> GroupsView:
     return _GROUPS.read(data)
 
 
-def decode_group_look(data: Bytes) -> GroupLook:
+def decode_group_view(data: Bytes) -> GroupView:
     return _GROUP.read(data)

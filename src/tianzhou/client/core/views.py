@@ -12,8 +12,8 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from tianzhou.client.core.admin_results import BrokerPlace
-from tianzhou.wire.look_bodies import BrokerLook, Disk, GroupRow, TopicRow
-from tianzhou.wire.nameserver_bodies import MissingBroker, NameServerLook
+from tianzhou.wire.nameserver_bodies import MissingBroker, NameServerView
+from tianzhou.wire.view_bodies import BrokerView, Disk, GroupRow, TopicRow
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ JOB_MS: Final = 10 * 60_000
 
 
 @dataclass(frozen=True)
-class Looked(Generic[T]):
+class PerBroker(Generic[T]):
     """What brokers answered, by their names."""
 
     found: Mapping[str, T]
@@ -35,11 +35,11 @@ class ClusterView:
     """Every broker that the NameServer knows, with the response of each member of its group."""
 
     places: tuple[BrokerPlace, ...]
-    members: Mapping[str, BrokerLook]
+    members: Mapping[str, BrokerView]
     """By address: masters, slaves and Raft followers."""
     missing: Mapping[str, str] = field(default_factory=dict[str, str])
     """Addresses that did not answer, and why."""
-    nameservers: Mapping[str, NameServerLook] = field(default_factory=dict[str, NameServerLook])
+    nameservers: Mapping[str, NameServerView] = field(default_factory=dict[str, NameServerView])
     """Missing brokers that each NameServer reports, by address."""
     silent: Mapping[str, str] = field(default_factory=dict[str, str])
     """NameServers that did not answer, and why."""
@@ -47,10 +47,10 @@ class ClusterView:
     """All groups, if a broker is missing: some of them may have consumed its topics."""
 
     @cached_property
-    def brokers(self) -> Looked[BrokerLook]:
+    def brokers(self) -> PerBroker[BrokerView]:
         """The master of each broker; a slave answers for a group without one."""
         nearest = {place.name: place.nearest for place in self.places}
-        return Looked(
+        return PerBroker(
             {name: self.members[at] for name, at in nearest.items() if at in self.members},
             {name: self.missing[at] for name, at in nearest.items() if at in self.missing},
         )
@@ -64,12 +64,12 @@ class ClusterView:
         return [row for row in every if row.address not in alive]
 
 
-def missing_together(looks: Iterable[NameServerLook]) -> list[MissingBroker]:
+def missing_together(views: Iterable[NameServerView]) -> list[MissingBroker]:
     """Missing brokers of several NameServers, by name: each process once, with the earliest
     time."""
     found: dict[tuple[str, str], MissingBroker] = {}
-    for look in looks:
-        for row in look.missing:
+    for view in views:
+        for row in view.missing:
             known = found.setdefault((row.name, row.address), row)
             if row.since_ms < known.since_ms:
                 found[row.name, row.address] = row
