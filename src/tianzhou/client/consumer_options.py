@@ -1,4 +1,4 @@
-"""How a consumer consumes. Defaults are RocketMQ's, where it has any."""
+"""Options of consumers. Defaults are RocketMQ's, where it has any."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,49 +20,55 @@ _AT_LEAST_ONE: Final = ("concurrency", "batch_size", "pull_count", "pull_bytes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
+    """Options of push and lite pull consumers. Raises UsageError for invalid values.
+
+    options = ConsumerOptions(start_from=StartPosition.FIRST, concurrency=4)
+    PushConsumer("stock", subscribe={"orders": "*"}, options=options)
+    """
+
     broadcasting: bool = False
-    """Every consumer of the group gets every message, keeps its own offsets, and retries nothing.
-    Otherwise the group shares the queues among its members."""
+    """Every consumer of the group gets every message, keeps its own offsets, and does not retry.
+    Otherwise the members of the group share the queues."""
     orderly: bool = False
-    """One message of a queue at a time; one that fails is tried again in place."""
+    """Deliver one message of a queue at a time; a failed message is retried in place."""
     start_from: StartFrom = StartPosition.LAST
-    """For queues that the group has not consumed before. As with Java, `LAST` begins at the first
-    message where the broker still has that in memory: a queue that was just made loses nothing."""
+    """Start position for queues that the group has not consumed before. As in Java, `LAST` starts
+    at the first message if the broker still has it in memory: a new queue loses nothing."""
     strategy: Strategy = average
-    """How the queues are shared; all members of a group must have the same."""
+    """How queues are assigned; all members of a group must use the same strategy."""
     auto_ack: bool = True
-    """In `async for`: asking for the next message acknowledges the one before. Otherwise each
-    needs `ack()` or `retry()`."""
+    """In `async for`: asking for the next message acknowledges the previous one. Otherwise call
+    `ack()` or `retry()` for each message."""
     concurrency: int = 20
-    """Listener calls at once: coroutines on the event loop, functions on threads of their own."""
+    """Concurrent listener calls: coroutines on the event loop, functions in threads."""
     batch_size: int = 1
-    """Messages in one call of a batch listener, at most."""
+    """Maximum number of messages in one call of a batch listener."""
     max_reconsume_times: int = -1
-    """Deliveries after the first before a message becomes a dead letter. -1: what the group has on
-    the broker (16 by default); in ordered consumption without end."""
+    """Retries before a message becomes a dead letter. -1: the setting of the group on the broker
+    (16 by default); no limit in ordered consumption."""
     suspend_s: float = 1.0
-    """Before a message is tried again in place."""
+    """Pause before a message is retried in place."""
     consume_timeout_s: float = 15 * 60
-    """A message whose listener takes longer goes back to the broker, so that it holds up nobody."""
+    """A message whose listener takes longer is returned to the broker, and the offset advances."""
     flow: FlowLimits = FlowLimits()
     pull_count: int = 256
-    """Messages in one pull, at most; brokers have limits of their own."""
+    """Maximum number of messages in one pull; brokers have limits of their own."""
     pull_bytes: int = 256 * 1024
     long_poll_s: float = 15.0
-    """How long the broker may hold a pull that finds nothing."""
+    """How long the broker may hold a pull that finds no message."""
     rebalance_interval_s: float = 20.0
     commit_interval_s: float = 5.0
     lock_interval_s: float = 20.0
     """How often locks of ordered consumption are renewed; brokers keep them for 60 seconds."""
     release_timeout_s: float = 5.0
-    """How long a queue that goes to somebody else waits for messages in work. Ordered consumption
-    waits without end, because the next owner must not overtake."""
+    """How long a revoked queue waits for messages in flight. Ordered consumption waits without a
+    limit, because the next owner must not overtake them."""
     stop_timeout_s: float = 30.0
-    """How long stopping waits for messages in work."""
+    """How long `stop` waits for messages in flight."""
     offsets_directory: Path | None = None
-    """Where broadcast offsets are kept. None: `.rocketmq_offsets` in the home directory."""
+    """Directory of broadcast offsets. None: `.rocketmq_offsets` in the home directory."""
     trace: bool = False
-    """Tell `RMQ_SYS_TRACE_TOPIC` what became of each message."""
+    """Record the outcome of each message in `RMQ_SYS_TRACE_TOPIC`."""
     spans: bool = False
     """Run the listener in OpenTelemetry spans that are linked to those of the producers. Needs the
     extra `tracing`. Only for listeners: loops and pull consumers use `spans.processing`."""

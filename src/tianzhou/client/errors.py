@@ -1,28 +1,28 @@
-"""What can go wrong for a client, and whether trying again makes sense.
+"""Errors of clients, and whether a retry makes sense.
 
     TianzhouError                    .retry
     ├── UsageError                   the caller broke the contract (never)
     │   └── BrokerNotFound           no name server knows the broker that was named
     └── ClientError
         ├── ClientClosed             used after it was closed (never)
-        ├── ClientBroken             a background task met an error nobody expected (never)
+        ├── ClientBroken             a background task failed unexpectedly (never)
         ├── Unreachable              nothing was delivered (other broker)
-        ├── ConnectionLost           an answer did not come: it may or may not have been done
-        ├── CallTimeout              the same, after a time (other broker)
+        ├── ConnectionLost           no response: the request may or may not have been executed
+        ├── CallTimeout              the same, after a timeout (other broker)
         ├── NoNameServer             none of them answered (same broker)
         ├── TopicNotFound            no name server knows the topic (after a route refresh)
         ├── NoRoute                  the topic has no broker for this (after a route refresh)
         ├── SendFailed               a message could not be sent: `tries` says where and why
-        │   └── SendTimeout          the time was over before the tries were
-        ├── NotStoreOk               stored less safely than was asked (other broker)
+        │   └── SendTimeout          the deadline passed before the last attempt
+        ├── NotStoreOk               stored with a weaker guarantee than requested (other broker)
         ├── BadAnswer                a response without a required field (never)
         ├── BadPullAnswer            the response to a pull cannot be decoded (never)
         ├── TooManyInFlight          too many sends wait for responses (same broker)
-        ├── RequestTimeout           nobody replied to a request in time (same broker)
-        ├── TransactionUndecided     the broker was not told how a transaction ended
-        ├── RemoteError              a broker or name server said no: `code` and `remark`
-        │   └── SystemBusy, NoPermission, ... one class for each code that callers tell apart
-        └── further ones in the parts that raise them
+        ├── RequestTimeout           no consumer replied to a request in time (same broker)
+        ├── TransactionUndecided     the broker did not confirm the outcome of a transaction
+        ├── RemoteError              a broker or name server rejected it: `code` and `remark`
+        │   └── SystemBusy, NoPermission, ... one class for each code that callers distinguish
+        └── others, defined in the modules that raise them
 
 Loops read `retry`; they never list classes.
 """
@@ -81,7 +81,7 @@ __all__ = [
 
 
 class ClientError(TianzhouError):
-    """Everything that happens to a client while it works."""
+    """Base class of errors of a running client."""
 
     may_be_stored: bool = False
     """Whether the request may have been executed although it failed: a message that is sent again
@@ -89,15 +89,15 @@ class ClientError(TianzhouError):
 
 
 class ClientClosed(ClientError):
-    """It was closed, or never started."""
+    """The client was closed, or never started."""
 
 
 class ClientBroken(ClientError):
-    """A background task met an error that nobody expected; `__cause__` says which."""
+    """A background task failed unexpectedly; `__cause__` is the error."""
 
 
 class Unreachable(ClientError):
-    """There is no connection to an address, so nothing was delivered."""
+    """An address cannot be connected to, so nothing was sent."""
 
     retry = Retry.OTHER_BROKER
 
@@ -108,7 +108,7 @@ class Unreachable(ClientError):
 
 
 class ConnectionLost(ClientError):
-    """The connection went while an answer was awaited: the request may have been done."""
+    """The connection was lost before the response: the request may have been executed."""
 
     retry = Retry.OTHER_BROKER
     may_be_stored = True
@@ -120,7 +120,7 @@ class ConnectionLost(ClientError):
 
 
 class CallTimeout(ClientError):
-    """No answer in time: the request may have been done, or may be done yet."""
+    """No response in time: the request may have been executed, or still be."""
 
     retry = Retry.OTHER_BROKER
     may_be_stored = True
@@ -133,7 +133,7 @@ class CallTimeout(ClientError):
 
 
 class NoNameServer(ClientError):
-    """None of the name servers answered."""
+    """None of the name servers responded."""
 
     retry = Retry.SAME_BROKER
 
@@ -144,7 +144,7 @@ class NoNameServer(ClientError):
 
 
 class BrokerNotFound(UsageError):
-    """A broker was named that no name server knows."""
+    """No name server knows the named broker."""
 
     def __init__(self, names: Iterable[str], known: Iterable[str]) -> None:
         super().__init__(
@@ -164,13 +164,13 @@ class TopicNotFound(ClientError):
 
 
 class NoRoute(ClientError):
-    """The topic is known, but nobody serves what was asked for."""
+    """The topic exists, but no broker can serve the request."""
 
     retry = Retry.AFTER_ROUTE_REFRESH
 
 
 class Try(NamedTuple):
-    """One try of a send."""
+    """One attempt of a send."""
 
     broker_name: str
     address: str
@@ -203,7 +203,7 @@ class SendTimeout(SendFailed):
 
 
 class NotStoreOk(ClientError):
-    """A message is stored, but less safely than was asked, and the options say to try again."""
+    """A message is stored with a weaker guarantee, and `retry_not_store_ok` requests a retry."""
 
     retry = Retry.OTHER_BROKER
     may_be_stored = True
@@ -215,14 +215,12 @@ class NotStoreOk(ClientError):
 
 
 class BadAnswer(ClientError):
-    """An answer lacks what it must say. What it is the answer to may have been done."""
+    """A response lacks a required field. The request may have been executed."""
 
     may_be_stored = True
 
     def __init__(self, address: str, code: int, missing: str) -> None:
-        super().__init__(
-            f"{address} answered request {code}, but what it says is no answer: {missing}"
-        )
+        super().__init__(f"{address} sent an invalid response to request {code}: {missing}")
         self.address = address
         self.code = code
 
@@ -241,25 +239,25 @@ class BadPullAnswer(ClientError, RecordDamaged):
 
 
 class TooManyInFlight(ClientError):
-    """More sends wait for answers than may; wait for some of them first."""
+    """Too many sends are in flight; await some of them first."""
 
     retry = Retry.SAME_BROKER
 
 
 class RequestTimeout(ClientError):
-    """The request was stored, but nobody replied in time."""
+    """The request was stored, but no consumer replied in time."""
 
     retry = Retry.SAME_BROKER
 
 
 class TransactionUndecided(ClientError):
-    """The broker was not told how a transaction ended, and nobody is there to be asked."""
+    """The broker did not confirm the outcome of a transaction, and there is no check callback."""
 
     retry = Retry.SAME_BROKER
 
 
 class RemoteError(ClientError):
-    """The other side answered with an error."""
+    """The broker or name server responded with an error."""
 
     by_code: ClassVar[dict[int, "type[RemoteError]"]] = {}
 
@@ -281,17 +279,17 @@ class BrokerSystemError(RemoteError, codes=(ResponseCode.SYSTEM_ERROR,)):
 
 
 class SystemBusy(RemoteError, codes=(ResponseCode.SYSTEM_BUSY,)):
-    """The broker sheds load."""
+    """The broker rejects requests because of its load."""
 
     retry = Retry.OTHER_BROKER
 
 
 class RequestCodeNotSupported(RemoteError, codes=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED,)):
-    pass
+    """The server does not support the request."""
 
 
 class MessageIllegal(RemoteError, codes=(ResponseCode.MESSAGE_ILLEGAL,)):
-    """Body or properties are larger than the broker takes."""
+    """The body or the properties are larger than the broker accepts."""
 
 
 class ServiceNotAvailable(RemoteError, codes=(ResponseCode.SERVICE_NOT_AVAILABLE,)):
@@ -301,7 +299,7 @@ class ServiceNotAvailable(RemoteError, codes=(ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 class NoPermission(RemoteError, codes=(ResponseCode.NO_PERMISSION,)):
-    """The broker or topic is not open for this; the route may say who is."""
+    """The broker or topic does not allow the operation; the route may name another broker."""
 
     retry = Retry.AFTER_ROUTE_REFRESH
 
@@ -313,31 +311,33 @@ class TopicNotExist(RemoteError, codes=(ResponseCode.TOPIC_NOT_EXIST,)):
 
 
 class QueryNotFound(RemoteError, codes=(ResponseCode.QUERY_NOT_FOUND,)):
-    pass
+    """The requested offset or message does not exist."""
 
 
 class SubscriptionParseFailed(RemoteError, codes=(ResponseCode.SUBSCRIPTION_PARSE_FAILED,)):
-    pass
+    """The broker cannot parse a subscription expression."""
 
 
 class GroupNotExist(RemoteError, codes=(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,)):
-    pass
+    """The broker does not have the consumer group."""
 
 
 class InvalidParameter(RemoteError, codes=(ResponseCode.INVALID_PARAMETER,)):
-    pass
+    """A field of the request is invalid."""
 
 
 class ConsumerNotOnline(RemoteError, codes=(ResponseCode.CONSUMER_NOT_ONLINE,)):
-    pass
+    """No consumer of the group is connected."""
 
 
 class FlowControl(RemoteError, codes=(ResponseCode.FLOW_CONTROL,)):
+    """The server limits the rate of requests."""
+
     retry = Retry.SAME_BROKER
 
 
 class GoAway(RemoteError, codes=(ResponseCode.GO_AWAY,)):
-    """The broker is leaving; the connection is to be made anew."""
+    """The broker is shutting down; the client opens a new connection."""
 
     retry = Retry.OTHER_BROKER
 
@@ -351,13 +351,13 @@ class RouteStale(
         ResponseCode.SLAVE_NOT_AVAILABLE,  # what a slave answers to the end of a transaction
     ),
 ):
-    """What the route said of the broker is no longer true."""
+    """The client's route of the broker is stale."""
 
     retry = Retry.AFTER_ROUTE_REFRESH
 
 
 def remote_error(address: str, code: int, remark: str | None) -> RemoteError:
-    """The exception for an answer that is not a success."""
+    """Return the exception for a response that is not a success."""
     return RemoteError.by_code.get(code, RemoteError)(address, code, remark)
 
 
@@ -370,7 +370,7 @@ def may_be_stored(error: BaseException) -> bool:
 
 
 def _told(tries: Sequence[Try]) -> str:
-    """Each broker once, with how often it was tried and the last thing that went wrong there."""
+    """Describe each broker once, with its number of attempts and its last error."""
     last = {(tried.broker_name, tried.address): tried.error for tried in tries}
     counts = Counter((tried.broker_name, tried.address) for tried in tries)
     words = {1: "once", 2: "twice"}

@@ -1,4 +1,4 @@
-"""What all clients of one process agree on, and how a list of name servers is written."""
+"""Options of clients and producers, and the parsing of name server lists."""
 
 import os
 import re
@@ -44,27 +44,33 @@ def check_types(options: _Dataclass, *, besides: Collection[str] = ()) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """Equal options mean shared connections: clients with the same name servers and options
-    are one client to the brokers."""
+    """Options that every client accepts: identity, credentials and timeouts.
+
+    Clients of one event loop with the same name servers and equal options share their connections;
+    brokers see them as one client. Raises UsageError for values of the wrong type or range.
+
+        client = ClientOptions(instance_name="orders-1", call_timeout_s=5)
+        Producer("orders", nameserver="10.0.0.1:9876", client=client)
+    """
 
     instance_name: str = ""
-    """Part of the client id. Empty: made from the process and the time, so that two processes on
-    one machine differ. Set it to keep broadcast offsets over a restart."""
+    """Part of the client id. Empty: derived from the process and the time, so that two processes on
+    one machine differ. Set it to keep broadcast offsets across restarts."""
     client_ip: str = ""
     """Part of the client id. Empty: the address through which this machine reaches others."""
     unit_name: str = ""
     credentials: Credentials | None = None
-    """Whose access and secret key sign every request; None: nothing is signed."""
+    """Access key and secret key that sign every request; None: requests are not signed."""
     call_timeout_s: float = 3.0
-    """How long one question to a name server or broker may take, unless the caller says."""
+    """Timeout of one request to a name server or broker, unless the call has its own."""
     connect_timeout_s: float = 3.0
     silent_s: float = 5.0
-    """A connection on which nothing was heard for so long, and a request timed out, is made anew:
-    the other machine may be gone without a word."""
+    """A connection that received nothing for this long while a request timed out is replaced: the
+    peer may have lost power or its network."""
     route_interval_s: float = 30.0
-    """How often known routes are asked for again."""
+    """How often known routes are refreshed."""
     heartbeat_interval_s: float = 30.0
-    """Brokers forget clients that were silent for 120 seconds."""
+    """Brokers drop clients that sent no heartbeat for 120 seconds."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -104,7 +110,7 @@ def parse_nameservers(text: str | None) -> tuple[str, ...]:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[v6]:port`. Raises UsageError."""
+    """Return host and port of `host:port` or `[v6]:port`. Raises UsageError."""
     host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
@@ -113,7 +119,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def checked_group(name: str) -> str:
-    """The group, if every broker takes its name. Raises UsageError."""
+    """Return the group name if it is valid. Raises UsageError."""
     _check_text("group", name)
     if not _GROUP.fullmatch(name) or len(name) > GROUP_CHARS_MAX:
         raise UsageError(
@@ -123,7 +129,7 @@ def checked_group(name: str) -> str:
 
 
 def checked_timeout(timeout_s: float | None) -> None:
-    """Raises UsageError for a time in which nothing can be done."""
+    """Raise UsageError unless the timeout is None or above 0."""
     if timeout_s is None:
         return
     _check_number("timeout_s", timeout_s)
@@ -133,15 +139,20 @@ def checked_timeout(timeout_s: float | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """How messages that are sent one by one are put together into batches: a batch leaves when it
-    is full, or when its first message has waited for `linger_s`."""
+    """How a producer combines single sends into batches.
+
+    A batch is sent when it is full, or when its first message has waited for `linger_s`. Raises
+    UsageError for values out of range.
+
+        options = ProducerOptions(batching=Batching(count_max=500))
+    """
 
     linger_s: float = 0.0
-    """0: a batch leaves as soon as nothing of its kind is on its way. So a single message does not
-    wait at all, and the more are sent at once the larger batches become."""
+    """0: a batch is sent as soon as none of its kind is in flight. So a single message does not
+    wait at all, and batches grow with the number of concurrent sends."""
     count_max: int = 1_000
     bytes_max: int = 256 * _KIB
-    """Of all bodies and properties of a batch; a message that is larger goes by itself."""
+    """Size of all bodies and properties of a batch; a larger message is sent by itself."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -157,28 +168,34 @@ class Batching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """How a producer sends."""
+    """Options of a producer: timeouts, retries, compression, batching and limits.
+
+    Raises UsageError for values of the wrong type or range.
+
+        options = ProducerOptions(send_timeout_s=10, compression=Compression.ZSTD)
+        Producer("orders", nameserver="10.0.0.1:9876", options=options)
+    """
 
     send_timeout_s: float = 3.0
-    """For a send with all its tries."""
+    """Timeout of a send with all its attempts."""
     try_timeout_s: float = 1.5
-    """For one try; the last one has all the time that is left."""
+    """Timeout of one attempt; the last attempt has all the remaining time."""
     tries_max: int = 3
     retry_not_store_ok: bool = False
-    """Whether a result that is stored but not SEND_OK is tried again at another broker. The
-    message is then stored twice."""
+    """Whether a message stored with a status other than SEND_OK is also sent to another broker. It
+    is then stored twice."""
     compression: Compression = Compression.ZLIB
     compress_over_bytes: int = 4096
     queue_choice: QueueChoice = QueueChoice.ROUND_ROBIN
     batching: Batching | None = None
-    """None: each message has a frame of its own."""
+    """None: each message is sent in its own frame."""
     in_flight_count_max: int = 10_000
     in_flight_bytes_max: int = 100 * _MIB
     trace: bool = False
-    """Whether each send is told to `trace_topic`."""
+    """Whether each send is recorded in `trace_topic`."""
     trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
     spans: bool = False
-    """Whether each send is an OpenTelemetry span, whose context goes with the message. Needs the
+    """Whether each send is an OpenTelemetry span, whose context travels with the message. Needs the
     extra `tracing`."""
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@
         print(progress.lag, progress.behind_s)
 
 The requests are RocketMQ's, except for the lists of pending transactions and of timers, and for
-`views`, which tell in one answer what a page of the dashboard shows.
+`views`, whose responses each contain what a page of the dashboard shows.
 """
 
 from types import TracebackType
@@ -31,7 +31,16 @@ _DEFAULTS: Final = ClientOptions()
 
 
 class Admin:
-    """Owner: the event loop in which it was started. Use it in an `async with` block."""
+    """Inspect and change a cluster. Use it in an `async with` block.
+
+    Each attribute is a noun with its own methods. They raise UsageError for invalid arguments, and
+    ClientError if a broker or name server does not respond or reports an error.
+
+        async with Admin(nameserver="10.0.0.1:9876") as admin:
+            await admin.topics.create("orders", queues=8)
+
+    Owner: the event loop in which it was started.
+    """
 
     brokers: Brokers
     topics: Topics
@@ -54,14 +63,14 @@ class Admin:
         return client_repr(self, state, nameserver=self._nameserver)
 
     def __getattr__(self, name: str) -> object:
-        # Only asked for what is not there.
+        # Python calls this only for missing attributes.
         if name in type(self).__annotations__:
             raise ClientClosed("this admin client was not started; use it in an async with block")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     async def start(self) -> Self:
         if self._shared is not None:
-            raise UsageError("this admin client runs already")
+            raise UsageError("this admin client is already running")
         shared = self._shared = SharedClient.join(self._nameserver, self._options)
         calls = self._calls = AdminCalls(shared)
         self.brokers = Brokers(calls)
@@ -76,13 +85,13 @@ class Admin:
         return self
 
     def leave_out(self, *brokers: str) -> None:
-        """Do without these brokers where all are asked: they do not answer, and the others do."""
+        """Skip these brokers in requests to all brokers, because they do not respond."""
         if self._calls is None:
             raise ClientClosed("this admin client was not started; use it in an async with block")
         self._calls.left_out |= set(brokers)
 
     async def close(self) -> None:
-        """A second time changes nothing."""
+        """Disconnect. A second call has no effect."""
         shared, self._shared = self._shared, None
         if shared is not None:
             await shared.leave()

@@ -1,4 +1,4 @@
-"""Pages of a dashboard: one request to each broker, whatever there is on it."""
+"""Views for the dashboard: one request to each broker for each page."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
@@ -58,13 +58,16 @@ T = TypeVar("T")
 
 
 class Views:
-    """Owner: the event loop. Brokers that do not answer are named beside those that do."""
+    """Views of brokers, topics and groups. Brokers that do not respond are listed as missing.
+
+    Owner: the event loop.
+    """
 
     def __init__(self, calls: AdminCalls) -> None:
         self._calls = calls
 
     async def brokers(self) -> PerBroker[BrokerView]:
-        """Rates, disks, busy topics, groups in trouble, what watchdogs found."""
+        """Return rates, disks, busy topics, groups with problems and watchdog events."""
         return await self._ask(RequestCode.VIEW_BROKER, decode_broker_view)
 
     async def cluster(self, skip: Collection[str] = ()) -> ClusterView:
@@ -93,20 +96,20 @@ class Views:
         )
 
     async def broker(self, name: str) -> tuple[BrokerView, BrokerPlace]:
-        """One broker with all its facts and settings, and where its group is known to be."""
+        """Return one broker with all its facts and settings, and the addresses of its group."""
         place = _known(name, await self._calls.places())
         fields = ViewBrokerRequest(is_whole=True)
         _, body = await self._calls.ask(place.nearest, RequestCode.VIEW_BROKER, fields)
         return decode_broker_view(body), place
 
     async def topics(self) -> tuple[list[TopicRow], PerBroker[TopicsView]]:
-        """All topics, those of the brokers included; and who was asked."""
+        """Return all topics, including system topics, and the response of each broker."""
         responses = await self._ask(RequestCode.VIEW_TOPICS, decode_topics_view)
         rows = topics_together(row for look in responses.found.values() for row in look.topics)
         return rows, responses
 
     async def groups(self) -> tuple[list[GroupRow], PerBroker[GroupsView]]:
-        """All groups, those of the brokers included; and who was asked."""
+        """Return all groups, including system groups, and the response of each broker."""
         responses = await self._ask(RequestCode.VIEW_GROUPS, decode_groups_view)
         rows = groups_together(row for look in responses.found.values() for row in look.groups)
         return rows, responses
@@ -128,8 +131,8 @@ class Views:
         queues_max: int | None = None,
         queues_like: str = "",
     ) -> PerBroker[GroupView]:
-        """With `move_in` also what a move in this topic, to this moment, would do. Each broker
-        responds with the `queues_max` queues that have the largest lag, of topics whose name
+        """Return a group; with `move_in` also the effect of a reset in this topic to a time. Each
+        broker responds with the `queues_max` queues that have the largest lag, of topics whose name
         contains `queues_like`. Raises GroupNotExist if no broker has the group."""
         fields = ViewGroupRequest(
             group=name, topic=move_in, timestamp_ms=time_ms,
@@ -142,7 +145,7 @@ class Views:
         return responses
 
     async def timers(self, *, count: int) -> tuple[list[WaitingTimer], PerBroker[TimedMessages]]:
-        """The soonest of each broker, and who was asked."""
+        """Return the next timers of each broker, and the response of each broker."""
         fields = ListWaitingRequest(count=count)
         responses = await self._ask(RequestCode.LIST_TIMERS, decode_timed_messages, fields)
         found = [
@@ -155,7 +158,8 @@ class Views:
     async def transactions(
         self, *, count: int
     ) -> tuple[list[PendingTransaction], PerBroker[HalfMessages]]:
-        """Those that nobody decided, the oldest of each broker, and who was asked."""
+        """Return the oldest pending transactions of each broker, and the response of each
+        broker."""
         fields = ListWaitingRequest(count=count)
         responses = await self._ask(RequestCode.LIST_HALF_MESSAGES, decode_half_messages, fields)
         found = [
@@ -181,7 +185,7 @@ class Views:
     async def messages(
         self, wanted: ViewMessagesRequest, *, broker: str | None = None
     ) -> tuple[list[MessageView], PerBroker[bytes]]:
-        """Messages of a topic on one broker or all, the oldest first, and who was asked. Raises
+        """Return messages of a topic on one broker or all, oldest first, and the responses. Raises
         TopicNotFound."""
         responses = await self._ask(RequestCode.VIEW_MESSAGES, bytes, wanted, only=broker)
         if not responses.found and not responses.missing:

@@ -1,13 +1,13 @@
-"""The lite pull consumer: messages are fetched ahead, and handed out when they are asked for.
+"""The lite pull consumer: messages are prefetched, and `poll` returns them.
 
     async with LitePullConsumer("audit", nameserver=..., subscribe={"orders": "*"}) as consumer:
         while True:
             for message in await consumer.poll():
                 ...
 
-With `subscribe` the group shares the queues as push consumers do; with `assign` this consumer has
-just the queues it names. Offsets are committed up to what earlier polls have returned: by itself
-with `auto_ack`, or with `commit`. `seek` goes anywhere.
+With `subscribe` the group shares the queues as push consumers do; with `assign` this consumer gets
+exactly the queues it names. Offsets of messages returned by earlier polls are committed: in the
+background with `auto_ack`, or with `commit`. `seek` moves to any offset.
 """
 
 import asyncio
@@ -49,7 +49,14 @@ POLL_S: Final = 5.0
 
 
 class LitePullConsumer:
-    """Owner: the event loop in which it was started. Is the `AssignmentListener` of its group."""
+    """Poll messages that are prefetched in the background.
+
+        async with LitePullConsumer("audit", subscribe={"orders": "*"}) as consumer:
+            for message in await consumer.poll():
+                print(message.body)
+
+    Owner: the event loop in which it was started.
+    """
 
     def __init__(
         self,
@@ -60,7 +67,11 @@ class LitePullConsumer:
         options: ConsumerOptions = _DEFAULTS,
         client: ClientOptions = _CLIENT,
     ) -> None:
-        """Without `subscribe`, say which queues with `assign`."""
+        """Create a consumer; it connects in `start`.
+
+        `nameserver` is `host:port;host:port`; None reads it from the environment. Without
+        `subscribe`, choose queues with `assign`. Raises UsageError for invalid arguments.
+        """
         self.group = checked_group(group)
         refuse_spans(options, self.group)
         self.options = options
@@ -72,7 +83,7 @@ class LitePullConsumer:
         self._stopping: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
         self._handed: dict[MessageQueue, int] = {}
-        """Where each queue goes on behind what was handed out."""
+        """For each queue, the offset after the messages that polls returned."""
         self._done: dict[MessageQueue, int] = {}
         """The same, as far as it may be committed."""
 
@@ -124,7 +135,8 @@ class LitePullConsumer:
         return subscribe(topic, expression, version=self._shared.now_ms())
 
     async def stop(self) -> None:
-        """Commit and leave the group. Raises what ended the consumer before."""
+        """Commit offsets and leave the group. Re-raises the error that stopped the consumer, if
+        any."""
         if self._is_running:
             self._shared.check_loop()
             self._is_running = False
@@ -156,7 +168,7 @@ class LitePullConsumer:
                 self._done.update(self._handed)
             await self.stop()
             return
-        failure, self._failure = self._failure, None  # the error on its way says enough
+        failure, self._failure = self._failure, None  # the exception of the block is raised instead
         await self.stop()
         self._failure = failure
 
@@ -177,13 +189,13 @@ class LitePullConsumer:
     # Queues
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """All queues of a topic, as the route has them now."""
+        """Return the queues of a topic from a fresh route. Raises TopicNotFound."""
         self._check()
         return (await self._shared.refresh(topic)).read_queues
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str | Sql92 = "*") -> None:
-        """Have just these queues, and of them what the expression wants. Each begins at the
-        group's offset; `seek` changes that."""
+        """Assign exactly these queues, filtered by `expression`. Each starts at the group's
+        offset; `seek` changes that. Raises UsageError if the consumer has subscriptions."""
         self._check()
         if self._wanted:
             raise UsageError(
@@ -200,7 +212,7 @@ class LitePullConsumer:
         return frozenset(self._member.assignments) if self._is_running else frozenset()
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out nothing of these; what was fetched ahead is fetched again later."""
+        """Return no messages of these queues; prefetched ones are pulled again after `resume`."""
         held = [self._assigned(queue) for queue in checked_queues(queues)]
         self._puller.pause([assigned.queue for assigned in held])
         for assigned in held:
@@ -217,7 +229,10 @@ class LitePullConsumer:
     async def poll(
         self, timeout_s: float = POLL_S, *, count_max: int | None = None
     ) -> list[ReceivedMessage]:
-        """The next messages, of one or several queues; none if there are none in that time."""
+        """Return the next messages, of one or several queues; empty after `timeout_s` seconds.
+
+        Raises UsageError, ClientClosed, and the error that stopped the consumer.
+        """
         self._check()
         check_seconds("timeout_s", timeout_s)
         if count_max is not None:
@@ -253,11 +268,11 @@ class LitePullConsumer:
     # Offsets
 
     def position(self, queue: MessageQueue) -> int:
-        """The offset that the next poll of this queue begins at."""
+        """Return the offset at which the next poll of this queue starts."""
         return self._assigned(queue).window.committable
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on there; what was fetched ahead is dropped. Nothing is committed."""
+        """Continue at an offset; prefetched messages are dropped. Commits nothing."""
         offset = checked_offset(offset)
         self._assigned(queue)
         self._handed[queue] = offset
@@ -270,8 +285,11 @@ class LitePullConsumer:
         await self.seek(queue, await self._member.offsets.end(checked_queue(queue)))
 
     async def offset_at(self, queue: MessageQueue, moment: datetime | str | int) -> int:
-        """The first message stored at that moment or later: a datetime, `yyyyMMddHHmmss` in local
-        time, or milliseconds since 1970."""
+        """Return the offset of the first message stored at a time or later.
+
+        The time is a datetime, `yyyyMMddHHmmss` in local time, or milliseconds since 1970. Raises
+        UsageError for an invalid time.
+        """
         self._check()
         return await self._member.offsets.at_time(checked_queue(queue), moment_ms(moment))
 
@@ -280,7 +298,7 @@ class LitePullConsumer:
         return await self._member.offsets.committed(checked_queue(queue))
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """These offsets, or all that polls have handed out; waits until they are kept."""
+        """Commit these offsets, or those of all returned messages; wait until they are stored."""
         self._check()
         self._done.update(self._handed if offsets is None else checked_offsets(offsets))
         await self._member.save_surely()
@@ -302,7 +320,7 @@ class LitePullConsumer:
         self._ready.discard(assigned)
 
     def committable(self, assigned: AssignedQueue) -> int | None:
-        if assigned.is_gone:  # the last word: if the queue comes back, it is at the group's offset
+        if assigned.is_gone:  # final: if the queue comes back, it starts at the group's offset
             self._handed.pop(assigned.queue, None)
             return self._done.pop(assigned.queue, None)
         return self._done.get(assigned.queue)

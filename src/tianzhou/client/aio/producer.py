@@ -3,9 +3,9 @@
     async with Producer("orders", nameserver="10.0.0.1:9876;10.0.0.2:9876") as producer:
         result = await producer.send(Message("paid", b"...", keys="T1"))
 
-Sends may be made from many tasks of one event loop. Each has one deadline for all its tries, goes
-to another broker when one fails, and asks for a new route when an answer shows that the old one is
-stale. A message may be stored twice when an answer is lost; both have one unique id.
+Many tasks of one event loop may send at the same time. Each send has one deadline for all its
+attempts, uses another broker when one fails, and refreshes the route when a response shows that it
+is stale. A message may be stored twice if a response is lost; both copies have one unique id.
 """
 
 import asyncio
@@ -54,7 +54,15 @@ _OPTIONS: Final = ProducerOptions()
 
 
 class Producer:
-    """Owner: the event loop in which it was started."""
+    """Send messages to topics.
+
+    Use it in an `async with` block, or call `start` and `close`:
+
+        async with Producer("orders", nameserver="10.0.0.1:9876") as producer:
+            result = await producer.send(Message("paid", b"...", keys="T1"))
+
+    Owner: the event loop in which it was started.
+    """
 
     def __init__(
         self,
@@ -65,7 +73,13 @@ class Producer:
         client: ClientOptions = _CLIENT,
         check: CheckTransaction | None = None,
     ) -> None:
-        """`check` says what became of transactions that the broker asks about."""
+        """Create a producer; it connects at the first send.
+
+        `group` names the producers that can answer for each other's transactions. `nameserver` is
+        `host:port;host:port`; None reads it from the environment. `check` is called with the
+        message of a transaction whose outcome the broker does not know, and returns its
+        `TransactionState`. Raises UsageError for invalid arguments.
+        """
         if check is not None and not callable(check):
             raise UsageError(f"check {check!r} is not a function or coroutine function")
         self.group = checked_group(group)
@@ -91,7 +105,7 @@ class Producer:
     # Starting and closing
 
     async def start(self) -> Self:
-        """Nothing is connected to before the first send."""
+        """Start the producer. Raises UsageError if it was started before."""
         if self._sender is not None:
             raise UsageError("a producer is started once")
         self._shared = shared = SharedClient.join(self._nameserver, self._client)
@@ -114,13 +128,13 @@ class Producer:
         return await SendTrace(self.group, self.options.trace_topic, untraced).start()
 
     async def close(self) -> None:
-        """Take no more, wait for what is in flight, which its deadlines bound; then leave."""
+        """Reject further sends, wait for those in flight until their deadlines, and disconnect."""
         if self._sender is None or (self._closing is not None and self._closing.done()):
             return
         self._shared.check_loop()
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close(self._sender))
-        await asyncio.shield(self._closing)  # goes on for others when one of them has to go
+        await asyncio.shield(self._closing)  # one cancelled caller does not cancel the others
 
     async def _close(self, sender: Sender) -> None:
         sender.flush()
@@ -164,7 +178,7 @@ class Producer:
 
     @property
     def client_id(self) -> str:
-        """By which brokers know this process."""
+        """The id by which brokers know this process."""
         self._started()
         return self._shared.client_id
 
@@ -178,11 +192,14 @@ class Producer:
         select: Selector | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """Store a message. Waits while too many sends are in flight.
+        """Send a message and return where it was stored. Waits while too many are in flight.
 
-        It goes to `queue`, or to the one that `select` chooses, or to that of its sharding key, or
-        to the next in turn. Raises SendFailed or SendTimeout after all tries, and what a broker
-        refuses for good (such as MessageIllegal) or nobody knows (TopicNotFound) at once.
+        The message goes to `queue`, to the queue that `select` returns, to the queue of its
+        sharding key, or else to the next queue in turn. `timeout_s` limits all attempts together.
+        Raises SendFailed or SendTimeout after the last attempt; raises errors that no retry can
+        fix at once, such as MessageIllegal and TopicNotFound.
+
+            result = await producer.send(Message("orders", b"paid", keys="T1"))
         """
         sender = self._running()
         if sender.in_flight.is_full:
@@ -200,7 +217,10 @@ class Producer:
         select: Selector | None = None,
         timeout_s: float | None = None,
     ) -> "asyncio.Future[SendResult]":
-        """The same without waiting: the future of the result. Raises TooManyInFlight."""
+        """Start a send and return the future of its result. Raises TooManyInFlight.
+
+        Arguments and errors of the future are those of `send`.
+        """
         sender = self._running()
         if self._spans is None:
             return sender.send(message, queue, select, timeout_s)
@@ -215,8 +235,11 @@ class Producer:
         queue: MessageQueue | None = None,
         select: Selector | None = None,
     ) -> None:
-        """Write a message to a broker without an answer: nobody knows whether it is stored.
-        Waits only for a connection, and while the broker does not read."""
+        """Send a message without a response: you do not learn whether it was stored.
+
+        Waits only for a connection, and while the broker does not read. Raises Unreachable,
+        NoRoute and TopicNotFound.
+        """
         if self._spans is None:
             await self._write(message, queue, select)
         else:
@@ -245,7 +268,13 @@ class Producer:
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> list[SendResult]:
-        """Store several messages of one topic with one frame: all of them, or none."""
+        """Send several messages of one topic in one request: all are stored, or none.
+
+        Returns a result for each message, in their order. Raises UsageError for messages that
+        cannot be in one batch, such as delayed ones, and otherwise what `send` raises.
+
+            await producer.send_batch([Message("orders", b"1"), Message("orders", b"2")])
+        """
         sender = self._running()
         check_batchable(messages)
         if sender.in_flight.is_full:
@@ -258,7 +287,7 @@ class Producer:
         )
 
     async def flush(self) -> None:
-        """Send what is being gathered, and wait for everything that is in flight now."""
+        """Send open batches, and wait for all sends that are in flight now."""
         sender = self._running()
         sender.flush()
         await sender.in_flight.drained()
@@ -266,7 +295,13 @@ class Producer:
     # Transactions
 
     def transaction(self, message: Message) -> Transaction:
-        """A message that consumers see when the block is left without an exception."""
+        """Return a transaction: its message becomes visible when the block ends normally.
+
+        An exception in the block rolls the message back. Raises UsageError for a delayed message.
+
+            async with producer.transaction(Message("orders", b"paid")):
+                await database.commit()
+        """
         self._started()
         check_message(message)
         if message.is_delayed:
@@ -296,7 +331,12 @@ class Producer:
     # Request and reply
 
     async def request(self, message: Message, *, timeout_s: float = 3.0) -> Reply:
-        """Send a message and wait until one of its consumers replies. Raises RequestTimeout."""
+        """Send a message and wait for the reply of a consumer.
+
+        Raises RequestTimeout if no consumer replied within `timeout_s`, and what `send` raises.
+
+            reply = await producer.request(Message("prices", b"T1"), timeout_s=5)
+        """
         sender = self._running()
         check_message(message)
         checked_timeout(timeout_s)
@@ -324,7 +364,10 @@ class Producer:
     async def reply(
         self, request: MessageView, body: Bytes, *, properties: Mapping[str, str] | None = None
     ) -> SendResult:
-        """Answer a message that was sent with `request`."""
+        """Reply to a message that was sent with `request`.
+
+        Raises UsageError if the message is not a request, and what `send` raises.
+        """
         message, added = reply_message(request, body, properties)
         # The requester certainly has a connection to the broker that stored its request.
         stored_at = "{}:{}".format(*request.store_host)
@@ -335,11 +378,12 @@ class Producer:
     # Other
 
     async def recall(self, topic: str, handle: str | None) -> str:
-        """Take back a message that has a moment, with the `recall_handle` of its result, before
-        it is delivered. Returns its id; raises RemoteError if it is too late."""
+        """Cancel a scheduled message before delivery, using the `recall_handle` from its
+        `SendResult`. Returns the id of the message. Raises UsageError for an invalid handle, and
+        RemoteError if it is too late."""
         self._running()
         broker_name = broker_of_handle(topic, handle)
-        assert handle is not None, "what is no handle names no broker"
+        assert handle is not None, "an invalid handle has no broker name"
         address = await self._shared.broker_address(broker_name)
         asked = RecallMessageRequest(producer_group=self.group, topic=topic, recall_handle=handle)
         answer, _ = await self._shared.call_ok(address, RequestCode.RECALL_MESSAGE, asked.to_ext())
@@ -349,6 +393,6 @@ class Producer:
         return message_id
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues that can be written to, in their order."""
+        """Return the writable queues of a topic, in their order. Raises TopicNotFound."""
         self._running()
         return (await self._shared.route_for_sending(topic)).write_queues

@@ -1,4 +1,4 @@
-"""The pull consumer: one pull at a time, of any queue at any offset. Nothing goes on by itself.
+"""The pull consumer: one pull at a time, from any queue at any offset, without background work.
 
 async with PullConsumer("audit", nameserver=...) as consumer:
     for queue in await consumer.queues("orders"):
@@ -36,17 +36,26 @@ GRACE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
+    """The messages of one pull, and where to continue."""
+
     status: PullStatus
     messages: Sequence[ReceivedMessage]
     next_offset: int
-    """Where the next pull should begin."""
+    """The offset for the next pull."""
     first: int
     end: int
     """The bounds of the queue."""
 
 
 class PullConsumer:
-    """Owner: the event loop in which it was started."""
+    """Pull messages from a queue at an offset of your choice.
+
+        async with PullConsumer("audit", nameserver="10.0.0.1:9876") as consumer:
+            for queue in await consumer.queues("orders"):
+                found = await consumer.pull(queue, await consumer.first(queue))
+
+    Owner: the event loop in which it was started.
+    """
 
     def __init__(
         self, group: str, *, nameserver: str | None = None, client: ClientOptions = _CLIENT
@@ -83,7 +92,7 @@ class PullConsumer:
         await self.stop()
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """All queues of a topic, as the route has them now. Raises TopicNotFound."""
+        """Return the queues of a topic from a fresh route. Raises TopicNotFound."""
         return (await self._running().refresh(topic)).read_queues
 
     async def pull(
@@ -95,7 +104,11 @@ class PullConsumer:
         expression: str | Sql92 = "*",
         wait_s: float = 0.0,
     ) -> PullResult:
-        """Messages from an offset on. If there are none, the broker waits so long for some."""
+        """Pull up to `count_max` messages from an offset on.
+
+        If there are none, the broker waits up to `wait_s` seconds for new ones. `expression`
+        filters as in a subscription. Raises UsageError, NoRoute, RemoteError and BadPullAnswer.
+        """
         checked_queue(queue)
         offset = checked_offset(offset)
         count_max = checked_count("count_max", count_max)
@@ -123,23 +136,27 @@ class PullConsumer:
     # Offsets
 
     async def first(self, queue: MessageQueue) -> int:
-        """The first message that is still there."""
+        """Return the offset of the first message that is still stored."""
         return await self._offsets().first(checked_queue(queue))
 
     async def end(self, queue: MessageQueue) -> int:
-        """What the next message will have."""
+        """Return the offset that the next message will get."""
         return await self._offsets().end(checked_queue(queue))
 
     async def offset_at(self, queue: MessageQueue, moment: datetime | str | int) -> int:
-        """The first message stored at that moment or later: a datetime, `yyyyMMddHHmmss` in local
-        time, or milliseconds since 1970."""
+        """Return the offset of the first message stored at a time or later.
+
+        The time is a datetime, `yyyyMMddHHmmss` in local time, or milliseconds since 1970. Raises
+        UsageError for an invalid time.
+        """
         return await self._offsets().at_time(checked_queue(queue), moment_ms(moment))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """How far the group has come; None when the broker does not know."""
+        """Return the committed offset of the group; None if there is none."""
         return await self._offsets().committed(checked_queue(queue))
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Commit the offset of the group in a queue."""
         await self._offsets().commit(checked_queue(queue), checked_offset(offset))
 
     def _offsets(self) -> QueueOffsets:

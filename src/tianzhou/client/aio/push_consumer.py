@@ -1,4 +1,4 @@
-"""The push consumer: subscribe, and messages come.
+"""The push consumer: subscribe to topics and process messages as they arrive.
 
     async with PushConsumer("stock", nameserver="10.0.0.1:9876", subscribe={"orders": "*"}) as mine:
         async for message in mine:
@@ -13,7 +13,7 @@ or with a listener, a function or a coroutine function, that is called for each 
 
     await consumer.run()
 
-Nothing dies silently: what ends a consumer is raised by `async for`, `run`, `closed` and `stop`.
+An error that stops a consumer is raised by `async for`, `run`, `closed` and `stop`.
 """
 
 import asyncio
@@ -57,7 +57,16 @@ _OVERDUE_CHECK_S: Final = 60.0
 
 
 class PushConsumer:
-    """Owner: the event loop in which it was started."""
+    """Consume messages with a listener or an `async for` loop.
+
+    The members of a group share the queues of the subscribed topics.
+
+        async with PushConsumer("stock", subscribe={"orders": "paid || sent"}) as consumer:
+            async for message in consumer:
+                print(message.body)
+
+    Owner: the event loop in which it was started.
+    """
 
     def __init__(
         self,
@@ -68,7 +77,12 @@ class PushConsumer:
         options: ConsumerOptions = _DEFAULTS,
         client: ClientOptions = _CLIENT,
     ) -> None:
-        """`subscribe` maps topics to what is wanted of them: see `subscribe`."""
+        """Create a consumer; it connects in `start`.
+
+        `nameserver` is `host:port;host:port`; None reads it from the environment. `subscribe` maps
+        topics to expressions: `*`, tags such as `paid || sent`, or an `Sql92`. Raises UsageError
+        for invalid arguments.
+        """
         self.group = checked_group(group)
         self.options = options
         self._nameserver = nameserver
@@ -91,8 +105,11 @@ class PushConsumer:
     # Before it starts
 
     def subscribe(self, topic: str, expression: str | Sql92 = "*") -> None:
-        """Everything of a topic, some tags (`"paid || sent"`), or what an `Sql92` accepts. All
-        consumers of a group must subscribe alike. Also while it runs."""
+        """Subscribe to a topic, before the start or while the consumer runs.
+
+        `expression` is `*` for all messages, tags (`"paid || sent"`), or an `Sql92`. All members of
+        a group must have the same subscriptions. Raises UsageError for an invalid expression.
+        """
         made = subscribe(topic, expression, version=0)
         self._wanted[topic] = expression
         if self._parts is not None:
@@ -101,6 +118,7 @@ class PushConsumer:
             parts.tasks.run(parts.announce([made.topic]))
 
     def unsubscribe(self, topic: str) -> None:
+        """Remove the subscription to a topic."""
         self._wanted.pop(topic, None)
         if self._parts is not None:
             parts = self._running()
@@ -108,12 +126,19 @@ class PushConsumer:
             parts.tasks.run(parts.announce([]))
 
     def listen(self, listener: MessageListener[Outcome]) -> MessageListener[Outcome]:
-        """Call this for every message. Also as a decorator."""
+        """Set the listener, a function or coroutine function called with each message.
+
+        An exception, or `ConsumeResult.LATER`, makes the broker redeliver the message. Raises
+        UsageError if there is a listener already, or the consumer was started.
+
+            @consumer.listen
+            async def on_message(message): ...
+        """
         self._set_listener(Listener(self._spanned(listener, is_batch=False), self.group))
         return listener
 
     def listen_batches(self, listener: BatchListener[Outcome]) -> BatchListener[Outcome]:
-        """Call this with lists of up to `batch_size` messages, each list of one queue."""
+        """Set a listener that is called with lists of up to `batch_size` messages of one queue."""
         spanned = self._spanned(listener, is_batch=True)
         self._set_listener(Listener(spanned, self.group, batch_size=self.options.batch_size))
         return listener
@@ -133,7 +158,7 @@ class PushConsumer:
     # Life
 
     async def start(self) -> Self:
-        """Join the group and begin to pull. Raises what makes that impossible."""
+        """Join the group and start pulling. Raises UsageError and ClientError."""
         if self._parts is not None or self._ended.is_set():
             raise UsageError(f"consumer of {self.group} was started before; make another")
         if not self._wanted:
@@ -151,8 +176,9 @@ class PushConsumer:
         return self
 
     async def stop(self) -> None:
-        """Finish what is in hand, commit, and leave the group. Raises what ended the consumer
-        before. In a listener it does not wait, because that is in hand."""
+        """Wait for in-flight messages, commit offsets and leave the group. Re-raises the error
+        that stopped the consumer, if any. Called in a listener, it does not wait, because the
+        message of the listener is in flight."""
         await self._end()
         self._raise_failure()
 
@@ -172,7 +198,7 @@ class PushConsumer:
             self._ended.set()
 
     async def closed(self) -> None:
-        """Wait until it was stopped. Raises what ended it, if it did not end by itself."""
+        """Wait until the consumer has stopped. Re-raises the error that stopped it, if any."""
         await self._ended.wait()
         self._raise_failure()
 
@@ -214,7 +240,7 @@ class PushConsumer:
             self._raise_failure()
 
     def fail(self, error: BaseException) -> None:
-        """Said by background tasks: this is the end."""
+        """Stop the consumer because a background task failed."""
         if self._failure is None:
             self._failure = error
             self._ended.set()
@@ -231,13 +257,13 @@ class PushConsumer:
         return self._handing_parts().messages()
 
     def batches(self, count_max: int = 32) -> AsyncIterator[list[ReceivedMessage]]:
-        """`async for` with lists of up to so many messages, each list of one queue."""
+        """Iterate over lists of up to `count_max` messages, each list of one queue."""
         if count_max < 1:
             raise UsageError(f"batches of {count_max} messages; at least 1")
         return self._handing_parts().batches(count_max)
 
     def iterator_delivery(self) -> IteratorDelivery:
-        """Where loops get their messages: for loops of other kinds."""
+        """Return the source of messages of loops, for other kinds of loops."""
         iterator_delivery = self._handing_parts().iterator_delivery
         assert iterator_delivery is not None
         return iterator_delivery
@@ -249,24 +275,25 @@ class PushConsumer:
         return parts
 
     def pause(self) -> None:
-        """Pull nothing more. What was pulled is still delivered; the queues are kept."""
+        """Stop pulling. Pulled messages are still delivered; the assignment is kept."""
         self._running().puller.pause()
 
     def resume(self) -> None:
+        """Pull again after `pause`."""
         self._running().puller.resume()
 
     async def commit(self) -> None:
-        """Save the offsets now, and wait until they are kept."""
+        """Commit the offsets now, and wait until they are stored."""
         await self._running().member.save_surely()
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
-        """The queues it has at present."""
+        """The queues assigned to this consumer now."""
         return frozenset(self._parts.member.assignments) if self._parts is not None else frozenset()
 
     @property
     def client_id(self) -> str:
-        """What brokers know it by."""
+        """The id by which brokers know this consumer."""
         return self._started().shared.client_id
 
     def _running(self) -> "_Parts":
@@ -282,7 +309,7 @@ class PushConsumer:
 
 
 class _Parts:
-    """What a running consumer is made of. Is the `AssignmentListener` of its group."""
+    """The parts of a running consumer; the `AssignmentListener` of its group member."""
 
     def __init__(self, consumer: PushConsumer, shared: SharedClient) -> None:
         options, listener = consumer.options, consumer._listener
@@ -351,7 +378,7 @@ class _Parts:
             consumer._listener.trace = made
 
     async def announce(self, topics: list[str]) -> None:
-        """Subscriptions changed while running."""
+        """Announce subscriptions that changed while running."""
         await check_expressions(self.shared, self.member, topics)
         await self.shared.heartbeat_now()
         self.member.balance_soon()
@@ -382,7 +409,7 @@ class _Parts:
 
     @property
     def _patience_s(self) -> float | None:
-        """How long messages in hand are waited for; None: without end."""
+        """How long to wait for messages in flight; None: without a limit."""
         if not self._is_stopping:
             return None if self._options.orderly else self._options.release_timeout_s
         if self.iterator_delivery is None:
@@ -407,14 +434,14 @@ class _Parts:
         return made
 
     def leave_loops(self, *, is_done: bool) -> None:
-        """Who leaves without an exception has done what was handed out last; with one, it will
-        not be done, and is not waited for."""
+        """Acknowledge the messages delivered last if the loops ended without an exception;
+        otherwise do not wait for them."""
         self.is_hurried = not is_done
         for iterator in self._iterators if is_done else ():
             iterator.settle()
 
     def is_iterating(self, task: "asyncio.Task[object] | None") -> bool:
-        """Who stops from inside its loop is not waited for: it would be for itself."""
+        """Whether a task runs a loop: a stop from inside the loop must not wait for itself."""
         return any(iterator.task is task for iterator in self._iterators)
 
     # Taking too long

@@ -1,11 +1,11 @@
-"""Transactions: a message that consumers see only when the sender's own work is done.
+"""Transactions: a message that consumers see only after the sender's own work is committed.
 
     async with producer.transaction(Message("paid", b"...")) as transaction:
         await database.commit()
 
-The message is stored before the block is entered, where nobody sees it. A clean exit commits it,
-an exception takes it back. If the broker hears neither, because this process or the connection
-died, it asks a producer of the group again and again: that is what the check callback is for.
+The message is stored, invisibly, before the block is entered. A normal exit commits it, an
+exception rolls it back. If the broker gets neither, because this process or the connection died, it
+asks a producer of the group repeatedly: the check callback answers.
 """
 
 import contextlib
@@ -36,6 +36,8 @@ END_TRIES: Final = 3
 
 
 class TransactionState(enum.Enum):
+    """Outcome of a transaction."""
+
     COMMIT = flags.TRANSACTION_COMMIT
     ROLLBACK = flags.TRANSACTION_ROLLBACK
     UNKNOWN = flags.TRANSACTION_NONE
@@ -43,14 +45,22 @@ class TransactionState(enum.Enum):
 
 
 CheckTransaction = Callable[[MessageView], TransactionState | Awaitable[TransactionState]]
-"""Says what became of the work that belongs to a message."""
+"""Returns the outcome of the transaction of a message."""
 
 SendHalf = Callable[[Message], Awaitable[SendResult]]
 OnEnded = Callable[[Message, SendResult, TransactionState], None]
 
 
 class Transaction:
-    """One message and the work that goes with it; made by `Producer.transaction`."""
+    """One message and the work that belongs to it, created by `Producer.transaction`.
+
+    Raises TransactionUndecided if the broker did not confirm the outcome and there is no check
+    callback.
+
+        async with producer.transaction(Message("orders", b"paid")) as transaction:
+            if not await reserve():
+                await transaction.rollback()
+    """
 
     def __init__(
         self, message: Message, group: str, shared: SharedClient, send_half: SendHalf,
@@ -67,7 +77,7 @@ class Transaction:
 
     @property
     def half(self) -> SendResult:
-        """What became of the message before the block was entered."""
+        """The result of storing the invisible message."""
         if self._half is None:
             raise UsageError("the transaction has not begun; use it with `async with`")
         return self._half
@@ -89,24 +99,27 @@ class Transaction:
         if error is None:
             await self._end(TransactionState.COMMIT)
             return
-        # The error on its way says more than that the broker did not hear of it; nobody sees the
-        # message all the same, and in the end the broker forgets it.
+        # The exception that ended the block matters more than an unconfirmed rollback: consumers
+        # do not see the message either way, and the broker drops it in the end.
         with contextlib.suppress(TransactionUndecided):
             await self._end(TransactionState.ROLLBACK)
 
     _is_left = False
 
     def leave_undecided(self) -> None:
-        """Neither commit nor roll back at the end of the block: the check callback will say."""
+        """Leave the outcome to the check callback. Raises UsageError if there is none."""
         if not self._has_check:
-            raise UsageError("the producer has no check callback, so nobody could decide later")
+            raise UsageError(
+                "the producer has no check callback to decide later; pass check= to Producer"
+            )
         self._is_left = True
 
     async def commit(self) -> None:
-        """Before the end of the block."""
+        """Commit before the end of the block."""
         await self._end(TransactionState.COMMIT)
 
     async def rollback(self) -> None:
+        """Roll back before the end of the block."""
         await self._end(TransactionState.ROLLBACK)
 
     async def _end(self, state: TransactionState) -> None:

@@ -1,4 +1,4 @@
-"""How far a group has come: where to begin, what to save, and the file of broadcast consumers.
+"""Consumer offsets: start positions, unsaved changes, and the file of broadcast consumers.
 
 A clustering group keeps its offsets on the brokers. In broadcasting every consumer has its own, in
 
@@ -8,7 +8,7 @@ written as the Java client writes it, with queues as keys:
 
     {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:12}}
 
-The same table with the queues as text is read too.
+A table whose keys are strings can be read too.
 """
 
 import enum
@@ -28,45 +28,48 @@ _TIME_FORM: Final = "%Y%m%d%H%M%S"
 
 
 class StartPosition(enum.Enum):
-    """Where a group begins that has not consumed a queue before."""
+    """Where a group starts in a queue that it has not consumed before.
+
+    ConsumerOptions(start_from=StartPosition.FIRST)
+    """
 
     FIRST = "first"
     LAST = "last"
 
 
 StartFrom = StartPosition | datetime | str
-"""Or a moment, also written as `yyyyMMddHHmmss` in local time."""
+"""A position or a time; as text a time is `yyyyMMddHHmmss` in local time."""
 
 
 class Ask(enum.Enum):
-    """What must be found out to know the first offset."""
+    """The request that finds the first offset."""
 
     ZERO = enum.auto()
-    """Nothing; the broker corrects it to its first."""
+    """No request; the broker corrects 0 to its first offset."""
     MAX = enum.auto()
     TIME = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
 class StartRule:
-    """`StartPosition` for a group, settled once."""
+    """The start position of a group, as heartbeats announce it."""
 
     where: ConsumeFromWhere
     time_ms: int = 0
 
     def ask_for(self, topic: str) -> Ask:
-        """For a queue of this topic without a stored offset."""
+        """Return the request for a queue of this topic without a stored offset."""
         is_retry = topic.startswith(RETRY_PREFIX)
         if self.where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
             return Ask.ZERO
         if self.where is ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET:
-            # What failed before is not to be forgotten.
+            # Failed messages from before must not be skipped.
             return Ask.ZERO if is_retry else Ask.MAX
         return Ask.MAX if is_retry else Ask.TIME
 
 
 def start_rule(start: StartFrom) -> StartRule:
-    """Raises UsageError for a moment that is none."""
+    """Return the rule for a start position. Raises UsageError for an invalid time."""
     if start is StartPosition.FIRST:
         return StartRule(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
     if start is StartPosition.LAST:
@@ -84,14 +87,14 @@ def _check_is_text(moment: object) -> None:
 
 
 def moment_ms(moment: datetime | str | int) -> int:
-    """Milliseconds since 1970. Text is `yyyyMMddHHmmss` in local time, as Java clients have it."""
+    """Return milliseconds since 1970. Text is `yyyyMMddHHmmss` in local time, as in Java."""
     if isinstance(moment, int):
         return moment
     if isinstance(moment, datetime):
         return round(moment.timestamp() * 1000)
     _check_is_text(moment)
     try:
-        # strptime alone would take 2026010203040 as well.
+        # strptime alone would accept 2026010203040 as well.
         if len(moment) != 14 or not moment.isdecimal():
             raise ValueError("it does not have 14 digits")  # noqa: TRY301
         return round(datetime.strptime(moment, _TIME_FORM).timestamp() * 1000)  # noqa: DTZ007
@@ -115,7 +118,7 @@ class OffsetTable:
         return self._current.get(queue)
 
     def put(self, queue: MessageQueue, offset: int) -> None:
-        """Where the group is now; also back, when it was reset."""
+        """Set the offset of a queue; a reset may move it back."""
         self._current[queue] = offset
 
     def remove(self, queue: MessageQueue) -> None:
@@ -123,7 +126,7 @@ class OffsetTable:
         self._saved.pop(queue, None)
 
     def changed(self) -> dict[MessageQueue, int]:
-        """What is to be saved. Tell `saved` what was."""
+        """Return the offsets to save; pass those that were saved to `saved`."""
         saved = self._saved
         return {
             queue: offset for queue, offset in self._current.items() if saved.get(queue) != offset
@@ -145,5 +148,5 @@ def encode_file(offsets: Mapping[MessageQueue, int]) -> bytes:
 
 
 def decode_file(data: Bytes) -> dict[MessageQueue, int]:
-    """Raises BodyError when it is not such a table."""
+    """Decode a file of offsets. Raises BodyError if it is invalid."""
     return decode_queue_offsets(data)

@@ -1,4 +1,4 @@
-"""What became of a message that was handed to a user."""
+"""The outcome of a delivered message."""
 
 import enum
 from typing import Final
@@ -7,18 +7,18 @@ from tianzhou.base.errors import UsageError
 
 
 class ConsumeResult(enum.Enum):
-    """What a listener may return. Nothing at all is a success, an exception is a failure."""
+    """The result of a listener call. Returning None is a success, an exception is a failure."""
 
     SUCCESS = enum.auto()
     LATER = enum.auto()
-    """All messages of this call are to be delivered again later."""
+    """Redeliver all messages of this call later."""
 
 
 GROWING: Final = 0
-"""The delay level that lets the broker choose, longer each time."""
+"""The delay level with which the broker chooses a delay that grows each time."""
 
 DEAD: Final = -1
-"""The delay level of no delay: a dead letter now."""
+"""The delay level that makes the message a dead letter now."""
 
 DELAY_LEVEL_MAX: Final = 18
 """Two hours, by default."""

@@ -33,9 +33,14 @@ AFTER_THE_CALL: Final[AckHandle] = _AfterTheCall()
 
 
 class ReceivedMessage(MessageView):
-    """A stored message, read on demand, and what its reader makes of it.
+    """A delivered message. Its fields are decoded on demand.
 
-    A message that comes again after a failure shows the topic it was sent to.
+    `topic` of a redelivered message is the topic it was sent to, not the retry topic. Call `ack` or
+    `retry` if the consumer has `auto_ack=False`:
+
+        async for message in consumer:
+            if not await handle(message):
+                message.retry(delay_level=3)
     """
 
     __slots__ = ("_ack_handle", "local_times", "queue", "verdict")
@@ -45,11 +50,12 @@ class ReceivedMessage(MessageView):
     ) -> None:
         super().__init__(buffer, start)
         self.queue = queue
-        """Where it was read: broker, topic and queue id. The topic may be the retry topic."""
+        """The queue it was read from: broker, topic and queue id. The topic may be the retry
+        topic."""
         self.local_times = 0
-        """How often it was tried again in place, without going back to the broker."""
+        """How often it was retried in place, without returning it to the broker."""
         self.verdict: int | None = None
-        """The delay level that a listener asked for with `retry`."""
+        """The delay level that a listener passed to `retry`."""
         self._ack_handle = ack_handle
 
     @property
@@ -69,25 +75,26 @@ class ReceivedMessage(MessageView):
 
     @property
     def origin_id(self) -> str:
-        """The id of its first delivery; the same however often it went back."""
+        """The id of its first delivery; it stays the same across redeliveries."""
         return self._text(names.ORIGIN_MESSAGE_ID) or self.offset_id
 
     def ack(self) -> None:
-        """It is done. The group's offset moves on when everything before it is done too."""
+        """Acknowledge the message. The group's offset advances when all earlier messages are
+        done."""
         self._require_ack_handle().ack(self)
 
     def retry(self, delay_level: int = 0) -> None:
-        """It failed: send it back, to be delivered again later; in ordered consumption try it
-        again in place.
+        """Reject the message: the broker redelivers it later; in ordered consumption it is retried
+        in place.
 
-        Level 0 lets the delay grow with each time, 1 to 18 are the broker's delays (1 s to 2 h),
-        and -1 makes it a dead letter now.
+        With level 0 the delay grows with each redelivery, 1 to 18 are the broker's delays (1 s to
+        2 h), and -1 makes it a dead letter now. Raises UsageError for another level.
         """
         self._require_ack_handle().retry(self, checked_delay_level(delay_level))
 
     @property
     def ack_handle(self) -> AckHandle:
-        """Who is told what is said of it; may be changed, for users in other threads."""
+        """Where `ack` and `retry` are reported; other threads may replace it."""
         return self._require_ack_handle()
 
     @ack_handle.setter
@@ -95,7 +102,7 @@ class ReceivedMessage(MessageView):
         self._ack_handle = ack_handle
 
     def as_records(self) -> Records:
-        """It alone, as an answer to a pull would bring it."""
+        """Return the message alone, as the records of a pull."""
         return Records(
             bytes(self._buffer), [self._start], [int(self.queue_offset)], [self.total_size]
         )

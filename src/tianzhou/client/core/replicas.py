@@ -1,7 +1,7 @@
-"""ReplicaSet of a broker's log as pages show them: who has how much of it, and what that means.
+"""Replicas of a broker's log: how far each one is, and what that means.
 
-A group is a master with slaves, or members of Raft. The master, or leader, knows of all others;
-whoever has none knows of itself alone.
+A group is a master with slaves, or members of Raft. The master or leader knows all other replicas;
+a replica without one knows only itself.
 """
 
 from collections.abc import Iterator
@@ -19,28 +19,28 @@ Mark = Literal["", "good", "warn", "bad"]
 AWAY: Final = "away"
 LOST: Final = "does not follow"
 LATE_MS: Final = 3_000
-"""A slave that counts as in sync, and has not taken for so long what there is, may hang."""
+"""An in-sync slave that has not caught up for this long may hang."""
 UNKNOWN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One of those who keep the log."""
+    """One replica of the log."""
 
     name: str
     address: str
     role: str
     state: str
     mark: Mark
-    """How `state` is to be taken."""
+    """How serious `state` is."""
     reached: int
-    """Up to where it has the log on its disk: bytes, or entries of Raft; -1: not known."""
+    """End of its log on disk, in bytes or Raft entries; -1: not known."""
     lag: int = 0
     lag_ms: int = UNKNOWN
-    """How long ago the first of it was written; -1: not known."""
+    """Age of the first missing record; -1: not known."""
     broker_id: int = UNKNOWN
     is_in_sync: bool = False
-    """Whether it counts for those who wait for copies."""
+    """Whether it counts towards the acknowledgement of sends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ReplicaSet:
     rows: tuple[Replica, ...]
     is_raft: bool
     end: int
-    """Where the log of whoever answered ends, in the unit of `reached`."""
+    """End of the log of the replica that responded, in the unit of `reached`."""
 
     @property
     def in_sync(self) -> int:
@@ -56,12 +56,13 @@ class ReplicaSet:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is nobody else, and nobody is missed."""
+        """Whether the master is the only replica, and none is missing."""
         return not self.is_raft and [row.role for row in self.rows] == ["master"]
 
 
 def replica_set(view: BrokerView, place: BrokerPlace | None = None) -> ReplicaSet:
-    """`place` is what the name server knows of the group: also who does not follow."""
+    """Return the replicas of a broker. `place` lists the group at the name server, including
+    replicas that do not follow."""
     if view.raft is not None:
         return ReplicaSet(tuple(_members(view.raft)), True, view.raft.last)
     told = view.replication
@@ -110,7 +111,7 @@ def _slave(slave: SlaveView, address: str) -> Replica:
 
 
 def _of_slave(told: ReplicationView, addresses: dict[int, str]) -> Iterator[Replica]:
-    """There is no master that could be asked."""
+    """The replicas as a slave knows them, because there is no master to ask."""
     for broker_id, address in sorted(addresses.items()):
         name = "master" if broker_id == MASTER else f"slave {broker_id}"
         if broker_id != told.broker_id:
@@ -144,20 +145,20 @@ def _member_state(told: RaftView, peer: RaftPeer) -> tuple[str, Mark]:
         return "takes messages", "good"
     if not told.leader:
         return "knows no leader", "bad"
-    # Only the leader knows how far the others are.
+    # Only the leader knows the progress of the others.
     if not told.is_leading or peer.match >= told.commit:
         return "in sync", "good"
     return "behind", "warn"
 
 
-# What is wrong with them
+# Findings
 
 
 class ReplicaFinding(NamedTuple):
     said: str
     mend: str
     is_problem: bool = False
-    """Whether something does not work, and not only may not for long."""
+    """Whether something does not work now; otherwise it may soon fail."""
 
 
 def replica_findings(

@@ -1,9 +1,9 @@
-"""Sends: what goes into a frame, and what its answer means.
+"""Send requests and their responses.
 
-A `SendRequest` is what one frame carries: one message (SEND_MESSAGE_V2) or many
-(SEND_BATCH_MESSAGE). It is made once and sent as often as it takes; only the queue and the time
-differ between tries. So a message that is stored twice, because an answer was lost, has the same
-unique id both times.
+A `SendRequest` is the content of one frame: one message (SEND_MESSAGE_V2) or many
+(SEND_BATCH_MESSAGE). It is encoded once and sent as often as needed; only the queue and the
+time differ between attempts. So a message that is stored twice, because a response was lost, has
+the same unique id both times.
 """
 
 import enum
@@ -27,17 +27,18 @@ RETRY_PREFIX: Final = "%RETRY%"
 
 
 class Compression(enum.Enum):
-    """How large bodies are made smaller; the value is what the system flag says of it."""
+    """Compression of large bodies; the value is the part of the system flag that names it."""
 
     NONE = 0
     LZ4 = flags.COMPRESSED | flags.COMPRESSION_LZ4
     ZSTD = flags.COMPRESSED | flags.COMPRESSION_ZSTD
     ZLIB = flags.COMPRESSED | flags.COMPRESSION_ZLIB
-    """What every client reads, also those older than the other two."""
+    """Every client can read it, even those that do not know the other two."""
 
 
 class SendStatus(enum.Enum):
-    """A message with any of these is stored; all but the first are less safe than was asked."""
+    """Status of a stored message. All but SEND_OK mean a weaker guarantee than requested: the
+    message is stored, but was not flushed or replicated in time."""
 
     SEND_OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -49,21 +50,25 @@ _STATUSES: Final[dict[int, SendStatus]] = {int(status.value): status for status 
 
 
 class SendResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one message."""
+    """Where and how one message was stored.
+
+    result = await producer.send(Message("orders", b"paid"))
+    print(result.status, result.message_id, result.queue_offset)
+    """
 
     status: SendStatus
     message_id: str
-    """Given by the producer: the id that consumers and tools show."""
+    """Assigned by the producer: the id that consumers and tools show."""
     offset_id: str
-    """Given by the broker: says where the message is stored."""
+    """Assigned by the broker: the position of the message in its log."""
     queue: MessageQueue
     queue_offset: int
     transaction_id: str | None = None
     recall_handle: str | None = None
-    """For messages with a moment: what `recall` takes."""
+    """For scheduled messages: the handle that `recall` needs."""
     region_id: str = ""
     is_traced: bool = True
-    """Whether the broker wants its messages traced."""
+    """Whether the broker allows tracing of its messages."""
 
     def __repr__(self) -> str:
         queue = f"{self.queue.topic}@{self.queue.broker_name}:{self.queue.queue_id}"
@@ -97,7 +102,7 @@ def message_request(
     sys_flag: int = 0,
     code: int = RequestCode.SEND_MESSAGE_V2,
 ) -> SendRequest:
-    """A frame for one message. Takes its time when a large body is compressed."""
+    """Return the request for one message. Compressing a large body takes milliseconds."""
     body = message.body
     if compress is not Compression.NONE and len(body) >= over_bytes:
         smaller = compression.compress(body, compress.value)
@@ -111,7 +116,7 @@ def message_request(
 
 
 def with_id(encoded: bytes, message_id: str) -> bytes:
-    """The property string with the unique id. Ids are hexadecimal: nothing to check in them."""
+    """Return the property string with the unique id. Ids are hexadecimal and need no check."""
     return properties.checked_size(b"%bUNIQ_KEY\x01%b\x02" % (encoded, message_id.encode()))
 
 
@@ -121,7 +126,7 @@ def _check_is_list(messages: object) -> None:
 
 
 def check_batchable(messages: Sequence[Message]) -> None:
-    """Raises UsageError for what no broker takes as one batch."""
+    """Raise UsageError for messages that brokers do not accept as one batch."""
     if not messages:
         raise UsageError("a batch needs at least one message")
     _check_is_list(messages)
@@ -143,7 +148,7 @@ def check_batchable(messages: Sequence[Message]) -> None:
 def batch_request(
     messages: Sequence[Message], message_ids: Sequence[str], body_bytes_max: int = BODY_BYTES_MAX
 ) -> SendRequest:
-    """One frame for many messages that are batchable. Raises UsageError if it is too large."""
+    """Return one request for a batch. Raises UsageError if it is too large."""
     body = encode_batch(
         (message.flag, message.body, with_id(message.encode_properties(), message_id))
         for message, message_id in zip(messages, message_ids, strict=True)
@@ -153,7 +158,7 @@ def batch_request(
             f"a batch of {len(messages)} messages takes {len(body)} bytes; at most"
             f" {body_bytes_max}: send fewer at once, or let the producer gather them"
         )
-    # What is said here is said for each message; their ids are their own.
+    # These properties apply to each message of the batch; their ids are their own.
     outer = "" if messages[0].wait_store_ok else "WAIT\x01false\x02"
     return SendRequest(
         topic=messages[0].topic, code=RequestCode.SEND_BATCH_MESSAGE, body=body,
@@ -162,7 +167,7 @@ def batch_request(
 
 
 class SendFields(msgspec.Struct, frozen=True):
-    """What is the same in all sends of a producer."""
+    """Header fields that are the same in all sends of a producer."""
 
     group: str
     default_topic: str

@@ -1,7 +1,7 @@
-"""What a consumer wants of a topic: everything, some tags, or what an expression accepts.
+"""Subscriptions: all messages of a topic, some tags, or an expression over properties.
 
-Tags are compared twice: the broker compares hash codes, which is quick and lets strangers through,
-so the client compares the tags themselves. Expressions over properties are the broker's alone.
+Tags are compared twice: the broker compares hash codes, which is fast but has collisions, so the
+client compares the tags themselves. Only the broker evaluates expressions over properties.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,10 @@ def is_internal_group(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Sql92:
-    """An expression over properties, such as `region = 'north' AND amount > 100`."""
+    """A filter over message properties in SQL92 syntax. Raises UsageError if it is empty.
+
+    consumer.subscribe("orders", Sql92("region = 'north' AND amount > 100"))
+    """
 
     text: str
 

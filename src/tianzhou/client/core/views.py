@@ -23,11 +23,11 @@ JOB_MS: Final = 10 * 60_000
 
 @dataclass(frozen=True)
 class PerBroker(Generic[T]):
-    """What brokers answered, by their names."""
+    """The response of each broker, by name."""
 
     found: Mapping[str, T]
     missing: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Brokers that did not answer, and why."""
+    """Brokers that did not respond, and why."""
 
 
 @dataclass(frozen=True)

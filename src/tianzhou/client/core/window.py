@@ -31,16 +31,21 @@ class Room(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowLimits:
-    """How much of a queue, and of a topic, may be in work. Reached, pulling pauses."""
+    """Limits on pulled messages that are not finished. When one is reached, pulling pauses.
+
+    Raises UsageError for limits below 1.
+
+        ConsumerOptions(flow=FlowLimits(queue_count=100))
+    """
 
     queue_count: int = 1000
     queue_bytes: int = 100 * 1024 * 1024
     queue_span: int = 2000
-    """Between the first and the last offset in work. Not for ordered consumption, where the first
-    is always the next."""
+    """Distance between the first and the last offset in work. Not for ordered consumption, where
+    messages finish in order."""
     topic_count: int = UNLIMITED
     topic_bytes: int = UNLIMITED
-    """Of all queues of a topic that this consumer has; shared out among them."""
+    """For all assigned queues of a topic; divided among them."""
 
     def __post_init__(self) -> None:
         for name in ("queue_count", "queue_bytes", "queue_span"):

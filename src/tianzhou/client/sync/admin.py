@@ -1,10 +1,10 @@
-"""Administration for code that blocks: the same nouns, the same methods, the same values.
+"""The blocking admin client: the same nouns and methods as `tianzhou.client.Admin`.
 
     with Admin(nameserver="10.0.0.1:9876") as admin:
         admin.topics.create("orders", queues=8)
         print(admin.offsets.progress("billing").lag)
 
-Every method is the one of `tianzhou.client.aio.admin`, waited for.
+Every method calls the one of `tianzhou.client.aio.admin` and waits for it.
 """
 
 import functools
@@ -34,7 +34,7 @@ _DEFAULTS: Final = ClientOptions()
 
 
 def blocking(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The same method, which returns when it is done."""
+    """Return a blocking version of a coroutine method."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -146,7 +146,11 @@ class Timers:
 
 
 class Admin:
-    """Owner: everybody; several threads may use it at once. Use it in a `with` block."""
+    """Inspect and change a cluster, from any thread. Use it in a `with` block.
+
+    with Admin(nameserver="10.0.0.1:9876") as admin:
+        admin.topics.create("orders", queues=8)
+    """
 
     def __init__(self, *, nameserver: str | None = None, client: ClientOptions = _DEFAULTS) -> None:
         self._inner = aio.Admin(nameserver=nameserver, client=client)
@@ -169,7 +173,7 @@ class Admin:
         return self
 
     def close(self) -> None:
-        """A second time changes nothing."""
+        """Disconnect. A second call has no effect."""
         runner().run(self._inner.close())
 
     def __enter__(self) -> Self:

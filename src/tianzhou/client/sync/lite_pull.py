@@ -1,4 +1,4 @@
-"""The lite pull consumer for code that blocks: the same names, and the same behaviour behind them.
+"""The blocking lite pull consumer: the same methods as `tianzhou.client.LitePullConsumer`.
 
 with LitePullConsumer("audit", nameserver="10.0.0.1:9876", subscribe={"orders": "*"}) as mine:
     for message in mine.poll():
@@ -25,7 +25,12 @@ T = TypeVar("T")
 
 
 class LitePullConsumer:
-    """Owner: everybody."""
+    """Poll messages that are prefetched in the background, from any thread.
+
+    with LitePullConsumer("audit", subscribe={"orders": "*"}) as consumer:
+        for message in consumer.poll():
+            print(message.body)
+    """
 
     def __init__(
         self,
@@ -36,7 +41,7 @@ class LitePullConsumer:
         options: ConsumerOptions = _DEFAULTS,
         client: ClientOptions = _CLIENT,
     ) -> None:
-        """Without `subscribe`, say which queues with `assign`."""
+        """Create a consumer. Without `subscribe`, choose queues with `assign`."""
         self._inner = aio.LitePullConsumer(
             group, nameserver=nameserver, subscribe=subscribe, options=options, client=client
         )
@@ -54,7 +59,7 @@ class LitePullConsumer:
         return self
 
     def stop(self) -> None:
-        """Commit and leave the group. Raises what ended the consumer before."""
+        """Commit offsets and leave the group. Re-raises the error that stopped it, if any."""
         self._run(self._inner.stop())
 
     def __enter__(self) -> Self:
@@ -71,11 +76,11 @@ class LitePullConsumer:
     # Queues
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """All queues of a topic, as the route has them now."""
+        """Return the queues of a topic from a fresh route. Raises TopicNotFound."""
         return self._run(self._inner.queues(topic))
 
     def assign(self, queues: Iterable[MessageQueue], expression: str | Sql92 = "*") -> None:
-        """Have just these queues, and of them what the expression wants."""
+        """Assign exactly these queues, filtered by `expression`."""
         self._run(self._inner.assign(queues, expression))
 
     @property
@@ -83,7 +88,7 @@ class LitePullConsumer:
         return self._do(lambda: self._inner.assignment)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out nothing of these; what was fetched ahead is fetched again later."""
+        """Return no messages of these queues; prefetched ones are pulled again after `resume`."""
         self._do(lambda: self._inner.pause(queues))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
@@ -94,17 +99,17 @@ class LitePullConsumer:
     def poll(
         self, timeout_s: float = aio.POLL_S, *, count_max: int | None = None
     ) -> list[ReceivedMessage]:
-        """The next messages, of one or several queues; none if there are none in that time."""
+        """Return the next messages, of one or several queues; empty after `timeout_s` seconds."""
         return self._run(self._inner.poll(timeout_s, count_max=count_max))
 
     # Offsets
 
     def position(self, queue: MessageQueue) -> int:
-        """The offset that the next poll of this queue begins at."""
+        """Return the offset at which the next poll of this queue starts."""
         return self._do(lambda: self._inner.position(queue))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on there; what was fetched ahead is dropped. Nothing is committed."""
+        """Continue at an offset; prefetched messages are dropped. Commits nothing."""
         self._run(self._inner.seek(queue, offset))
 
     def seek_to_first(self, queue: MessageQueue) -> None:
@@ -114,18 +119,18 @@ class LitePullConsumer:
         self._run(self._inner.seek_to_end(queue))
 
     def offset_at(self, queue: MessageQueue, moment: datetime | str | int) -> int:
-        """The first message stored at that moment or later."""
+        """Return the offset of the first message stored at a time or later."""
         return self._run(self._inner.offset_at(queue, moment))
 
     def committed(self, queue: MessageQueue) -> int | None:
         return self._run(self._inner.committed(queue))
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """These offsets, or all that polls have handed out; waits until they are kept."""
+        """Commit these offsets, or those of all returned messages; wait until they are stored."""
         self._run(self._inner.commit(offsets))
 
     def _do(self, work: Callable[[], T]) -> T:
-        """In the thread that owns the consumer."""
+        """Run a function in the thread that owns the consumer."""
 
         async def do() -> T:
             return work()

@@ -1,9 +1,9 @@
-"""The producer for code that blocks: the same names, and the same behaviour behind them.
+"""The blocking producer: the same methods as `tianzhou.client.Producer`.
 
     with Producer("orders", nameserver="10.0.0.1:9876") as producer:
         result = producer.send(Message("paid", b"..."))
 
-It may be used by many threads at once.
+Many threads may use it at the same time.
 """
 
 import asyncio
@@ -29,11 +29,15 @@ _CLIENT: Final = ClientOptions()
 _OPTIONS: Final = ProducerOptions()
 
 CheckTransaction = Callable[[MessageView], TransactionState]
-"""Says what became of the work that belongs to a message. It runs in a thread and may block."""
+"""Returns the outcome of the transaction of a message. It runs in a thread and may block."""
 
 
 class Producer:
-    """Owner: everybody."""
+    """Send messages to topics, from any thread. Arguments are those of `tianzhou.client.Producer`.
+
+    with Producer("orders", nameserver="10.0.0.1:9876") as producer:
+        producer.send(Message("paid", b"..."))
+    """
 
     def __init__(
         self,
@@ -71,7 +75,7 @@ class Producer:
         return self
 
     def close(self) -> None:
-        """Wait for what is in flight, then leave."""
+        """Wait for sends in flight, then disconnect."""
         self._runner.run(self._inner.close())
 
     def __enter__(self) -> Self:
@@ -93,7 +97,10 @@ class Producer:
         select: Selector | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """See `tianzhou.client.Producer.send`."""
+        """Send a message and return where it was stored.
+
+        See `tianzhou.client.Producer.send` for arguments and errors.
+        """
         return self._runner.run(
             self._inner.send(message, queue=queue, select=select, timeout_s=timeout_s)
         )
@@ -106,7 +113,7 @@ class Producer:
         select: Selector | None = None,
         timeout_s: float | None = None,
     ) -> "concurrent.futures.Future[SendResult]":
-        """The future of the result. Blocks while too many sends are in flight."""
+        """Start a send and return the future of its result. Blocks while too many are in flight."""
         self._room.acquire()
         future = self._runner.submit(
             self._inner.send(message, queue=queue, select=select, timeout_s=timeout_s)
@@ -124,7 +131,7 @@ class Producer:
         queue: MessageQueue | None = None,
         select: Selector | None = None,
     ) -> None:
-        """Write a message without waiting for an answer."""
+        """Send a message without a response: you do not learn whether it was stored."""
         self._runner.run(self._inner.send_oneway(message, queue=queue, select=select))
 
     def send_batch(
@@ -134,38 +141,42 @@ class Producer:
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> list[SendResult]:
-        """Store several messages of one topic with one frame: all of them, or none."""
+        """Send several messages of one topic in one request: all are stored, or none."""
         return self._runner.run(self._inner.send_batch(messages, queue=queue, timeout_s=timeout_s))
 
     def transaction(self, message: Message) -> "Transaction":
-        """A message that consumers see when the block is left without an exception."""
+        """Return a transaction: its message becomes visible when the block ends normally."""
         return Transaction(self._inner.transaction(message), self._runner)
 
     def request(self, message: Message, *, timeout_s: float = 3.0) -> Reply:
-        """Send a message and wait until one of its consumers replies."""
+        """Send a message and wait for the reply of a consumer. Raises RequestTimeout."""
         return self._runner.run(self._inner.request(message, timeout_s=timeout_s))
 
     def reply(
         self, request: MessageView, body: Bytes, *, properties: Mapping[str, str] | None = None
     ) -> SendResult:
-        """Answer a message that was sent with `request`."""
+        """Reply to a message that was sent with `request`."""
         return self._runner.run(self._inner.reply(request, body, properties=properties))
 
     def recall(self, topic: str, handle: str | None) -> str:
-        """Take back a message that has a moment, before it is delivered."""
+        """Cancel a scheduled message before delivery, using the `recall_handle` of its result."""
         return self._runner.run(self._inner.recall(topic, handle))
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues that can be written to, in their order."""
+        """Return the writable queues of a topic, in their order. Raises TopicNotFound."""
         return self._runner.run(self._inner.queues(topic))
 
     def flush(self) -> None:
-        """Send what is being gathered, and wait for everything that is in flight now."""
+        """Send open batches, and wait for all sends that are in flight now."""
         self._runner.run(self._inner.flush())
 
 
 class Transaction:
-    """One message and the work that goes with it; made by `Producer.transaction`."""
+    """One message and the work that belongs to it, created by `Producer.transaction`.
+
+    with producer.transaction(Message("orders", b"paid")):
+        database.commit()
+    """
 
     def __init__(self, inner: AsyncTransaction, running: Runner) -> None:
         self._inner = inner
@@ -177,7 +188,7 @@ class Transaction:
 
     @property
     def half(self) -> SendResult:
-        """What became of the message before the block was entered."""
+        """The result of storing the invisible message."""
         return self._inner.half
 
     @property
@@ -185,7 +196,7 @@ class Transaction:
         return self._inner.state
 
     def leave_undecided(self) -> None:
-        """Neither commit nor roll back at the end of the block: the check callback will say."""
+        """Leave the outcome to the check callback. Raises UsageError if there is none."""
         self._inner.leave_undecided()
 
     def commit(self) -> None:
@@ -208,5 +219,5 @@ class Transaction:
 
 
 def _in_thread(check: CheckTransaction) -> Callable[[MessageView], Awaitable[TransactionState]]:
-    """The loop of all blocking clients must not wait for a user's database."""
+    """Run the check in a thread: the event loop of all blocking clients must not block."""
     return lambda message: asyncio.to_thread(check, message)

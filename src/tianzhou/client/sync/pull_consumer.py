@@ -1,4 +1,4 @@
-"""The pull consumer for code that blocks: one pull at a time, of any queue at any offset.
+"""The blocking pull consumer: one pull at a time, from any queue at any offset.
 
 with PullConsumer("audit", nameserver="10.0.0.1:9876") as consumer:
     for queue in consumer.queues("orders"):
@@ -20,7 +20,12 @@ _CLIENT: Final = ClientOptions()
 
 
 class PullConsumer:
-    """Owner: everybody."""
+    """Pull messages from a queue at an offset of your choice, from any thread.
+
+    with PullConsumer("audit", nameserver="10.0.0.1:9876") as consumer:
+        for queue in consumer.queues("orders"):
+            found = consumer.pull(queue, consumer.first(queue))
+    """
 
     def __init__(
         self, group: str, *, nameserver: str | None = None, client: ClientOptions = _CLIENT
@@ -54,7 +59,7 @@ class PullConsumer:
         self.stop()
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """All queues of a topic, as the route has them now. Raises TopicNotFound."""
+        """Return the queues of a topic from a fresh route. Raises TopicNotFound."""
         return self._run(self._inner.queues(topic))
 
     def pull(
@@ -66,26 +71,29 @@ class PullConsumer:
         expression: str | Sql92 = "*",
         wait_s: float = 0.0,
     ) -> PullResult:
-        """Messages from an offset on. If there are none, the broker waits so long for some."""
+        """Pull up to `count_max` messages from an offset on.
+
+        If there are none, the broker waits up to `wait_s` seconds for new ones.
+        """
         pull = self._inner.pull(
             queue, offset, count_max=count_max, expression=expression, wait_s=wait_s
         )
         return self._run(pull)
 
     def first(self, queue: MessageQueue) -> int:
-        """The first message that is still there."""
+        """Return the offset of the first message that is still stored."""
         return self._run(self._inner.first(queue))
 
     def end(self, queue: MessageQueue) -> int:
-        """What the next message will have."""
+        """Return the offset that the next message will get."""
         return self._run(self._inner.end(queue))
 
     def offset_at(self, queue: MessageQueue, moment: datetime | str | int) -> int:
-        """The first message stored at that moment or later."""
+        """Return the offset of the first message stored at a time or later."""
         return self._run(self._inner.offset_at(queue, moment))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """How far the group has come; None when the broker does not know."""
+        """Return the committed offset of the group; None if there is none."""
         return self._run(self._inner.committed(queue))
 
     def commit(self, queue: MessageQueue, offset: int) -> None:

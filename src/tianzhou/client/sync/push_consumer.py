@@ -1,11 +1,11 @@
-"""The push consumer for code that blocks: the same names, and the same behaviour behind them.
+"""The blocking push consumer: the same methods as `tianzhou.client.PushConsumer`.
 
     with PushConsumer("stock", nameserver="10.0.0.1:9876", subscribe={"orders": "*"}) as consumer:
         for message in consumer:
             ...
 
-Listeners that are functions run in threads of their own, as with the asyncio consumer. Messages may
-be settled by any thread.
+Listeners that are functions run in threads, as with the asyncio consumer. Any thread may
+acknowledge messages.
 """
 
 import asyncio
@@ -32,15 +32,22 @@ _CLIENT: Final = ClientOptions()
 
 AHEAD_S: Final = 0.01
 AHEAD_MAX: Final = 64
-"""A `for` loop takes as many messages at once as it will need for so long: going over to the other
-thread for each would cost more than most messages, and a queue that is given away waits for those
-that were taken."""
+"""A `for` loop takes as many messages at once as it will need for AHEAD_S seconds: switching
+threads for each message would cost more than processing most of them, but a revoked queue waits for
+those that were taken."""
 
 T = TypeVar("T")
 
 
 class PushConsumer:
-    """Owner: everybody."""
+    """Consume messages with a listener or a `for` loop, from any thread.
+
+    Arguments are those of `tianzhou.client.PushConsumer`.
+
+        with PushConsumer("stock", subscribe={"orders": "*"}) as consumer:
+            for message in consumer:
+                print(message.body)
+    """
 
     def __init__(
         self,
@@ -70,43 +77,45 @@ class PushConsumer:
 
     @property
     def client_id(self) -> str:
-        """What brokers know it by."""
+        """The id by which brokers know this consumer."""
         return self._inner.client_id
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
-        """The queues it has at present."""
+        """The queues assigned to this consumer now."""
         return self._do(lambda: self._inner.assignment)
 
     def subscribe(self, topic: str, expression: str | Sql92 = "*") -> None:
-        """Everything of a topic, some tags (`"paid || sent"`), or what an `Sql92` accepts."""
+        """Subscribe to a topic: `*`, tags (`"paid || sent"`), or an `Sql92`."""
         self._do(lambda: self._inner.subscribe(topic, expression))
 
     def unsubscribe(self, topic: str) -> None:
         self._do(lambda: self._inner.unsubscribe(topic))
 
     def listen(self, listener: MessageListener[Outcome]) -> MessageListener[Outcome]:
-        """Call this for every message. Also as a decorator."""
+        """Set the listener that is called with each message. Usable as a decorator."""
         return self._inner.listen(listener)
 
     def listen_batches(self, listener: BatchListener[Outcome]) -> BatchListener[Outcome]:
-        """Call this with lists of up to `batch_size` messages, each list of one queue."""
+        """Set a listener that is called with lists of up to `batch_size` messages of one queue."""
         return self._inner.listen_batches(listener)
 
     # Life
 
     def start(self) -> Self:
-        """Join the group and begin to pull. Raises what makes that impossible."""
+        """Join the group and start pulling. Raises UsageError and ClientError."""
         self._runner.run(self._inner.start())
         return self
 
     def stop(self) -> None:
-        """Finish what is in hand, commit, and leave the group. Raises what ended the consumer
-        before. In a listener it does not wait, because that is in hand."""
+        """Wait for in-flight messages, commit offsets and leave the group. Re-raises the error
+        that stopped the consumer, if any. Called in a listener, it does not wait, because the
+        message of the listener is in flight."""
         self._runner.run(self._inner.stop())
 
     def closed(self, timeout_s: float | None = None) -> None:
-        """Wait until it was stopped. Raises what ended it, and TimeoutError after so long."""
+        """Wait until the consumer has stopped. Re-raises the error that stopped it; raises
+        TimeoutError after `timeout_s` seconds."""
         self._runner.run(self._inner.closed(), timeout_s)
 
     def run(self) -> None:
@@ -133,14 +142,14 @@ class PushConsumer:
         self._runner.run(self._inner.__aexit__(kind, error, trace))
 
     def pause(self) -> None:
-        """Pull nothing more. What was pulled is still delivered; the queues are kept."""
+        """Stop pulling. Pulled messages are still delivered; the assignment is kept."""
         self._do(self._inner.pause)
 
     def resume(self) -> None:
         self._do(self._inner.resume)
 
     def commit(self) -> None:
-        """Save the offsets now, and wait until they are kept."""
+        """Commit the offsets now, and wait until they are stored."""
         self._runner.run(self._inner.commit())
 
     # Iterating
@@ -151,7 +160,7 @@ class PushConsumer:
             yield from handing.each(messages)
 
     def batches(self, count_max: int = 32) -> Iterator[list[ReceivedMessage]]:
-        """`for` with lists of up to so many messages, each list of one queue."""
+        """Iterate over lists of up to `count_max` messages, each list of one queue."""
         if count_max < 1:
             raise UsageError(f"batches of {count_max} messages; at least 1")
         handing = self._handing()
@@ -169,7 +178,7 @@ class PushConsumer:
         return made
 
     def _do(self, work: Callable[[], T]) -> T:
-        """In the thread that owns the consumer."""
+        """Run a function in the thread that owns the consumer."""
 
         async def do() -> T:
             return work()
@@ -178,7 +187,7 @@ class PushConsumer:
 
 
 class _Outbox:
-    """What threads say of messages, on its way to the event loop: many at once."""
+    """Acknowledgements of other threads on their way to the event loop, in groups."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -211,14 +220,14 @@ class _Outbox:
                 inner.retry(message, delay_level)
 
     def settle_iterators(self) -> None:
-        """Who leaves without an exception has done what was handed out last."""
+        """Acknowledge the messages delivered last, after loops ended without an exception."""
         for iterator in self.iterators:
             iterator.settle()
         self._runner.run(asyncio.sleep(0))  # behind everything that was put
 
 
 class _Posting:
-    """Takes what the user says in any thread."""
+    """Acknowledge messages from any thread."""
 
     def __init__(self, inner: AckHandle, outbox: _Outbox) -> None:
         self.inner = inner
@@ -251,7 +260,7 @@ class _Handing:
         self._began_s = time.monotonic()
 
     def next(self, count_max: int | None) -> list[ReceivedMessage]:
-        """Messages of one queue; None lets the pace of the loop say how many. Empty: stopped."""
+        """Return messages of one queue; empty if stopped. None adapts the count to the loop."""
         count = count_max or self._pace()
         self.settle()
         messages = self._runner.run(self._delivery.take(count))
@@ -264,7 +273,7 @@ class _Handing:
         return messages
 
     def each(self, messages: list[ReceivedMessage]) -> Iterator[ReceivedMessage]:
-        """One by one: asking for the next acknowledges the one before."""
+        """Yield messages one by one: asking for the next acknowledges the previous one."""
         count = 0
         try:
             for message in messages:
@@ -278,7 +287,7 @@ class _Handing:
                 self._outbox.give_back(self._delivery, messages[count:])
 
     def _pace(self) -> int:
-        """How many messages the loop can be expected to need next."""
+        """Estimate how many messages the loop needs next."""
         each_s = (time.monotonic() - self._began_s) / self._ahead
         return max(1, min(AHEAD_MAX, self._ahead * 2, int(AHEAD_S / max(each_s, 1e-6))))
 
