@@ -39,7 +39,7 @@ class AdminCalls:
     def __init__(self, shared: SharedClient) -> None:
         self.shared = shared
         self.left_out: frozenset[str] = frozenset()
-        """Brokers that are not asked when all are: somebody knows that they do not answer."""
+        """Brokers skipped in requests to all brokers, because they do not respond."""
 
     # Who there is
 

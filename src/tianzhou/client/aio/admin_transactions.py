@@ -1,4 +1,4 @@
-"""Transactions that nobody decided: listed, decided by hand, or their producers asked again."""
+"""Pending transactions: list them, decide them by hand, or make brokers ask their producers."""
 
 import enum
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ class Transactions:
         await self._decide(pending, Decision.COMMIT)
 
     async def rollback(self, pending: PendingTransaction) -> None:
-        """Let nobody have it."""
+        """Roll back a pending transaction: consumers never see its message."""
         await self._decide(pending, Decision.ROLLBACK)
 
     async def recheck(self, pending: PendingTransaction) -> None:

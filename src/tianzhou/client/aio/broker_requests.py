@@ -16,7 +16,7 @@ from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 log: Final = logging.getLogger("tianzhou.client")
 
 ClientHandler = Callable[[Request], Reply | Awaitable[Reply | None] | None]
-"""A reply, now or later; None for a one-way request, or when it is for somebody else."""
+"""A reply, now or later; None for a one-way request, or if another handler must answer."""
 
 
 class BrokerRequests:

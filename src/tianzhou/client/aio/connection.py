@@ -5,7 +5,7 @@ in a table; everything that was queued in one round of the loop leaves in one wr
 for the whole connection looks at the deadlines.
 
 Unlike a server's link a connection never stops reading: a client that waits to write and does not
-read, while the broker does the same, would wait for ever.
+read, while the broker does the same, would deadlock.
 """
 
 import asyncio

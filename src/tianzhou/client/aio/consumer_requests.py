@@ -2,7 +2,7 @@
 
 | code | |
 | --- | --- |
-| 40 | the group has changed: share the queues anew |
+| 40 | the group has changed: rebalance |
 | 220 | go to other offsets |
 | 221 | which offsets are held in memory |
 | 307 | how it goes |
@@ -83,7 +83,7 @@ class ConsumerRequests:
         asked = ResetClientOffsetRequest.from_ext(request.header.ext)
         offsets = decode_queue_offsets(request.body)
         mine = {queue: at for queue, at in offsets.items() if queue.topic == asked.topic}
-        # Answered at once: it takes as long as the messages in hand.
+        # Respond at once: the move takes as long as the messages in flight.
         self._tasks.run(self._member.move(mine))
         return Reply()
 

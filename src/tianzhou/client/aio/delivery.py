@@ -38,7 +38,7 @@ class Delivery(Protocol):
         ...
 
     def overdue(self, before: float) -> list[tuple[RecordSlice, ReceivedMessage]]:
-        """Messages in hand since before this moment of monotonic time. Each is told once."""
+        """Return messages in flight since before a monotonic time. Each is returned once."""
         ...
 
     async def stop(self) -> None: ...
@@ -125,7 +125,7 @@ class TaskWorkers:
                 failures = await listener.call(messages)
             finally:
                 is_ours = in_flight.pop(number, None) is not None
-                if failures is None:  # ended from outside: not done, but not in hand either
+                if failures is None:  # cancelled: neither finished nor in flight
                     ready.settle(part.assigned, part.end - part.first)
             if is_ours and failures is not None:
                 settle(part, failures, monotonic() - begun)

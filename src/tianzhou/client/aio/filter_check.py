@@ -20,7 +20,7 @@ async def check_expressions(
         try:
             route = await shared.route(topic)
         except TopicNotFound:
-            continue  # nobody to ask yet; the first pull tells
+            continue  # no broker to ask yet; the first pull reports an invalid expression
         failure: ClientError | None = None
         for broker in route.brokers:
             address = route.any_address(broker)

@@ -58,5 +58,5 @@ class ListenerThreads(Generic[T]):
             if not ended.done():  # who waited may have been cancelled
                 tell()
 
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
             self._loop.call_soon_threadsafe(told)

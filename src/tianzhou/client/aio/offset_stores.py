@@ -150,7 +150,7 @@ class FileOffsets:
         new.replace(self._path)
 
     def forget(self, queue: MessageQueue) -> None:
-        """PollCache: the queue may be back, and nobody else remembers."""
+        """Keep the offset: the queue may come back, and no broker stores broadcast offsets."""
 
     def table(self) -> dict[MessageQueue, int]:
         return self._table.all()

@@ -110,7 +110,7 @@ class OrderlyWorkers:
         if not parts:
             return True
         with contextlib.ExitStack() as ended_from_outside:
-            # Then they are not done, but not in hand either.
+            # If cancelled, the messages are neither finished nor in flight.
             count = sum(part.end - part.first for part in parts)
             ended_from_outside.callback(self._ready.settle, assigned, count)
             if self._threads is None:
@@ -128,7 +128,7 @@ class OrderlyWorkers:
         return not served.failures
 
     def _take(self, assigned: AssignedQueue) -> list[RecordSlice]:
-        """The next messages in parts of what one call gets; all in hand from now on."""
+        """Take the next messages, one part for each call; all are in flight from now on."""
         parts: list[RecordSlice] = []
         while assigned.waiting and len(parts) < TURN and not assigned.is_dropped:
             pulled = assigned.waiting[0]

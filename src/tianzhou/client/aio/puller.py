@@ -179,7 +179,8 @@ class Puller:
     async def _recover(
         self, assigned: AssignedQueue, error: ClientError, failures: int, broker_id: int
     ) -> int:
-        """Wait before the next try; whom to ask then. Raises what no try will mend."""
+        """Wait before the next attempt; return the broker id to ask. Raises errors no retry can
+        fix."""
         code = error.code if isinstance(error, RemoteError) else None
         log.log(
             logging.WARNING if failures == 1 else logging.DEBUG,

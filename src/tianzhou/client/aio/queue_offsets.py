@@ -45,7 +45,7 @@ class QueueOffsets:
         return await self._ask(queue, RequestCode.GET_MAX_OFFSET, fields)
 
     async def at_time(self, queue: MessageQueue, moment_ms: int) -> int:
-        """The first message that was stored at that moment or later; the end if there is none."""
+        """Return the offset of the first message stored at a time or later; else the end."""
         fields = SearchOffsetRequest(
             topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=moment_ms,
             boundary_type=LOWER,
@@ -53,7 +53,7 @@ class QueueOffsets:
         return await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
 
     async def commit(self, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None:
-        """Tell the broker how far the group has come. One way, nobody says whether it arrived."""
+        """Commit an offset with a one-way request, without knowing whether it arrives."""
         ext = UpdateConsumerOffsetRequest(
             consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id,
             commit_offset=offset,

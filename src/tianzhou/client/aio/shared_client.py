@@ -197,7 +197,7 @@ class SharedClient:
     async def send_oneway(
         self, address: str, code: int, ext: dict[str, str], body: Bytes = b""
     ) -> None:
-        """Hand it to the connection; nobody will tell whether it arrived. Raises Unreachable."""
+        """Send a one-way request, without knowing whether it arrives. Raises Unreachable."""
         self._check()
         connection = await self.connections.connection(address)
         connection.tell(code, ext, body)
@@ -336,7 +336,7 @@ class SharedClient:
 
     def check_loop(self) -> None:
         """Raises UsageError in another event loop than this client's: a caller there would
-        wait for what happens here, or for ever."""
+        wait for callbacks of this loop, possibly forever."""
         try:
             here = asyncio.get_running_loop()
         except RuntimeError:

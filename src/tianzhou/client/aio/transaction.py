@@ -203,7 +203,7 @@ class Checks:
         asked = CheckTransactionStateRequest.from_ext(request.header.ext)
         message = MessageView(request.body)
         found = self._check(message)
-        # What the check raises is logged by whoever called us; the broker asks again.
+        # The caller logs an exception of the check; the broker asks again.
         state = self._checked(message, await found if inspect.isawaitable(found) else found)
         decided = EndTransactionRequest(
             topic=message.topic,

@@ -21,7 +21,7 @@ REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What somebody replied to a request."""
+    """The reply of a consumer to a request."""
 
     body: bytes = field(repr=False)
     topic: str

@@ -188,7 +188,8 @@ class BatchSender:
         return Request(RequestCode.SEND_BATCH_MESSAGE, ext, _batch_body(gathered.entries))
 
     def _await(self, queue: MessageQueue) -> None:
-        """The answer for what is on its way to this queue; if there is none, do it again."""
+        """Wait for the response of the request in flight to this queue; resend it if there is
+        none."""
         sent = self._sent[queue]
         try:
             header, _ = sent.connection.receive(sent.number)
@@ -203,7 +204,7 @@ class BatchSender:
             self._store(queue, sent.gathered, in_doubt=False)
 
     def _recover(self, connection: BlockingConnection) -> None:
-        """A connection broke: of what was on its way nobody knows whether it was stored."""
+        """Handle a lost connection: its requests in flight may or may not have been stored."""
         self._brokers.drop(connection.address)
         lost = [queue for queue, sent in self._sent.items() if sent.connection is connection]
         for queue, gathered in [(queue, self._sent.pop(queue).gathered) for queue in lost]:

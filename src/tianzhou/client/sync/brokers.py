@@ -180,7 +180,8 @@ class Brokers:
             self._routes.pop(topic, None)
 
     def address_of(self, queue: MessageQueue) -> str:
-        """Where a queue can be read. Raises NoRoute while nobody has registered its broker."""
+        """Return an address that serves a queue. Raises NoRoute while its broker is not
+        registered."""
         address = self.route(queue.topic).any_address(queue.broker_name)
         if address is None:
             raise NoRoute(

@@ -1,4 +1,4 @@
-"""A range of one queue as chunks of records, for whoever reads much: no thread, no event loop.
+"""Read a range of one queue as chunks of records: no thread, no event loop.
 
 The next pull is on its way while the caller works on a chunk. A connection that breaks is made
 anew and the range goes on where it was; what is gone for good is reported with the offsets that
@@ -253,7 +253,7 @@ class _Pulls:
                     raise
 
     def _start_over(self) -> None:
-        """A connection failed, or the broker refused: ask anew where the queue is."""
+        """Refresh the route after a connection failed or the broker rejected a pull."""
         if self._address is not None:
             self._brokers.drop(self._address)
         self._sent = None

@@ -61,8 +61,8 @@ class Runner:
         try:
             return future.result(timeout_s)
         finally:
-            # If it is not done, time is up or a signal came. What nobody waits for must not go on:
-            # it would take messages that nobody gets.
+            # If it is not done, the timeout passed or a signal came. Cancel it, because nothing
+            # waits for it: it would take messages that are never delivered.
             future.cancel()
 
     def call_soon(self, work: Callable[[], None]) -> None:
