@@ -7,13 +7,13 @@ import pytest
 from tianzhou.broker import names
 from tianzhou.record import flags
 from tianzhou.record.batch import encode_batch
-from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.store.verify import Directory, Findings
 from tianzhou.testing.small_broker import ROOT, STORE, RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
 from tianzhou.wire.codec import encode_command
 from tianzhou.wire.header import Header, SerialiseType
+from tianzhou.wire.names import SCHEDULE_TOPIC
 
 TOPIC, GROUP = "orders", "readers"
 CLAIMS = (flags.BORN_HOST_V6, flags.STORE_HOST_V6, flags.LAYOUT_MASK)

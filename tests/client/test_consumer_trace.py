@@ -7,7 +7,6 @@ from tianzhou.client.aio.push_consumer import PushConsumer
 from tianzhou.client.consumer_options import ConsumerOptions
 from tianzhou.client.core.received import ReceivedMessage
 from tianzhou.client.core.trace import (
-    TRACE_TOPIC,
     ConsumeBegun,
     ConsumeEnded,
     ContextCode,
@@ -15,6 +14,7 @@ from tianzhou.client.core.trace import (
     decode_trace,
 )
 from tianzhou.testing import RunningBroker
+from tianzhou.wire.names import TRACE_TOPIC
 
 ALL = {"orders": "*"}
 

@@ -8,8 +8,8 @@ import pytest
 
 from clients.cpp_client import Clients
 from tianzhou.broker.names import retry_topic
-from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.testing import RunningBroker
+from tianzhou.wire.names import SCHEDULE_TOPIC
 
 
 @pytest.fixture

@@ -43,8 +43,7 @@ def quick_path(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-# What writes messages never goes back; tests/unit/store/test_replica_bytes.py
-# stops at those points.
+# Writers of messages never truncate; tests/unit/store/test_replica_bytes.py stops at those points.
 @pytest.mark.parametrize("point", [name for name in POINTS if not name.startswith("rewind.")])
 def test_kills_at_every_point(quick_path: Path, point: str) -> None:
     """Killed there once early and once later; a point that is never reached fails here."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.testing import RunningBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.names import PERM_READ, PERM_WRITE
 from tianzhou.wire.routes import TopicRouteData, decode_route
-from tianzhou.wire.tables import PERM_READ, PERM_WRITE
 
 TIANZHOU = str(Path(sys.executable).with_name("tianzhou"))
 SEND = {

@@ -12,7 +12,8 @@ from tianzhou.record.message import decode_all
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.derive import derive, derive_plainly
 from tianzhou.store.derive_columns import derive_by_shape
-from tianzhou.store.derive_record import SCHEDULE_TOPIC, Derived
+from tianzhou.store.derive_record import Derived
+from tianzhou.wire.names import SCHEDULE_TOPIC
 
 DELAYS_MS = (1000, 5000, 10_000)
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire.names import MASTER_ID
 
-MASTER_ID: Final = 0
 MASTER_ADDRESS: Final = "masterAddr"
 """Header field of a response that names the broker to ask instead."""
 

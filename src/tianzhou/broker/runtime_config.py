@@ -23,7 +23,8 @@ from tianzhou.replication.config import ReplicationConfig
 from tianzhou.replication.raft_settings import RaftSettings
 from tianzhou.store.config import StoreConfig
 from tianzhou.wire._generated_codes import ResponseCode
-from tianzhou.wire.tables import PERM_INHERIT, DataVersion
+from tianzhou.wire.names import PERM_INHERIT
+from tianzhou.wire.tables import DataVersion
 
 _FIXED: Final = {
     "filterServerNums": "0",

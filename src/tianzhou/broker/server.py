@@ -16,7 +16,7 @@ from tianzhou.broker.replica.master_slave import MasterSlave
 from tianzhou.broker.replica.own_address import own_host, with_port
 from tianzhou.broker.replica.registration import NameTaken, Registration
 from tianzhou.broker.replica.role_change import begin_as_master, end_as_master
-from tianzhou.broker.role import MASTER_ID, Role, RoleState
+from tianzhou.broker.role import Role, RoleState
 from tianzhou.broker.slice import Watch
 from tianzhou.broker.wiring import Parts, assemble
 from tianzhou.net.rearm import rearm
@@ -29,6 +29,7 @@ from tianzhou.store.derive_record import Malformed
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.store import MessageStore
 from tianzhou.wire.frame import FrameBatch
+from tianzhou.wire.names import MASTER_ID
 
 if TYPE_CHECKING:
     from tianzhou.broker.observe.metrics import Metrics

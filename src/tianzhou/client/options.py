@@ -11,6 +11,7 @@ from tianzhou.base.limits import BODY_BYTES_MAX
 from tianzhou.base.nameserver_addresses import NAMESERVER_VARIABLES, nameserver_from, split_list
 from tianzhou.client.core.selection import QueueChoice
 from tianzhou.client.core.sending import Compression
+from tianzhou.wire.names import TRACE_TOPIC
 from tianzhou.wire.signing import Credentials
 
 _PORT_MAX: Final = 65_535
@@ -193,7 +194,7 @@ class ProducerOptions:
     in_flight_bytes_max: int = 100 * _MIB
     trace: bool = False
     """Whether each send is recorded in `trace_topic`."""
-    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    trace_topic: str = TRACE_TOPIC
     spans: bool = False
     """Whether each send is an OpenTelemetry span, whose context travels with the message. Needs the
     extra `tracing`."""

@@ -10,6 +10,7 @@ from tianzhou.admin.commands import output
 from tianzhou.admin.commands.bars import progress_bar
 from tianzhou.admin.commands.session import Session, asking, group_name, watched
 from tianzhou.base.errors import UsageError
+from tianzhou.wire.names import DEFAULT_TOPIC
 
 if TYPE_CHECKING:
     from tianzhou.spark.tables.history_table import Cluster
@@ -37,7 +38,7 @@ def list_(session: Session) -> None:
     from tianzhou.spark.pipelines.dead_letters import dead_letter_counts
 
     def look() -> list[dict[str, Any]]:
-        where = {"nameserver": session.nameserver, "topic": "TBW102"}
+        where = {"nameserver": session.nameserver, "topic": DEFAULT_TOPIC}
         with spark_errors():
             found = dead_letter_counts(read_options_of(where, is_stream=False))
         return [{"group": group, "dead_letters": count} for group, count in found.items()]

@@ -3,11 +3,11 @@
 import tempfile
 from pathlib import Path
 
-from tianzhou.client.core.trace import TRACE_TOPIC
 from tianzhou.cmd.spark_session import SHORT, session
 from tianzhou.cmd.sql import show
 from tianzhou.spark.pipelines import audit, trace
 from tianzhou.spark.tables.history_table import Cluster, history
+from tianzhou.wire.names import TRACE_TOPIC
 
 
 def run(

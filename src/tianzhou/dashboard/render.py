@@ -9,6 +9,7 @@ from urllib.parse import quote
 import jinja2
 
 from tianzhou.client.core.views import is_job, size_text, span_text
+from tianzhou.wire.names import PERM_READ_WRITE
 
 _STATES: Final = {2: "write only", 4: "read only", 6: "read and write", 0: "closed"}
 
@@ -64,7 +65,7 @@ def exact_text(at_ms: int) -> str:
 
 
 def perm_text(perm: int) -> str:
-    return _STATES.get(perm & 6, str(perm))
+    return _STATES.get(perm & PERM_READ_WRITE, str(perm))
 
 
 def segment(name: str) -> str:

@@ -6,13 +6,10 @@ slaves. Each has one address.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from tianzhou.nameserver.addresses import as_dialled
 from tianzhou.wire.routes import QueueData
 from tianzhou.wire.tables import DataVersion, TopicConfig
-
-MASTER_ID: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,17 +5,19 @@ from typing import Final
 
 from tianzhou.base.errors import UsageError
 from tianzhou.record.names import checked_topic
+from tianzhou.wire.names import DEAD_LETTER_PREFIX, PERM_ALL, RETRY_PREFIX
 from tianzhou.wire.routes import QueueData
 from tianzhou.wire.tables import TopicConfig
 
 # Java calls a broker after its host unless told otherwise, so there may be dots.
 _NAME: Final = re.compile(r"[%|A-Za-z0-9_.-]{1,255}")
 # Groups may be longer than topics, and their topics carry a prefix.
-_OF_GROUP: Final = re.compile(r"(?=.{1,255}\Z)%(?:RETRY|DLQ)%[%|A-Za-z0-9_-]+")
+_OF_GROUP: Final = re.compile(
+    rf"(?=.{{1,255}}\Z)(?:{RETRY_PREFIX}|{DEAD_LETTER_PREFIX})[%|A-Za-z0-9_-]+"
+)
 
 QUEUES_MAX: Final = 65_536
 """Clients make an object for each queue of a route."""
-_PERM_MAX: Final = 15
 
 
 def checked_name(name: str, what: str) -> str:
@@ -52,7 +54,7 @@ def is_sound(shape: TopicConfig | QueueData) -> bool:
     counts = shape.read_queue_nums, shape.write_queue_nums
     return (
         all(0 <= count <= QUEUES_MAX for count in counts)
-        and 0 <= shape.perm <= _PERM_MAX
+        and 0 <= shape.perm <= PERM_ALL
         and 0 <= shape.topic_sys_flag < 1 << 31
     )
 

@@ -9,7 +9,8 @@ second master, because it could then not distinguish two logs.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from tianzhou.nameserver.brokers import MASTER_ID, Registration
+from tianzhou.nameserver.brokers import Registration
+from tianzhou.wire.names import MASTER_ID
 from tianzhou.wire.registration import EPOCH_MAX
 
 GROUPS_MAX: Final = 10_000

@@ -17,6 +17,19 @@ from typing import Final
 import msgspec
 
 from tianzhou.nameserver.brokers import Lost
+from tianzhou.wire.names import (
+    BENCHMARK_TOPIC,
+    CHECKED_OUT_TOPIC,
+    DEAD_LETTER_PREFIX,
+    DEFAULT_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    REPLY_TOPIC_SUFFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_PREFIX,
+    SYSTEM_PREFIX_OLD,
+)
 from tianzhou.wire.nameserver_bodies import MissingBroker, MissingTopic
 from tianzhou.wire.routes import QueueData
 
@@ -27,10 +40,9 @@ NAMES_MAX: Final = 100
 255 bytes, so the total stays below 4 MiB and fits into one response."""
 RETURN_MS: Final = 60_000
 """How long a restarted NameServer waits for brokers: two registrations, one of which may fail."""
-_RETRY: Final = "%RETRY%"
 _INTERNAL: Final = (
-    _RETRY, "%DLQ%", "rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC",
-    "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "BenchmarkTest", "TBW102",
+    RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX, SYSTEM_PREFIX_OLD, SCHEDULE_TOPIC,
+    CHECKED_OUT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, BENCHMARK_TOPIC, DEFAULT_TOPIC,
 )  # fmt: skip
 """Prefixes of the topics that brokers create for internal use."""
 
@@ -65,7 +77,9 @@ class MissingBrokers:
         topics = sorted(
             (name, row) for name, row in lost.rows.items() if not _is_internal(name, lost)
         )
-        groups = sorted(name[len(_RETRY) :] for name in lost.rows if name.startswith(_RETRY))
+        groups = sorted(
+            name[len(RETRY_PREFIX) :] for name in lost.rows if name.startswith(RETRY_PREFIX)
+        )
         kept_topics, kept_groups = topics[: self._names_max], groups[: self._names_max]
         return MissingBroker(
             address=lost.member.address,
@@ -158,7 +172,7 @@ def _is_internal(topic: str, lost: Lost) -> bool:
     return (
         topic in (lost.name, lost.cluster)
         or topic.startswith(_INTERNAL)
-        or topic.endswith("_REPLY_TOPIC")
+        or topic.endswith(REPLY_TOPIC_SUFFIX)
     )
 
 

@@ -4,7 +4,7 @@ from itertools import count
 from typing import Final
 
 from tianzhou.nameserver.addresses import checked_address, is_same_host
-from tianzhou.nameserver.brokers import MASTER_ID, Registration
+from tianzhou.nameserver.brokers import Registration
 from tianzhou.nameserver.checks import checked_name, sound_topics
 from tianzhou.nameserver.kv import ORDER_TOPIC_CONFIG
 from tianzhou.nameserver.routes import Verdict
@@ -21,6 +21,7 @@ from tianzhou.wire._generated_headers_nameserver import (
     UnregisterBrokerRequest,
 )
 from tianzhou.wire.fastjson import encode
+from tianzhou.wire.names import MASTER_ID
 from tianzhou.wire.registration import (
     ADDRESS_BY_DIAL,
     EPOCH,

@@ -18,17 +18,18 @@ from typing import Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from tianzhou.nameserver.brokers import MASTER_ID, Group, Lost, Member, Registration
+from tianzhou.nameserver.brokers import Group, Lost, Member, Registration
 from tianzhou.nameserver.epochs import Epochs
 from tianzhou.nameserver.topics import TableFull, TopicTable
+from tianzhou.wire.names import MASTER_ID, PERM_WRITE, SYSTEM_PREFIX
 from tianzhou.wire.routes import BrokerData, ClusterTable, QueueData, TopicRouteData
-from tianzhou.wire.tables import PERM_WRITE, DataVersion
+from tianzhou.wire.tables import DataVersion
 
 MEMBERS_MAX: Final = 10_000
 """Brokers alive at a time; the largest clusters known have some hundred."""
 
 # Brokers of one group tell each other through this topic who is there; they need the true ids.
-_SYNC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+_SYNC_PREFIX: Final = SYSTEM_PREFIX + "SYNC_BROKER_MEMBER_"
 
 
 class Verdict(enum.Enum):

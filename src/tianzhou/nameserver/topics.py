@@ -10,8 +10,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from tianzhou.base.errors import TianzhouError
+from tianzhou.wire.names import PERM_READ_WRITE, PERM_WRITE
 from tianzhou.wire.routes import QueueData
-from tianzhou.wire.tables import PERM_READ, PERM_WRITE, TopicConfig
+from tianzhou.wire.tables import TopicConfig
 
 TOPICS_MAX: Final = 100_000
 """All their names must go into one answer."""
@@ -127,7 +128,7 @@ class TopicTable:
 
     def add_write(self, broker: str) -> int:
         """Everybody may read and write all its topics: what they were before is not known."""
-        return self._change(broker, lambda _: PERM_READ | PERM_WRITE)
+        return self._change(broker, lambda _: PERM_READ_WRITE)
 
     def _change(self, broker: str, perm_from: Callable[[int], int]) -> int:
         topics = self._of_broker.get(broker, set())

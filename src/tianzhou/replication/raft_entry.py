@@ -29,8 +29,9 @@ from tianzhou.record.layout import HEAD, INT64, position_of
 from tianzhou.record.message import MessageView
 from tianzhou.record.walk import Stop, first_unsound, is_sound, walk
 from tianzhou.store.derive_record import store_time_of
+from tianzhou.wire.names import SYSTEM_PREFIX
 
-TOPIC: Final = "rmq_sys_raft_entry"
+TOPIC: Final = SYSTEM_PREFIX + "raft_entry"
 QUEUE: Final[QueueKey] = queue_key(TOPIC, 0)
 MAGIC: Final = 0x545A5245  # "TZRE"
 VERSION: Final = 1

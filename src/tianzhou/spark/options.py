@@ -31,8 +31,9 @@ from tianzhou.spark.option_values import (
     read_time_ms,
     read_words,
 )
+from tianzhou.wire.names import TOOLS_GROUP
 
-GROUP_DEFAULT: Final = "TOOLS_CONSUMER"
+GROUP_DEFAULT: Final = TOOLS_GROUP
 """A group that exists on every broker, for reading without committing offsets."""
 
 # Options that Spark itself adds.

@@ -22,19 +22,29 @@ from tianzhou.client.sync.queue_reader import OffsetGone
 from tianzhou.spark.errors import DataLoss, SourceError
 from tianzhou.spark.options import ReadOptions
 from tianzhou.spark.plan import Offsets
+from tianzhou.wire import names
 from tianzhou.wire.queues import MessageQueue
 
 _LOG: Final = logging.getLogger("tianzhou.spark")
 
 # Internal topics of the brokers, which patterns never match.
-_OF_BROKERS: Final = re.compile(
-    r"TBW102|SCHEDULE_TOPIC_XXXX|SELF_TEST_TOPIC|BenchmarkTest|OFFSET_MOVED_EVENT|RMQ_SYS_.*"
-    r"|TRANS_CHECK_MAX_TIME_TOPIC|DefaultHeartBeatSyncerTopic|rmq_sys_.*|%SYS%.*|.*_REPLY_TOPIC"
-)
+_NAMES_OF_BROKERS: Final = frozenset(
+    {
+        names.DEFAULT_TOPIC, names.SCHEDULE_TOPIC, names.SELF_TEST_TOPIC, names.BENCHMARK_TOPIC,
+        names.OFFSET_MOVED_TOPIC, names.CHECKED_OUT_TOPIC, names.HEARTBEAT_SYNC_TOPIC,
+    }
+)  # fmt: skip
+_PREFIXES_OF_BROKERS: Final = (
+    names.SYSTEM_PREFIX, names.SYSTEM_PREFIX_OLD, names.NAMESPACE_PREFIX,
+)  # fmt: skip
 
 
 def is_of_brokers(topic: str) -> bool:
-    return _OF_BROKERS.fullmatch(topic) is not None
+    return (
+        topic in _NAMES_OF_BROKERS
+        or topic.startswith(_PREFIXES_OF_BROKERS)
+        or topic.endswith(names.REPLY_TOPIC_SUFFIX)
+    )
 
 
 _AWAY: Final = (Unreachable, ConnectionLost, CallTimeout, NoRoute)
@@ -78,7 +88,7 @@ class Topics:
             for topic in self._brokers.topics()
             if wanted.fullmatch(topic) and not is_of_brokers(topic)
         ]
-        return [topic for topic in found if not topic.startswith("%RETRY%")]
+        return [topic for topic in found if not topic.startswith(names.RETRY_PREFIX)]
 
     def queues(self, topics: Iterable[str] | None = None) -> list[MessageQueue]:
         """Return every readable queue. Raises TopicNotFound if a named topic does not exist."""

@@ -14,14 +14,8 @@ from tianzhou.record import flags
 from tianzhou.record.columns import HEAD_DTYPE, gather
 from tianzhou.record.errors import RecordDamaged
 from tianzhou.record.layout import HEAD, INT16, MAGIC_V1, RECORD_BYTES_MIN, position_of
-from tianzhou.store.derive_record import (
-    SCHEDULE_TOPIC,
-    Derived,
-    Malformed,
-    Run,
-    facts_of,
-    topic_of,
-)
+from tianzhou.store.derive_record import Derived, Malformed, Run, facts_of, topic_of
+from tianzhou.wire.names import SCHEDULE_TOPIC
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]

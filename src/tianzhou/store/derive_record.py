@@ -19,8 +19,8 @@ from tianzhou.record.layout import (
     MAGIC_V1,
     MAGIC_V2,
 )
+from tianzhou.wire.names import SCHEDULE_TOPIC
 
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _INT64_MAX: Final = (1 << 63) - 1
 
 

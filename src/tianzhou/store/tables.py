@@ -17,12 +17,12 @@ import msgspec
 
 from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
-from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.store.descriptors import is_shortage
 from tianzhou.store.errors import DiskFull, StoreDamaged, StoreFenced
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.files import Files, creating, make_lasting_dirs
 from tianzhou.wire import tables as wire
+from tianzhou.wire.names import SCHEDULE_TOPIC
 
 T = TypeVar("T")
 

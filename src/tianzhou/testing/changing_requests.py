@@ -12,6 +12,7 @@ from tianzhou.record.batch import encode_batch
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode as Code
 from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
+from tianzhou.wire.names import DEFAULT_TOPIC
 
 TOPIC: Final = "orders"
 GROUP: Final = "readers"
@@ -53,15 +54,15 @@ def _batch(_: Known) -> Example:
 
 def _message(topic: str) -> SendMessageRequest:
     return SendMessageRequest(
-        producer_group="producers", topic=topic, default_topic="TBW102", queue_id=0, sys_flag=0,
-        born_timestamp_ms=1_700_000_000_000, flag=0, properties=_UNIQUE,
+        producer_group="producers", topic=topic, default_topic=DEFAULT_TOPIC, queue_id=0,
+        sys_flag=0, born_timestamp_ms=1_700_000_000_000, flag=0, properties=_UNIQUE,
     )  # fmt: skip
 
 
 def _message_v2(topic: str, *, is_batch: bool = False) -> SendMessageV2Request:
     return SendMessageV2Request(
-        producer_group="producers", topic=topic, default_topic="TBW102", queue_id=0, sys_flag=0,
-        born_timestamp_ms=1_700_000_000_000, flag=0, properties=_UNIQUE, batch=is_batch,
+        producer_group="producers", topic=topic, default_topic=DEFAULT_TOPIC, queue_id=0,
+        sys_flag=0, born_timestamp_ms=1_700_000_000_000, flag=0, properties=_UNIQUE, batch=is_batch,
     )  # fmt: skip
 
 
@@ -95,7 +96,7 @@ def _topic(name: str) -> dict[str, object]:
 def _create_topic(_: Known) -> Example:
     return Example(
         {
-            "topic": "created", "defaultTopic": "TBW102", "readQueueNums": "2",
+            "topic": "created", "defaultTopic": DEFAULT_TOPIC, "readQueueNums": "2",
             "writeQueueNums": "2", "perm": "6", "topicFilterType": "SINGLE_TAG", "order": "false",
         }
     )  # fmt: skip

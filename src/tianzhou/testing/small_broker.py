@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, cast
 from tianzhou.base.kinds import Bytes, QueueOffset, queue_key
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replica.role_change import begin_as_master
-from tianzhou.broker.role import MASTER_ID, Role, RoleState
+from tianzhou.broker.role import Role, RoleState
 from tianzhou.broker.wiring import Parts, assemble
 from tianzhou.net.rpc import OnAnswer
 from tianzhou.net.server_connection import ServerConnection
@@ -25,6 +25,7 @@ from tianzhou.wire._generated_headers_send import SendMessageV2Request
 from tianzhou.wire.codec import decode_headers, encode_command
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
 from tianzhou.wire.header import ONEWAY_FLAG, Header
+from tianzhou.wire.names import DEFAULT_TOPIC, MASTER_ID
 
 ROOT: Final = "data/store"
 HOST: Final = encode_host(Host("10.0.0.1", 10911))
@@ -214,7 +215,7 @@ class SmallBroker:
         """Send a message as a producer does and return the response, which must come."""
         text = properties.encode({"UNIQ_KEY": f"U{next(self._opaque):031X}"} | (named or {}))
         fields = SendMessageV2Request(
-            producer_group="producers", topic=topic, default_topic="TBW102", queue_id=queue_id,
+            producer_group="producers", topic=topic, default_topic=DEFAULT_TOPIC, queue_id=queue_id,
             sys_flag=sys_flag, born_timestamp_ms=self.clock.now_ms(), flag=0,
             properties=text.decode(), reconsume_times=reconsume_times,
         )  # fmt: skip

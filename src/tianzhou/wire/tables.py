@@ -10,10 +10,7 @@ import msgspec
 
 from tianzhou.base.kinds import Bytes
 from tianzhou.wire.fastjson import BodyReader
-
-PERM_INHERIT: Final = 1
-PERM_WRITE: Final = 2
-PERM_READ: Final = 4
+from tianzhou.wire.names import PERM_READ_WRITE
 
 
 class DataVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -27,7 +24,7 @@ class DataVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     attributes: dict[str, str] = {}
     order: bool = False
-    perm: int = PERM_READ | PERM_WRITE
+    perm: int = PERM_READ_WRITE
     read_queue_nums: int = 16
     topic_filter_type: str = "SINGLE_TAG"
     topic_name: str

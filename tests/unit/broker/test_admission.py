@@ -6,9 +6,9 @@ from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.scheduled import timer
 from tianzhou.broker.transactions import half_queue
-from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.testing.small_broker import SmallBroker
 from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire.names import SCHEDULE_TOPIC
 from tianzhou.wire.tables import SubscriptionGroupConfig, TopicConfig
 
 LIMIT = 4 * 1024 * 1024

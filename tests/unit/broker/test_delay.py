@@ -8,8 +8,8 @@ from tianzhou.base.kinds import queue_key
 from tianzhou.broker.scheduled import delay
 from tianzhou.record.chunk import Entry
 from tianzhou.store.config import FlushMode, StoreConfig
-from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.testing.small_broker import STORE, SmallBroker
+from tianzhou.wire.names import SCHEDULE_TOPIC
 
 
 def send(broker: SmallBroker, body: bytes, level: int) -> None:

@@ -10,8 +10,8 @@ from tianzhou.broker import names
 from tianzhou.broker.replica.expiry_floor import Progress
 from tianzhou.broker.scheduled.timer import TIMER_QUEUE
 from tianzhou.record.message import MessageView
-from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.testing.small_broker import STORE, SmallBroker
+from tianzhou.wire.names import SCHEDULE_TOPIC
 
 HOUR_S = 3_600
 

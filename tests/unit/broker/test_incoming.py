@@ -6,7 +6,7 @@ from tianzhou.broker import names
 from tianzhou.broker.writing import incoming
 from tianzhou.broker.writing.incoming import Incoming
 from tianzhou.record import flags, properties
-from tianzhou.store.derive_record import SCHEDULE_TOPIC
+from tianzhou.wire.names import SCHEDULE_TOPIC
 
 PLAIN = Incoming("orders", 3, b"body", b"UNIQ_KEY\x01U1\x02TAGS\x01a\x02", sys_flag=1)
 

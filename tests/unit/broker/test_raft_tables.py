@@ -32,10 +32,10 @@ from tianzhou.net.rpc import RequestRejected
 from tianzhou.record.chunk import Entry
 from tianzhou.replication.durability import Outcome, durability_of
 from tianzhou.store.config import StoreConfig
-from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.store.files import RealFiles, Usage
 from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
+from tianzhou.wire.names import SCHEDULE_TOPIC
 from tianzhou.wire.tables import DelayOffsetTable, SubscriptionGroupConfig, TopicConfig
 
 

@@ -6,7 +6,7 @@ import pytest
 from administrator import Administrator
 
 from tianzhou.broker.config import BrokerConfig
-from tianzhou.broker.role import MASTER_ID, Role, RoleState
+from tianzhou.broker.role import Role, RoleState
 from tianzhou.broker.wiring import assemble
 from tianzhou.replication.durability import durability_of
 from tianzhou.store.files import RealFiles
@@ -14,6 +14,7 @@ from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.small_broker import HOST, STORE, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode
+from tianzhou.wire.names import MASTER_ID
 
 KEYS = """
     brokerVersionDesc brokerVersion putTps getTransferredTps getTransferedTps getFoundTps

@@ -5,10 +5,10 @@ import pytest
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.record import ids
 from tianzhou.record.message import MessageView
-from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.header import Header
+from tianzhou.wire.names import SCHEDULE_TOPIC
 from tianzhou.wire.tables import SubscriptionGroupConfig
 
 GROUP = "readers"

@@ -18,9 +18,9 @@ from transactional import (
 from tianzhou.broker import names
 from tianzhou.record.ids import Host
 from tianzhou.store.config import FlushMode
-from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.testing.small_broker import STORE, RecordingPeer, SmallBroker
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.names import SCHEDULE_TOPIC
 
 
 def test_a_half_is_invisible_and_remembers_where_it_is_meant_to_go() -> None:

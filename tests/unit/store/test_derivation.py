@@ -10,7 +10,7 @@ from tianzhou.record.chunk import Entry, RecordChunk, build
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.derivation import FILE, Derivation
-from tianzhou.store.derive_record import SCHEDULE_TOPIC, Run
+from tianzhou.store.derive_record import Run
 from tianzhou.store.detect import detect
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.store import MessageStore
@@ -18,6 +18,7 @@ from tianzhou.store.tables import Tables
 from tianzhou.store.verify import Directory, Findings
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
+from tianzhou.wire.names import SCHEDULE_TOPIC
 from tianzhou.wire.tables import TopicConfig, TopicConfigTable
 
 DELAYED: Final = queue_key(SCHEDULE_TOPIC, 0)

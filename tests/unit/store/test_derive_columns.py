@@ -11,7 +11,8 @@ from tianzhou.store import derive_columns as shapes
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.derive import derive_plainly
 from tianzhou.store.derive_columns import derive_by_shape
-from tianzhou.store.derive_record import SCHEDULE_TOPIC, Derived, facts_of
+from tianzhou.store.derive_record import Derived, facts_of
+from tianzhou.wire.names import SCHEDULE_TOPIC
 
 NOW = 1_700_000_000_000
 KEY = queue_key("orders", 3)

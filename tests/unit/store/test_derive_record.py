@@ -2,7 +2,8 @@ from tianzhou.base.java import string_hash
 from tianzhou.base.kinds import queue_key
 from tianzhou.record import flags
 from tianzhou.record.chunk import Entry, build, stamp
-from tianzhou.store.derive_record import SCHEDULE_TOPIC, Facts, facts_of, store_time_of
+from tianzhou.store.derive_record import Facts, facts_of, store_time_of
+from tianzhou.wire.names import SCHEDULE_TOPIC
 
 NOW = 1_700_000_000_000
 DELAYS = (1000, 5000, 10_000)

@@ -4,12 +4,12 @@ from collections.abc import Callable
 import pytest
 
 from tianzhou.base.kinds import QueueKey, QueueOffset, queue_key
-from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.store.errors import DiskFull, StoreDamaged, StoreFenced
 from tianzhou.store.tables import SetBack, Table, Tables
 from tianzhou.testing.sim.disk import SimDisk
 from tianzhou.testing.sim.disk_faults import lost
 from tianzhou.wire import tables as wire
+from tianzhou.wire.names import SCHEDULE_TOPIC
 
 PATH = "store/config/delayOffset.json"
 ONE = wire.DelayOffsetTable(offset_table={1: 10})

@@ -7,6 +7,7 @@ import pytest
 from tianzhou.wire import queues, routes, tables
 from tianzhou.wire.errors import BodyError
 from tianzhou.wire.fastjson import encode
+from tianzhou.wire.names import PERM_READ
 from tianzhou.wire.queues import MessageQueue
 from tianzhou.wire.routes import BrokerData, QueueData, TopicRouteData
 
@@ -108,7 +109,7 @@ def test_offset_files_have_bare_keys() -> None:
 
 
 def test_registration_and_topics() -> None:
-    topic = tables.TopicConfig(topic_name="T", perm=tables.PERM_READ, attributes={"a": "b"})
+    topic = tables.TopicConfig(topic_name="T", perm=PERM_READ, attributes={"a": "b"})
     body = tables.RegisterBrokerBody(
         topic_config_serialize_wrapper=tables.TopicConfigTable(topic_config_table={"T": topic})
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tianzhou.admin.commands.bars import Tell, progress_bar
 from tianzhou.admin.commands.failures import Failure
+from tianzhou.wire.names import TOOLS_GROUP
 
 if TYPE_CHECKING:
     from tianzhou.client.aio.producer import Producer
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from tianzhou.record.message import Message
 
 GROUP: Final = "TIANZHOU_BENCH"
-READER: Final = "TOOLS_CONSUMER"
+READER: Final = TOOLS_GROUP
 SINGLE_MAX: Final = 1_000
 """Sends one after the other, for the time that one takes."""
 BATCH_MAX: Final = 200

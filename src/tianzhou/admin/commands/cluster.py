@@ -8,6 +8,7 @@ from tianzhou.admin.commands import output, raft, replication
 from tianzhou.admin.commands.broker_status import refusal_of, version_text
 from tianzhou.admin.commands.session import Session, watched
 from tianzhou.base.errors import TianzhouError
+from tianzhou.wire.names import MASTER_ID
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -68,7 +69,7 @@ def _missing(row: "MissingBroker") -> dict[str, Any]:
 
 def _row(session: Session, cluster: str, name: str, broker_id: int, address: str) -> dict[str, Any]:
     row = _unknown(cluster, name, broker_id, address)
-    if broker_id != 0:
+    if broker_id != MASTER_ID:
         return row  # only masters are asked
     try:
         status = session.admin.brokers.status(name)

@@ -4,7 +4,7 @@ there are. Brokers that know these requests are ours; others are asked about one
 
 from typing import TYPE_CHECKING, Any
 
-from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from tianzhou.wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from tianzhou.client.sync.admin import Admin

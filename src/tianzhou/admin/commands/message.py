@@ -8,6 +8,7 @@ from tianzhou.admin.commands import message_facts, output, queues
 from tianzhou.admin.commands.failures import not_found
 from tianzhou.admin.commands.moments import moment
 from tianzhou.admin.commands.session import Session, asking, topic_name
+from tianzhou.wire.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -97,7 +98,7 @@ def show(
 
 @message.command()
 @click.argument("message_id")
-@click.option("--trace-topic", default="RMQ_SYS_TRACE_TOPIC", show_default=True,
+@click.option("--trace-topic", default=TRACE_TOPIC, show_default=True,
               help="Where clients write traces.")  # fmt: skip
 @asking
 def trace(session: Session, message_id: str, trace_topic: str) -> None:

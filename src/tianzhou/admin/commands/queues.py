@@ -6,12 +6,13 @@ import click
 
 from tianzhou.admin.commands.failures import not_found
 from tianzhou.admin.commands.session import Session
+from tianzhou.wire.names import TOOLS_GROUP
 
 if TYPE_CHECKING:
     from tianzhou.record.message import MessageView
     from tianzhou.wire.queues import MessageQueue
 
-READER: Final = "TOOLS_CONSUMER"
+READER: Final = TOOLS_GROUP
 """The group that tools read with: it exists on every broker and commits no offsets."""
 
 queue_id = click.option("--queue", "queue_id", type=click.IntRange(0), metavar="ID",

@@ -9,13 +9,16 @@ from tianzhou.admin.commands import output
 from tianzhou.admin.commands.bars import progress_bar
 from tianzhou.admin.commands.failures import Failure
 from tianzhou.admin.commands.session import Session, asking, force, topic_name, watched
+from tianzhou.wire.names import PERM_READ, PERM_READ_WRITE, PERM_WRITE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tianzhou.client.core.admin_results import Shrinking
 
-PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
+PERMISSIONS: Final = {
+    "rw": PERM_READ_WRITE, "r": PERM_READ, "w": PERM_WRITE, "none": 0,
+}  # fmt: skip
 PERMISSION_NAMES: Final = {bits: name for name, bits in PERMISSIONS.items()}
 MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")
 LOOK_S: Final = 0.5
@@ -68,7 +71,7 @@ def _shown(session: Session, name: str) -> dict[str, Any]:
                 "broker": broker,
                 "read_queues": config.read_queue_nums,
                 "write_queues": config.write_queue_nums,
-                "permission": PERMISSION_NAMES.get(config.perm & 6, str(config.perm)),
+                "permission": PERMISSION_NAMES.get(config.perm & PERM_READ_WRITE, str(config.perm)),
                 "order": config.order,
                 "attributes": config.attributes,
             }

@@ -23,10 +23,11 @@ from tianzhou.client.core.subscription import is_internal_group
 from tianzhou.client.core.views import ClusterView
 from tianzhou.client.options import parse_nameservers
 from tianzhou.client.sync.admin import Admin
+from tianzhou.wire.names import MASTER_ID
 
 GROUPS_MAX: Final = 100
 """How many are looked at when none is named."""
-MASTER: Final = 0
+MASTER: Final = MASTER_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

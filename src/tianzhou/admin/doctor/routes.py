@@ -9,7 +9,8 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.client.errors import TopicNotFound
 from tianzhou.net.blocking import BlockingPeer
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
-from tianzhou.wire.tables import PERM_READ, PERM_WRITE, TopicConfig
+from tianzhou.wire.names import PERM_READ, PERM_WRITE
+from tianzhou.wire.tables import TopicConfig
 
 if TYPE_CHECKING:
     from tianzhou.client.sync.admin import Admin

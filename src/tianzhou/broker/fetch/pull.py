@@ -17,7 +17,6 @@ from tianzhou.broker.groups.groups import Groups, check_commit
 from tianzhou.broker.groups.readers import Readers
 from tianzhou.broker.groups.sessions import Sessions
 from tianzhou.broker.groups.subscriptions import EVERYTHING, TAG, Filter, Filters
-from tianzhou.broker.role import MASTER_ID
 from tianzhou.broker.stats import Stats
 from tianzhou.broker.topics.permission import Permission
 from tianzhou.broker.topics.topics import Topics
@@ -40,12 +39,14 @@ from tianzhou.wire.frame import FrameBatch
 from tianzhou.wire.header import Header, SerialiseType
 from tianzhou.wire.headers_json import HeaderReader
 from tianzhou.wire.heartbeat import MessageModel
-from tianzhou.wire.tables import PERM_READ
-
-COMMIT: Final = 1
-SUSPEND: Final = 2
-SUBSCRIPTION: Final = 4
-CLASS_FILTER: Final = 8
+from tianzhou.wire.names import (
+    MASTER_ID,
+    PERM_READ,
+    PULL_CLASS_FILTER,
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+)
 
 COUNT_MAX: Final = 1024
 """Messages in one answer, whatever was asked for."""
@@ -178,12 +179,14 @@ class Pull:
         except DiskFull as error:  # no room for the table of groups
             self._refuse(peer, opaque, serialise_type, disk_full(error))
             return
-        if request.sys_flag & COMMIT and request.commit_offset >= 0:
+        if request.sys_flag & PULL_COMMIT_OFFSET and request.commit_offset >= 0:
             self._commit(peer, request)
         suspend_ms = min(request.suspend_timeout_ms, SUSPEND_MS_MAX)
         if not self._config.long_polling:
             suspend_ms = min(suspend_ms, self._config.short_polling_ms)
-        may_wait = bool(request.sys_flag & SUSPEND) and suspend_ms > 0 and not self.waiters.is_full
+        may_wait = (
+            bool(request.sys_flag & PULL_SUSPEND) and suspend_ms > 0 and not self.waiters.is_full
+        )
         key, now_s = queue_key(request.topic, request.queue_id), self._monotonic_s()
         self._readers.pulled(request.consumer_group, key, peer, now_s)
         deadline = now_s + suspend_ms / 1000 if may_wait else 0.0
@@ -220,7 +223,7 @@ class Pull:
     def _check(self, request: PullMessageRequest) -> _Admitted:
         """Raises RequestRejected."""
         self._permission.check_read()
-        if request.sys_flag & COMMIT:
+        if request.sys_flag & PULL_COMMIT_OFFSET:
             check_commit(request.consumer_group)
         group = self._groups.obtain(request.consumer_group)
         if group is None:
@@ -248,9 +251,9 @@ class Pull:
                 f"topic {request.topic} has {topic.read_queue_nums} queues to read; "
                 f"queue {request.queue_id} is not one of them",
             )
-        if request.sys_flag & CLASS_FILTER:
+        if request.sys_flag & PULL_CLASS_FILTER:
             found = self._filters.get(None, "*")
-        elif request.sys_flag & SUBSCRIPTION:
+        elif request.sys_flag & PULL_SUBSCRIPTION:
             found = self._filters.get(request.expression_type, request.subscription)
         else:
             found = self._subscribed(request, broadcast_allowed=group.consume_broadcast_enable)

@@ -21,7 +21,8 @@ from tianzhou.record import names as keys
 from tianzhou.store.config import StoreConfig
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageRequest, SendMessageV2Request
-from tianzhou.wire.tables import PERM_WRITE, TopicConfig
+from tianzhou.wire.names import PERM_WRITE
+from tianzhou.wire.tables import TopicConfig
 
 SendHeader = SendMessageRequest | SendMessageV2Request
 

@@ -12,6 +12,7 @@ from tianzhou.record.batch import BatchError, decode_batch
 from tianzhou.record.chunk import CRC_PLACEHOLDER, Entry
 from tianzhou.record.layout import CRC_PROPERTY
 from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire.names import RETRY_PREFIX
 
 # A named tuple without the call of its own constructor, which takes twice as long.
 new_entry: Final = cast(
@@ -25,7 +26,7 @@ def split(message: Incoming, *, record_crc: bool) -> list[Entry]:
 
     Their properties are finished: they end with the place of the checksum if there is one.
     """
-    if message.topic.startswith("%RETRY%"):
+    if message.topic.startswith(RETRY_PREFIX):
         raise RequestRejected(ResponseCode.MESSAGE_ILLEGAL, "retry topics take no batches")
     data = bytes(message.body)
     try:

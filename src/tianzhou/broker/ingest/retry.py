@@ -20,7 +20,8 @@ from tianzhou.record import names as keys
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import ConsumerSendMsgBackRequest
-from tianzhou.wire.tables import PERM_WRITE, SubscriptionGroupConfig, TopicConfig
+from tianzhou.wire.names import PERM_WRITE
+from tianzhou.wire.tables import SubscriptionGroupConfig, TopicConfig
 
 FIRST_RETRY_LEVEL = 3
 """The first retry comes after 10 seconds; each later one a level higher."""

@@ -44,7 +44,7 @@ from tianzhou.wire.errors import HeaderFieldError
 from tianzhou.wire.frame import FrameBatch
 from tianzhou.wire.header import ONEWAY_FLAG, Header
 from tianzhou.wire.headers_json import HeaderReader
-from tianzhou.wire.tables import PERM_WRITE
+from tianzhou.wire.names import PERM_WRITE
 
 _V2: Final = HeaderReader(SendMessageV2Request)
 _V1: Final = HeaderReader(SendMessageRequest)

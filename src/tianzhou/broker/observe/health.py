@@ -11,7 +11,7 @@ from tianzhou.broker.alarms import Alarm
 from tianzhou.broker.topics.permission import Permission
 from tianzhou.store.store import MessageStore
 from tianzhou.wire import fastjson
-from tianzhou.wire.tables import PERM_READ, PERM_WRITE
+from tianzhou.wire.names import PERM_READ, PERM_WRITE
 
 OK = 200
 UNAVAILABLE = 503

@@ -14,9 +14,9 @@ import tianzhou
 from tianzhou.base.kinds import queue_key
 from tianzhou.broker.stats import BUCKETS_MS, Durations, Stats
 from tianzhou.record.message import MessageView
-from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.store.store import MessageStore
 from tianzhou.wire.header import VERSION
+from tianzhou.wire.names import SCHEDULE_TOPIC
 from tianzhou.wire.tables import DelayOffsetTable
 
 VERSION_NAME: Final = "V5_3_3"

@@ -8,7 +8,7 @@ from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.topics.permission import Permission
 from tianzhou.store.incidents import Incident
 from tianzhou.store.store import MessageStore
-from tianzhou.wire.tables import PERM_READ, PERM_WRITE
+from tianzhou.wire.names import PERM_READ, PERM_WRITE
 
 DISPATCH_BEHIND_MAX: Final = 64 * 1024 * 1024
 INCIDENTS_NAMED_MAX: Final = 3

@@ -18,8 +18,8 @@ from tianzhou.broker.scheduled.timer import TIMER_QUEUE, Timers
 from tianzhou.broker.scheduled.timer_progress import progress_table
 from tianzhou.broker.transactions.half_queue import HALF_QUEUE, HalfQueue
 from tianzhou.broker.writing.stored import at_offset
-from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.store.store import MessageStore
+from tianzhou.wire.names import SCHEDULE_TOPIC
 
 _DAMAGED_MAX: Final = 1000
 """Damaged records that are skipped to find a readable one with its log offset. If there are more,

@@ -26,7 +26,7 @@ from tianzhou.broker.replica.coalesced_call import CoalescedCall
 from tianzhou.broker.replica.host import ReplicaParts
 from tianzhou.broker.replica.role_change import LOST_CLAIM, Claim, name_topics_of_queues, next_epoch
 from tianzhou.broker.replica.slave_sync import SlaveSync, Tables
-from tianzhou.broker.role import MASTER_ID, Role, RoleState
+from tianzhou.broker.role import Role, RoleState
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.replication import ha_epochs as epochs
 from tianzhou.replication.config import BrokerRole, ReplicationConfig
@@ -40,6 +40,7 @@ from tianzhou.replication.ha_state import probe_of, state_table
 from tianzhou.store.derive_record import Run
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire.names import MASTER_ID
 from tianzhou.wire.replication_bodies import ReplicationView
 
 log: Final = logging.getLogger("tianzhou.replication")

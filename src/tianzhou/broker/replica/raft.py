@@ -15,12 +15,13 @@ from tianzhou.broker.replica.coalesced_call import CoalescedCall
 from tianzhou.broker.replica.host import RaftHost
 from tianzhou.broker.replica.raft_metadata import QUEUE, RaftMetadata, Tables
 from tianzhou.broker.replica.slave_sync import SlaveSync
-from tianzhou.broker.role import MASTER_ID, Role
+from tianzhou.broker.role import Role
 from tianzhou.raft.roles import Role as RaftRole
 from tianzhou.replication.raft_group import Opened, RaftGroup
 from tianzhou.replication.raft_settings import RaftSettings, broker_id_of, peers_of
 from tianzhou.store.derive_record import Run
 from tianzhou.store.errors import DiskFull
+from tianzhou.wire.names import MASTER_ID
 
 log: Final = logging.getLogger("tianzhou.raft")
 

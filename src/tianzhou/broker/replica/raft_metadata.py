@@ -40,11 +40,12 @@ from tianzhou.replication.durability import Outcome
 from tianzhou.store.commit_log import Appended
 from tianzhou.store.read import ReadLimit
 from tianzhou.store.store import MessageStore
+from tianzhou.wire.names import SYSTEM_PREFIX
 from tianzhou.wire.tables import DelayOffsetTable, SubscriptionGroupConfig, TopicConfig
 
 log: Final = logging.getLogger("tianzhou.raft")
 
-TOPIC: Final = "rmq_sys_raft_metadata"
+TOPIC: Final = SYSTEM_PREFIX + "raft_metadata"
 QUEUE: Final[QueueKey] = queue_key(TOPIC, 0)
 OFFSETS_S: Final = 2.0
 """How often offsets and progress are written. A failover takes back no more than this."""

@@ -15,7 +15,7 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.broker.alarms import Alarm, Since
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.broker.replica.master_slave import MasterSlave
-from tianzhou.broker.role import MASTER_ID, RoleState
+from tianzhou.broker.role import RoleState
 from tianzhou.broker.topics.permission import Permission
 from tianzhou.broker.topics.topics import READ_WRITE, Topics, with_perm
 from tianzhou.net.dial import dial
@@ -24,6 +24,7 @@ from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire.errors import BodyError
 from tianzhou.wire.header import Header
+from tianzhou.wire.names import MASTER_ID
 from tianzhou.wire.registration import (
     ADDRESS_BY_DIAL,
     EPOCH,

@@ -16,9 +16,9 @@ from tianzhou.broker.writing.flushed_checkpoint import FlushedCheckpoint
 from tianzhou.broker.writing.log_writer import Writer
 from tianzhou.broker.writing.stored import records
 from tianzhou.store.consume_queue import MISSING_SIZE, UNIT
-from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.store.read import ReadLimit
 from tianzhou.store.store import MessageStore
+from tianzhou.wire.names import SCHEDULE_TOPIC
 from tianzhou.wire.tables import DataVersion, DelayOffsetTable
 
 CHUNK_COUNT_MAX: Final = 256

@@ -31,12 +31,10 @@ from tianzhou.wire._generated_headers_admin import (
     TopicRequest,
 )
 from tianzhou.wire.admin_bodies import GroupList
+from tianzhou.wire.names import PERM_INHERIT, PERM_READ, PERM_WRITE
 from tianzhou.wire.queues import MessageQueue, TopicOffset, TopicStats, encode_topic_stats
 from tianzhou.wire.replication_bodies import LOG_END
 from tianzhou.wire.tables import (
-    PERM_INHERIT,
-    PERM_READ,
-    PERM_WRITE,
     TopicConfig,
     TopicConfigTable,
     TopicList,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from tianzhou.broker.role import RoleState
 from tianzhou.net.rpc import RequestRejected
 from tianzhou.wire._generated_codes import ResponseCode
-from tianzhou.wire.tables import PERM_READ, PERM_WRITE
+from tianzhou.wire.names import PERM_READ, PERM_WRITE
 
 
 class Permission:

@@ -10,14 +10,11 @@ from tianzhou.base.errors import UsageError
 from tianzhou.broker import names
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.net.rpc import RequestRejected
-from tianzhou.store.derive_record import SCHEDULE_TOPIC
 from tianzhou.store.errors import StoreError
 from tianzhou.store.tables import Table
 from tianzhou.wire._generated_codes import ResponseCode
+from tianzhou.wire.names import PERM_INHERIT, PERM_READ, PERM_WRITE, SCHEDULE_TOPIC
 from tianzhou.wire.tables import (
-    PERM_INHERIT,
-    PERM_READ,
-    PERM_WRITE,
     DataVersion,
     TopicConfig,
     TopicConfigTable,

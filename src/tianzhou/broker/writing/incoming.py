@@ -11,7 +11,7 @@ from tianzhou.broker import names
 from tianzhou.record import flags, properties
 from tianzhou.record import names as keys
 from tianzhou.record.chunk import Entry
-from tianzhou.store.derive_record import SCHEDULE_TOPIC
+from tianzhou.wire.names import SCHEDULE_TOPIC
 
 TIMER_PRECISION_MS: Final = 1000
 NUMBER_DIGITS_MAX: Final = 18

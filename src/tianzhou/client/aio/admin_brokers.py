@@ -7,8 +7,8 @@ from typing import Final
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.core.admin_results import BrokerPlace, BrokerStatus, Traffic
-from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX, is_internal_group
 from tianzhou.client.core.views import missing_together
+from tianzhou.client.core.subscription import is_internal_group
 from tianzhou.client.errors import BrokerNotFound, NoRoute
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_admin import GetConsumeStatsRequest, ViewStatsRequest
@@ -20,12 +20,12 @@ from tianzhou.wire.admin_bodies import (
     decode_broker_stats,
     decode_producer_table,
 )
+from tianzhou.wire.names import DEAD_LETTER_PREFIX, PERM_READ_WRITE
 from tianzhou.wire.nameserver_bodies import MissingBroker
 from tianzhou.wire.queues import decode_consume_stats
 from tianzhou.wire.tables import decode_group_table, decode_kv_table
 
 READ_ONLY: Final = 4
-READ_WRITE: Final = 6
 
 
 class Brokers:
@@ -124,7 +124,7 @@ class Brokers:
 
     async def allow_writes(self, name: str) -> str:
         """The other way round."""
-        return await self._permit(name, READ_WRITE)
+        return await self._permit(name, PERM_READ_WRITE)
 
     async def _permit(self, name: str, bits: int) -> str:
         address = await self._address(name)

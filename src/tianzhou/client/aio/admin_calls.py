@@ -21,15 +21,14 @@ from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_pull import OffsetResponse, PullMessageRequest
 from tianzhou.wire.fields import ExtFields
 from tianzhou.wire.header import Header
+from tianzhou.wire.names import PULL_SUBSCRIPTION, TOOLS_GROUP
 from tianzhou.wire.nameserver_bodies import NameServerView, decode_nameserver_view
 from tianzhou.wire.queues import MessageQueue
 from tianzhou.wire.tables import SubscriptionGroupConfig, decode_group_table, decode_topic_list
 
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group in whose name tools read; every broker has it."""
 MASTER_ADDRESS: Final = "masterAddr"
 """Header field of a response that names the broker to ask instead."""
-_SUBSCRIPTION: Final = 4
 """The pull brings its own subscription."""
 
 
@@ -167,7 +166,7 @@ class AdminCalls:
         """Messages from an offset on; fewer when they are large. Raises RemoteError."""
         fields = PullMessageRequest(
             consumer_group=TOOLS_GROUP, topic=queue.topic, queue_id=queue.queue_id,
-            queue_offset=offset, max_msg_nums=count, sys_flag=_SUBSCRIPTION, commit_offset=0,
+            queue_offset=offset, max_msg_nums=count, sys_flag=PULL_SUBSCRIPTION, commit_offset=0,
             suspend_timeout_ms=0, subscription="*", sub_version=0, expression_type="TAG",
         )  # fmt: skip
         timeout_s = self.shared.options.call_timeout_s

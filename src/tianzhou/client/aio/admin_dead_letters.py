@@ -8,11 +8,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.aio.admin_offsets import Offsets
 from tianzhou.client.core.admin_results import DeadLetters, Replay
-from tianzhou.client.core.subscription import (
-    DEAD_LETTER_PREFIX,
-    dead_letter_topic,
-    retry_topic,
-)
+from tianzhou.client.core.subscription import dead_letter_topic, retry_topic
 from tianzhou.client.errors import ClientError, TopicNotFound
 from tianzhou.record import flags, names, properties
 from tianzhou.record.message import MessageView
@@ -20,10 +16,11 @@ from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_admin import TopicRequest
 from tianzhou.wire._generated_headers_pull import UpdateConsumerOffsetRequest
 from tianzhou.wire._generated_headers_send import SendMessageV2Request
+from tianzhou.wire.names import DEAD_LETTER_PREFIX, DEFAULT_TOPIC, TOOLS_GROUP
 from tianzhou.wire.queues import MessageQueue, decode_topic_stats
 
 COUNT: Final = 32
-REPLAYER: Final = "TOOLS_CONSUMER"
+REPLAYER: Final = TOOLS_GROUP
 """The producer group of what is sent again."""
 _BODY_FLAGS: Final = flags.COMPRESSED | flags.COMPRESSION_MASK
 """What the new life takes over: how the body is stored, and not that it was in a transaction."""
@@ -142,7 +139,7 @@ class DeadLetterBox:
             for name in (names.RETRY_TOPIC, names.DLQ_ORIGIN_TOPIC, names.DLQ_ORIGIN_MESSAGE_ID):
                 text = properties.without(text, name)
         fields = SendMessageV2Request(
-            producer_group=REPLAYER, topic=topic, default_topic="TBW102",
+            producer_group=REPLAYER, topic=topic, default_topic=DEFAULT_TOPIC,
             # Any queue the broker likes; the order was lost when the message failed.
             queue_id=-1, sys_flag=letter.sys_flag & _BODY_FLAGS,
             born_timestamp_ms=letter.born_timestamp, flag=letter.flag,

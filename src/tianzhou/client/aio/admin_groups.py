@@ -7,7 +7,6 @@ import msgspec
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.aio.admin_topics import Topics
 from tianzhou.client.core.admin_results import GroupState
-from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tianzhou.client.errors import BrokerSystemError, ConsumerNotOnline, RemoteError
 from tianzhou.client.options import checked_group
 from tianzhou.wire import fastjson
@@ -28,6 +27,7 @@ from tianzhou.wire.heartbeat import (
     decode_consumer_connections,
     decode_producer_connections,
 )
+from tianzhou.wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tianzhou.wire.queues import decode_consume_stats
 from tianzhou.wire.tables import (
     SubscriptionGroupConfig,

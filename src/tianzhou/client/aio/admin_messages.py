@@ -8,12 +8,13 @@ from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.aio.admin_offsets import Offsets
 from tianzhou.client.core.routing import TopicRoute
-from tianzhou.client.core.trace import TRACE_TOPIC, TraceRecord, decode_trace
+from tianzhou.client.core.trace import TraceRecord, decode_trace
 from tianzhou.client.errors import BrokerSystemError, QueryNotFound
 from tianzhou.record.ids import decode_offset_id
 from tianzhou.record.message import MessageView, decode_all
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_pull import QueryMessageRequest, ViewMessageRequest
+from tianzhou.wire.names import TRACE_TOPIC
 from tianzhou.wire.queues import MessageQueue
 
 COUNT: Final = 32

@@ -7,7 +7,6 @@ from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.core.admin_results import LATEST, GroupProgress, OffsetMove, QueueProgress
 from tianzhou.client.core.routing import TopicRoute, queue_order
-from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX
 from tianzhou.client.errors import QueryNotFound
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_admin import (
@@ -24,6 +23,7 @@ from tianzhou.wire._generated_headers_pull import (
     SearchOffsetRequest,
 )
 from tianzhou.wire.admin_bodies import decode_group_status, decode_time_spans
+from tianzhou.wire.names import DEAD_LETTER_PREFIX
 from tianzhou.wire.queues import (
     MessageQueue,
     OffsetWrapper,

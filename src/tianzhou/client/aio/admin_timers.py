@@ -10,11 +10,12 @@ from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_admin import ListWaitingRequest
 from tianzhou.wire._generated_headers_send import RecallMessageRequest
 from tianzhou.wire.admin_bodies import TimedMessage, decode_timed_messages
+from tianzhou.wire.names import SCHEDULE_TOPIC
 from tianzhou.wire.queues import MessageQueue
 from tianzhou.wire.tables import decode_delay_offsets
 
 COUNT: Final = 100
-DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+DELAY_TOPIC: Final = SCHEDULE_TOPIC
 """One queue for each delay level."""
 
 

@@ -9,7 +9,6 @@ import msgspec
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.core.admin_results import Shrinking, TopicQueue, TopicState
-from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tianzhou.client.errors import ClientError, NoRoute, RequestCodeNotSupported, TopicNotFound
 from tianzhou.record.names import checked_topic
 from tianzhou.wire._generated_codes import RequestCode
@@ -21,6 +20,7 @@ from tianzhou.wire._generated_headers_admin import (
 )
 from tianzhou.wire._generated_headers_nameserver import DeleteTopicInNameserverRequest
 from tianzhou.wire.admin_bodies import decode_group_list
+from tianzhou.wire.names import DEAD_LETTER_PREFIX, DEFAULT_TOPIC, RETRY_PREFIX
 from tianzhou.wire.queues import decode_consume_stats, decode_topic_stats
 from tianzhou.wire.tables import (
     TopicConfig,
@@ -142,7 +142,7 @@ class Topics:
     async def _put(self, topic: TopicConfig, masters: dict[str, str]) -> None:
         fields = CreateTopicRequest(
             topic=topic.topic_name,
-            default_topic="TBW102",
+            default_topic=DEFAULT_TOPIC,
             read_queue_nums=topic.read_queue_nums,
             write_queue_nums=topic.write_queue_nums,
             perm=topic.perm,

@@ -13,15 +13,10 @@ from typing import Final, NamedTuple, Self
 from tianzhou.client.aio.producer import Producer
 from tianzhou.client.aio.tracing import Tracer
 from tianzhou.client.core.received import ReceivedMessage
-from tianzhou.client.core.trace import (
-    TRACE_TOPIC,
-    ConsumeBegun,
-    ConsumeEnded,
-    ContextCode,
-    TraceRecord,
-)
+from tianzhou.client.core.trace import ConsumeBegun, ConsumeEnded, ContextCode, TraceRecord
 from tianzhou.client.options import GROUP_CHARS_MAX, ClientOptions
 from tianzhou.record import names
+from tianzhou.wire.names import TRACE_TOPIC
 
 _REGION: Final = names.MSG_REGION.decode()
 _TRACE_ON: Final = names.TRACE_ON.decode()

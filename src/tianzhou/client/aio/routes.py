@@ -10,10 +10,10 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.client.aio.nameservers import NameServers
 from tianzhou.client.core.routing import TopicRoute, addresses_of, borrowed_route, route_of
 from tianzhou.client.errors import ClientClosed, TopicNotFound
+from tianzhou.wire.names import DEFAULT_TOPIC
 
 log: Final = logging.getLogger("tianzhou.client")
 
-DEFAULT_TOPIC: Final = "TBW102"
 """The topic that others are made from, on brokers that make topics by themselves."""
 DEFAULT_TOPIC_QUEUES: Final = 4
 """How many queues a producer asks for in a topic that is made so."""

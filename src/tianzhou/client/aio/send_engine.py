@@ -14,8 +14,8 @@ from typing import Final
 
 from tianzhou.base.errors import ProtocolError, Retry, TianzhouError
 from tianzhou.client.aio.connection import Connection
-from tianzhou.client.aio.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES
 from tianzhou.client.aio.shared_client import SharedClient
+from tianzhou.client.aio.routes import DEFAULT_TOPIC_QUEUES
 from tianzhou.client.aio.shared_wait import DeadlinePassed, SharedWaits
 from tianzhou.client.core.failure import MOVED, Failure
 from tianzhou.client.core.routing import TopicRoute
@@ -46,6 +46,7 @@ from tianzhou.client.errors import (
 )
 from tianzhou.client.options import ProducerOptions
 from tianzhou.wire.header import Header
+from tianzhou.wire.names import DEFAULT_TOPIC
 from tianzhou.wire.queues import MessageQueue
 
 log: Final = logging.getLogger("tianzhou.client")

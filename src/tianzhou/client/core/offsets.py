@@ -19,8 +19,8 @@ from typing import Final
 
 from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
-from tianzhou.client.core.subscription import RETRY_PREFIX
 from tianzhou.wire.heartbeat import ConsumeFromWhere
+from tianzhou.wire.names import RETRY_PREFIX
 from tianzhou.wire.queues import MessageQueue, decode_queue_offsets, encode_queue_offsets
 
 FILE_NAME: Final = "offsets.json"

@@ -28,12 +28,8 @@ from tianzhou.record.walk import Stop, walk
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire._generated_headers_pull import PullMessageRequest, PullMessageResponse
 from tianzhou.wire.header import Header
+from tianzhou.wire.names import PULL_COMMIT_OFFSET, PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
 from tianzhou.wire.queues import MessageQueue
-
-COMMIT: Final = 1
-SUSPEND: Final = 2
-SUBSCRIPTION: Final = 4
-LITE_PULL: Final = 16
 
 _BATCH: Final = flags.NEED_UNWRAP | flags.INNER_BATCH
 _HOSTS_EXTRA: Final = (0, *(layout.HOST_BYTES_EXTRA * count for count in (1, 1, 2)))
@@ -95,16 +91,16 @@ class PullPlan:
 
     def ext(self, offset: int, commit: int | None = None) -> dict[str, str]:
         """The header of a pull from here on, with the offset to commit, if there is one."""
-        sys_flag = SUBSCRIPTION | (SUSPEND if self.suspend_ms else 0)
+        sys_flag = PULL_SUBSCRIPTION | (PULL_SUSPEND if self.suspend_ms else 0)
         if commit is not None and commit > 0:
-            sys_flag |= COMMIT
+            sys_flag |= PULL_COMMIT_OFFSET
         return PullMessageRequest(
             consumer_group=self.group,
             topic=self.queue.topic,
             queue_id=self.queue.queue_id,
             queue_offset=offset,
             max_msg_nums=self.count_max,
-            sys_flag=sys_flag | (LITE_PULL if self.lite else 0),
+            sys_flag=sys_flag | (PULL_LITE if self.lite else 0),
             commit_offset=commit or 0,
             suspend_timeout_ms=self.suspend_ms,
             # Given with every pull: a broker that has just started knows no subscriptions.

@@ -6,9 +6,9 @@ from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import Bytes
 from tianzhou.client.core.outcome import checked_delay_level
 from tianzhou.client.core.pulling import Records
-from tianzhou.client.core.subscription import RETRY_PREFIX
 from tianzhou.record import names
 from tianzhou.record.message import MessageView
+from tianzhou.wire.names import RETRY_PREFIX
 from tianzhou.wire.queues import MessageQueue
 
 

@@ -14,9 +14,9 @@ from tianzhou.client.core.arguments import wrong_type
 from tianzhou.record import compression, names, properties
 from tianzhou.record.message import Message, MessageView
 from tianzhou.wire._generated_headers_send import PushReplyRequest
+from tianzhou.wire.names import REPLY_TOPIC_SUFFIX
 
 REPLY_TYPE = "reply"
-REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,12 @@ from typing import Final
 
 import msgspec
 
+from tianzhou.wire.names import MASTER_ID, PERM_INHERIT, PERM_READ, PERM_WRITE
 from tianzhou.wire.queues import MessageQueue
 from tianzhou.wire.routes import QueueData, TopicRouteData
 
-MASTER: Final = 0
+MASTER: Final = MASTER_ID
 """The broker id of the one that takes writes."""
-
-PERM_READ: Final = 4
-PERM_WRITE: Final = 2
-PERM_INHERIT: Final = 1
 
 
 def queue_order(queue: MessageQueue) -> tuple[str, str, int]:

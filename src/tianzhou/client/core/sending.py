@@ -21,9 +21,8 @@ from tianzhou.record.batch import encode_batch
 from tianzhou.record.message import Message
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire.header import Header
+from tianzhou.wire.names import RETRY_PREFIX
 from tianzhou.wire.queues import MessageQueue
-
-RETRY_PREFIX: Final = "%RETRY%"
 
 
 class Compression(enum.Enum):

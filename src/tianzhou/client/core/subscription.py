@@ -13,11 +13,10 @@ from tianzhou.filter.errors import FilterError
 from tianzhou.filter.tags import ALL, EVERYTHING, TagFilter, parse_tags
 from tianzhou.record import names
 from tianzhou.wire.heartbeat import SubscriptionData
+from tianzhou.wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, TOOLS_GROUP
 
-RETRY_PREFIX: Final = "%RETRY%"
-DEAD_LETTER_PREFIX: Final = "%DLQ%"
 INTERNAL_GROUPS: Final = (
-    "CID_ONS", "CID_RMQ_SYS", "FILTERSRV_CONSUMER", "SELF_TEST", "TOOLS_CONSUMER",
+    "CID_ONS", "CID_RMQ_SYS", "FILTERSRV_CONSUMER", "SELF_TEST", TOOLS_GROUP,
 )  # fmt: skip
 """Prefixes of the groups that every broker creates for its own use."""
 TAG: Final = "TAG"

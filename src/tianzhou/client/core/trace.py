@@ -25,7 +25,6 @@ from tianzhou.base.errors import TianzhouError
 
 FIELD_END: Final = "\x01"
 RECORD_END: Final = "\x02"
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 _NULL: Final = "null"
 
 

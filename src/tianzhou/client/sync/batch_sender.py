@@ -19,6 +19,7 @@ from tianzhou.client.sync.connection import BlockingConnection, Request
 from tianzhou.record.batch import HEAD
 from tianzhou.record.layout import INT16
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.names import DEFAULT_TOPIC
 from tianzhou.wire.queues import MessageQueue
 
 BATCH_BYTES: Final = 1024 * 1024
@@ -178,8 +179,8 @@ class BatchSender:
     def _request(self, queue: MessageQueue, gathered: _Gathered) -> Request:
         first = gathered.entries[0]
         ext = {
-            "a": self._group, "b": queue.topic, "c": "TBW102", "d": "4", "e": str(queue.queue_id),
-            "f": "0", "g": str(time.time_ns() // 1_000_000), "h": "0",
+            "a": self._group, "b": queue.topic, "c": DEFAULT_TOPIC, "d": "4",
+            "e": str(queue.queue_id), "f": "0", "g": str(time.time_ns() // 1_000_000), "h": "0",
             "i": first.properties.decode() if gathered.is_alone else "",
             "j": "0", "k": "false", "m": "false" if gathered.is_alone else "true",
         }  # fmt: skip

@@ -29,6 +29,7 @@ from tianzhou.wire._generated_headers_pull import (
     SearchOffsetRequest,
     UpdateConsumerOffsetRequest,
 )
+from tianzhou.wire.names import DEFAULT_TOPIC
 from tianzhou.wire.queues import MessageQueue
 from tianzhou.wire.routes import decode_cluster_table, decode_route
 from tianzhou.wire.signing import Credentials
@@ -40,7 +41,6 @@ T = TypeVar("T")
 
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
-DEFAULT_TOPIC: Final = "TBW102"
 DEFAULT_TOPIC_QUEUES: Final = 4
 """The topic that new topics are created from, and how many queues producers ask for."""
 

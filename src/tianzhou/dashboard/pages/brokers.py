@@ -10,8 +10,7 @@ from tianzhou.client.core.replicas import replica_set
 from tianzhou.client.core.views import forecast
 from tianzhou.dashboard.here import Here, field_of
 from tianzhou.dashboard.render import segment
-
-WRITE = 2
+from tianzhou.wire.names import PERM_WRITE
 
 
 async def show(here: Here, request: Request) -> Response:
@@ -42,7 +41,7 @@ async def ask_drain(here: Here, request: Request) -> Response:
     name = request.path_params["name"]
     look, place = await (await here.admin()).views.broker(name)
     address = place.addresses[min(place.addresses)]
-    is_drained = not look.permission & WRITE
+    is_drained = not look.permission & PERM_WRITE
     others = sorted({other.name for other in await (await here.admin()).brokers.all()} - {name})
     if is_drained:
         facts = [f"{name} at {address} takes messages again; producers see it within 30 seconds."]

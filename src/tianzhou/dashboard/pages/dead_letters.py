@@ -4,13 +4,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.base.errors import UsageError
-from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX
 from tianzhou.client.errors import TopicNotFound
 from tianzhou.dashboard.here import Here, field_of, form_of
 from tianzhou.dashboard.payload import preview
 from tianzhou.dashboard.render import segment
 from tianzhou.record.message import MessageView
 from tianzhou.wire._generated_headers_admin import ViewMessagesRequest
+from tianzhou.wire.names import DEAD_LETTER_PREFIX
 
 COUNT = 100
 

@@ -13,9 +13,12 @@ from tianzhou.dashboard.here import Here, field_of
 from tianzhou.dashboard.listing import ROWS, listing
 from tianzhou.dashboard.render import rate_text, segment
 from tianzhou.wire.view_bodies import ReaderView, TopicRow
+from tianzhou.wire.names import PERM_READ, PERM_READ_WRITE, PERM_WRITE
 
 QUEUES_MAX: Final = 1024
-PERMISSIONS: Final = {6: "read and write", 4: "read only", 2: "write only"}
+PERMISSIONS: Final = {
+    PERM_READ_WRITE: "read and write", PERM_READ: "read only", PERM_WRITE: "write only",
+}  # fmt: skip
 _SORTS: Final[Mapping[str, Callable[[TopicRow], Any]]] = {
     "in": lambda row: row.put_per_second,
     "out": lambda row: row.get_per_second,
@@ -101,7 +104,7 @@ async def ask_create(here: Here, request: Request) -> Response:
     brokers = await (await here.admin()).brokers.all()
     return here.show(
         request, "topic_form.html", nav="topics", title="New topic", name=None, brokers=brokers,
-        queues=8, permission=6, permissions=PERMISSIONS, readers=0, count=0,
+        queues=8, permission=PERM_READ_WRITE, permissions=PERMISSIONS, readers=0, count=0,
     )  # fmt: skip
 
 
@@ -122,7 +125,7 @@ async def ask_change(here: Here, request: Request) -> Response:
     return here.show(
         request, "topic_form.html", nav="topics", title=f"Change {name}", name=name,
         brokers=list(looked.found), queues=look.config.write_queue_nums,
-        permission=look.config.perm & 6, permissions=PERMISSIONS,
+        permission=look.config.perm & PERM_READ_WRITE, permissions=PERMISSIONS,
         readers=sum(1 for one in looked.found.values() for _ in one.readers), count=0,
     )  # fmt: skip
 
@@ -146,7 +149,7 @@ async def change(here: Here, request: Request) -> Response:
             )
     elif queues > before:
         await admin.topics.update(name, read_queues=queues, write_queues=queues)
-    if int(permission) != look.config.perm & 6:
+    if int(permission) != look.config.perm & PERM_READ_WRITE:
         await admin.topics.update(name, permission=int(permission))
     return here.done(f"/topics/{segment(name)}", said)
 

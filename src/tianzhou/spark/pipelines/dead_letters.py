@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tianzhou.client.core.subscription import DEAD_LETTER_PREFIX, dead_letter_topic
+from tianzhou.client.core.subscription import dead_letter_topic
 from tianzhou.client.sync.batch_sender import BatchSender, Entry
 from tianzhou.client.sync.brokers import Brokers
 from tianzhou.record import names, properties
@@ -30,6 +30,7 @@ from tianzhou.spark.pipelines.errors import PipelineError
 from tianzhou.spark.pipelines.replays import Replay, Replays
 from tianzhou.spark.tables.history_table import Cluster, history
 from tianzhou.spark.topics import translated_errors
+from tianzhou.wire.names import DEAD_LETTER_PREFIX, DEFAULT_TOPIC
 from tianzhou.wire.queues import MessageQueue
 
 REPLAY_ID: Final = "REPLAY_ID"
@@ -111,7 +112,7 @@ def replay(
     if not request.again:
         rows = replays.without_replayed(spark, rows, request.group)
     _check(rows, request)
-    options = read_options_of({**cluster.options, "topic": "TBW102"}, is_stream=False)
+    options = read_options_of({**cluster.options, "topic": DEFAULT_TOPIC}, is_stream=False)
     with translated_errors(options), options.cluster.connect() as brokers:
         begun = replays.unfinished(
             request.group, request.where, dict(request.changes), request.topic

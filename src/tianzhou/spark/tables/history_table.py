@@ -27,6 +27,7 @@ from tianzhou.spark.tables.errors import TableError
 from tianzhou.spark.tables.log import State
 from tianzhou.spark.tables.table import Table
 from tianzhou.spark.topics import Topics, translated_errors
+from tianzhou.wire.names import DEFAULT_TOPIC
 from tianzhou.wire.queues import MessageQueue
 
 
@@ -67,7 +68,7 @@ def topics_of(cluster: Cluster) -> set[str]:
     found: set[str] = set()
     found |= set(_archive_of(cluster).ends)
     if cluster.options.get("nameserver"):
-        options = _read_options(cluster, "TBW102")
+        options = _read_options(cluster, DEFAULT_TOPIC)
         with translated_errors(options), options.cluster.connect() as brokers:
             found |= set(brokers.topics())
     return found

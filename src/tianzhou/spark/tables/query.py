@@ -18,6 +18,7 @@ from tianzhou.spark.tables.errors import TableError, UnknownTable
 from tianzhou.spark.tables.history_table import Cluster, history, topics_of
 from tianzhou.spark.tables.sql_text import read_sql
 from tianzhou.spark.topics import is_of_brokers
+from tianzhou.wire.names import RETRY_PREFIX
 
 Bodies = Literal["auto", "json", "text", "raw"]
 SAMPLE = 500
@@ -125,5 +126,5 @@ def _sentence(error: PySparkException) -> str:
 def _shown(topics: set[str]) -> list[str]:
     """Return topic names without internal topics."""
     return sorted(
-        name for name in topics if not is_of_brokers(name) and not name.startswith("%RETRY%")
+        name for name in topics if not is_of_brokers(name) and not name.startswith(RETRY_PREFIX)
     )[:30]

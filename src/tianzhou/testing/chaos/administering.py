@@ -22,6 +22,7 @@ from tianzhou.testing.kit.patience import Patience
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageV2Request
+from tianzhou.wire.names import DEFAULT_TOPIC
 from tianzhou.wire.raft_bodies import decode_raft_view
 from tianzhou.wire.tables import decode_group_table, decode_topic_table
 
@@ -86,7 +87,7 @@ class Administering:
     def _create_topic(self) -> Asked:
         topic, perm = self._dice.choice(TOPICS), self._dice.choice(("6", "7"))
         ext = {
-            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES),
+            "topic": topic, "defaultTopic": DEFAULT_TOPIC, "readQueueNums": str(QUEUES),
             "writeQueueNums": str(QUEUES), "perm": perm, "topicFilterType": "SINGLE_TAG",
             "order": "false",
         }  # fmt: skip

@@ -10,10 +10,11 @@ from tianzhou.record.message import MessageView, decode_all
 from tianzhou.testing.chaos.history import Place, Queue
 from tianzhou.testing.chaos.values import value_in
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
+from tianzhou.wire.names import MASTER_ID
 from tianzhou.wire.replication_bodies import decode_replication_view
 from tianzhou.wire.routes import decode_cluster_table
 
-MASTER: Final = 0
+MASTER: Final = MASTER_ID
 GROUP: Final = "chaos-auditors"
 PULL_COUNT: Final = 1024
 _NOTHING: Final = (
