@@ -289,7 +289,7 @@ class Script:
     def do_peers(self, words: list[str], _: dict[str, str]) -> None:
         for name, peer in self._group.nodes[words[0]].core.peers.items():
             doubt = " in doubt" if peer.doubt else ""
-            self._group.out.append(f"{name} has {peer.match}, {peer.pace.name.lower()}{doubt}")
+            self._group.out.append(f"{name} has {peer.match}, {peer.state.name.lower()}{doubt}")
 
     def do_forget_leader(self, words: list[str], _: dict[str, str]) -> None:
         self._group.forget_leader(words)

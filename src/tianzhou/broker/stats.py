@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from tianzhou.base.probe import Histogram
 from tianzhou.store.consume_queue import sizes_of
-from tianzhou.store.derive_record import Run
+from tianzhou.store.derive_record import QueueUnits
 
 SECOND_MS: Final = 1_000
 RATE_WINDOWS_S: Final = (10, 60, 600)
@@ -182,7 +182,7 @@ class Stats:
 
     # Events
 
-    def arrived(self, run: Run) -> None:
+    def arrived(self, run: QueueUnits) -> None:
         """Messages became visible."""
         sizes = sizes_of(run.units)
         self.put(run.queue.topic, len(sizes), sum(sizes))

@@ -73,7 +73,7 @@ class Lost:
 
 
 @dataclass(slots=True)
-class Group:
+class BrokerGroup:
     """All that live under one broker name."""
 
     name: str

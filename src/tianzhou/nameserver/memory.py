@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from tianzhou.base.errors import TianzhouError
-from tianzhou.nameserver.brokers import Group, Lost, Member
+from tianzhou.nameserver.brokers import BrokerGroup, Lost, Member
 from tianzhou.nameserver.epochs import Epochs, Latest
 from tianzhou.nameserver.missing import BROKERS_MAX, MissingBrokers
 from tianzhou.nameserver.routes import RouteTable
@@ -101,7 +101,7 @@ class Memory:
     def _changes(self) -> tuple[int, int, int]:
         return self._missing.changes, self._epochs.changes, self._routes.changes
 
-    def _described(self) -> Iterator[tuple[Group, int, Member]]:
+    def _described(self) -> Iterator[tuple[BrokerGroup, int, Member]]:
         return islice(self._routes.members(), BROKERS_MAX)
 
     def _describe(self) -> tuple[MissingBroker, ...]:

@@ -18,7 +18,7 @@ from typing import Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from tianzhou.nameserver.brokers import Group, Lost, Member, Registration
+from tianzhou.nameserver.brokers import BrokerGroup, Lost, Member, Registration
 from tianzhou.nameserver.epochs import Epochs
 from tianzhou.nameserver.topics import TableFull, TopicTable
 from tianzhou.wire.names import MASTER_ID, PERM_WRITE, SYSTEM_PREFIX
@@ -51,7 +51,7 @@ class RouteTable:
     def __init__(self, topics: TopicTable | None = None, *, members_max: int = MEMBERS_MAX) -> None:
         self.topics = topics if topics is not None else TopicTable()
         self.epochs = Epochs()
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, BrokerGroup] = {}
         self._of_link: dict[object, set[tuple[str, int]]] = {}
         self._members_max = members_max
         self.changes = 0
@@ -73,7 +73,9 @@ class RouteTable:
             return Verdict.TAKEN
         self._check_room(wanted, is_new=old is None)
         if group is None:
-            group = self._groups[wanted.broker_name] = Group(wanted.broker_name, wanted.cluster)
+            group = self._groups[wanted.broker_name] = BrokerGroup(
+                wanted.broker_name, wanted.cluster
+            )
         self._leave_other_id(group, wanted)
         if _knows_more(old, wanted) or not self.epochs.admits(wanted):
             self._after_leaving(group)
@@ -164,7 +166,7 @@ class RouteTable:
         """The broker names of a cluster."""
         return tuple(group.name for group in self._groups.values() if group.cluster == cluster)
 
-    def members(self) -> Iterator[tuple[Group, int, Member]]:
+    def members(self) -> Iterator[tuple[BrokerGroup, int, Member]]:
         """Every live process: its group, its id, and what is known of it."""
         for group in self._groups.values():
             for broker_id, member in group.members.items():
@@ -191,14 +193,14 @@ class RouteTable:
             raise TableFull(f"{count} brokers are registered; no more fit")
         self.topics.check_room(wanted.broker_name, [topic.topic_name for topic in wanted.topics])
 
-    def _leave_other_id(self, group: Group, wanted: Registration) -> None:
+    def _leave_other_id(self, group: BrokerGroup, wanted: Registration) -> None:
         """A slave that became master does not keep its old id."""
         broker_id = group.id_of(wanted.address)
         if broker_id is not None and broker_id != wanted.broker_id:
             self._leave(group, broker_id)
 
     def _join(
-        self, group: Group, wanted: Registration, *, connection: object, now_s: float
+        self, group: BrokerGroup, wanted: Registration, *, connection: object, now_s: float
     ) -> None:
         if wanted.broker_id in group.members:
             self._leave(group, wanted.broker_id)
@@ -214,7 +216,7 @@ class RouteTable:
         )
         self._of_link.setdefault(connection, set()).add((group.name, wanted.broker_id))
 
-    def _leave(self, group: Group, broker_id: int) -> Member:
+    def _leave(self, group: BrokerGroup, broker_id: int) -> Member:
         member = group.members.pop(broker_id)
         keys = self._of_link[member.connection]
         keys.discard((group.name, broker_id))
@@ -222,7 +224,7 @@ class RouteTable:
             del self._of_link[member.connection]
         return member
 
-    def _after_leaving(self, group: Group) -> None:
+    def _after_leaving(self, group: BrokerGroup) -> None:
         if not group.members:
             del self._groups[group.name]
             self.topics.drop_broker(group.name)
@@ -230,7 +232,7 @@ class RouteTable:
             # A slave stands in for the master; it can be read, not written.
             self.topics.wipe_write(group.name)
 
-    def _lose(self, group: Group, broker_id: int) -> Lost:
+    def _lose(self, group: BrokerGroup, broker_id: int) -> Lost:
         rows = self.topics.rows_of_broker(group.name)
         member = self._leave(group, broker_id)
         self._after_leaving(group)
@@ -238,7 +240,7 @@ class RouteTable:
         return Lost(group.name, broker_id, group.cluster, member, rows)
 
     def _take_topics(
-        self, group: Group, wanted: Registration, old: Member | None, *, drops_omitted: bool
+        self, group: BrokerGroup, wanted: Registration, old: Member | None, *, drops_omitted: bool
     ) -> None:
         is_master = wanted.broker_id == MASTER_ID
         # Java 4 does not say whether it acts; then slaves say nothing about topics.
@@ -258,7 +260,7 @@ class RouteTable:
         writable = is_master or not group.acting_master
         self.topics.take_over(group.name, fresh, writable=writable)
 
-    def _broker_data(self, group: Group, dialled: str | None) -> BrokerData:
+    def _broker_data(self, group: BrokerGroup, dialled: str | None) -> BrokerData:
         return BrokerData(
             broker_addrs=group.addresses_for(dialled),
             broker_name=group.name,

@@ -16,7 +16,7 @@ from tianzhou.raft.messages import (
     NodeId,
     TimeoutNow,
 )
-from tianzhou.raft.progress import Pace, Progress
+from tianzhou.raft.progress import Progress, ProgressState
 from tianzhou.raft.quorum import agreed
 from tianzhou.raft.ready import ReadAt
 from tianzhou.raft.roles import Event, Role
@@ -85,7 +85,7 @@ def _heard(core: Core, node: NodeId) -> int:
 def heartbeat(core: Core) -> None:
     core.round += 1
     for node, peer in core.peers.items():
-        if peer.pace is Pace.INSTALL or peer.next <= core.log.start.index:
+        if peer.state is ProgressState.INSTALL or peer.next <= core.log.start.index:
             _send_install(core, node, peer)
         else:
             _send(core, node, peer, ())
@@ -174,7 +174,7 @@ def _believe(core: Core, peer: Progress, reply: AppendReply) -> bool:
 def _back_off(core: Core, peer: Progress, reply: AppendReply) -> None:
     peer.round = max(peer.round, reply.round)
     stale = reply.rejected <= peer.match or reply.round < peer.probe_round
-    if stale or peer.pace is Pace.INSTALL:
+    if stale or peer.state is ProgressState.INSTALL:
         return
     agree = core.log.terms.last_at_most(reply.hint_index, reply.hint_term)
     core.round += 1

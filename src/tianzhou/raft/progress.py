@@ -13,7 +13,7 @@ from collections import deque
 from tianzhou.raft.messages import LogIndex
 
 
-class Pace(enum.Enum):
+class ProgressState(enum.Enum):
     PROBE = enum.auto()
     REPLICATE = enum.auto()
     INSTALL = enum.auto()
@@ -23,15 +23,25 @@ class Progress:
     """Owner: the leader.    Invariant: match < next."""
 
     __slots__ = (
-        "_inflight", "barrier", "doubt", "doubt_round", "heard", "is_lost", "match", "next", "pace",
-        "probe_round", "round", "waiting",
+        "_inflight",
+        "barrier",
+        "doubt",
+        "doubt_round",
+        "heard",
+        "is_lost",
+        "match",
+        "next",
+        "probe_round",
+        "round",
+        "state",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, following: LogIndex, now: int) -> None:
         self.match = LogIndex(0)
         """On the follower's disk, up to here."""
         self.next = following
-        self.pace = Pace.PROBE
+        self.state = ProgressState.PROBE
         self.probe_round = 0
         """Only answers to this round or a later one tell where the logs part."""
         self.waiting = False
@@ -49,13 +59,13 @@ class Progress:
         self._inflight: deque[LogIndex] = deque()
 
     def may_send(self, inflight_max: int) -> bool:
-        if self.pace is Pace.REPLICATE:
+        if self.state is ProgressState.REPLICATE:
             return len(self._inflight) < inflight_max
         return not self.waiting
 
     def sent(self, last: LogIndex) -> None:
         """A message with entries up to `last` is on its way."""
-        if self.pace is Pace.REPLICATE:
+        if self.state is ProgressState.REPLICATE:
             self._inflight.append(last)
             self.next = LogIndex(last + 1)
         else:
@@ -68,9 +78,13 @@ class Progress:
     def answered(self, match: LogIndex, in_round: int) -> bool:
         """It agrees, and has this much on disk; whether that is more than before."""
         self.round = max(self.round, in_round)
-        found = in_round >= self.probe_round if self.pace is Pace.PROBE else match >= self.next
-        if self.pace is not Pace.REPLICATE and found:
-            self._set(Pace.REPLICATE)
+        found = (
+            in_round >= self.probe_round
+            if self.state is ProgressState.PROBE
+            else match >= self.next
+        )
+        if self.state is not ProgressState.REPLICATE and found:
+            self._set(ProgressState.REPLICATE)
         if match <= self.match:
             return False
         self.match = match
@@ -87,23 +101,23 @@ class Progress:
         """
         self.next = max(next_index, LogIndex(self.match + 1))
         self.probe_round = in_round
-        self._set(Pace.PROBE)
+        self._set(ProgressState.PROBE)
 
     def install(self, start: LogIndex) -> None:
         self.next = start
-        self._set(Pace.INSTALL)
+        self._set(ProgressState.INSTALL)
 
     def forgot(self, doubt: int, *, barrier: LogIndex, before: int) -> None:
         """It may have lost what it acknowledged: begin with it anew, and don't count it."""
         self.doubt, self.barrier, self.doubt_round = doubt, barrier, before
         self.match = LogIndex(0)
-        self._set(Pace.PROBE)
+        self._set(ProgressState.PROBE)
 
     def repaired(self, since: int) -> None:
         """It says that it is whole again, in answer to this round."""
         self.doubt = 0
         self.doubt_round = since - 1
 
-    def _set(self, pace: Pace) -> None:
-        self.pace, self.waiting = pace, False
+    def _set(self, state: ProgressState) -> None:
+        self.state, self.waiting = state, False
         self._inflight.clear()

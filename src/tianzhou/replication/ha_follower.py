@@ -21,7 +21,7 @@ from tianzhou.replication.ha_frames import (
     SPOKEN,
     SPOKEN_BYTES_MAX,
     Hello,
-    Piece,
+    LogBytes,
     Proof,
     Welcome,
     decode_spoken,
@@ -107,17 +107,17 @@ class SlaveSession:
 
     # Hearing
 
-    def received(self, data: bytes, now_s: float) -> list[Piece]:
+    def received(self, data: bytes, now_s: float) -> list[LogBytes]:
         """Take what came: bytes of the log, in order. A `welcome` shows in the attribute."""
         self._heard_s = now_s
         self._buffer += data
-        pieces: list[Piece] = []
+        pieces: list[LogBytes] = []
         at, buffer = 0, self._buffer
         while at < len(buffer):
             if self._left:
                 piece = bytes(memoryview(buffer)[at : at + self._left])
                 assert self._next is not None
-                pieces.append(Piece(self._next, piece))
+                pieces.append(LogBytes(self._next, piece))
                 self._next = PhysicalOffset(self._next + len(piece))
                 self.master_end = max(self.master_end, self._next)
                 self._left -= len(piece)

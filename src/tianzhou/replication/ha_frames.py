@@ -41,7 +41,7 @@ FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
 assert _HEAD.size == WORD
 
 
-class Piece(NamedTuple):
+class LogBytes(NamedTuple):
     """Bytes of the master's log."""
 
     offset: PhysicalOffset

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.replication.errors import PeerRefused
-from tianzhou.replication.ha_frames import Piece
+from tianzhou.replication.ha_frames import LogBytes
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -72,13 +72,13 @@ class Overlap:
     def end(self) -> int:
         return self.start + len(self._data)
 
-    def strip(self, pieces: list[Piece]) -> list[Piece]:
+    def strip(self, pieces: list[LogBytes]) -> list[LogBytes]:
         """Compare received bytes with the slave's own; returns those beyond them. Raises
         PeerRefused."""
-        beyond: list[Piece] = []
+        beyond: list[LogBytes] = []
         for offset, data in pieces:
             if self.is_proven:
-                beyond.append(Piece(offset, data))
+                beyond.append(LogBytes(offset, data))
                 continue
             at = self.start + self._compared
             if offset != at:
@@ -92,5 +92,5 @@ class Overlap:
                 )
             self._compared += len(ours)
             if len(data) > len(ours):
-                beyond.append(Piece(PhysicalOffset(offset + len(ours)), data[len(ours) :]))
+                beyond.append(LogBytes(PhysicalOffset(offset + len(ours)), data[len(ours) :]))
         return beyond

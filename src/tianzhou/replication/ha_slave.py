@@ -17,7 +17,7 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.replication.errors import PeerRefused
 from tianzhou.replication.ha_follower import SlaveSession
-from tianzhou.replication.ha_frames import Hello, Piece, Welcome
+from tianzhou.replication.ha_frames import Hello, LogBytes, Welcome
 from tianzhou.replication.ha_plain import Overlap
 from tianzhou.replication.ha_state import overlap_of
 from tianzhou.store.store import MessageStore
@@ -256,7 +256,7 @@ class _Following(asyncio.Protocol):
         except TianzhouError as error:
             self.fail(str(error))
 
-    def _append(self, pieces: list[Piece]) -> None:
+    def _append(self, pieces: list[LogBytes]) -> None:
         """Everything of one read goes into the log together."""
         data = b"".join([self._rest, *(piece.data for piece in pieces)])
         start = PhysicalOffset(pieces[0].offset - len(self._rest))

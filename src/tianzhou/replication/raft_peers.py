@@ -66,13 +66,13 @@ class Greeting(NamedTuple):
         return json.dumps(value).encode()
 
 
-class Wire(asyncio.Protocol):
+class PeerConnection(asyncio.Protocol):
     """One connection: frames in, frames out. Owner: the event loop."""
 
     def __init__(
         self,
-        on_frame: Callable[["Wire", bytes], None],
-        on_closed: Callable[["Wire"], None],
+        on_frame: Callable[["PeerConnection", bytes], None],
+        on_closed: Callable[["PeerConnection"], None],
         slot: Slot | None = None,
     ) -> None:
         """`slot` belongs to an accepted connection; outgoing connections have none."""
@@ -174,8 +174,8 @@ class Peers:
         self._acceptor: Acceptor | None = None
         self._addresses: dict[NodeId, str] = {}
         self._dialers: dict[NodeId, asyncio.Task[None]] = {}
-        self._out: dict[NodeId, Wire] = {}
-        self._in: set[Wire] = set()
+        self._out: dict[NodeId, PeerConnection] = {}
+        self._in: set[PeerConnection] = set()
         self._refused: dict[NodeId, str] = {}
         self.brokers: dict[NodeId, str] = {greeting.member: greeting.broker}
         """Where the brokers of the members are, as far as they have said."""
@@ -218,7 +218,9 @@ class Peers:
             try:
                 async with asyncio.timeout(CONNECT_S):
                     _, wire = await loop.create_connection(
-                        lambda: Wire(self._answered, self._dropped), host.strip("[]"), int(port)
+                        lambda: PeerConnection(self._answered, self._dropped),
+                        host.strip("[]"),
+                        int(port),
                     )
             except (OSError, TimeoutError, MemoryError, UnicodeError):
                 await asyncio.sleep(pause)
@@ -232,7 +234,7 @@ class Peers:
             pause = RETRY_S if member not in self._refused else RETRY_MAX_S
             await asyncio.sleep(pause)
 
-    def _answered(self, wire: Wire, frame: bytes) -> None:
+    def _answered(self, wire: PeerConnection, frame: bytes) -> None:
         """The member that we dialed has answered our greeting."""
         value = _json(frame)
         name = value.get("member", "")
@@ -255,18 +257,18 @@ class Peers:
         self.brokers[name] = str(value.get("broker", ""))
         self._out[name] = wire
 
-    def _dropped(self, wire: Wire) -> None:
+    def _dropped(self, wire: PeerConnection) -> None:
         if self._out.get(wire.member) is wire:
             del self._out[wire.member]
 
     # Listening
 
-    def _met(self, slot: Slot) -> Wire:
-        wire = Wire(self._received, self._left, slot)
+    def _met(self, slot: Slot) -> PeerConnection:
+        wire = PeerConnection(self._received, self._left, slot)
         self._in.add(wire)
         return wire
 
-    def _received(self, wire: Wire, frame: bytes) -> None:
+    def _received(self, wire: PeerConnection, frame: bytes) -> None:
         if wire.greeted:
             self._proved(wire, frame)
             return
@@ -282,7 +284,7 @@ class Peers:
         if message.sender == wire.member and message.to == self._greeting.member:
             self._on_message(message)
 
-    def _greeted(self, wire: Wire, frame: bytes) -> None:
+    def _greeted(self, wire: PeerConnection, frame: bytes) -> None:
         value, ours = _json(frame), self._greeting
         problem = self._problem(value)
         if problem:
@@ -296,20 +298,20 @@ class Peers:
         else:
             self._admit(wire, value)
 
-    def _proved(self, wire: Wire, frame: bytes) -> None:
+    def _proved(self, wire: PeerConnection, frame: bytes) -> None:
         value, wire.greeted = wire.greeted, {}
         if self._is_proof("proof", _json(frame), wire.nonce, by=value["member"]):
             self._admit(wire, value)
         else:
             self._turn_away(wire, f"{value['member']} does not know raft_secret")
 
-    def _turn_away(self, wire: Wire, problem: str) -> None:
+    def _turn_away(self, wire: PeerConnection, problem: str) -> None:
         log.warning("raft.stranger", extra={"peer": wire.remote, "reason": problem})
         answer = {"error": problem, "member": self._greeting.member}
         wire.send([json.dumps(answer).encode()])
         wire.close()
 
-    def _admit(self, wire: Wire, value: dict[str, Any]) -> None:
+    def _admit(self, wire: PeerConnection, value: dict[str, Any]) -> None:
         assert wire.slot is not None, "only accepted connections are admitted"
         if not wire.slot.prove():
             self._turn_away(wire, "members have too many connections; close some of them")
@@ -353,7 +355,7 @@ class Peers:
             )
         return ""
 
-    def _left(self, wire: Wire) -> None:
+    def _left(self, wire: PeerConnection) -> None:
         """A connection ended. If it was the last of its member, that is probably gone."""
         self._in.discard(wire)
         if wire.member and not any(other.member == wire.member for other in self._in):

@@ -70,7 +70,7 @@ def decode_slot(data: bytes) -> Slot | None:
     return Slot(sequence, term, doubt, vote.decode())
 
 
-class Group(NamedTuple):
+class GroupState(NamedTuple):
     """Which group a directory belongs to, who was in it, and where its log begins."""
 
     name: str
@@ -101,7 +101,7 @@ class RaftFiles:
         """Whether this directory never belonged to a group."""
         return not self._files.exists(self._path("group"))
 
-    def create(self, group: Group, state: HardState) -> None:
+    def create(self, group: GroupState, state: HardState) -> None:
         """Make the files of a member that starts for the first time. The group comes last: what
         a crash leaves before it is made again."""
         make_lasting_dirs(self._files, self.directory)
@@ -162,7 +162,7 @@ class RaftFiles:
 
     # The group
 
-    def save_group(self, group: Group) -> None:
+    def save_group(self, group: GroupState) -> None:
         rows = [[index, members.encode().decode()] for index, members in group.members]
         value = {
             "group": group.name, "member": group.member, "members": rows,
@@ -177,7 +177,7 @@ class RaftFiles:
         self._files.rename(f"{path}.tmp", path)
         self._files.sync_dir(self.directory)
 
-    def load_group(self) -> Group:
+    def load_group(self) -> GroupState:
         path = self._path("group")
         file = self._files.open(path)
         try:
@@ -187,7 +187,7 @@ class RaftFiles:
         try:
             value = json.loads(data)
             index, term = value["start"]
-            return Group(
+            return GroupState(
                 value["group"], value["member"], _rows(value["members"]),
                 Start(LogIndex(index), Term(term)), PhysicalOffset(value["place"]),
                 tuple((topic, queue, rank) for topic, queue, rank in value["ranks"]),

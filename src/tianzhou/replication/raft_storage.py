@@ -26,8 +26,8 @@ from tianzhou.replication.raft_entry import HEADER_BYTES, Header, header_chunk
 from tianzhou.replication.raft_finding import Entries, Found
 from tianzhou.replication.raft_marks import Mark, Marks, Spacing
 from tianzhou.replication.raft_places import Places
-from tianzhou.replication.raft_state import Group, RaftFiles
-from tianzhou.store.commit_log import Appended, Piece
+from tianzhou.replication.raft_state import GroupState, RaftFiles
+from tianzhou.store.commit_log import Appended, LogSpan
 from tianzhou.store.consume_queue import MISSING
 from tianzhou.store.derive_record import store_time_of
 from tianzhou.store.errors import DiskFull, StoreDamaged
@@ -59,7 +59,7 @@ class RaftStorage:
         self._on_loss = on_loss
         self._store = store
         self._files = files
-        self.group: Group = files.load_group()
+        self.group: GroupState = files.load_group()
         self._places = Places()
         self._entries = Entries(store.log, self._places)
         self._marks = Marks(files.marks_file, spacing.step_bytes)
@@ -245,7 +245,7 @@ class RaftStorage:
         """Write a leader's chunk now, as one entry or several; where the records went. What each
         entry holds is proposed when it stands in the log: if there is no room behind it, log and
         node agree all the same. Raises what `MessageStore.append` does."""
-        pieces: list[Piece] = []
+        spans: list[LogSpan] = []
         offsets: list[int] = []
         first = 0
         while first < len(chunk):
@@ -253,11 +253,11 @@ class RaftStorage:
             part = _part(chunk, first, end)
             appended, place = self._append(part, term)
             offsets += appended.queue_offsets[1:]
-            segment = appended.pieces[0].segment
-            pieces.append(Piece(segment, PhysicalOffset(place + HEADER_BYTES), first, end))
+            segment = appended.spans[0].segment
+            spans.append(LogSpan(segment, PhysicalOffset(place + HEADER_BYTES), first, end))
             propose(self.entries(self.last, self.last, 0)[0].data)
             first = end
-        return Appended(self._store.log.end, offsets, pieces, chunk.starts)
+        return Appended(self._store.log.end, offsets, spans, chunk.starts)
 
     def _fitting(self, chunk: RecordChunk, first: int) -> int:
         room = self._store.log.file_bytes - HEADER_BYTES - BLANK_BYTES_MIN
@@ -283,8 +283,8 @@ class RaftStorage:
         place = self._make_room(header.entry_bytes)
         joined = join([header_chunk(header), chunk])
         appended = self._store.append(joined)
-        assert appended.pieces[0].offset == place
-        assert len(appended.pieces) == 1, "an entry never spans two files"
+        assert appended.spans[0].offset == place
+        assert len(appended.spans) == 1, "an entry never spans two files"
         self._note(self._entries.at(place), store_time_of(joined.data, 0))
         return appended, place
 
@@ -401,6 +401,6 @@ def _part(chunk: RecordChunk, first: int, end: int) -> RecordChunk:
     )  # fmt: skip
 
 
-def first_group(name: str, member: str, members: Members) -> Group:
+def first_group(name: str, member: str, members: Members) -> GroupState:
     """A group before its first entry."""
-    return Group(name, member, ((LogIndex(0), members),))
+    return GroupState(name, member, ((LogIndex(0), members),))

@@ -27,7 +27,7 @@ HOT_MEMORY_RATIO: Final = 0.4
 """RocketMQ's rule: the end of the log is in memory still, up to this part of all memory."""
 
 
-class Piece(NamedTuple):
+class LogSpan(NamedTuple):
     """Records `first` to `end` of a chunk stand in this segment, from this offset on."""
 
     segment: Segment
@@ -42,15 +42,15 @@ class Appended(NamedTuple):
     end: PhysicalOffset
     """The records are durable once the log is flushed up to here."""
     queue_offsets: Sequence[int]
-    pieces: list[Piece]
+    spans: list[LogSpan]
     starts: list[int]
 
     def physical_offsets(self) -> list[int]:
         """The log offset of each record."""
         return [
-            piece.offset - self.starts[piece.first] + start
-            for piece in self.pieces
-            for start in self.starts[piece.first : piece.end]
+            span.offset - self.starts[span.first] + start
+            for span in self.spans
+            for start in self.starts[span.first : span.end]
         ]
 
 
@@ -88,43 +88,43 @@ class CommitLog:
 
     def append(
         self, chunk: RecordChunk, *, queue_offsets: Sequence[int], now_ms: int
-    ) -> list[Piece]:
+    ) -> list[LogSpan]:
         """Write all records of a chunk and return their positions. The chunk is almost always one
-        piece.
+        span.
 
         Raises DiskFull if nothing was written. After an OSError some records may be written."""
         failpoint("log.before_append")
         try:
-            pieces = self._plan(chunk)
-            for piece in pieces:
+            spans = self._plan(chunk)
+            for span in spans:
                 stamp(
-                    chunk, piece.first, piece.end,
-                    queue_offsets=queue_offsets[piece.first : piece.end],
-                    physical_offset=piece.offset,
+                    chunk, span.first, span.end,
+                    queue_offsets=queue_offsets[span.first : span.end],
+                    physical_offset=span.offset,
                     store_timestamp=now_ms,
                 )  # fmt: skip
         except MemoryError as error:
             raise self._refused(error, len(chunk.data)) from error
         try:
-            for piece in pieces:
-                self._write(chunk, piece, now_ms)
+            for span in spans:
+                self._write(chunk, span, now_ms)
             failpoint("log.after_append")
         except MemoryError as error:
             raise OSError(errno.ENOMEM, "out of memory between two writes") from error
-        return pieces
+        return spans
 
-    def _write(self, chunk: RecordChunk, piece: Piece, now_ms: int) -> None:
-        segment = piece.segment
+    def _write(self, chunk: RecordChunk, span: LogSpan, now_ms: int) -> None:
+        segment = span.segment
         if segment.start > self.end:
             self._close_file(segment)
-        start, stop = chunk.starts[piece.first], chunk.ends[piece.end - 1]
+        start, stop = chunk.starts[span.first], chunk.ends[span.end - 1]
         whole = start == 0 and stop == len(chunk.data)
         data = chunk.data if whole else memoryview(chunk.data)[start:stop]
         if append_check.installed:
-            append_check.check(data, piece.offset, chunk.queues[piece.first : piece.end])
-        end = PhysicalOffset(piece.offset + stop - start)
+            append_check.check(data, span.offset, chunk.queues[span.first : span.end])
+        end = PhysicalOffset(span.offset + stop - start)
         mark = (end, now_ms)
-        segment.write(piece.offset - segment.start, data)
+        segment.write(span.offset - segment.start, data)
         failpoint("log.after_write")
         self.end, self.mark = end, mark
 
@@ -136,16 +136,16 @@ class CommitLog:
         while at < len(view):
             try:
                 segment = self._segment_for_write(self.end)
-                piece = view[at : at + segment.start + self.file_bytes - self.end]
-                self._reserve(segment, self.end - segment.start + len(piece))
-                end = PhysicalOffset(self.end + len(piece))
+                span = view[at : at + segment.start + self.file_bytes - self.end]
+                self._reserve(segment, self.end - segment.start + len(span))
+                end = PhysicalOffset(self.end + len(span))
                 mark = (end, timestamp)
             except (OSError, MemoryError) as error:
                 raise self._refused(error, len(view) - at) from error
-            segment.write(self.end - segment.start, piece)
+            segment.write(self.end - segment.start, span)
             failpoint("log.after_write")
             self.end, self.mark = end, mark
-            at += len(piece)
+            at += len(span)
         failpoint("log.after_append")
 
     def _refused(self, error: Failure, size: int) -> Exception:
@@ -156,14 +156,14 @@ class CommitLog:
             f"{shortage_text(error)}"
         )
 
-    def _plan(self, chunk: RecordChunk) -> list[Piece]:
+    def _plan(self, chunk: RecordChunk) -> list[LogSpan]:
         """Find and reserve a place for every record, before anything is written."""
         tail = self.segments[-1] if self.segments else None
         if tail is not None:
             at = self.end - tail.start
             if at >= 0 and at + len(chunk.data) + BLANK_BYTES_MIN <= tail.reserved:
-                return [Piece(tail, self.end, 0, len(chunk.starts))] if chunk.starts else []
-        pieces: list[Piece] = []
+                return [LogSpan(tail, self.end, 0, len(chunk.starts))] if chunk.starts else []
+        spans: list[LogSpan] = []
         first, offset = 0, self.end
         try:
             while first < len(chunk):
@@ -173,7 +173,7 @@ class CommitLog:
                 if end > first:
                     size = chunk.ends[end - 1] - chunk.starts[first]
                     self._reserve(segment, offset - segment.start + size + BLANK_BYTES_MIN)
-                    pieces.append(Piece(segment, offset, first, end))
+                    spans.append(LogSpan(segment, offset, first, end))
                 elif offset == segment.start:
                     size = chunk.ends[first] - chunk.starts[first]
                     raise RecordTooLarge(
@@ -186,7 +186,7 @@ class CommitLog:
                 first = end
         except (OSError, MemoryError) as error:
             raise self._refused(error, len(chunk.data)) from error
-        return pieces
+        return spans
 
     def _segment_for_write(self, offset: PhysicalOffset) -> Segment:
         """The segment that holds this offset; made now if the log has not come so far."""

@@ -15,7 +15,7 @@ import msgspec
 
 from tianzhou.base.kinds import QueueOffset
 from tianzhou.store.consume_queue import UNIT, UNIT_BYTES
-from tianzhou.store.derive_record import Run
+from tianzhou.store.derive_record import QueueUnits
 from tianzhou.store.files import Files
 from tianzhou.store.tables import Table
 
@@ -132,7 +132,7 @@ class Derivation:
                 starts = starts[count:]
         yield Part(starts, end, self._delays_ms)
 
-    def live(self, run: Run) -> Run | None:
+    def live(self, run: QueueUnits) -> QueueUnits | None:
         """The run without records of a topic that was deleted later on."""
         bound = self._stored.deleted_topics.get(run.queue.topic)
         if bound is None:
@@ -142,4 +142,4 @@ class Derivation:
         if not count:
             return run
         units = run.units[count * UNIT_BYTES :]
-        return Run(run.queue, QueueOffset(run.first + count), units) if units else None
+        return QueueUnits(run.queue, QueueOffset(run.first + count), units) if units else None

@@ -19,7 +19,7 @@ from tianzhou.base.kinds import Bytes, PhysicalOffset, QueueKey, QueueOffset
 from tianzhou.record.errors import RecordDamaged
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.derive_columns import derive_by_shape
-from tianzhou.store.derive_record import Derived, Malformed, Run, facts_of
+from tianzhou.store.derive_record import Derived, Malformed, QueueUnits, facts_of
 
 _SHAPES_FROM: Final = 16
 """From this many records on the matrices pay for themselves."""
@@ -51,7 +51,7 @@ def derive_plainly(
     delays_ms: Sequence[int],
 ) -> Derived:
     units: dict[QueueKey, tuple[int, bytearray]] = {}
-    runs: list[Run] = []
+    runs: list[QueueUnits] = []
     hashes: list[int] = []
     offsets: list[int] = []
     timestamps: list[int] = []
@@ -79,7 +79,7 @@ def derive_plainly(
             row += unit
             continue
         if row is not None:  # a record of this queue is missing in between
-            runs.append(Run(queue, QueueOffset(first), bytes(row)))
+            runs.append(QueueUnits(queue, QueueOffset(first), bytes(row)))
         units[queue] = (queue_offset, bytearray(unit))
-    runs += [Run(q, QueueOffset(first), bytes(row)) for q, (first, row) in units.items()]
+    runs += [QueueUnits(q, QueueOffset(first), bytes(row)) for q, (first, row) in units.items()]
     return Derived(runs, hashes, offsets, timestamps, store_timestamp, malformed)

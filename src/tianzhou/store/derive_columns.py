@@ -14,7 +14,7 @@ from tianzhou.record import flags
 from tianzhou.record.columns import HEAD_DTYPE, gather
 from tianzhou.record.errors import RecordDamaged
 from tianzhou.record.layout import HEAD, INT16, MAGIC_V1, RECORD_BYTES_MIN, position_of
-from tianzhou.store.derive_record import Derived, Malformed, Run, facts_of, topic_of
+from tianzhou.store.derive_record import Derived, Malformed, QueueUnits, facts_of, topic_of
 from tianzhou.wire.names import SCHEDULE_TOPIC
 
 Ints = npt.NDArray[np.int64]
@@ -324,7 +324,7 @@ def _one_by_one(buffer: Bytes, columns: _Columns, row: int, delays_ms: Sequence[
         columns.key_hashes.append(np.array(facts.key_hashes))
 
 
-def _runs(columns: _Columns, base: int) -> list[Run]:
+def _runs(columns: _Columns, base: int) -> list[QueueUnits]:
     units = np.empty(len(columns.at), _UNIT_DTYPE)
     units["physical_offset"] = columns.at + base
     units["size"] = columns.ends - columns.at
@@ -338,11 +338,11 @@ def _runs(columns: _Columns, base: int) -> list[Run]:
         keys, queue_offsets, rows = keys[order], queue_offsets[order], rows[order]
     breaks = (keys[1:] != keys[:-1]) | (queue_offsets[1:] != queue_offsets[:-1] + 1)
     edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(keys)]
-    runs: list[Run] = []
+    runs: list[QueueUnits] = []
     for first, last in pairwise(edges):
         if first < last:
             key = int(keys[first])
             queue = queue_key(columns.topics[key >> 32], key & 0xFFFFFFFF)
             offset = QueueOffset(int(queue_offsets[first]))
-            runs.append(Run(queue, offset, rows[first:last].tobytes()))
+            runs.append(QueueUnits(queue, offset, rows[first:last].tobytes()))
     return runs

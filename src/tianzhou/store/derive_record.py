@@ -24,7 +24,7 @@ from tianzhou.wire.names import SCHEDULE_TOPIC
 _INT64_MAX: Final = (1 << 63) - 1
 
 
-class Run(NamedTuple):
+class QueueUnits(NamedTuple):
     """Units of one queue without a gap."""
 
     queue: QueueKey
@@ -41,7 +41,7 @@ class Malformed(NamedTuple):
 
 
 class Derived(NamedTuple):
-    runs: list[Run]
+    runs: list[QueueUnits]
     key_hashes: Sequence[int]
     key_offsets: Sequence[int]
     key_timestamps: Sequence[int]

@@ -14,7 +14,7 @@ from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.derivation import Derivation
 from tianzhou.store.derive import derive
-from tianzhou.store.derive_record import Derived, Malformed, Run
+from tianzhou.store.derive_record import Derived, Malformed, QueueUnits
 from tianzhou.store.failpoint import failpoint
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.queues import Queues
@@ -24,7 +24,7 @@ _FRESH_BYTES_MAX: Final = 8 * 1024 * 1024
 _WORTH_KEEPING: Final = 512
 
 
-def malformed_of(run: Run) -> list[Malformed]:
+def malformed_of(run: QueueUnits) -> list[Malformed]:
     """Records that their queue rejected, see `ConsumeQueue.append`."""
     return [
         Malformed(offset, size, f"claims offset {rank} of queue {run.queue.queue_id} of "
@@ -74,7 +74,7 @@ class Dispatcher:
             self._fresh.append(_Fresh(offset, data, starts))
             self._fresh_bytes += len(data)
 
-    def run(self, limit: PhysicalOffset) -> list[Run]:
+    def run(self, limit: PhysicalOffset) -> list[QueueUnits]:
         """One slice of what lies between the position and the limit; empty when there is none."""
         if self.position >= limit:
             return []
@@ -88,7 +88,7 @@ class Dispatcher:
                 return self.apply(fresh.data, fresh.starts, len(fresh.data), base=fresh.offset)
         return self._slice(limit)
 
-    def _slice(self, limit: PhysicalOffset) -> list[Run]:
+    def _slice(self, limit: PhysicalOffset) -> list[QueueUnits]:
         segment = self._log.segment_at(self.position)
         assert segment is not None, f"dispatch stands at {self.position}, outside of the log"
         start = self.position - segment.start
@@ -113,21 +113,23 @@ class Dispatcher:
 
     def apply(
         self, buffer: Bytes, starts: Sequence[int], end: int, *, base: PhysicalOffset
-    ) -> list[Run]:
+    ) -> list[QueueUnits]:
         """Add neighbouring records to queues and index, and move the position behind them."""
         derivation = self.derivation
         if derivation is None or derivation.is_uniform:
             delays_ms = self._delays_ms if derivation is None else derivation.delays_ms
             derived = derive(buffer, starts, end, base=base, delays_ms=delays_ms)
             return self._add(derived, derived.runs, base + starts[-1], base + end)
-        runs: list[Run] = []
+        runs: list[QueueUnits] = []
         for part in derivation.parts(starts, end, base=base):
             derived = derive(buffer, part.starts, part.end, base=base, delays_ms=part.delays_ms)
             lives = [live for run in derived.runs if (live := derivation.live(run)) is not None]
             runs += self._add(derived, lives, base + part.starts[-1], base + part.end)
         return runs
 
-    def _add(self, derived: Derived, runs: list[Run], anchor: int, end: int) -> list[Run]:
+    def _add(
+        self, derived: Derived, runs: list[QueueUnits], anchor: int, end: int
+    ) -> list[QueueUnits]:
         malformed = [*derived.malformed]
         failpoint("dispatch.before_queues")
         for run in runs:

@@ -313,19 +313,19 @@ class RealFiles:
         return RealFile(path, fd)
 
 
-class LookingFiles(RealFiles):
+class ReadOnlyFiles(RealFiles):
     """The same for who only looks: nothing can be changed, and a disk that nobody may write to, as
     that of a backup, is enough."""
 
     def open(self, path: str) -> RealFile:
-        return _LookedAtFile(path, PROCESS_SPARES.open(path, _LOOK))
+        return _ReadOnlyFile(path, PROCESS_SPARES.open(path, _LOOK))
 
     def lock(self, path: str) -> RealFile:
         """Keeps writers out, and not who looks as well."""
         return _lock(path, _LOOK, fcntl.LOCK_SH)
 
 
-class _LookedAtFile(RealFile):
+class _ReadOnlyFile(RealFile):
     def writable(self) -> memoryview:
         return self.view()
 

@@ -257,7 +257,7 @@ def _is_short(error: Exception) -> bool:
     return isinstance(error, OSError | MemoryError) and is_shortage(error)
 
 
-class Pace(NamedTuple):
+class FlushSchedule(NamedTuple):
     """When asynchronous flushing is due. Pure."""
 
     interval_s: float
@@ -288,7 +288,7 @@ class FlushThread:
     ) -> None:
         self._flusher = flusher
         self._log = log
-        self._pace = Pace(
+        self._schedule = FlushSchedule(
             config.flush_interval_ms / 1000,
             config.flush_pages_min,
             config.flush_thorough_ms / 1000,
@@ -374,7 +374,7 @@ class FlushThread:
 
     def _round(self) -> None:
         with self._wake:
-            self._wake.wait_for(self._has_work, self._pace.interval_s)
+            self._wake.wait_for(self._has_work, self._schedule.interval_s)
             saving, self._has_errands = self._saving, False
         self._flush_if_due()
         if self._flusher.errands:
@@ -399,7 +399,7 @@ class FlushThread:
             asked, self._asked = self._asked, False
         now_s = self._clock.monotonic_s()
         waiting = self._log.end - self._flusher.flushed
-        if asked or self._pace.is_due(waiting, now_s - self._last_flush_s):
+        if asked or self._schedule.is_due(waiting, now_s - self._last_flush_s):
             if self._flusher.flush():
                 self._flusher.times.add(self._clock.monotonic_s() - now_s)
             self._last_flush_s = now_s

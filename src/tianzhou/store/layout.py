@@ -16,7 +16,7 @@ from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.files import (
     File,
     Files,
-    LookingFiles,
+    ReadOnlyFiles,
     creating,
     make_lasting_dirs,
     parent_of,
@@ -91,7 +91,7 @@ def with_recorded_paths(files: Files, root: str, config: StoreConfig) -> StoreCo
 def paths_in_use(root: str) -> Paths:
     """The paths of a store's parts when a broker last opened the directory, for readers that open
     no store."""
-    return paths_of(root, with_recorded_paths(LookingFiles(), root, StoreConfig()))
+    return paths_of(root, with_recorded_paths(ReadOnlyFiles(), root, StoreConfig()))
 
 
 def recorded_paths(files: Files, root: str) -> _Recorded:

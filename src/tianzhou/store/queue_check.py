@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tianzhou.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, gap_max
-from tianzhou.store.derive_record import Run
+from tianzhou.store.derive_record import QueueUnits
 
 
 class QueueCheck:
@@ -42,7 +42,7 @@ class QueueCheck:
     def exists(self) -> bool:
         return self._queue is not None
 
-    def take(self, run: Run) -> bool:
+    def take(self, run: QueueUnits) -> bool:
         """False for a run that dispatch rejected because its rank is impossible."""
         first, units = int(run.first), run.units
         offset, size, _ = UNIT.unpack_from(units)

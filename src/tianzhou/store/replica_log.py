@@ -14,12 +14,12 @@ from tianzhou.store.checkpoint import CheckpointFile
 from tianzhou.store.config import FlushMode, StoreConfig
 from tianzhou.store.errors import DiskFull, RawRefused, StoreFenced
 from tianzhou.store.flush import Derivations, Flusher, FlushThread
-from tianzhou.store.reading import StoreReader
 from tianzhou.store.replica_bytes import whole
+from tianzhou.store.store_reader import StoreReader
 from tianzhou.store.truncate import begin_again, rewind
 
 
-class FollowingStore(StoreReader, ABC):
+class ReplicaStore(StoreReader, ABC):
     """Owner: the store's writer."""
 
     config: StoreConfig

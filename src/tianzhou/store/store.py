@@ -16,7 +16,7 @@ from tianzhou.store import layout, opening, recovery
 from tianzhou.store.checkpoint import CheckpointFile
 from tianzhou.store.commit_log import Appended
 from tianzhou.store.config import FlushMode, StoreConfig
-from tianzhou.store.derive_record import Run
+from tianzhou.store.derive_record import QueueUnits
 from tianzhou.store.descriptors import is_shortage, shortage_text
 from tianzhou.store.errors import DiskFull, FlushTimeout, StoreClosed, StoreDamaged, StoreFenced
 from tianzhou.store.failpoint import failpoint
@@ -26,7 +26,7 @@ from tianzhou.store.incidents import Incidents
 from tianzhou.store.preflight import Shortfall
 from tianzhou.store.queue_work import QueueWork
 from tianzhou.store.removal import Removals
-from tianzhou.store.replica_log import FollowingStore
+from tianzhou.store.replica_log import ReplicaStore
 from tianzhou.store.retention import Pressure, Retention, pressure_of
 from tianzhou.store.scan import NOWHERE
 from tianzhou.store.start_report import StartReport
@@ -45,7 +45,7 @@ class Watermarks(NamedTuple):
     appended: PhysicalOffset
 
 
-class MessageStore(FollowingStore):
+class MessageStore(ReplicaStore):
     """A directory of messages. Opening recovers it; `close` leaves it clean."""
 
     def __init__(
@@ -197,18 +197,18 @@ class MessageStore(FollowingStore):
         assert chunk.has_crc or not self.config.record_crc, "recovery would take these for torn"
         try:
             offsets, ends = self._assign(chunk.queues)
-            pieces = self.log.append(chunk, queue_offsets=offsets, now_ms=self._clock.now_ms())
+            spans = self.log.append(chunk, queue_offsets=offsets, now_ms=self._clock.now_ms())
         except OSError as error:
             raise self._fence("writing the commit log", error) from error
         except MemoryError as error:
             raise DiskFull(f"nothing was stored: {shortage_text(error)}") from error
         assert self._next_offsets is not None
         self._next_offsets.update(ends)
-        if len(pieces) == 1:
-            self.dispatcher.offer(pieces[0].offset, chunk.data, chunk.starts)
+        if len(spans) == 1:
+            self.dispatcher.offer(spans[0].offset, chunk.data, chunk.starts)
         if self._thread is not None and self.config.flush_mode is FlushMode.SYNC:
             self._thread.ask()
-        return Appended(self.log.end, offsets, pieces, chunk.starts)
+        return Appended(self.log.end, offsets, spans, chunk.starts)
 
     def _assign(self, queues: list[QueueKey | None]) -> tuple[Sequence[int], dict[QueueKey, int]]:
         """Queue offsets for a chunk, and the ends that its queues then have. They count only when
@@ -236,7 +236,7 @@ class MessageStore(FollowingStore):
 
     # Making visible
 
-    def dispatch(self) -> list[Run]:
+    def dispatch(self) -> list[QueueUnits]:
         """One slice of dispatch: what became visible. Call it after appends and on progress of
         the flusher, until it returns nothing."""
         if self._closed:

@@ -1,6 +1,6 @@
 """Groups, and the addresses of their members as clients see them."""
 
-from tianzhou.nameserver.brokers import Group, Member
+from tianzhou.nameserver.brokers import BrokerGroup, Member
 from tianzhou.wire.tables import DataVersion
 
 
@@ -29,7 +29,7 @@ def test_only_an_address_nobody_chose_is_replaced() -> None:
 
 
 def test_addresses_are_in_the_order_of_ids() -> None:
-    group = Group("b", "c", members={2: member("h:3"), 0: member("h:1")})
+    group = BrokerGroup("b", "c", members={2: member("h:3"), 0: member("h:1")})
     assert list(group.addresses_for(None).items()) == [(0, "h:1"), (2, "h:3")]
     assert group.id_of("h:3") == 2
     assert group.id_of("h:9") is None

@@ -11,7 +11,7 @@ from raft_trio import until
 from tianzhou.base.kinds import PhysicalOffset
 from tianzhou.replication.config import ReplicationConfig
 from tianzhou.replication.errors import PeerRefused
-from tianzhou.replication.ha_frames import FRAME, REPORT, Hello, Piece, Welcome
+from tianzhou.replication.ha_frames import FRAME, REPORT, Hello, LogBytes, Welcome
 from tianzhou.replication.ha_plain import Overlap, PlainPeers, checked_plain_peers
 from tianzhou.replication.ha_slave import GREET_S, PROVE_S, HaSlave, SlaveSettings
 from tianzhou.replication.ha_state import log_bytes, matches, overlap_of, probe_of
@@ -70,7 +70,7 @@ def test_overlap_strips_what_is_held_however_it_is_cut() -> None:
         overlap, found = Overlap(PhysicalOffset(50), ours), b""
         for at in range(0, len(data), cut):
             assert overlap.is_proven is (at >= 100)
-            piece = Piece(PhysicalOffset(50 + at), data[at : at + cut])
+            piece = LogBytes(PhysicalOffset(50 + at), data[at : at + cut])
             for offset, rest in overlap.strip([piece]):
                 assert offset == 150 + len(found)
                 found += rest
@@ -82,12 +82,12 @@ def test_overlap_refuses_another_byte_anywhere(changed: int) -> None:
     data = bytearray(100)
     data[changed] = 1
     with pytest.raises(PeerRefused, match="differs from this slave's before 150"):
-        Overlap(PhysicalOffset(50), bytes(100)).strip([Piece(PhysicalOffset(50), bytes(data))])
+        Overlap(PhysicalOffset(50), bytes(100)).strip([LogBytes(PhysicalOffset(50), bytes(data))])
 
 
 def test_overlap_refuses_a_master_that_starts_elsewhere() -> None:
     with pytest.raises(PeerRefused, match="from 60; 50 was requested"):
-        Overlap(PhysicalOffset(50), bytes(100)).strip([Piece(PhysicalOffset(60), bytes(10))])
+        Overlap(PhysicalOffset(50), bytes(100)).strip([LogBytes(PhysicalOffset(60), bytes(10))])
 
 
 def test_overlap_of_a_log_that_ends_with_padding_holds_message_bytes() -> None:
@@ -109,7 +109,7 @@ def test_overlap_of_a_log_that_ends_with_padding_holds_message_bytes() -> None:
     data = log_bytes(other, overlap.start, FILE_BYTES - overlap.start)
     assert data is not None
     with pytest.raises(PeerRefused, match="differs"):
-        overlap.strip([Piece(overlap.start, data)])
+        overlap.strip([LogBytes(overlap.start, data)])
 
 
 def test_overlap_of_an_empty_log_is_none_and_never_starts_at_zero() -> None:

@@ -111,7 +111,7 @@ def test_a_slot_with_a_wrong_bit_says_nothing(bit: int) -> None:
 def test_each_life_of_a_member_goes_on_from_the_state_of_the_last() -> None:
     """Whatever it saved last counts, though there are two slots, and every start begins anew."""
     disk = SimDisk()
-    group = raft_state.Group("g", "n0", ((LogIndex(0), members_of(["n0"])),))
+    group = raft_state.GroupState("g", "n0", ((LogIndex(0), members_of(["n0"])),))
     files = RaftFiles(disk, "root")
     files.create(group, HardState())
     for life, saves in enumerate((4, 1, 3, 2, 1)):
@@ -126,7 +126,7 @@ def test_each_life_of_a_member_goes_on_from_the_state_of_the_last() -> None:
 def test_a_state_that_was_damaged_is_not_taken_for_an_older_one() -> None:
     disk = SimDisk()
     files = RaftFiles(disk, "root")
-    group = raft_state.Group("g", "n0", ((LogIndex(0), members_of(["n0"])),))
+    group = raft_state.GroupState("g", "n0", ((LogIndex(0), members_of(["n0"])),))
     files.create(group, HardState())
     files.save(HardState(Term(5), "n1", 0))
     again = RaftFiles(disk, "root")

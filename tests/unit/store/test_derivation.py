@@ -10,7 +10,7 @@ from tianzhou.record.chunk import Entry, RecordChunk, build
 from tianzhou.store.config import StoreConfig
 from tianzhou.store.consume_queue import UNIT
 from tianzhou.store.derivation import FILE, Derivation
-from tianzhou.store.derive_record import Run
+from tianzhou.store.derive_record import QueueUnits
 from tianzhou.store.detect import detect
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.store import MessageStore
@@ -142,8 +142,10 @@ def test_log_that_was_cut_forgets_what_was_known_behind_the_cut() -> None:
     store.close()
 
 
-def run_of(*offsets: int, key: QueueKey = KEY) -> Run:
-    return Run(key, QueueOffset(0), b"".join(UNIT.pack(offset, 100, 0) for offset in offsets))
+def run_of(*offsets: int, key: QueueKey = KEY) -> QueueUnits:
+    return QueueUnits(
+        key, QueueOffset(0), b"".join(UNIT.pack(offset, 100, 0) for offset in offsets)
+    )
 
 
 def test_live_leaves_out_records_before_the_deletion() -> None:

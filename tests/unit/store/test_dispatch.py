@@ -8,7 +8,7 @@ from tianzhou.record.layout import AT_SYS_FLAG
 from tianzhou.store import dispatch, scan
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.consume_queue import UNIT
-from tianzhou.store.derive_record import Run
+from tianzhou.store.derive_record import QueueUnits
 from tianzhou.store.dispatch import Dispatcher
 from tianzhou.store.key_index import KeyIndex
 from tianzhou.store.queues import Queues
@@ -51,7 +51,7 @@ class World:
         queue = self.queues.get(key)
         return [at for at, _, _ in UNIT.iter_unpack(queue.read(0, queue.end))] if queue else []
 
-    def run(self, limit: int | None = None) -> list[Run]:
+    def run(self, limit: int | None = None) -> list[QueueUnits]:
         return self.dispatcher.run(PhysicalOffset(self.log.end if limit is None else limit))
 
 
@@ -60,7 +60,7 @@ def world() -> World:
     return World()
 
 
-def count(runs: list[Run]) -> int:
+def count(runs: list[QueueUnits]) -> int:
     return sum(len(run.units) for run in runs) // UNIT.size
 
 

@@ -6,7 +6,7 @@ from small_store import chunk
 from tianzhou.store.checkpoint import CheckpointFile
 from tianzhou.store.commit_log import CommitLog
 from tianzhou.store.config import PAGE
-from tianzhou.store.flush import Flusher, Pace
+from tianzhou.store.flush import Flusher, FlushSchedule
 from tianzhou.testing.sim.disk import SimDisk
 
 
@@ -22,8 +22,8 @@ from tianzhou.testing.sim.disk import SimDisk
     ],
 )
 def test_when_a_flush_is_due(waiting: int, idle_s: float, due: bool) -> None:
-    pace = Pace(interval_s=0.5, pages_min=4, thorough_s=10)
-    assert pace.is_due(waiting, idle_s) is due
+    schedule = FlushSchedule(interval_s=0.5, pages_min=4, thorough_s=10)
+    assert schedule.is_due(waiting, idle_s) is due
 
 
 @pytest.mark.parametrize(("error", "fenced"), [(errno.ENOSPC, False), (errno.EIO, True)])

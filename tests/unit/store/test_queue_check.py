@@ -4,7 +4,7 @@ import pytest
 
 from tianzhou.base.kinds import QueueOffset, queue_key
 from tianzhou.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
-from tianzhou.store.derive_record import Run
+from tianzhou.store.derive_record import QueueUnits
 from tianzhou.store.file_cache import FileCache
 from tianzhou.store.queue_check import QueueCheck
 from tianzhou.testing.sim.disk import SimDisk
@@ -13,12 +13,12 @@ KEY: Final = queue_key("orders", 0)
 FILE_UNITS: Final = 10
 
 
-def run(first: int, *offsets: int) -> Run:
+def run(first: int, *offsets: int) -> QueueUnits:
     units = b"".join(UNIT.pack(offset, 100, 7) for offset in offsets)
-    return Run(KEY, QueueOffset(first), units)
+    return QueueUnits(KEY, QueueOffset(first), units)
 
 
-def queue_of(*runs: Run) -> ConsumeQueue:
+def queue_of(*runs: QueueUnits) -> ConsumeQueue:
     queue = ConsumeQueue(FileCache(SimDisk(), 4), "cq/orders/0", KEY, FILE_UNITS)
     for one in runs:
         queue.append(one.first, one.units)
@@ -39,7 +39,7 @@ LIVES = [
 
 
 @pytest.mark.parametrize("runs", LIVES)
-def test_queue_that_took_these_runs_is_right(runs: list[Run]) -> None:
+def test_queue_that_took_these_runs_is_right(runs: list[QueueUnits]) -> None:
     queue = queue_of(*runs)
     check = check_of(queue)
     assert all(check.take(one) for one in runs)

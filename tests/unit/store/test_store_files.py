@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tianzhou.store.errors import StoreLocked
-from tianzhou.store.files import LookingFiles, RealFiles, Usage
+from tianzhou.store.files import ReadOnlyFiles, RealFiles, Usage
 
 
 def test_a_file_is_written_where_it_is_told_and_seen_through_its_view(tmp_path: Path) -> None:
@@ -140,18 +140,18 @@ def test_a_write_that_was_cut_short_goes_on_where_it_stopped(
 def test_who_looks_can_change_nothing_and_keeps_writers_out(tmp_path: Path) -> None:
     path, lock = str(tmp_path / "a"), str(tmp_path / "lock")
     RealFiles().create(path, 10).close()
-    file = LookingFiles().open(path)
+    file = ReadOnlyFiles().open(path)
     assert file.writable().readonly
     with pytest.raises(OSError, match="Bad file descriptor"):
         file.pwrite(0, b"x")
     file.close()
     with pytest.raises(FileNotFoundError):
-        LookingFiles().lock(lock)
+        ReadOnlyFiles().lock(lock)
     RealFiles().lock(lock).close()
-    held = LookingFiles().lock(lock)
+    held = ReadOnlyFiles().lock(lock)
     assert _is_locked(lock)
-    assert not _is_locked(lock, "LookingFiles"), "several may look"
+    assert not _is_locked(lock, "ReadOnlyFiles"), "several may look"
     held.close()
     held = RealFiles().lock(lock)
-    assert _is_locked(lock, "LookingFiles")
+    assert _is_locked(lock, "ReadOnlyFiles")
     held.close()

@@ -52,9 +52,9 @@ def verify(teller: Teller, directory: Path) -> None:
     """
     from tianzhou.admin.commands import store_view
     from tianzhou.store import layout
-    from tianzhou.store.files import LookingFiles
+    from tianzhou.store.files import ReadOnlyFiles
 
-    files, root = LookingFiles(), str(directory)
+    files, root = ReadOnlyFiles(), str(directory)
     # A copy may be without: nobody had it open.
     lock = layout.take_lock(files, root) if files.exists(f"{root}/{layout.LOCK}") else None
     try:
@@ -129,10 +129,10 @@ def acknowledge(teller: Teller, directory: Path) -> None:
 @contextmanager
 def _opened(directory: Path) -> "Generator[Directory]":
     from tianzhou.store.detect import detect
-    from tianzhou.store.files import LookingFiles
+    from tianzhou.store.files import ReadOnlyFiles
     from tianzhou.store.verify import Directory
 
-    files, root = LookingFiles(), str(directory)
+    files, root = ReadOnlyFiles(), str(directory)
     opened = Directory(files, root, detect(files, root))
     try:
         yield opened

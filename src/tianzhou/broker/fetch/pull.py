@@ -27,7 +27,7 @@ from tianzhou.net.rpc import Peer, Reply, RequestRejected
 from tianzhou.net.server_connection import ServerConnection
 from tianzhou.record.layout import AT_PHYSICAL_OFFSET, INT64
 from tianzhou.record.message import decode_all
-from tianzhou.store.derive_record import Run
+from tianzhou.store.derive_record import QueueUnits
 from tianzhou.store.errors import DiskFull
 from tianzhou.store.read import ReadLimit, ReadResult, ReadStatus
 from tianzhou.store.store import MessageStore
@@ -392,7 +392,7 @@ class Pull:
 
     # Waking
 
-    def arrived(self, run: Run) -> None:
+    def arrived(self, run: QueueUnits) -> None:
         """Resume the pulls that wait for a queue whose messages became visible."""
         self.waiters.arrived(run.queue)
 

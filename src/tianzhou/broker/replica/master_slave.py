@@ -37,7 +37,7 @@ from tianzhou.replication.ha_master import HaMaster, bind_for_slaves
 from tianzhou.replication.ha_session import MasterFacts
 from tianzhou.replication.ha_slave import HaSlave, SlaveSettings
 from tianzhou.replication.ha_state import probe_of, state_table
-from tianzhou.store.derive_record import Run
+from tianzhou.store.derive_record import QueueUnits
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
 from tianzhou.wire.names import MASTER_ID
@@ -244,7 +244,7 @@ class MasterSlave:
         self._host.parts.writer.release()
         self._settle_soon()
 
-    def _arrived(self, run: Run) -> None:
+    def _arrived(self, run: QueueUnits) -> None:
         assert self._host is not None
         if self._sync is not None and self._host.parts.topics.get(run.queue.topic) is None:
             self._sync.soon()

@@ -19,7 +19,7 @@ from tianzhou.broker.role import Role
 from tianzhou.raft.roles import Role as RaftRole
 from tianzhou.replication.raft_group import Opened, RaftGroup
 from tianzhou.replication.raft_settings import RaftSettings, broker_id_of, peers_of
-from tianzhou.store.derive_record import Run
+from tianzhou.store.derive_record import QueueUnits
 from tianzhou.store.errors import DiskFull
 from tianzhou.wire.names import MASTER_ID
 
@@ -168,7 +168,7 @@ class RaftMember:
 
     # Metadata
 
-    def _arrived(self, run: Run) -> None:
+    def _arrived(self, run: QueueUnits) -> None:
         """Handle committed metadata: read it once everything that came with it is visible."""
         if run.queue == QUEUE:
             self._read_soon()

@@ -17,7 +17,7 @@ from tianzhou.record.chunk import Entry, RecordChunk, build, join
 from tianzhou.record.errors import RecordTooLarge
 from tianzhou.replication.durability import Durability, Outcome
 from tianzhou.store.commit_log import Appended
-from tianzhou.store.derive_record import Run
+from tianzhou.store.derive_record import QueueUnits
 from tianzhou.store.errors import DiskFull, StoreClosed, StoreFenced
 from tianzhou.store.store import MessageStore
 from tianzhou.wire._generated_codes import ResponseCode
@@ -73,7 +73,7 @@ class Writer:
         """From the append of a chunk to the moment when its messages can be seen."""
         self.written: list[Callable[[], None]] = []
         """Told once a round, when the log may have grown or be flushed further."""
-        self.arrived: list[Callable[[Run], None]] = []
+        self.arrived: list[Callable[[QueueUnits], None]] = []
         """Told of every run of messages that became visible."""
 
     def put(self, entries: Iterable[Entry]) -> Appended:

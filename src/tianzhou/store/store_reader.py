@@ -1,4 +1,4 @@
-"""The reading half of a store: queues, moments, keys, places of the log."""
+"""The reading part of a store: queues, timestamps, keys and places of the log."""
 
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice

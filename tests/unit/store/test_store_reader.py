@@ -10,7 +10,7 @@ from tianzhou.base.errors import UsageError
 from tianzhou.base.kinds import QueueOffset
 from tianzhou.record.chunk import Entry, build
 from tianzhou.record.layout import HEAD
-from tianzhou.store import reading
+from tianzhou.store import store_reader
 from tianzhou.store.read import ReadLimit, ReadStatus
 from tianzhou.store.store import MessageStore
 
@@ -94,7 +94,7 @@ def test_records_without_a_checksum_of_the_whole_are_read_too(tmp_path: Path) ->
 def test_what_is_remembered_of_damage_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "DAMAGED_MAX", 1)
+    monkeypatch.setattr(store_reader, "DAMAGED_MAX", 1)
     store = damaged(tmp_path, b"one", b"two")
     assert read(store) == [b"three", b"five", b"last"]
     assert len(store.damaged) == 1
