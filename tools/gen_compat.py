@@ -115,7 +115,12 @@ class Code(NamedTuple):
     name: str
     takes: str
     served_by: tuple[str, ...]
+    rejected_by: tuple[str, ...]
     effect: str
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(self.served_by or self.rejected_by)
 
 
 class Language(NamedTuple):
@@ -193,10 +198,13 @@ def _errors() -> list[dict[str, Any]]:
 def codes() -> list[Code]:
     spec: dict[str, Any] = tomllib.loads((ROOT / "spec/requests.toml").read_text(encoding="utf-8"))
     found = [
-        Code(code, name, row.get("takes", ""), tuple(row["served_by"]), row.get("effect", ""))
+        Code(
+            code, name, row.get("takes", ""), tuple(row.get("served_by", ())),
+            tuple(row.get("rejected_by", ())), row.get("effect", ""),
+        )
         for name, row in spec["request"].items()
         for code in (row["code"],)
-    ]
+    ]  # fmt: skip
     return sorted(found)
 
 
@@ -206,12 +214,14 @@ def broker_served() -> set[int]:
 
 
 def unaccounted(found: Iterable[Code]) -> list[str]:
-    """Codes of broker and NameServer that are neither served nor refused on purpose."""
+    """Codes that broker and NameServer do not serve, or reject, as the table says."""
     served = broker_served()
     missing: list[str] = []
     for code in found:
-        if "broker" in code.served_by and code.number not in served | set(REFUSED):
+        if ("broker" in code.served_by) != (code.number in served):
             missing.append(f"broker: {code.number} {code.name}")
+        if ("broker" in code.rejected_by) != (code.number in set(REFUSED)):
+            missing.append(f"broker, rejected: {code.number} {code.name}")
         if "nameserver" in code.served_by and code.number not in HANDLERS:
             missing.append(f"NameServer: {code.number} {code.name}")
     return missing
@@ -246,7 +256,7 @@ def responses(language: Language) -> str:
 
 
 def page(language: Language) -> str:
-    found, served = codes(), broker_served()
+    found = codes()
 
     def of(server: str) -> list[Code]:
         return [code for code in found if server in code.served_by]
@@ -254,14 +264,13 @@ def page(language: Language) -> str:
     def noted(some: Iterable[Code]) -> list[tuple[Code, str]]:
         return [(code, language.notes.get(code.number, "")) for code in some]
 
-    broker = of("broker")
-    refused = [(c, language.refused[c.number]) for c in broker if c.number not in served]
+    rejected = [c for c in found if "broker" in c.rejected_by]
+    refused = [(c, language.refused[c.number]) for c in rejected]
     controller = [(code, language.no_controller) for code in of("controller")]
-    unused = [(code, language.unused) for code in found if not code.served_by]
-    served_here = noted(c for c in broker if c.number in served)
+    unused = [(code, language.unused) for code in found if not code.served_by + code.rejected_by]
     return language.head + "".join(
         (
-            table(language, "served", served_here, last="remark"),
+            table(language, "served", noted(of("broker")), last="remark"),
             table(language, "refused", refused, last="reason"),
             table(language, "nameserver", noted(of("nameserver")), last="remark"),
             table(language, "client", noted(of("client")), last="remark"),

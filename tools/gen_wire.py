@@ -50,7 +50,8 @@ class Request:
     name: str
     code: int
     section: str
-    served_by: list[str]
+    served_by: tuple[str, ...] = ()
+    rejected_by: tuple[str, ...] = ()
     takes: str | None = None
     gives: str | None = None
     effect: str | None = None
@@ -102,9 +103,11 @@ def check_spec(
     for request in requests:
         if not {request.takes, request.gives} - {None} <= known:
             raise SpecError(f"{request.name} names a header that is not in the table")
-        if not set(request.served_by) <= set(SERVERS):
-            raise SpecError(f"{request.name} is served by {request.served_by}")
-        if (request.effect in EFFECTS) != ("broker" in request.served_by):
+        answering = [*request.served_by, *request.rejected_by]
+        if not set(answering) <= set(SERVERS):
+            raise SpecError(f"{request.name} is served or rejected by {answering}")
+        unique(f"server of {request.name}", answering)
+        if (request.effect in EFFECTS) != ("broker" in answering):
             raise SpecError(
                 f"{request.name}: effect is {request.effect!r}; a request that a broker serves "
                 f"must have one of {', '.join(EFFECTS)}, and no other request has one"
@@ -132,11 +135,16 @@ def codes_file(requests: list[Request], responses: list[Response]) -> str:
     lines += [f"    {response.name} = {response.code}" for response in responses]
     lines += ["", ""]
     for server in SERVERS:
-        lines += [f"SERVED_BY_{server.upper()}: Final = frozenset(", "    {"]
         served = [request for request in requests if server in request.served_by]
-        lines += [f"        RequestCode.{request.name}," for request in served]
-        lines += ["    }", ")", ""]
+        lines += frozen(f"SERVED_BY_{server.upper()}", served)
+    lines += frozen("REJECTED_BY_BROKER", [r for r in requests if "broker" in r.rejected_by])
     return finish(lines)
+
+
+def frozen(name: str, requests: list[Request]) -> list[str]:
+    lines = [f"{name}: Final = frozenset(", "    {"]
+    lines += [f"        RequestCode.{request.name}," for request in requests]
+    return [*lines, "    }", ")", ""]
 
 
 def effects_file(requests: list[Request]) -> str:

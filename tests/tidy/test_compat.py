@@ -9,7 +9,7 @@ from sources import ROOT
 
 from tianzhou.broker.rejections import REFUSED
 from tianzhou.testing.small_broker import SmallBroker
-from tianzhou.wire._generated_codes import SERVED_BY_BROKER, RequestCode
+from tianzhou.wire._generated_codes import REJECTED_BY_BROKER, SERVED_BY_BROKER, RequestCode
 
 
 def tool() -> ModuleType:
@@ -34,13 +34,14 @@ def test_every_code_is_served_or_refused_with_a_reason() -> None:
     assert all(len(reason) > 20 for reason in REFUSED.values())
 
 
-def test_only_requests_to_brokers_are_refused_by_them() -> None:
-    assert set(REFUSED) <= SERVED_BY_BROKER
+def test_table_lists_the_requests_that_brokers_reject() -> None:
+    assert set(REFUSED) == REJECTED_BY_BROKER
+    assert not REJECTED_BY_BROKER & SERVED_BY_BROKER
 
 
-def test_what_has_a_handler_is_a_request_to_a_broker() -> None:
+def test_every_handler_of_a_broker_is_for_a_request_to_brokers() -> None:
     codes = {RequestCode(code) for code in SmallBroker().parts.codes}
-    assert codes <= SERVED_BY_BROKER
+    assert codes <= SERVED_BY_BROKER | REJECTED_BY_BROKER
 
 
 def test_remarks_are_about_codes_that_exist() -> None:

@@ -42,7 +42,7 @@ COVERED_BY = {
     "base/clock": "a protocol",
     "base/errors": "declarations only",
     "base/kinds": "declarations only",
-    "base/limits": "declarations only; their relations are asserted when they are imported",
+    "base/limits": "tests/unit/base/test_protocol_limits.py",
     "record/errors": "declarations only",
     "wire/errors": "declarations only",
     "wire/header": "tests/unit/wire/test_headers_json.py",

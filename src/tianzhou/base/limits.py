@@ -1,4 +1,8 @@
-"""Every bound, with its reason. Relations between them are asserted at the end."""
+"""Bounds of the formats and the protocol, each with its reason.
+
+They concern several modules; a bound of one module stands there. Relations between the bounds are
+asserted at the end.
+"""
 
 from typing import Final
 
@@ -37,7 +41,10 @@ BLANK_BYTES_MIN: Final = 8
 """A file that can't take the next record ends with a blank marker of size and magic."""
 
 COMMIT_LOG_FILE_BYTES: Final = 1024 * 1024 * 1024
+"""RocketMQ's default, so that either of the two can open what the other wrote."""
+
 CONSUME_QUEUE_FILE_UNITS: Final = 300_000
+"""RocketMQ's default, as above: a file of 6,000,000 bytes."""
 
 PULL_BYTES_MAX: Final = FRAME_BYTES_MAX - 2 * HEADER_BYTES_MAX
 """A pull answer is one frame."""

@@ -12,7 +12,12 @@ from tianzhou.replication.durability import Outcome
 from tianzhou.testing.changing_requests import EXAMPLES, GROUP, TOPIC, Example, Known
 from tianzhou.testing.small_broker import RecordingPeer, SmallBroker
 from tianzhou.wire import fastjson
-from tianzhou.wire._generated_codes import SERVED_BY_BROKER, RequestCode, ResponseCode
+from tianzhou.wire._generated_codes import (
+    REJECTED_BY_BROKER,
+    SERVED_BY_BROKER,
+    RequestCode,
+    ResponseCode,
+)
 from tianzhou.wire._generated_effects import BROKER_EFFECTS, Effect
 from tianzhou.wire.header import Header
 from tianzhou.wire.heartbeat import ConsumerData, HeartbeatData
@@ -92,7 +97,7 @@ def state(broker: SmallBroker) -> tuple[object, ...]:
 
 
 def test_every_request_a_broker_serves_has_an_effect(broker: SmallBroker) -> None:
-    assert BROKER_EFFECTS.keys() == SERVED_BY_BROKER
+    assert BROKER_EFFECTS.keys() == SERVED_BY_BROKER | REJECTED_BY_BROKER
     assert broker.parts.codes | FAST_PATH == BROKER_EFFECTS.keys()
 
 

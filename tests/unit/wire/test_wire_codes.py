@@ -34,6 +34,7 @@ def test_every_code_has_a_place_or_is_not_in_use() -> None:
     placed = (
         codes.SERVED_BY_NAMESERVER
         | codes.SERVED_BY_BROKER
+        | codes.REJECTED_BY_BROKER
         | codes.SERVED_BY_CLIENT
         | codes.SERVED_BY_CONTROLLER
     )
@@ -94,6 +95,15 @@ def test_a_table_that_contradicts_itself_is_refused(checkout: Path) -> None:
     done = run(checkout)
     assert done.returncode != 0
     assert "request code 10 occurs twice" in done.stderr
+
+
+def test_generator_rejects_a_request_both_served_and_rejected(checkout: Path) -> None:
+    path = checkout / "spec" / "requests.toml"
+    rejected = 'rejected_by = ["broker"]'
+    path.write_text(path.read_text().replace(rejected, f'served_by = ["broker"], {rejected}', 1))
+    done = run(checkout)
+    assert done.returncode != 0
+    assert "'broker' occurs twice" in done.stderr
 
 
 def test_generator_rejects_a_broker_request_without_an_effect(checkout: Path) -> None:
