@@ -22,7 +22,7 @@ class Registration:
     address: str
     ha_address: str = ""
     by_dial: bool = False
-    """Nobody chose the address, and the broker runs on our machine."""
+    """The address was not configured, and the broker runs on this machine."""
     timeout_s: float = 120.0
     acting_master: bool | None = None
     """Whether the lowest slave stands in for the master. None: the broker is too old to say."""
@@ -74,7 +74,7 @@ class Lost:
 
 @dataclass(slots=True)
 class BrokerGroup:
-    """All that live under one broker name."""
+    """All processes with one broker name."""
 
     name: str
     cluster: str

@@ -1,4 +1,4 @@
-"""What strangers may call things. Names end up in answers to every client."""
+"""Which names brokers and topics may have. Names are part of responses to every client."""
 
 import re
 from typing import Final

@@ -154,7 +154,7 @@ class RouteTable:
         )
 
     def addresses_of(self, broker_name: str, dialled: str | None = None) -> dict[int, str]:
-        """By broker id; empty for a name nobody has."""
+        """By broker id; empty for an unknown name."""
         group = self._groups.get(broker_name)
         return group.addresses_for(dialled) if group else {}
 

@@ -21,7 +21,7 @@ ROWS_MAX: Final = 1_000_000
 
 
 class TableFull(TianzhouError):
-    """A stranger, or a mistake, has filled the table."""
+    """An untrusted client, or a mistake, has filled the table."""
 
 
 class TopicTable:
@@ -39,7 +39,7 @@ class TopicTable:
     # Questions
 
     def rows_of(self, topic: str) -> Mapping[str, QueueData]:
-        """By broker name; empty for a topic nobody knows."""
+        """By broker name; empty for an unknown topic."""
         return self._rows.get(topic, {})
 
     def names(self) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ class TopicTable:
                 self.drop(topic, broker)
 
     def wipe_write(self, broker: str) -> int:
-        """Nobody may write to this broker; how many topics that concerns."""
+        """Remove the write permission of a broker; returns the number of its topics."""
         return self._change(broker, lambda perm: perm & ~PERM_WRITE)
 
     def add_write(self, broker: str) -> int:

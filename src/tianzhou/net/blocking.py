@@ -13,7 +13,7 @@ TIMEOUT_S: Final = 5.0
 
 
 class Unreachable(TianzhouError):
-    """Nobody answers at an address."""
+    """No server answers at an address."""
 
     retry = Retry.OTHER_BROKER
 

@@ -39,7 +39,7 @@ class NetLimits:
     write_bytes_max: int = 4 * _MIB
     """What may wait for one peer. Once more does, nothing of it is read or handled."""
     waiting_count_max: int = 1_024
-    """Requests of one peer that wait for the disk. Once so many do, no more are read."""
+    """Requests of one peer that wait for the disk. At this number no more are read."""
     waiting_bytes_max: int = 32 * _MIB
     all_waiting_count_max: int = 200_000
     """The same of all peers together: nobody who has some waiting may add to it."""

@@ -71,7 +71,7 @@ class RequestRouter:
         of a request run at once."""
         self._unfinished: deque[tuple[Request, Steps[Reply]]] = deque()
         self.failed_count = 0
-        """Requests that ended in an exception nobody expected."""
+        """Requests that ended in an unexpected exception."""
 
     def frame(self, connection: ServerConnection, batch: FrameBatch, index: int) -> None:
         """Answer one frame of a batch. ProtocolError: the header is unreadable."""

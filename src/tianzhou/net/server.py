@@ -156,7 +156,7 @@ class Server:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at this address; port 0 takes a free one. Nobody can connect before `listen`."""
+    """A socket at this address; port 0 takes a free one. No client can connect before `listen`."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

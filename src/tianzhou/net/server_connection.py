@@ -282,7 +282,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._got_nowhere = index == 0
 
     def wait(self, count: int, size: int) -> None:
-        """So many requests of this peer, with so many bytes, wait for the disk."""
+        """Add to the requests of this peer, and their bytes, that wait for the disk."""
         self.waiting_count += count
         self.waiting_bytes += size
         self._shared.waiting_count += count

@@ -27,7 +27,7 @@ class Transfer(NamedTuple):
 class Core:
     """Everything a member knows. The modules of the roles change it; `Node` is its door.
 
-    Owner: whoever calls the node.    Invariant: term never falls; the vote changes with the term,
+    Owner: the caller of the node.    Invariant: term never falls; the vote changes with the term,
     or once in it from nobody to somebody.
     """
 

@@ -107,7 +107,7 @@ class MemberHistory:
         return next(members for since, members in reversed(self._rows) if since <= index)
 
     def replace(self, index: LogIndex, members: Members) -> None:
-        """The log begins anew behind `index`."""
+        """The log restarts behind `index`."""
         self._rows = [(index, members)]
         self.current_index, self.current = index, members
 

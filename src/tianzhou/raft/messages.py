@@ -95,7 +95,7 @@ class VoteRequest(NamedTuple):
     last_index: LogIndex
     last_term: Term
     pre: bool
-    """Only asks whether a vote would be given. Binds nobody."""
+    """Only asks whether a vote would be given. Binds no member."""
     forced: bool
     """The leader asked for this election, so a live leader is no reason to refuse."""
 

@@ -32,7 +32,7 @@ class HardState(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """The log is to be emptied and to begin anew."""
+    """The log is to be emptied and restarted."""
 
     start: Start
     members: Members

@@ -117,7 +117,7 @@ class UniqueIds:
 
     Two ids of one process differ as long as it makes at most 65,536 in a millisecond; the address
     and the loader hash (any number that differs between processes) keep processes apart. The time
-    starts anew each month, in the zone of the process, as in other clients.
+    restarts each month, in the zone of the process, as in other clients.
 
     Owner: one thread.
     Invariant: month_start <= time of the last id < month_end

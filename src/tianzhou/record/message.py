@@ -469,7 +469,7 @@ def _host_bytes_extra(sys_flag: int) -> int:
 
 
 def decode_all(buffer: Bytes) -> Iterator[MessageView]:
-    """The records of a pull answer, in order. Raises RecordDamaged at the first that is none."""
+    """The records of a pull answer, in order. Raises RecordDamaged at the first invalid one."""
     at = 0
     while at < len(buffer):
         message = MessageView(buffer, at)

@@ -26,7 +26,7 @@ class Outcome(enum.Enum):
     FLUSH_SLAVE_TIMEOUT = enum.auto()
     """In the log; those who should hold it too took too long."""
     SLAVE_NOT_AVAILABLE = enum.auto()
-    """In the log; there is nobody to hold it too."""
+    """In the log; there is no replica to hold it too."""
     NO_QUORUM = enum.auto()
     """Proposed to a group whose majority did not answer in time. It may be lost."""
     NOT_MASTER = enum.auto()

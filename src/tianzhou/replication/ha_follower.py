@@ -47,7 +47,7 @@ ALLOWED: Final[Mapping[State, frozenset[State]]] = {
 
 
 class SlaveSession:
-    """Owner: whoever drives the connection."""
+    """Owner: the caller that drives the connection."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ class State(enum.Enum):
     PROVING = enum.auto()
     """Greeted and welcomed; the proof is missing."""
     READY = enum.auto()
-    """Welcomed; the slave has yet to say where to go on."""
+    """Welcomed; the slave has yet to say where to continue."""
     STREAMING = enum.auto()
     """The log flows."""
 
@@ -81,7 +81,7 @@ class MasterFacts(NamedTuple):
 
 
 class MasterSession:
-    """Owner: whoever drives the connection.
+    """Owner: the caller that drives the connection.
 
     Invariant: acked <= sent <= end of the log, and neither goes back
     """

@@ -30,7 +30,7 @@ GREET_S: Final = 3.0
 PROVE_S: Final = 15.0
 """How long a master without a greeting may take to send the slave's last bytes again."""
 LAZY_S: Final = 0.02
-"""How late a report may be that nobody waits for."""
+"""How late a report may be that the master does not wait for."""
 RETRY_S_MIN: Final = 0.2
 
 
@@ -45,7 +45,7 @@ class Follower(Protocol):
     """What the connection needs of the broker."""
 
     def master_address(self) -> str:
-        """`host:port` where the master listens for slaves; empty: nobody knows."""
+        """`host:port` where the master listens for slaves; empty: unknown."""
         ...
 
     def why_not_plain(self, host: str) -> str:
@@ -87,7 +87,7 @@ class HaSlave:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self.last_error = ""
-        """Why the last connection ended; for whoever looks."""
+        """Why the last connection ended; for operators."""
 
     def start(self) -> None:
         assert self._task is None, "it follows already"
@@ -269,7 +269,7 @@ class _Following(asyncio.Protocol):
             self._slave.follower.appended()
 
     def _report_soon(self) -> None:
-        """At once if somebody waits for it."""
+        """At once if the master waits for it."""
         welcome = self.session.welcome
         if welcome is None or welcome.confirm_at_once:
             self.report()

@@ -139,7 +139,7 @@ class Serving(Protocol):
         ...
 
     def follow(self) -> None:
-        """Somebody else leads, or nobody; take no messages."""
+        """Another member leads, or none; take no messages."""
         ...
 
     def settle(self) -> None:

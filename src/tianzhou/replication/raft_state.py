@@ -146,7 +146,7 @@ class RaftFiles:
     # How much is committed
 
     def note_commit(self, index: LogIndex, end: PhysicalOffset) -> None:
-        """Everything up to this index, which ends there, is for ever. Survives the process."""
+        """Everything up to this index, which ends there, is permanent. Survives the process."""
         assert self._commit is not None
         self._commit.pwrite(0, encode_slot(Slot(0, index, end, "")))
 

@@ -125,7 +125,7 @@ def _decode_begin(page: bytes) -> int:
 
 
 class CheckpointFile:
-    """Owner: whoever flushes; during recovery and closing that is the store's writer."""
+    """Owner: the flusher; during recovery and closing that is the store's writer."""
 
     def __init__(self, files: Files, path: str) -> None:
         if not files.exists(path):

@@ -221,7 +221,7 @@ class CommitLog:
             segment.reserved = wanted
 
     def _close_file(self, following: Segment) -> None:
-        """Mark the rest of the current file as blank and go on in the next."""
+        """Mark the rest of the current file as blank and continue in the next."""
         room = following.start - self.end
         if room > 0:
             current = self.segments[(self.end - self.segments[0].start) // self.file_bytes]
@@ -306,7 +306,7 @@ class CommitLog:
         return found
 
     def begin_at(self, start: PhysicalOffset) -> None:
-        """Drop every file and go on at `start`, a multiple of the file size."""
+        """Delete every file and continue at `start`, a multiple of the file size."""
         assert start % self.file_bytes == 0, f"no file begins at {start}"
         self.cut(self.min_offset)
         while self.segments:

@@ -165,7 +165,7 @@ def _keys(topic: str, found: bytes) -> list[int]:
 def _delivery_time(
     found: bytes, store_timestamp: int, delays_ms: Sequence[int], otherwise: int
 ) -> int:
-    """Delayed messages carry the moment of delivery where others carry the hash of their tag."""
+    """Delayed messages carry the time of delivery where others carry the hash of their tag."""
     text = properties.find(found, b"DELAY")
     # No more digits than a level may have: Java fails on them, and so may `int`.
     level = int(text) if text and len(text) < 10 and text.isdigit() else 0

@@ -101,7 +101,7 @@ class Files(Protocol):
         ...
 
     def lock(self, path: str) -> File:
-        """Hold the file exclusively until it is closed; StoreLocked if somebody else does."""
+        """Hold the file exclusively until it is closed; StoreLocked if another process does."""
         ...
 
     def lock_dir(self, path: str) -> File:
@@ -314,14 +314,14 @@ class RealFiles:
 
 
 class ReadOnlyFiles(RealFiles):
-    """The same for who only looks: nothing can be changed, and a disk that nobody may write to, as
-    that of a backup, is enough."""
+    """Read-only access: nothing can be changed, and a read-only disk, such as that of a backup, is
+    enough."""
 
     def open(self, path: str) -> RealFile:
         return _ReadOnlyFile(path, PROCESS_SPARES.open(path, _LOOK))
 
     def lock(self, path: str) -> RealFile:
-        """Keeps writers out, and not who looks as well."""
+        """Exclude writers, but not other readers."""
         return _lock(path, _LOOK, fcntl.LOCK_SH)
 
 

@@ -226,7 +226,7 @@ class Flusher:
                 self._fence("the next commit log file", error)
 
     def give_up(self) -> None:
-        """Nobody syncs any more."""
+        """Stop syncing."""
         if self.error is None:
             self.error = StoreFenced(
                 "the flush thread ended by a mistake of ours, its trace is on the standard error; "
@@ -276,7 +276,7 @@ _NO_MEMORY_S: Final = 0.1
 
 
 class FlushThread:
-    """Runs the flusher. The writer asks, waits or goes on; it never syncs itself."""
+    """Runs the flusher. The writer asks, waits or continues; it never syncs itself."""
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ class Report:
     """What recovery found and did."""
 
     rebuilt: str = ""
-    """Why queues and index were derived anew; empty when they were not."""
+    """Why queues and index were derived again; empty when they were not."""
     scanned_bytes: int = 0
     records: int = 0
     cut_at: int | None = None

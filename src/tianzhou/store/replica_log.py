@@ -96,8 +96,8 @@ class ReplicaStore(StoreReader, ABC):
         self._rewind("cutting the log", lambda: rewind(self._parts, offset))
 
     def begin_again(self, offset: PhysicalOffset) -> None:
-        """Drop everything and go on with an empty log that begins at `offset`, a multiple of the
-        file size: what lies between is gone on the other side as well."""
+        """Discard everything and continue with an empty log that begins at `offset`, a multiple of
+        the file size: what lies between is gone on the other side as well."""
         self._rewind("beginning again", lambda: begin_again(self._parts, offset))
 
     def _rewind(self, what: str, step: Callable[[], None]) -> None:
@@ -117,7 +117,7 @@ class ReplicaStore(StoreReader, ABC):
                 self.start(told)
 
     def _stop_thread(self) -> Callable[[], None] | None:
-        """Stop syncing in the background; whom to tell when it goes on."""
+        """Stop syncing in the background; returns the callback for the next thread."""
         thread, self._thread = self._thread, None
         if thread is None:
             return None
@@ -127,7 +127,7 @@ class ReplicaStore(StoreReader, ABC):
         return thread.on_progress
 
     def begin_writing(self) -> None:
-        """From now on messages are appended: queue offsets go on where the queues end. The log
+        """Accept messages from now on: queue offsets continue where the queues end. The log
         must be dispatched to its end; see `dispatch_all` and `visible_bound`. Raises DiskFull if
         there was no room for that."""
         if self.dispatcher.position < self.log.end and self.refusal:

@@ -17,7 +17,7 @@ from tianzhou.store.scan import record_bytes
 
 
 class Boundary(enum.Enum):
-    """Which message a moment between two messages stands for."""
+    """Which message a timestamp between two messages stands for."""
 
     LOWER = enum.auto()
     """The first at or after it; the end of the queue when all are older."""

@@ -105,7 +105,7 @@ class MessageStore(ReplicaStore):
         self.visible_bound: Callable[[], PhysicalOffset] | None = None
         """Nothing behind this becomes visible, whatever is flushed. Replication sets it."""
         self.on_expired: Callable[[], None] = lambda: None
-        """Told when files of the log are gone, before anything else happens."""
+        """Called when files of the log were deleted, before anything else happens."""
         self.incidents = Incidents(files, paths.tables)
         report = StartReport(self.incidents, self._clock.now_ms(), is_repaired=repaired)
         if shortfall is not None:
@@ -463,7 +463,7 @@ class MessageStore(ReplicaStore):
             layout.remove_abort(self.files, self.paths.abort)
 
     def abandon(self) -> None:
-        """Let go of the directory as a crash would: nothing is flushed, nothing marked clean."""
+        """Release the directory as a crash would: nothing is flushed, nothing marked clean."""
         self._stop_thread()
         self._release()
 

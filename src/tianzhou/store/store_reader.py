@@ -22,7 +22,7 @@ from tianzhou.store.retention import usages
 from tianzhou.store.search import Boundary
 
 DAMAGED_MAX: Final = 10_000
-"""Damaged records that are remembered, so that each is told only once."""
+"""Damaged records that are remembered, so that each is reported only once."""
 
 
 class StoreReader:
@@ -37,9 +37,9 @@ class StoreReader:
 
     def __init__(self) -> None:
         self.damaged: set[int] = set()
-        """Records that were found damaged when somebody wanted to read them."""
+        """Records that were found damaged when they were read."""
         self.on_damage: Callable[[int], None] = lambda _offset: None
-        """Told once of each of them."""
+        """Called once for each of them."""
         self.on_malformed: Callable[[Malformed], None] = lambda _record: None
         """Called once for each intact record that belongs to no queue."""
 
@@ -51,7 +51,7 @@ class StoreReader:
         *,
         tags_codes: Collection[int] | None = None,
     ) -> ReadResult:
-        """Stored bytes of a queue from an offset on. Give the result back with `release`."""
+        """Stored bytes of a queue from an offset on. The caller releases the result."""
         queue = self.queues.get(key)
         if queue is None:
             zero = QueueOffset(0)
@@ -111,7 +111,7 @@ class StoreReader:
     def offset_by_time(
         self, key: QueueKey, timestamp: int, boundary: Boundary = Boundary.LOWER
     ) -> QueueOffset:
-        """The message of a queue that stands for a moment."""
+        """The offset of the message that stands for a timestamp."""
         queue = self.queues.get(key)
         if queue is None:
             return QueueOffset(0)

@@ -40,7 +40,7 @@ def rewind(parts: Parts, offset: PhysicalOffset) -> None:
 
 
 def begin_again(parts: Parts, offset: PhysicalOffset) -> None:
-    """Drop everything and go on with an empty log that begins at `offset`."""
+    """Discard everything and continue with an empty log that begins at `offset`."""
     _announce(parts, PhysicalOffset(0), log_begin=UNKNOWN)
     failpoint("rewind.before_cut")
     parts.log.begin_at(offset)

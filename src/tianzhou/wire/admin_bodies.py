@@ -163,7 +163,7 @@ class HalfMessages(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TimedMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A message that waits for its moment."""
+    """A message that waits for its delivery time."""
 
     deliver_timestamp: int
     msg_id: str

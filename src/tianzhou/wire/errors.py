@@ -19,7 +19,7 @@ class HeaderError(RemoteProtocolError):
 class HeaderFieldError(ProtocolError):
     """One field of a header is missing or has a value of the wrong type.
 
-    The frame itself was sound: answer INVALID_PARAMETER and go on.
+    The frame itself was sound: answer INVALID_PARAMETER and continue.
     """
 
     def __init__(self, field: str, message: str) -> None:

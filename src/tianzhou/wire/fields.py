@@ -18,7 +18,7 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 _JAVA_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,64}")
 _VALUE_CHARACTERS_MAX = 64
-"""Enough of a wrong value to recognise it; it came from a stranger and may go into a log."""
+"""Enough of a wrong value to recognise it; it is untrusted and may go into a log."""
 
 
 class ExtFields(msgspec.Struct, frozen=True, kw_only=True, gc=False):

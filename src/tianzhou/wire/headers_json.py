@@ -23,7 +23,7 @@ from tianzhou.wire.header import Header, SerialiseType, language_of
 
 Fields = TypeVar("Fields", bound=ExtFields)
 
-# All that msgspec raises for bytes from a stranger: bad JSON or types, bad UTF-8, deep nesting.
+# All that msgspec raises for untrusted bytes: bad JSON or types, bad UTF-8, deep nesting.
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 _NAMES: Final = {

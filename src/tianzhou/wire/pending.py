@@ -84,7 +84,7 @@ class PendingRequests(Generic[Token]):
         )
 
     def answered(self, header: Header) -> Token | None:
-        """The token of the request that this answers, or None when nobody waits for it."""
+        """The token of the request that this answers, or None when no caller waits for it."""
         assert header.is_response
         pending = self._pending.pop(header.opaque, None)
         if pending is None:

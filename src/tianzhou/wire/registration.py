@@ -37,7 +37,7 @@ from tianzhou.wire.tables import (
 )
 
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Half a million topics; nobody has so many."""
+"""Half a million topics, more than any cluster has."""
 RATIO_MAX: Final = 200
 """Lists of topics shrink to a twentieth; what shrinks more is made to hurt."""
 TOPICS_MAX: Final = 100_000
@@ -51,7 +51,7 @@ EPOCH: Final = "tzEpoch"
 """Field of the header, ours alone. Of a request: of which epoch this master is, and that it wants
 to know if there is a later one. Of the answer: of which epoch that is."""
 FREE_ID: Final = "tzFreeId"
-"""Of such an answer: an id that nobody in the group has."""
+"""Of such an answer: an id that no member of the group has."""
 EPOCH_TOKEN: Final = "tzEpochToken"
 """In a request: chosen at random when this master was appointed, to distinguish two masters with
 the same epoch. Raft groups send none: their terms are already unique."""
@@ -106,7 +106,7 @@ def read_missing(ext: Mapping[str, str]) -> dict[str, int]:
 
 
 def checksum(body: Bytes) -> int:
-    """The field `bodyCrc32`, over the body as it is sent. 0 means that nobody checks it."""
+    """The field `bodyCrc32`, over the body as it is sent. 0 means that it is not checked."""
     return zlib.crc32(body) & _CRC_MASK
 
 

@@ -262,7 +262,7 @@ class HeldQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     oldest_ms: int
     """Store time of the next message to be confirmed."""
     owner: str
-    """Client id of whoever pulls it, or its address if it never said who it is; empty: nobody."""
+    """Client id of the consumer that pulls it, or its address if that is unknown; empty: none."""
     pulled_ms: int
     queue_id: int
     topic: str
@@ -273,7 +273,7 @@ class HeldQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class PlannedMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where a group would go on in one queue."""
+    """Where a group would resume in one queue."""
 
     committed: int
     """-1: the group never confirmed anything of it."""
