@@ -9,7 +9,6 @@ from tianzhou.base.errors import TianzhouError
 from tianzhou.client.core import findings as core
 from tianzhou.client.errors import GroupNotExist
 from tianzhou.wire.heartbeat import ConsumerConnections, MessageModel
-from tianzhou.wire.view_bodies import GroupView, HeldQueue
 from tianzhou.wire.names import RETRY_PREFIX
 from tianzhou.wire.queues import MessageQueue
 from tianzhou.wire.view_bodies import GroupView, HeldQueue

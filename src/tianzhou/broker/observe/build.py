@@ -16,7 +16,7 @@ from tianzhou.broker.observe.metric_sources import MetricSources
 from tianzhou.broker.observe.port_alarms import PortAlarms
 from tianzhou.broker.observe.runtime_info import Runtime
 from tianzhou.broker.observe.store_alarms import StoreAlarms
-from tianzhou.broker.observe.views import Views, Told, Waiting
+from tianzhou.broker.observe.views import Told, Views, Waiting
 from tianzhou.broker.observe.waiting import AdminWaiting
 from tianzhou.broker.observe.watchdog import Seen, Watchdog
 from tianzhou.broker.rejections import Refusals

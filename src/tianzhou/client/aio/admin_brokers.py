@@ -7,8 +7,8 @@ from typing import Final
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.admin_calls import AdminCalls
 from tianzhou.client.core.admin_results import BrokerPlace, BrokerStatus, Traffic
-from tianzhou.client.core.views import missing_together
 from tianzhou.client.core.subscription import is_internal_group
+from tianzhou.client.core.views import missing_together
 from tianzhou.client.errors import BrokerNotFound, NoRoute
 from tianzhou.wire._generated_codes import RequestCode
 from tianzhou.wire._generated_headers_admin import GetConsumeStatsRequest, ViewStatsRequest

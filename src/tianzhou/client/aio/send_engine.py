@@ -14,8 +14,8 @@ from typing import Final
 
 from tianzhou.base.errors import ProtocolError, Retry, TianzhouError
 from tianzhou.client.aio.connection import Connection
-from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.aio.routes import DEFAULT_TOPIC_QUEUES
+from tianzhou.client.aio.shared_client import SharedClient
 from tianzhou.client.aio.shared_wait import DeadlinePassed, SharedWaits
 from tianzhou.client.core.failure import MOVED, Failure
 from tianzhou.client.core.routing import TopicRoute

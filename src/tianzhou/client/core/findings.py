@@ -26,11 +26,9 @@ from tianzhou.client.core.views import (
     skew_text,
     span_text,
 )
-from tianzhou.client.core.routing import MASTER
-from tianzhou.client.core.subscription import is_internal_group
-from tianzhou.wire.view_bodies import AlarmRow, BrokerView, Disk, Event, GroupRow
 from tianzhou.wire.names import PERM_WRITE
 from tianzhou.wire.nameserver_bodies import MissingBroker, RefusedBroker
+from tianzhou.wire.view_bodies import AlarmRow, BrokerView, Disk, Event, GroupRow
 
 SKEW_MAX_MS: Final = 5_000
 """The clock difference is an error in timed messages, retention and lag in seconds."""

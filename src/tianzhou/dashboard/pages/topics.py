@@ -12,8 +12,8 @@ from tianzhou.dashboard.exports import csv_response
 from tianzhou.dashboard.here import Here, field_of
 from tianzhou.dashboard.listing import ROWS, listing
 from tianzhou.dashboard.render import rate_text, segment
-from tianzhou.wire.view_bodies import ReaderView, TopicRow
 from tianzhou.wire.names import PERM_READ, PERM_READ_WRITE, PERM_WRITE
+from tianzhou.wire.view_bodies import ReaderView, TopicRow
 
 QUEUES_MAX: Final = 1024
 PERMISSIONS: Final = {
