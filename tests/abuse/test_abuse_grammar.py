@@ -31,7 +31,7 @@ LIVE_SLICE: Final = 1_000
 SEEDS: Final = range(EXECUTIONS // SLICE)
 STORE: Final = StoreConfig(
     commit_log_file_bytes=4 << 20, consume_queue_file_bytes=20 * 4096, index_slots=1024,
-    index_entries=1 << 15, reserve_bytes=1 << 16,
+    index_entries=1 << 15, commit_log_preallocate_bytes=1 << 16,
 )  # fmt: skip
 PEERS: Final = ("10.1.1.1", "2001:db8::7", "::ffff:10.1.1.1")
 

@@ -18,7 +18,7 @@ TOPIC, GROUP = "cpp-watched", "cpp-watched-readers"
 
 @pytest.fixture
 def broker() -> Iterator[RunningBroker]:
-    with RunningBroker(config=BrokerConfig(stuck_after_ms=1_000)) as running:
+    with RunningBroker(config=BrokerConfig(consumer_stuck_after_ms=1_000)) as running:
         running.create_topic(TOPIC, queues=1)
         yield running
 

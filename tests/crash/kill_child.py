@@ -45,7 +45,7 @@ def config(mode: FlushMode) -> StoreConfig:
     return StoreConfig(
         commit_log_file_bytes=32 * 1024,
         consume_queue_file_bytes=50 * 20,
-        reserve_bytes=8192,
+        commit_log_preallocate_bytes=8192,
         index_slots=50,
         index_entries=400,
         flush_mode=mode,

@@ -28,7 +28,7 @@ GROUP = "buyers"
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 CONFIG = BrokerConfig(
     transaction_timeout_ms=2000, transaction_check_ms=2000, transaction_checks_max=3,
-    delay_save_ms=1000, offsets_save_ms=1000,
+    delay_progress_save_interval_ms=1000, offsets_save_ms=1000,
 )  # fmt: skip
 # Files so small that the two records of a commit often stand in two of them.
 SMALL = replace(STORE, commit_log_file_bytes=4096, consume_queue_file_bytes=20 * 16)

@@ -149,7 +149,7 @@ def test_retention_survives_a_file_that_begins_with_poison(tmp_path: Path) -> No
     """The store time of such a record means nothing."""
     clock = ManualClock()
     config = StoreConfig(
-        commit_log_file_bytes=4096, consume_queue_file_bytes=200, reserve_bytes=4096,
+        commit_log_file_bytes=4096, consume_queue_file_bytes=200, commit_log_preallocate_bytes=4096,
         index_slots=8, index_entries=40, retention_hours=1, retention_at_hours=(),
     )  # fmt: skip
     store = MessageStore(RealFiles(), str(tmp_path), config, clock)

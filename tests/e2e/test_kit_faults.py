@@ -109,7 +109,7 @@ def test_a_full_disk_refuses_and_recovers(mq: RunningBroker) -> None:
 def test_a_full_disk_does_not_stop_what_ticks(caplog: pytest.LogCaptureFixture) -> None:
     """What can't be saved is saved later, and nothing that ticks dies of it: errors in the loop
     that nobody is told of would fail this test at its end."""
-    config = BrokerConfig(offsets_save_ms=100, delay_save_ms=100)
+    config = BrokerConfig(offsets_save_ms=100, delay_progress_save_interval_ms=100)
     delayed = send_v2("orders", properties="DELAY\x011\x02")
     where = {"consumerGroup": "billing", "topic": "orders", "queueId": "0", "commitOffset": "1"}
     with running_broker(config=config) as mq, RawClient(mq.broker) as client:

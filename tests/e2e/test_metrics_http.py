@@ -110,7 +110,7 @@ def test_a_consumer_that_hangs_is_an_event_in_log_and_metrics(tmp_path: Path) ->
     """As an operator meets it: a group with a member that does not read one of its queues."""
     names = run(["nameserver", "--port", "0"], tmp_path / "names")
     settings = tmp_path / "broker.toml"
-    settings.write_text("stuck_after_ms = 1000\n")
+    settings.write_text("consumer_stuck_after_ms = 1000\n")
     broker = run(
         ["broker", "-n", names.nameserver, "--port", "0", "-c", str(settings),
          "--data", str(tmp_path / "data"), "--http-port", "0"],

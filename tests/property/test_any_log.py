@@ -29,9 +29,13 @@ from tianzhou.testing.sim.disk import SimDisk
 
 FILE_BYTES: Final = 1 << 16
 CONFIG: Final = StoreConfig(
-    commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=20 * 16, reserve_bytes=4096,
-    index_slots=16, index_entries=4096, retention_at_hours=(),
-)  # fmt: skip
+    commit_log_file_bytes=FILE_BYTES,
+    consume_queue_file_bytes=20 * 16,
+    commit_log_preallocate_bytes=4096,
+    index_slots=16,
+    index_entries=4096,
+    retention_at_hours=(),
+)
 LOG: Final = "store/commitlog/00000000000000000000"
 DELAYS_MS: Final = (1000, 5000)
 RAW: Final = st.binary(max_size=400)

@@ -71,7 +71,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.config = StoreConfig(
             commit_log_file_bytes=FILE_BYTES,
             consume_queue_file_bytes=200,
-            reserve_bytes=4096,
+            commit_log_preallocate_bytes=4096,
             index_slots=7,
             index_entries=60,
             retention_hours=1,

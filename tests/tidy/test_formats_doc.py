@@ -212,7 +212,7 @@ def test_names() -> None:
 
 def test_commit_log() -> None:
     assert f"{CONFIG.commit_log_file_bytes:,} bytes by default" in DIRECTORY
-    assert f"steps of {CONFIG.reserve_bytes:,} bytes" in DIRECTORY
+    assert f"steps of {CONFIG.commit_log_preallocate_bytes:,} bytes" in DIRECTORY
     assert f"a blank of {limits.BLANK_BYTES_MIN} bytes" in DIRECTORY
     assert len(segments.file_name(0)) == 20
 

@@ -146,11 +146,11 @@ class BrokerConfig:
         5_000, min=100, max=600_000, alias="flushConsumerOffsetInterval",
         live=True, help="How often consumer offsets are saved.",
     )  # fmt: skip
-    delay_save_ms: int = setting(
+    delay_progress_save_interval_ms: int = setting(
         10_000, min=100, max=600_000, alias="flushDelayOffsetInterval",
         help="How often the progress of delayed messages is saved.",
     )  # fmt: skip
-    register_ms: int = setting(
+    register_interval_ms: int = setting(
         30_000, min=1_000, max=60_000, alias="registerNameServerPeriod",
         help="How often the broker registers with its NameServers.",
     )  # fmt: skip
@@ -167,7 +167,7 @@ class BrokerConfig:
         "that a supervisor restarts it and the start recovers. Without it the broker stays, serves "
         "reads and refuses sends; /healthz answers 503. Members of a Raft group always end.",
     )
-    stuck_after_ms: int = setting(
+    consumer_stuck_after_ms: int = setting(
         120_000, min=1_000, max=86_400_000,
         live=True,
         help="A group that does not move for so long, while messages wait for it, is reported.",

@@ -123,7 +123,7 @@ class StoreConfig:
         fixed=_ON_DISK,
         help="Keep an index of message keys and unique ids.",
     )
-    reserve_bytes: int = setting(
+    commit_log_preallocate_bytes: int = setting(
         16 * 1024 * 1024, min=PAGE, max=1 << 30,
         help="Disk blocks of the commit log are taken this many bytes ahead of the writer.",
     )  # fmt: skip
@@ -150,7 +150,7 @@ class StoreConfig:
         4, min=0, max=1 << 20, alias="flushCommitLogLeastPages",
         help="Asynchronous mode: fewer dirty pages of 4 KiB than this may wait.",
     )  # fmt: skip
-    flush_thorough_ms: int = setting(
+    flush_max_delay_ms: int = setting(
         10_000, min=1, max=600_000, alias="flushCommitLogThoroughInterval",
         help="Asynchronous mode: everything is synced at least this often, in milliseconds.",
     )  # fmt: skip

@@ -291,7 +291,7 @@ class FlushThread:
         self._schedule = FlushSchedule(
             config.flush_interval_ms / 1000,
             config.flush_pages_min,
-            config.flush_thorough_ms / 1000,
+            config.flush_max_delay_ms / 1000,
         )
         self._clock = clock
         self.on_progress = on_progress

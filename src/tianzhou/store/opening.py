@@ -56,7 +56,7 @@ def make_parts(
 ) -> recovery.Parts:
     log = CommitLog(
         files, paths.commit_log,
-        file_bytes=config.commit_log_file_bytes, reserve_bytes=config.reserve_bytes,
+        file_bytes=config.commit_log_file_bytes, reserve_bytes=config.commit_log_preallocate_bytes,
     )  # fmt: skip
     queues = Queues(files, paths.consume_queue, config.consume_queue_file_units)
     queues.remove_set_aside()

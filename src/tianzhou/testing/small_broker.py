@@ -34,7 +34,7 @@ STORE: Final = StoreConfig(
     consume_queue_file_bytes=20 * 512,
     index_slots=64,
     index_entries=1024,
-    reserve_bytes=4096,
+    commit_log_preallocate_bytes=4096,
 )
 
 

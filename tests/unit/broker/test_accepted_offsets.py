@@ -15,7 +15,7 @@ KEY = "orders@readers"
 
 def small_store() -> MessageStore:
     config = StoreConfig(
-        commit_log_file_bytes=4096, consume_queue_file_bytes=200, reserve_bytes=4096,
+        commit_log_file_bytes=4096, consume_queue_file_bytes=200, commit_log_preallocate_bytes=4096,
         index_slots=8, index_entries=40,
     )  # fmt: skip
     return MessageStore(SimDisk(), "data", config, ManualClock())

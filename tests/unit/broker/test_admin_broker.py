@@ -85,7 +85,7 @@ def test_long_polling_is_switched_off() -> None:
 
 def test_watchdog_timers_and_saving_follow_new_settings() -> None:
     broker = SmallBroker()
-    change(broker, b"stuck_after_ms=5000\ntimerMaxDelaySec=10")
+    change(broker, b"consumer_stuck_after_ms=5000\ntimerMaxDelaySec=10")
     assert broker.parts.watchdog.stuck_after_ms == 5_000
     late = {"TIMER_DELAY_SEC": "11"}
     assert broker.send("orders", b"x", late).code == ResponseCode.MESSAGE_ILLEGAL

@@ -48,9 +48,12 @@ def test_progress_that_can_not_be_read_is_a_protocol_error(ext: dict[str, str]) 
 
 def slave() -> tuple[SlaveSync, MessageStore]:
     config = StoreConfig(
-        commit_log_file_bytes=1 << 16, consume_queue_file_bytes=2000, reserve_bytes=4096,
-        index_slots=8, index_entries=40,
-    )  # fmt: skip
+        commit_log_file_bytes=1 << 16,
+        consume_queue_file_bytes=2000,
+        commit_log_preallocate_bytes=4096,
+        index_slots=8,
+        index_entries=40,
+    )
     clock = ManualClock()
     store = MessageStore(SimDisk(), "data", config, clock)
     broker, tables = BrokerConfig(broker_id=1), store.tables

@@ -23,7 +23,7 @@ ORDERS_0 = MessageQueue(topic=TOPIC, broker_name="broker-a", queue_id=0)
 
 
 def small(*, queues: int = 1) -> SmallBroker:
-    broker = SmallBroker(config=BrokerConfig(stuck_after_ms=STUCK_S * 1000))
+    broker = SmallBroker(config=BrokerConfig(consumer_stuck_after_ms=STUCK_S * 1000))
     make_topic(broker, TOPIC, queues)
     return broker
 

@@ -19,9 +19,12 @@ KEY: Final = queue_key("orders", 0)
 
 def open_store(disk: SimDisk | None = None) -> MessageStore:
     config = StoreConfig(
-        commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=200, reserve_bytes=4096,
-        index_slots=8, index_entries=40,
-    )  # fmt: skip
+        commit_log_file_bytes=FILE_BYTES,
+        consume_queue_file_bytes=200,
+        commit_log_preallocate_bytes=4096,
+        index_slots=8,
+        index_entries=40,
+    )
     return MessageStore(disk or SimDisk(), "data", config, ManualClock())
 
 

@@ -43,10 +43,15 @@ class Log:
     ) -> None:
         disk = files or CalmFiles()
         config = StoreConfig(
-            commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=200, reserve_bytes=4096,
-            index_slots=8, index_entries=40, retention_hours=1, retention_at_hours=(),
+            commit_log_file_bytes=FILE_BYTES,
+            consume_queue_file_bytes=200,
+            commit_log_preallocate_bytes=4096,
+            index_slots=8,
+            index_entries=40,
+            retention_hours=1,
+            retention_at_hours=(),
             flush_mode=FlushMode.SYNC,
-        )  # fmt: skip
+        )
         self.files = RaftFiles(disk, str(root))
         self.state: HardState | None = HardState()
         if self.files.is_new:

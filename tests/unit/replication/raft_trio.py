@@ -91,7 +91,7 @@ class Member:
         )  # fmt: skip
         config = StoreConfig(
             commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=2000,
-            reserve_bytes=RESERVE_BYTES, index_slots=8, index_entries=400,
+            commit_log_preallocate_bytes=RESERVE_BYTES, index_slots=8, index_entries=400,
             flush_mode=FlushMode.SYNC, flush_interval_ms=20,
         )  # fmt: skip
         opened = open_member(settings, self.disk, str(root / name), config, SystemClock())

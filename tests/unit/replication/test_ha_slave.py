@@ -26,9 +26,12 @@ class Slave:
         self._port = port
         self.disk = BadDisk()
         config = StoreConfig(
-            commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=200, reserve_bytes=4096,
-            index_slots=8, index_entries=40,
-        )  # fmt: skip
+            commit_log_file_bytes=FILE_BYTES,
+            consume_queue_file_bytes=200,
+            commit_log_preallocate_bytes=4096,
+            index_slots=8,
+            index_entries=40,
+        )
         self.store = MessageStore(self.disk, str(root), config, SystemClock())
         loop = asyncio.get_running_loop()
         settings = SlaveSettings("", heartbeat_s=5, silence_s=20, retry_s_max=1)

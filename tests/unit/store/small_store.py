@@ -32,10 +32,16 @@ def open_store(
     mode: FlushMode = FlushMode.ASYNC,
 ) -> MessageStore:
     config = StoreConfig(
-        commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=200, reserve_bytes=4096,
-        index_slots=8, index_entries=40, retention_hours=1, retention_at_hours=(), flush_mode=mode,
+        commit_log_file_bytes=FILE_BYTES,
+        consume_queue_file_bytes=200,
+        commit_log_preallocate_bytes=4096,
+        index_slots=8,
+        index_entries=40,
+        retention_hours=1,
+        retention_at_hours=(),
+        flush_mode=mode,
         flush_interval_ms=1,
-    )  # fmt: skip
+    )
     return MessageStore(files or CalmFiles(), str(root), config, clock or ManualClock())
 
 

@@ -31,9 +31,13 @@ class World:
 
     def open(self, *levels: int, rebuild: bool = False) -> MessageStore:
         config = StoreConfig(
-            commit_log_file_bytes=4096, consume_queue_file_bytes=200, reserve_bytes=4096,
-            index_slots=10, index_entries=40, delay_levels_ms=levels or (1000, 5000),
-        )  # fmt: skip
+            commit_log_file_bytes=4096,
+            consume_queue_file_bytes=200,
+            commit_log_preallocate_bytes=4096,
+            index_slots=10,
+            index_entries=40,
+            delay_levels_ms=levels or (1000, 5000),
+        )
         return MessageStore(self.disk, "store", config, self.clock, rebuild=rebuild)
 
     def verify(self) -> Findings:

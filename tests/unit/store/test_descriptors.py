@@ -104,7 +104,7 @@ class ShortDisk(SimDisk):
 
 
 CONFIG = StoreConfig(
-    commit_log_file_bytes=4096, consume_queue_file_bytes=200, reserve_bytes=4096,
+    commit_log_file_bytes=4096, consume_queue_file_bytes=200, commit_log_preallocate_bytes=4096,
     index_slots=8, index_entries=40, flush_mode=FlushMode.SYNC,
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
 
 CONFIG = StoreConfig(
-    commit_log_file_bytes=8192, consume_queue_file_bytes=400, reserve_bytes=4096,
+    commit_log_file_bytes=8192, consume_queue_file_bytes=400, commit_log_preallocate_bytes=4096,
     index_slots=10, index_entries=40,
 )  # fmt: skip
 

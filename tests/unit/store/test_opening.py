@@ -15,7 +15,7 @@ from tianzhou.store.store import MessageStore
 from tianzhou.testing.sim.clock import ManualClock
 from tianzhou.testing.sim.disk import SimDisk
 
-CONFIG = StoreConfig(commit_log_file_bytes=4096, reserve_bytes=4096)
+CONFIG = StoreConfig(commit_log_file_bytes=4096, commit_log_preallocate_bytes=4096)
 APART = replace(CONFIG, commit_log_path="log")
 
 

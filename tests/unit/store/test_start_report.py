@@ -16,9 +16,12 @@ from tianzhou.wire.tables import ConsumerOffsetTable
 
 FILE_BYTES = 4096
 CONFIG = StoreConfig(
-    commit_log_file_bytes=FILE_BYTES, consume_queue_file_bytes=200, reserve_bytes=4096,
-    index_slots=8, index_entries=40,
-)  # fmt: skip
+    commit_log_file_bytes=FILE_BYTES,
+    consume_queue_file_bytes=200,
+    commit_log_preallocate_bytes=4096,
+    index_slots=8,
+    index_entries=40,
+)
 
 
 class World:

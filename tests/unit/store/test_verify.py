@@ -15,7 +15,7 @@ from tianzhou.testing.sim.disk import SimDisk
 from tianzhou.wire.tables import TopicConfig, TopicConfigTable
 
 CONFIG = StoreConfig(
-    commit_log_file_bytes=4096, consume_queue_file_bytes=200, reserve_bytes=4096,
+    commit_log_file_bytes=4096, consume_queue_file_bytes=200, commit_log_preallocate_bytes=4096,
     index_slots=8, index_entries=10,
 )  # fmt: skip
 LOG = "store/commitlog/00000000000000000000"

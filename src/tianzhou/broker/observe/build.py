@@ -141,7 +141,7 @@ def _watchdog(base: Foundation, seen: Observed, rebalance: Callable[[str], None]
         tables.locks,
         base.config.name,
     )
-    return Watchdog(inputs, base.clock, base.config.stuck_after_ms, rebalance)
+    return Watchdog(inputs, base.clock, base.config.consumer_stuck_after_ms, rebalance)
 
 
 def _views(

@@ -100,7 +100,7 @@ class Watchdog:
 
     def adopt(self, config: BrokerConfig) -> None:
         """Apply settings that changed while the broker runs."""
-        self.stuck_after_ms = config.stuck_after_ms
+        self.stuck_after_ms = config.consumer_stuck_after_ms
 
     def tick(self) -> bool:
         now_s = self.clock.monotonic_s()

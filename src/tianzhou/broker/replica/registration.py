@@ -201,7 +201,7 @@ class Registration:
 
     async def _pause(self) -> None:
         """Until it is time, or a topic changed, or a name server does not know us."""
-        rounds = max(1, round(self._config.register_ms / 1000 / RETRY_S))
+        rounds = max(1, round(self._config.register_interval_ms / 1000 / RETRY_S))
         for _ in range(rounds):
             try:
                 async with asyncio.timeout(RETRY_S):

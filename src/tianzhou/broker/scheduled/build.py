@@ -18,8 +18,8 @@ class ScheduledSlice:
 
 def build(base: Foundation, permission: Permission) -> ScheduledSlice:
     config, store, clock, writer = base.config, base.store, base.clock, base.writer
-    delays = Delays(store, writer, clock, save_every_ms=config.delay_save_ms)
-    timers = Timers(store, writer, clock, save_every_ms=config.delay_save_ms)
+    delays = Delays(store, writer, clock, save_every_ms=config.delay_progress_save_interval_ms)
+    timers = Timers(store, writer, clock, save_every_ms=config.delay_progress_save_interval_ms)
     contribution = Slice(
         serves=(Recall(config, store, permission, timers, writer, clock),),
         services=(delays, timers),

@@ -27,7 +27,7 @@ SMALL_FILES: Final = {
     "mappedFileSizeConsumeQueue": "20000",
     "maxHashSlotNum": "1000",
     "maxIndexNum": "4000",
-    "reserve_bytes": str(64 * 1024),
+    "commit_log_preallocate_bytes": str(64 * 1024),
 }
 """Settings for files that are so small that a test fills many of them."""
 READY_S: Final = 30.0

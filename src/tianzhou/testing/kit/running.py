@@ -41,7 +41,7 @@ SMALL_STORE: Final = StoreConfig(
     consume_queue_file_bytes=20 * 1024,
     index_slots=1024,
     index_entries=8192,
-    reserve_bytes=64 * 1024,
+    commit_log_preallocate_bytes=64 * 1024,
     # A clock that jumps over the cleaning hour must not skip the cleaning.
     retention_at_hours=tuple(range(24)),
 )

@@ -35,7 +35,7 @@ class Run:
     def __init__(self, mode: FlushMode, fault: Fault | None = None, *, drops: bool = False) -> None:
         self.config = StoreConfig(
             commit_log_file_bytes=2048, consume_queue_file_bytes=20 * 4, index_slots=4,
-            index_entries=12, reserve_bytes=512, flush_mode=mode, retention_hours=1,
+            index_entries=12, commit_log_preallocate_bytes=512, flush_mode=mode, retention_hours=1,
         )  # fmt: skip
         self.clock = ManualClock()
         self.disk = SimDisk()

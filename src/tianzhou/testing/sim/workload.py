@@ -77,7 +77,7 @@ def config_of(dice: Random) -> StoreConfig:
         consume_queue_file_bytes=20 * dice.choice((4, 7, 16)),
         index_slots=dice.choice((3, 16)),
         index_entries=dice.choice((18, 24, 64)),
-        reserve_bytes=dice.choice((512, 4096)),
+        commit_log_preallocate_bytes=dice.choice((512, 4096)),
         flush_mode=dice.choice(tuple(FlushMode)),
         retention_hours=1,
     )
