@@ -100,7 +100,7 @@ def test_a_broker_is_drained_for_programs(run: Run, mq: RunningBroker) -> None:
     assert back == {"broker": "broker-a", "address": mq.broker, "takes_messages": True}
     assert run("broker", "status", "--json").json["takes_messages"]
     run("group", "create", "billing")
-    assert run("group", "reset", "billing", "orders", "--to-first", "-y").code == 0
+    assert run("group", "reset", "billing", "orders", "--to-earliest", "-y").code == 0
     late = run("broker", "drain", "--timeout", "0", "--json")
     assert (late.code, json.loads(late.out)["unread"]) == (1, {"billing": 1})
     assert "allow writes again with --undo" in late.err

@@ -22,7 +22,7 @@ def billing(run: Run, mq: RunningBroker) -> None:
         for _ in range(8):
             producer.send(Message("orders", b"two apples", tags="a"))
     run("group", "create", "billing")
-    run("group", "reset", "billing", "orders", "--to-first", "-y")
+    run("group", "reset", "billing", "orders", "--to-earliest", "-y")
 
 
 def test_one_that_exists_is_not_made_anew(run: Run, mq: RunningBroker) -> None:
@@ -79,16 +79,16 @@ def test_members_and_owners_are_shown(run: Run, mq: RunningBroker) -> None:
 
 @pytest.mark.usefixtures("billing")
 def test_a_reset_is_planned_asked_for_and_done(run: Run, mq: RunningBroker) -> None:
-    planned = run("group", "reset", "billing", "orders", "--to-last", "--dry-run", "--json").json
+    planned = run("group", "reset", "billing", "orders", "--to-latest", "--dry-run", "--json").json
     assert planned["dry_run"]
     assert sum(row["skipped"] for row in planned["queues"]) == 8
     assert mq.lag("billing", "orders") == 8
-    refused = run("group", "reset", "billing", "orders", "--to-last", stdin="n\n")
+    refused = run("group", "reset", "billing", "orders", "--to-latest", stdin="n\n")
     assert refused.code == 1
     assert "8 messages will not be seen" in refused.err
     assert mq.lag("billing", "orders") == 8
     assert (
-        "moved group billing" in run("group", "reset", "billing", "orders", "--to-last", "-y").out
+        "moved group billing" in run("group", "reset", "billing", "orders", "--to-latest", "-y").out
     )
     assert mq.lag("billing", "orders") == 0
     run("group", "reset", "billing", "orders", "--to-offset", "3", "--queue", "1", "-y")
@@ -100,10 +100,10 @@ def test_a_reset_is_planned_asked_for_and_done(run: Run, mq: RunningBroker) -> N
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ([], "say where to"),
-        (["--to-first", "--to-last"], "say where to, once"),
+        ([], "pass exactly one of"),
+        (["--to-earliest", "--to-latest"], "pass exactly one of --to-time"),
         (["--to-offset", "3"], "go together"),
-        (["--to-first", "--queue", "1"], "go together"),
+        (["--to-earliest", "--queue", "1"], "go together"),
         (["--to-time", "yesterday"], "is no moment"),
         (["--to-offset", "99", "--queue", "0", "-y"], "which has 0 to 4"),
     ],
@@ -135,7 +135,7 @@ def test_clone_and_delete(run: Run, mq: RunningBroker) -> None:
 def test_an_unknown_group_is_not_reset(run: Run) -> None:
     run("topic", "create", "orders")
     run("group", "create", "billing")
-    done = run("group", "reset", "biling", "orders", "--to-first", "--yes")
+    done = run("group", "reset", "biling", "orders", "--to-earliest", "--yes")
     assert done.code == 4
     assert "group biling does not exist on any broker" in done.err
     assert "did you mean billing?" in done.err

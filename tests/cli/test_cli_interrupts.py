@@ -24,8 +24,8 @@ SERVES_S: Final = 3.0
 from outside."""
 
 COMMANDS: Final = {
-    "consume": ("consume", "orders", "--from", "first"),
-    "consume as a member": ("consume", "orders", "--from", "first", "-g", "billing"),
+    "consume": ("consume", "orders", "--from", "earliest"),
+    "consume as a member": ("consume", "orders", "--from", "earliest", "-g", "billing"),
     "produce": ("produce", "orders"),
     "watch": ("topic", "list", "-w", "--every", "0.1"),
     "bench": ("bench", "--count", "200"),

@@ -138,17 +138,17 @@ def test_transactions_that_are_parked_are_listed_and_resumed(run: Run, mq: Runni
     assert [m.body for m in mq.stored("orders")] == [b"half"]
 
 
-def test_timers_are_listed_and_cancelled(run: Run, mq: RunningBroker) -> None:
-    assert run("timer", "list", "--json").json == []
+def test_scheduled_messages_are_listed_and_cancelled(run: Run, mq: RunningBroker) -> None:
+    assert run("scheduled", "list", "--json").json == []
     run("produce", "orders", "--delay", "2h", stdin="later\n")
-    (waiting,) = mq.wait_until(lambda: run("timer", "list", "--json").json)
+    (waiting,) = mq.wait_until(lambda: run("scheduled", "list", "--json").json)
     assert waiting["topic"] == "orders"
     assert waiting["deliver_ms"] > waiting["stored_ms"]
-    assert waiting["message_id"] in run("timer", "list").out
-    assert run("timer", "cancel", waiting["message_id"], "--json").json["topic"] == "orders"
+    assert waiting["message_id"] in run("scheduled", "list").out
+    assert run("scheduled", "cancel", waiting["message_id"], "--json").json["topic"] == "orders"
     mq.clock.advance(hours=3)
     assert mq.stored("orders") == []
-    gone = run("timer", "cancel", waiting["message_id"])
+    gone = run("scheduled", "cancel", waiting["message_id"])
     assert gone.code == 4
-    assert "tianzhou timer list" in gone.err
-    assert run("timer", "list", "--max", "0").code == 2
+    assert "tianzhou scheduled list" in gone.err
+    assert run("scheduled", "list", "--max", "0").code == 2

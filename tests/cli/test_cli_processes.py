@@ -133,7 +133,7 @@ def test_who_watches_or_tails_outlives_a_restart(run: Run, mq: RunningBroker) ->
     run("produce", "orders", stdin="first\n")
     to = ("-n", mq.nameserver)
     watch = [TIANZHOU, "broker", "status", *to, "--json", "-w", "--every", "0.1"]
-    tail = [TIANZHOU, "consume", "orders", *to, "--from", "first", "--format", "body"]
+    tail = [TIANZHOU, "consume", "orders", *to, "--from", "earliest", "--format", "body"]
     with piped(watch) as watching, piped(tail) as tailing:
         for process, first in ((watching, '{"broker"'), (tailing, "first")):
             assert process.stdout is not None
@@ -257,7 +257,7 @@ def test_a_slow_load_has_a_bar_too(run: Run, mq: RunningBroker) -> None:
 def test_a_tail_shows_what_comes_and_ends_quietly(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders", "-q", "1")
     run("produce", "orders", stdin="first\n")
-    arguments = [TIANZHOU, "consume", "orders", "-n", mq.nameserver, "--from", "first",
+    arguments = [TIANZHOU, "consume", "orders", "-n", mq.nameserver, "--from", "earliest",
                  "--format", "body"]  # fmt: skip
     with subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -275,7 +275,7 @@ def test_a_tail_shows_what_comes_and_ends_quietly(run: Run, mq: RunningBroker) -
 def test_consume_of_a_group_on_sigterm_commits_what_it_showed(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders", "-q", "1")
     run("produce", "orders", stdin="first\nsecond\n")
-    arguments = [TIANZHOU, "consume", "orders", "-n", mq.nameserver, "--from", "first",
+    arguments = [TIANZHOU, "consume", "orders", "-n", mq.nameserver, "--from", "earliest",
                  "--format", "body", "-g", "billing"]  # fmt: skip
     with piped(arguments) as process:
         assert process.stdout is not None
@@ -290,7 +290,7 @@ def test_consume_of_a_group_on_sigterm_commits_what_it_showed(run: Run, mq: Runn
 def test_consume_without_a_group_ends_on_sigterm_with_code_0(run: Run, mq: RunningBroker) -> None:
     run("topic", "create", "orders", "-q", "1")
     run("produce", "orders", stdin="first\n")
-    arguments = [TIANZHOU, "consume", "orders", "-n", mq.nameserver, "--from", "first"]
+    arguments = [TIANZHOU, "consume", "orders", "-n", mq.nameserver, "--from", "earliest"]
     with piped(arguments) as process:
         assert process.stdout is not None
         assert process.stdout.readline().endswith("first\n")
@@ -308,8 +308,8 @@ def test_a_port_that_somebody_has(mq: RunningBroker) -> None:
 def test_ids_are_whole_on_a_narrow_terminal(run: Run, mq: RunningBroker) -> None:
     """They are there to be copied."""
     run("produce", "orders", "--delay", "2h", stdin="later\n")
-    (waiting,) = mq.wait_until(lambda: run("timer", "list", "--json").json, what="a timer")
-    out, _ = on_a_screen([TIANZHOU, "timer", "list", "-n", mq.nameserver])
+    (waiting,) = mq.wait_until(lambda: run("scheduled", "list", "--json").json, what="a timer")
+    out, _ = on_a_screen([TIANZHOU, "scheduled", "list", "-n", mq.nameserver])
     assert waiting["message_id"] in out
 
 

@@ -17,7 +17,7 @@ def orders(run: Run) -> None:
 
 
 def everything(run: Run, *more: str) -> list[str]:
-    said = run("consume", "orders", "--from", "first", "--until-end", "--format", "body", *more)
+    said = run("consume", "orders", "--from", "earliest", "--until-end", "--format", "body", *more)
     assert said.code == 0, said.err
     return sorted(said.out.splitlines())
 
@@ -34,7 +34,7 @@ def test_lines_go_in_and_come_out(run: Run, mq: RunningBroker, tmp_path: Path) -
     assert everything(run, "--sql", "region = 'north'") == ["three pears", "two apples"]
     assert len(everything(run, "--max", "1")) == 1
     assert len(everything(run, "--from", "1h")) == 3
-    (line,) = run("consume", "orders", "--from", "first", "--until-end", "--sql",
+    (line,) = run("consume", "orders", "--from", "earliest", "--until-end", "--sql",
                   "region IS NULL").out.splitlines()  # fmt: skip
     assert line.endswith("  四个梨")
     assert {m.keys for m in mq.stored("orders")} == {("T1",), ()}
@@ -48,7 +48,7 @@ def test_json_lines_go_round(run: Run, mq: RunningBroker) -> None:
     ]
     text = "\n".join(map(json.dumps, sent))
     assert run("produce", "orders", "--format", "json", stdin=text).code == 0
-    found = run("consume", "orders", "--from", "first", "--until-end", "--json").lines
+    found = run("consume", "orders", "--from", "earliest", "--until-end", "--json").lines
     assert {row.get("body") for row in found} == {"one", None, '{"amount": 5}'}
     again = "\n".join(map(json.dumps, found))
     run("topic", "create", "copies")
@@ -100,7 +100,7 @@ def test_a_load_has_its_size_and_rate(run: Run, mq: RunningBroker) -> None:
 
 def test_delay(run: Run, mq: RunningBroker) -> None:
     said = run("produce", "orders", "--delay", "1h", stdin="later\n")
-    assert (said.code, "tianzhou timer list" in said.out) == (0, True)
+    assert (said.code, "tianzhou scheduled list" in said.out) == (0, True)
     assert mq.stored("orders") == []
     mq.clock.advance(hours=2)
     assert [m.body for m in mq.stored("orders")] == [b"later"]
@@ -144,7 +144,7 @@ def test_a_full_disk_is_a_refusal(run: Run, mq: RunningBroker) -> None:
 
 def test_a_group_goes_on_where_it_was(run: Run, mq: RunningBroker) -> None:
     run("produce", "orders", stdin="1\n2\n3\n")
-    arguments = ("consume", "orders", "-g", "billing", "--from", "first", "--format", "body")
+    arguments = ("consume", "orders", "-g", "billing", "--from", "earliest", "--format", "body")
     first = run(*arguments, "--max", "2", "--idle", "20")
     rest = run(*arguments, "--idle", "1")
     assert sorted((first.out + rest.out).split()) == ["1", "2", "3"]
@@ -157,13 +157,13 @@ def test_s48_strangers_do_not_write_to_the_terminal(run: Run, form: str) -> None
     stranger = json.dumps({"body": HOSTILE, "keys": "\x1b[2J", "tags": "\u202etag",
                            "properties": {"\x1bname": "\x07value"}})  # fmt: skip
     run("produce", "orders", "--format", "json", stdin=stranger)
-    said = run("consume", "orders", "--from", "first", "--until-end", "--format", form)
+    said = run("consume", "orders", "--from", "earliest", "--until-end", "--format", form)
     assert said.code == 0
     assert all(sign.isprintable() for sign in said.out.replace("\n", ""))
     assert "[bold]no markup[/bold]" in said.out
     if form == "json":
         assert said.lines[0]["body"] == HOSTILE
-    message_id = run("consume", "orders", "--from", "first", "--until-end", "--json").lines[0][
+    message_id = run("consume", "orders", "--from", "earliest", "--until-end", "--json").lines[0][
         "message_id"
     ]
     for more in (("find", "orders", "--from", "1h"), ("show", "orders", message_id)):
@@ -175,5 +175,5 @@ def test_s48_strangers_do_not_write_to_the_terminal(run: Run, form: str) -> None
 
 def test_raw_gives_bytes_as_they_are(run: Run) -> None:
     run("produce", "orders", "--format", "json", stdin='{"body": "\\u001b[31m"}')
-    said = run("consume", "orders", "--from", "first", "--until-end", "--format", "raw")
+    said = run("consume", "orders", "--from", "earliest", "--until-end", "--format", "raw")
     assert said.out == "\x1b[31m\n"

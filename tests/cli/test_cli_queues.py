@@ -59,7 +59,7 @@ def test_consume_reads_one_queue_from_an_offset(run: Run, mq: RunningBroker) -> 
     fill(mq)
     queue = ["1", "3", "5", "7", "9"]
     assert bodies(run, "--queue", "1", "--offset", "2") == queue[2:]
-    assert bodies(run, "--queue", "1", "--from", "first") == queue
+    assert bodies(run, "--queue", "1", "--from", "earliest") == queue
     assert bodies(run, "--queue", "1", "--last", "2") == queue[-2:]
     assert run("consume", "orders", "--queue", "2", "--until-end").code == 4
 
@@ -93,8 +93,8 @@ def test_consume_shows_the_last_messages_of_all_queues_in_order(
 
 def test_several_tags_are_written_with_commas(run: Run, mq: RunningBroker) -> None:
     fill(mq)
-    assert len(bodies(run, "--from", "first", "--tag", "even, odd")) == 10
-    assert len(bodies(run, "--from", "first", "--tag", "even,none")) == 5
+    assert len(bodies(run, "--from", "earliest", "--tag", "even, odd")) == 10
+    assert len(bodies(run, "--from", "earliest", "--tag", "even,none")) == 5
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_several_tags_are_written_with_commas(run: Run, mq: RunningBroker) -> No
     [
         (("--offset", "1"), "--offset needs --queue"),
         (("--broker", "b"), "--broker needs --queue"),
-        (("--last", "1", "--from", "first"), "--from, --offset and --last exclude each other"),
+        (("--last", "1", "--from", "earliest"), "--from, --offset and --last exclude each other"),
         (("--last", "1", "-g", "billing"), "cannot be combined with --group"),
     ],
 )

@@ -72,12 +72,12 @@ def test_a_topic_is_changed_and_shrunk(run: Run, mq: RunningBroker) -> None:
         for _ in range(8):
             producer.send(Message("orders", b"two apples"))
     run("group", "create", "billing")
-    run("group", "reset", "billing", "orders", "--to-first", "-y")
+    run("group", "reset", "billing", "orders", "--to-earliest", "-y")
     late = run("topic", "shrink", "orders", "-q", "2", "--json")
     assert late.code == 1
     assert '"done": false' in late.out
     assert "billing" in run("topic", "shrink", "orders", "-q", "2").out
-    run("group", "reset", "billing", "orders", "--to-last", "-y")
+    run("group", "reset", "billing", "orders", "--to-latest", "-y")
     assert run("topic", "shrink", "orders", "-q", "2", "--wait", "5", "--json").json["done"]
     assert len(run("topic", "show", "orders", "--json").json["queues"]) == 2
     more = run("topic", "shrink", "orders", "-q", "9")

@@ -22,7 +22,7 @@ SAYS_NOTHING_AS_JSON: Final = {
     "nameserver": "as broker",
     "up": "as broker",
     "completion": "a script for a shell",
-    "metrics board": "a board, which is JSON already",
+    "grafana-dashboard": "a dashboard, which is JSON already",
 }
 ONE_BROKER: Final = """
 topic create orders -q 1
@@ -30,7 +30,7 @@ topic list
 topic show orders
 topic update orders --permission rw
 produce orders --count 3 --size 10
-consume orders --from first --until-end
+consume orders --from earliest --until-end
 message find orders --from 1h
 message show past {message}
 message trace {message}
@@ -38,7 +38,7 @@ group create clerks
 group update billing --retries 3
 group list
 group show billing
-group reset billing orders --to-first -y
+group reset billing orders --to-earliest -y
 group clone billing audit
 group delete audit -y
 dlq list
@@ -48,8 +48,8 @@ dead-letters list
 transaction list
 transaction recheck {half}
 transaction rollback {half} -y
-timer list
-timer cancel {timer}
+scheduled list
+scheduled cancel {timer}
 cluster
 broker status
 broker config
@@ -225,7 +225,7 @@ def played(mq: RunningBroker, run: Run) -> dict[str, str]:
     give_up(mq, "billing", "past")
     send_half(mq, "past", b"half")
     run("produce", "past", "--delay", "2h", stdin="later\n")
-    (timer,) = mq.wait_until(lambda: run("timer", "list", "--json").json, what="a timer")
+    (timer,) = mq.wait_until(lambda: run("scheduled", "list", "--json").json, what="a timer")
     (half,) = mq.wait_until(lambda: run("transaction", "list", "--json").json, what="a half")
     mq.wait_until(lambda: mq.stored("RMQ_SYS_TRACE_TOPIC"), what="the trace")
     return {"message": traced.message_id, "half": half["message_id"], "timer": timer["message_id"]}

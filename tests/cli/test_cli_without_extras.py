@@ -39,7 +39,7 @@ sql "SELECT 1"
 """
 WITHOUT_A_BROKER: Final = """
 completion bash
-metrics board
+grafana-dashboard
 store inspect {store}
 store verify {store}
 store rebuild {store}

@@ -170,7 +170,7 @@ def test_doctor_of_a_slow_consumer_warns_in_one_line_and_advises_no_skip(
 
     async def play() -> None:
         await asyncio.to_thread(run, "group", "create", "billing")
-        reset = ("group", "reset", "billing", "orders", "--to-first", "-y")
+        reset = ("group", "reset", "billing", "orders", "--to-earliest", "-y")
         assert (await asyncio.to_thread(run, *reset)).code == 0
         async with sending(mq), consumers(mq, {"orders": "*"}, listener=stick):
             (found,) = await lines()

@@ -58,7 +58,7 @@ def take_all(site: Site) -> None:
         ("phone", "/", "dark", PHONE),
         ("group", "/groups/billing", "light", SCREEN),
         ("message", f"/messages/orders/{message.offset_id}", "dark", SCREEN),
-        ("reset", "/groups/shipping/reset?topic=orders&where=first", "light", SCREEN),
+        ("reset", "/groups/shipping/reset?topic=orders&where=earliest", "light", SCREEN),
     )
 
 

@@ -74,7 +74,7 @@ def test_offsets_are_moved_after_saying_what_that_means(page: Page, site: Site) 
     expect(page.get_by_role("status")).to_contain_text("It will see 40 messages again.")
     assert set(site.mq.committed("shipping", "orders").values()) == {0}
 
-    page.goto("/groups/shipping/reset?topic=orders&where=last")
+    page.goto("/groups/shipping/reset?topic=orders&where=latest")
     expect(page.locator("#facts")).to_contain_text("It will never see 40 messages.")
     page.get_by_role("button", name="Move it").click()
     expect(page.get_by_role("status")).to_contain_text("never see")
@@ -182,7 +182,7 @@ def test_transaction_that_is_parked_is_shown_and_resumed(page: Page, site: Site)
 
 
 def test_a_timer_is_taken_back(page: Page, site: Site) -> None:
-    page.goto("/timers")
+    page.goto("/scheduled")
     expect(page.locator("tbody tr")).to_contain_text("orders")
     page.get_by_role("link", name="Take back").click()
     expect(page.locator(".confirm")).to_contain_text("can't be brought back")
@@ -194,7 +194,7 @@ def test_a_timer_is_taken_back(page: Page, site: Site) -> None:
 
 
 def test_loading_a_page_again_does_nothing_again(page: Page, site: Site) -> None:
-    page.goto("/groups/order-archive/reset?topic=orders&where=last")
+    page.goto("/groups/order-archive/reset?topic=orders&where=latest")
     page.get_by_role("button", name="Move it").click()
     expect(page).to_have_url(re.compile(r"/groups/order-archive\?done="))
     send(site.mq, "orders", b"one more")

@@ -100,7 +100,7 @@ def test_s42_get_changes_nothing(site: Site) -> None:
     assert ask(site.port, "/topics/orders/delete", method="DELETE").status == 405
 
 
-CHANGES = (("/timers/cancel", 405), ("/transactions/decide", 405), ("/logout", 405))
+CHANGES = (("/scheduled/cancel", 405), ("/transactions/decide", 405), ("/logout", 405))
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data"])

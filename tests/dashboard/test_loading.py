@@ -11,7 +11,7 @@ from tianzhou.cmd import http
 from tianzhou.cmd.http import HttpOptions, HttpServer
 
 
-class Here:
+class PageContext:
     async def close(self) -> None:
         pass
 
@@ -33,7 +33,7 @@ def test_dashboard_that_had_no_memory_is_loaded_later(
         attempts += 1
         if attempts < 3:
             raise error
-        return app, Here()
+        return app, PageContext()
 
     async def fetched() -> bytes:
         bound = socket.create_server(("127.0.0.1", 0))

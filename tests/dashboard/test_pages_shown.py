@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 PATHS = (
     "/", "/topics", "/topics/orders", "/groups", "/groups/billing", "/messages",
     "/messages?topic=orders&by=time", f"/trace?id={TRACED}", "/dead-letters",
-    "/dead-letters/shipping", "/transactions", "/timers", "/pipelines", "/brokers/broker-a",
+    "/dead-letters/shipping", "/transactions", "/scheduled", "/pipelines", "/brokers/broker-a",
     "/new-topic", "/topics/orders/change", "/topics/orders/delete", "/groups/shipping/reset",
     "/groups/shipping/switch", "/brokers/broker-a/drain",
 )  # fmt: skip

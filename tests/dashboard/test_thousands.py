@@ -130,7 +130,7 @@ ASKS = {
     "/dead-letters": RequestCode.VIEW_GROUPS,
     "/dead-letters/{group}": RequestCode.VIEW_MESSAGES,
     "/transactions": RequestCode.LIST_HALF_MESSAGES,
-    "/timers": RequestCode.LIST_TIMERS,
+    "/scheduled": RequestCode.LIST_TIMERS,
     "/pipelines": RequestCode.VIEW_GROUPS,
     "/brokers/{name}": RequestCode.VIEW_BROKER,
     "/new-topic": None,
@@ -154,7 +154,7 @@ QUERIES = {
     "/messages.csv": ("?topic=topic-0005&by=time",),
     "/trace": ("?id={id}",),
     "/groups/{name}/reset": (
-        "", "?topic=topic-0005&where=first", "?topic=topic-0005&where=last",
+        "", "?topic=topic-0005&where=earliest", "?topic=topic-0005&where=latest",
         "?topic=topic-0005&where=time&time=1700000000000",
     ),
 }  # fmt: skip

@@ -15,7 +15,7 @@ from docs.pages import Page
 from docs.terminal import Terminal
 
 SEND = "tianzhou produce orders --count 20 --size 100"
-READ = "tianzhou consume orders --from first --until-end --json"
+READ = "tianzhou consume orders --from earliest --until-end --json"
 
 
 def page(name: str) -> Page:

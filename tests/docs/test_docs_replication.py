@@ -46,7 +46,7 @@ def test_a_pair_and_its_promotions(tmp_path: Path) -> None:
         terminal.type(master_line)  # it returns, and is a slave now
         wait_until(lambda: is_complete(terminal, "master"), within_s=60, what="it has all")
         terminal.type(switch)
-        read = "tianzhou consume orders --from first --until-end --json"
+        read = "tianzhou consume orders --from earliest --until-end --json"
         assert len(terminal.type(read).splitlines()) == 20
 
 

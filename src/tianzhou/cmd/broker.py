@@ -90,10 +90,10 @@ def broker(
     if group is None and given.source_of("name") is None:
         config = broker_name.named(config, replication, directory)
 
-    wanted = broker_start.Wanted(
+    options = broker_start.StartOptions(
         config, store_config, replication, group, directory, http, ready_file
     )
-    serve.run(lambda: broker_start.start(wanted))
+    serve.run(lambda: broker_start.start(options))
 
 
 for command in (acknowledge, drain, forget, promote, status, config_command):

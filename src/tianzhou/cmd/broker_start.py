@@ -21,7 +21,7 @@ from tianzhou.store.layout import paths_of
 from tianzhou.store.store import MessageStore
 
 
-class Wanted(NamedTuple):
+class StartOptions(NamedTuple):
     """What was asked for."""
 
     config: BrokerConfig
@@ -34,27 +34,27 @@ class Wanted(NamedTuple):
     ready_file: Path | None
 
 
-async def start(wanted: Wanted) -> list[serve.Running]:
+async def start(options: StartOptions) -> list[serve.Running]:
     """Start everything, and tell that it serves."""
-    clock, config, directory = SystemClock(), wanted.config, wanted.directory
+    clock, config, directory = SystemClock(), options.config, options.directory
     facts: dict[str, object] = {
         "nameserver": config.nameservers, "brokerName": config.name, "cluster": config.cluster,
         "pid": os.getpid(), "data": str(directory),
     }  # fmt: skip
     started: list[serve.Running]
-    if wanted.raft is not None:
+    if options.raft is not None:
         from tianzhou.cmd import raft_broker
 
         running, member = await raft_broker.start(
-            wanted.raft, config, wanted.store_config, str(directory), clock
+            options.raft, config, options.store_config, str(directory), clock
         )
-        facts |= raft_broker.facts(wanted.raft, config)
+        facts |= raft_broker.facts(options.raft, config)
         started = [running, member]
     else:
         store = MessageStore(
-            RealFiles(), str(directory), wanted.store_config, clock, is_repaired=_is_slave(wanted)
+            RealFiles(), str(directory), options.store_config, clock, is_repaired=_is_slave(options)
         )
-        running = Broker(config, store, clock, replication=wanted.replication)
+        running = Broker(config, store, clock, replication=options.replication)
         if config.exit_when_fenced:
             running.on_fenced = serve.end_fenced
         await running.start()
@@ -64,7 +64,7 @@ async def start(wanted: Wanted) -> list[serve.Running]:
     text = f"Broker {running.address}, data in {directory}"
     try:
         pages = http_server.serve(
-            wanted.http, running, clock, nameserver=config.nameservers, data=directory,
+            options.http, running, clock, nameserver=config.nameservers, data=directory,
             credentials=config.cluster_credentials,
         )  # fmt: skip
     except (UsageError, OSError):
@@ -75,7 +75,7 @@ async def start(wanted: Wanted) -> list[serve.Running]:
         facts["http"] = pages.url
         text += f", dashboard {pages.url}"
         started.append(pages)
-    serve.announce(text, wanted.ready_file, facts)
+    serve.announce(text, options.ready_file, facts)
     if config.nameservers:
         _warn_if_unregistered(running)
     else:
@@ -100,11 +100,11 @@ def _warn_if_unregistered(running: Broker) -> None:
         )  # fmt: skip
 
 
-def _is_slave(wanted: Wanted) -> bool:
+def _is_slave(options: StartOptions) -> bool:
     """Whether a master has what this log may lack. The saved state takes precedence over the
     settings."""
-    tables = paths_of(str(wanted.directory), wanted.store_config).tables
+    tables = paths_of(str(options.directory), options.store_config).tables
     saved = state_table(RealFiles(), tables).load().role
     if saved:
         return saved == Role.SLAVE.value
-    return wanted.replication.role is BrokerRole.SLAVE
+    return options.replication.role is BrokerRole.SLAVE

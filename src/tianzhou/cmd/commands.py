@@ -41,12 +41,15 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "message": (f"{_ADMIN}.message:message", "Find a message, look at it, trace it."),
     "dlq": (f"{_ADMIN}.dlq:dlq", "Dead letters: list, look at, send again."),
     "transaction": (f"{_ADMIN}.transaction:transaction", "Pending transactions: decide by hand."),
-    "timer": (f"{_ADMIN}.timer:timer", "Messages that wait for their moment."),
+    "scheduled": (f"{_ADMIN}.scheduled:scheduled", "List and cancel scheduled messages."),
     "cluster": (f"{_ADMIN}.cluster:cluster", "All brokers at a glance."),
     "raft": (f"{_ADMIN}.raft:raft", "Groups that elect their own master: look, change."),
     "bench": (f"{_ADMIN}.bench:bench", "Measure a running broker from here."),
     "doctor": (f"{_ADMIN}.doctor:doctor", "Why a send or a consumer does not work."),
-    "metrics": (f"{_ADMIN}.metrics:metrics", "A board for Grafana."),
+    "grafana-dashboard": (
+        f"{_ADMIN}.grafana_dashboard:grafana_dashboard",
+        "Print a Grafana dashboard as JSON.",
+    ),
     "completion": (f"{_ADMIN}.completion:completion", "Completion for bash, zsh and fish."),
     "store": ("tianzhou.admin.commands.store:store", "Inspect, verify and rebuild a directory."),
 }

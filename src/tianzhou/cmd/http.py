@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import uvicorn
     from starlette.types import ASGIApp
 
-    from tianzhou.dashboard.here import Here
+    from tianzhou.dashboard.page_context import PageContext
 
 log: Final = logging.getLogger("tianzhou.http")
 
@@ -115,11 +115,14 @@ class HttpServer:
     """Owner: the event loop."""
 
     def __init__(
-        self, chosen: HttpOptions, bound: socket.socket, load: "Callable[[], tuple[ASGIApp, Here]]"
+        self,
+        chosen: HttpOptions,
+        bound: socket.socket,
+        load: "Callable[[], tuple[ASGIApp, PageContext]]",
     ) -> None:
         self._bound = bound
         self._load = load
-        self._here: Here | None = None
+        self._context: PageContext | None = None
         self._server: uvicorn.Server | None = None
         self._acceptor: Acceptor | None = None
         host = chosen.host if chosen.host not in ("", "0.0.0.0") else "127.0.0.1"
@@ -138,7 +141,7 @@ class HttpServer:
                 await asyncio.sleep(RETRY_S)
 
     async def _load_and_listen(self) -> None:
-        app, self._here = await asyncio.to_thread(self._load)
+        app, self._context = await asyncio.to_thread(self._load)
         await asyncio.to_thread(importlib.import_module, "tianzhou.cmd.http_protocol")
         from tianzhou.cmd.http_protocol import PatientProtocol, server_of
 
@@ -151,8 +154,8 @@ class HttpServer:
         if not self._loading.done():
             self._loading.cancel()
         await asyncio.gather(self._loading, return_exceptions=True)
-        if self._here is not None:
-            await self._here.close()
+        if self._context is not None:
+            await self._context.close()
         if self._acceptor is not None:
             self._acceptor.close()
         if self._server is not None:
@@ -170,24 +173,24 @@ def serve(
         return None
     password = None if chosen.is_loopback else password_hash(data)
 
-    def load() -> "tuple[ASGIApp, Here]":
+    def load() -> "tuple[ASGIApp, PageContext]":
         importlib.import_module(
             "tianzhou.broker.observe.metrics"
         )  # not in the loop, at the first scrape
         from tianzhou.client.options import ClientOptions
         from tianzhou.dashboard.access import Access
         from tianzhou.dashboard.app import create
-        from tianzhou.dashboard.here import Here
+        from tianzhou.dashboard.page_context import PageContext
         from tianzhou.wire.signing import Credentials
 
-        here = Here(
+        context = PageContext(
             nameserver=nameserver, clock=clock, access=Access(password),
             version=tianzhou.__version__, metrics=answers.metrics, health=answers.health,
             readiness=answers.readiness,
             client=ClientOptions(credentials=Credentials.read(credentials)),
         )  # fmt: skip
         own = ("localhost", socket.gethostname(), chosen.host, *chosen.names)
-        return create(here, own), here
+        return create(context, own), context
 
     return HttpServer(chosen, bound, load)
 

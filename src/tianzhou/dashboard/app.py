@@ -23,7 +23,7 @@ from tianzhou.client.errors import (
 )
 from tianzhou.dashboard.access import SESSION_S, Login
 from tianzhou.dashboard.guard import COOKIE, Guard
-from tianzhou.dashboard.here import Here, field_of
+from tianzhou.dashboard.page_context import PageContext, field_of
 from tianzhou.dashboard.pages import (
     brokers,
     dead_letters,
@@ -31,12 +31,12 @@ from tianzhou.dashboard.pages import (
     messages,
     overview,
     pipelines,
-    timers,
+    scheduled,
     topics,
     transactions,
 )
 
-Page = Callable[[Here, Request], Awaitable[Response]]
+Page = Callable[[PageContext, Request], Awaitable[Response]]
 
 PAGES: Final[tuple[tuple[str, Page], ...]] = (
     ("/", overview.show),
@@ -54,7 +54,7 @@ PAGES: Final[tuple[tuple[str, Page], ...]] = (
     ("/dead-letters", dead_letters.listed),
     ("/dead-letters/{group}", dead_letters.show),
     ("/transactions", transactions.listed),
-    ("/timers", timers.listed),
+    ("/scheduled", scheduled.listed),
     ("/pipelines", pipelines.listed),
     ("/brokers/{name}", brokers.show),
     # Forms, which say what will happen before it does.
@@ -75,7 +75,7 @@ CHANGES: Final[tuple[tuple[str, Page], ...]] = (
     ("/dead-letters/{group}/confirm", dead_letters.ask_replay),
     ("/dead-letters/{group}/replay", dead_letters.replay),
     ("/transactions/decide", transactions.decide),
-    ("/timers/cancel", timers.cancel),
+    ("/scheduled/cancel", scheduled.cancel),
 )
 STATIC: Final = {
     "dashboard.css": "text/css; charset=utf-8",
@@ -84,42 +84,42 @@ STATIC: Final = {
 }
 
 
-def create(here: Here, names: Iterable[str]) -> ASGIApp:
+def create(context: PageContext, names: Iterable[str]) -> ASGIApp:
     """`names` are those by which browsers may call this machine."""
     routes = [
-        *(Route(path, _endpoint(here, page), methods=["GET"]) for path, page in PAGES),
-        *(Route(path, _endpoint(here, page), methods=["POST"]) for path, page in CHANGES),
+        *(Route(path, _endpoint(context, page), methods=["GET"]) for path, page in PAGES),
+        *(Route(path, _endpoint(context, page), methods=["POST"]) for path, page in CHANGES),
         *(Route(f"/static/{name}", _static(name, kind)) for name, kind in STATIC.items()),
-        Route("/login", _endpoint(here, _ask_login), methods=["GET"]),
-        Route("/login", _endpoint(here, _login), methods=["POST"]),
-        Route("/logout", _endpoint(here, _logout), methods=["POST"]),
-        Route("/metrics", _endpoint(here, _metrics), methods=["GET"]),
-        Route("/healthz", _endpoint(here, _health), methods=["GET"]),
-        Route("/readyz", _endpoint(here, _readiness), methods=["GET"]),
+        Route("/login", _endpoint(context, _ask_login), methods=["GET"]),
+        Route("/login", _endpoint(context, _login), methods=["POST"]),
+        Route("/logout", _endpoint(context, _logout), methods=["POST"]),
+        Route("/metrics", _endpoint(context, _metrics), methods=["GET"]),
+        Route("/healthz", _endpoint(context, _health), methods=["GET"]),
+        Route("/readyz", _endpoint(context, _readiness), methods=["GET"]),
     ]
 
     async def lost(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         said = f"there is no page {request.url.path}" if error.status_code == 404 else error.detail
-        return here.show(
+        return context.show(
             request, "error.html", status=error.status_code, nav="", title="Not found", why=said
         )
 
     app = Starlette(routes=routes, exception_handlers={HTTPException: lost})
-    return Guard(app, here.access, names, here.clock.monotonic_s)
+    return Guard(app, context.access, names, context.clock.monotonic_s)
 
 
-def _endpoint(here: Here, page: Page) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(context: PageContext, page: Page) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
-            return await page(here, request)
+            return await page(context, request)
         except TianzhouError as error:
-            return _failed(here, request, error)
+            return _failed(context, request, error)
 
     return endpoint
 
 
-def _failed(here: Here, request: Request, error: TianzhouError) -> Response:
+def _failed(context: PageContext, request: Request, error: TianzhouError) -> Response:
     """In the words of whoever refused; a broker's words name what to do."""
     status, title = 502, "The cluster does not answer"
     if isinstance(error, TopicNotFound | TopicNotExist | GroupNotExist | BrokerNotFound):
@@ -128,7 +128,7 @@ def _failed(here: Here, request: Request, error: TianzhouError) -> Response:
         status, title = 400, "That can't be done"
     elif isinstance(error, RemoteError):
         title = "A broker refused"
-    return here.show(request, "error.html", status=status, nav="", title=title, why=str(error))
+    return context.show(request, "error.html", status=status, nav="", title=title, why=str(error))
 
 
 def _static(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
@@ -145,28 +145,28 @@ def _static(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
 # Login
 
 
-async def _ask_login(here: Here, request: Request) -> Response:
+async def _ask_login(context: PageContext, request: Request) -> Response:
     if request.scope["state"]["is_known"]:
         return RedirectResponse("/", 303)
-    return here.show(request, "login.html", nav="", title="Log in", why="")
+    return context.show(request, "login.html", nav="", title="Log in", why="")
 
 
-async def _login(here: Here, request: Request) -> Response:
+async def _login(context: PageContext, request: Request) -> Response:
     address = request.client.host if request.client else ""
     password = field_of(request, "password")
-    found = here.access.login(password, address, here.clock.monotonic_s())
+    found = context.access.login(password, address, context.clock.monotonic_s())
     if isinstance(found, Login):
         why, status = "That is not the password.", 403
         if found is Login.TOO_OFTEN:
             why, status = "Too many wrong passwords; wait a minute.", 429
-        return here.show(request, "login.html", status=status, nav="", title="Log in", why=why)
+        return context.show(request, "login.html", status=status, nav="", title="Log in", why=why)
     response = RedirectResponse("/", 303)
     response.set_cookie(COOKIE, found, max_age=int(SESSION_S), httponly=True, samesite="strict")
     return response
 
 
-async def _logout(here: Here, request: Request) -> Response:
-    here.access.logout(request.scope["state"]["session"])
+async def _logout(context: PageContext, request: Request) -> Response:
+    context.access.logout(request.scope["state"]["session"])
     response = RedirectResponse("/login", 303)
     response.delete_cookie(COOKIE)
     return response
@@ -175,19 +175,19 @@ async def _logout(here: Here, request: Request) -> Response:
 # What programs ask
 
 
-async def _metrics(here: Here, request: Request) -> Response:
-    if not request.scope["state"]["is_known"] and not _has_password(here, request):
+async def _metrics(context: PageContext, request: Request) -> Response:
+    if not request.scope["state"]["is_known"] and not _has_password(context, request):
         return PlainTextResponse(
             "the password of the dashboard, as basic authentication\n",
             401,
             {"WWW-Authenticate": 'Basic realm="tianzhou"'},
         )
-    if here.metrics is None:
+    if context.metrics is None:
         raise HTTPException(404)
-    return Response(await here.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(await context.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _has_password(here: Here, request: Request) -> bool:
+def _has_password(context: PageContext, request: Request) -> bool:
     kind, _, text = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "basic":
         return False
@@ -196,22 +196,22 @@ def _has_password(here: Here, request: Request) -> bool:
     except (binascii.Error, UnicodeDecodeError):
         return False
     address = request.client.host if request.client else ""
-    found = here.access.login(password, address, here.clock.monotonic_s())
+    found = context.access.login(password, address, context.clock.monotonic_s())
     if isinstance(found, Login):
         return False
-    here.access.logout(found)
+    context.access.logout(found)
     return True
 
 
-async def _health(here: Here, _request: Request) -> Response:
-    if here.health is None:
+async def _health(context: PageContext, _request: Request) -> Response:
+    if context.health is None:
         raise HTTPException(404)
-    status, body = here.health()
+    status, body = context.health()
     return Response(body, status, media_type="application/json")
 
 
-async def _readiness(here: Here, _request: Request) -> Response:
-    if here.readiness is None:
+async def _readiness(context: PageContext, _request: Request) -> Response:
+    if context.readiness is None:
         raise HTTPException(404)
-    status, body = here.readiness()
+    status, body = context.readiness()
     return Response(body, status, media_type="application/json")

@@ -33,20 +33,21 @@ PAUSE_MIN_S: Final = 0.02
 PAUSE_MAX_S: Final = 0.5
 """Between two looks at queues that had nothing new."""
 POLL_S: Final = 0.5
-STARTS: Final = ("first", "last")
+STARTS: Final = ("earliest", "latest")
 LAST_MAX: Final = 10_000
 """The upper bound for --last, which sorts the messages in memory."""
 
 
 def where(text: str) -> str | int:
-    """The type of an option: `first`, `last`, or a moment."""
+    """The type of an option: `earliest`, `latest`, or a time."""
     return text if text in STARTS else moment(text)
 
 
 @click.command()
 @topic_name
-@click.option("--from", "start", type=where, default="last", show_default=True,
-              help="first, last, or a moment: 10m, 2026-11-16T08:30.")  # fmt: skip
+@click.option("--from", "start", type=where, default="latest", show_default=True,
+              metavar="earliest|latest|TIME",
+              help="Start here; a TIME is e.g. 10m (ago) or 2026-11-16T08:30.")  # fmt: skip
 @queues.queue_id
 @queues.broker
 @click.option("--offset", type=click.IntRange(0), help="Start at this offset of --queue.")
@@ -235,9 +236,9 @@ class Place:
             return _within(consumer, queue, self.offset)
         if self.last is not None:
             return max(consumer.first(queue), consumer.end(queue) - self.last)
-        if self.start == "first":
+        if self.start == "earliest":
             return consumer.first(queue)
-        if self.start == "last":
+        if self.start == "latest":
             return consumer.end(queue)
         return consumer.offset_at(queue, int(self.start))
 
@@ -288,11 +289,8 @@ def _join(
     from tianzhou.client.core.offsets import StartPosition
     from tianzhou.client.sync.lite_pull import LitePullConsumer
 
-    begin = (
-        StartPosition(start)
-        if isinstance(start, str)
-        else datetime.fromtimestamp(start / 1000, UTC)
-    )
+    ends = {"earliest": StartPosition.FIRST, "latest": StartPosition.LAST}
+    begin = ends[start] if isinstance(start, str) else datetime.fromtimestamp(start / 1000, UTC)
     with LitePullConsumer(
         group, nameserver=session.nameserver, subscribe={topic: wanted},
         options=ConsumerOptions(start_from=begin),

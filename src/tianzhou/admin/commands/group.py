@@ -182,8 +182,8 @@ def update(session: Session, group: str, retries: int | None, consume: bool | No
 @group_name
 @topic_name
 @click.option("--to-time", type=moment, help="The first message stored then or later.")
-@click.option("--to-first", is_flag=True, help="The oldest message that is still there.")
-@click.option("--to-last", is_flag=True, help="Behind the last message: skip everything.")
+@click.option("--to-earliest", is_flag=True, help="The oldest message that is still there.")
+@click.option("--to-latest", is_flag=True, help="Behind the last message: skip everything.")
 @click.option("--to-offset", type=click.IntRange(0), help="This offset; needs --queue.")
 @queues.queue_id
 @queues.broker
@@ -191,17 +191,20 @@ def update(session: Session, group: str, retries: int | None, consume: bool | No
 @force
 @asking
 def reset(
-    session: Session, group: str, topic: str, to_time: int | None, to_first: bool, to_last: bool,
-    to_offset: int | None, queue_id: int | None, broker: str | None, dry_run: bool, yes: bool,
+    session: Session, group: str, topic: str, to_time: int | None, to_earliest: bool,
+    to_latest: bool, to_offset: int | None, queue_id: int | None, broker: str | None,
+    dry_run: bool, yes: bool,
 ) -> None:  # fmt: skip
     """Move a group in a topic. Consumers that are connected follow at once."""
-    wanted = (to_time is not None, to_first, to_last, to_offset is not None)
+    wanted = (to_time is not None, to_earliest, to_latest, to_offset is not None)
     if sum(wanted) != 1:
-        raise click.UsageError("say where to, once: --to-time, --to-first, --to-last, --to-offset")
+        raise click.UsageError(
+            "pass exactly one of --to-time, --to-earliest, --to-latest, --to-offset"
+        )
     if (to_offset is None) != (queue_id is None):
         raise click.UsageError("--to-offset and --queue go together")
     _check_known(session, group)
-    time_ms = to_time if to_time is not None else 0 if to_first else -1
+    time_ms = to_time if to_time is not None else 0 if to_earliest else -1
 
     def move(dry_run: bool) -> "list[OffsetMove]":
         if to_offset is not None and queue_id is not None:

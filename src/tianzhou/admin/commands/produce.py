@@ -104,7 +104,7 @@ def produce(
         last = sending.last
         said = f"{last.message_id} in queue {last.queue.queue_id} at offset {last.queue_offset}"
         if delay is not None:
-            said = f"{last.message_id} waits for its moment; `tianzhou timer list` shows it"
+            said = f"{last.message_id} waits for its moment; `tianzhou scheduled list` shows it"
     session.done(facts, said)
 
 

@@ -6,22 +6,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.client.core.findings import findings
-from tianzhou.client.core.replicas import replica_set
 from tianzhou.client.core.views import forecast
-from tianzhou.dashboard.here import Here, field_of
+from tianzhou.dashboard.page_context import PageContext, field_of
 from tianzhou.dashboard.render import segment
 from tianzhou.wire.names import PERM_WRITE
 
 
-async def show(here: Here, request: Request) -> Response:
+async def show(context: PageContext, request: Request) -> Response:
     name = request.path_params["name"]
-    admin = await here.admin()
+    admin = await context.admin()
     look, place = await admin.views.broker(name)
     view = await admin.views.cluster(skip=(place.nearest,))
     view = replace(view, members={**view.members, place.nearest: look})
     found = [
         finding
-        for finding in findings(view, here.clock.now_ms())
+        for finding in findings(view, context.clock.now_ms())
         if (finding.about, finding.name) == ("broker", name)
     ]
     facts = {
@@ -30,19 +29,19 @@ async def show(here: Here, request: Request) -> Response:
         # Of thread pools there are none here; delays have a page.
         if not key.startswith("scheduleMessageOffset") and "ThreadPool" not in key
     }
-    return here.show(
+    return context.show(
         request, "broker.html", nav="overview", title=name, name=name, look=look, place=place,
         forecast=forecast(look.disk), copies=replica_set(look, place), facts=facts,
         findings=found, has_master=0 in place.addresses,
     )  # fmt: skip
 
 
-async def ask_drain(here: Here, request: Request) -> Response:
+async def ask_drain(context: PageContext, request: Request) -> Response:
     name = request.path_params["name"]
-    look, place = await (await here.admin()).views.broker(name)
+    look, place = await (await context.admin()).views.broker(name)
     address = place.addresses[min(place.addresses)]
     is_drained = not look.permission & PERM_WRITE
-    others = sorted({other.name for other in await (await here.admin()).brokers.all()} - {name})
+    others = sorted({other.name for other in await (await context.admin()).brokers.all()} - {name})
     if is_drained:
         facts = [f"{name} at {address} takes messages again; producers see it within 30 seconds."]
     else:
@@ -54,7 +53,7 @@ async def ask_drain(here: Here, request: Request) -> Response:
             f"Consumers go on reading; {look.totals.lag:,} messages there are not read yet.",
             "It is safe to stop it when nobody writes and nothing is left to read.",
         ]
-    return here.show(
+    return context.show(
         request, "confirm.html", nav="overview", facts=facts, typed="", danger=not is_drained,
         title=f"{'Undo the drain of' if is_drained else 'Drain'} {name}",
         action=f"/brokers/{segment(name)}/drain", back=f"/brokers/{segment(name)}",
@@ -63,13 +62,13 @@ async def ask_drain(here: Here, request: Request) -> Response:
     )  # fmt: skip
 
 
-async def drain(here: Here, request: Request) -> Response:
+async def drain(context: PageContext, request: Request) -> Response:
     name = request.path_params["name"]
-    admin = await here.admin()
+    admin = await context.admin()
     if field_of(request, "undo") == "1":
         await admin.brokers.allow_writes(name)
         said = f"{name} takes messages again."
     else:
         await admin.brokers.stop_writes(name)
         said = f"{name} takes no more messages. Stop it when all are read."
-    return here.done(f"/brokers/{segment(name)}", said)
+    return context.done(f"/brokers/{segment(name)}", said)

@@ -12,9 +12,9 @@ from tianzhou.base.errors import UsageError
 from tianzhou.client.core.admin_results import LATEST, OffsetMove, effect_of
 from tianzhou.client.core.views import groups_together
 from tianzhou.dashboard.exports import csv_response
-from tianzhou.dashboard.here import Here, field_of
 from tianzhou.dashboard.listing import listing
 from tianzhou.dashboard.moments import moment_ms
+from tianzhou.dashboard.page_context import PageContext, field_of
 from tianzhou.dashboard.render import segment
 from tianzhou.wire.queues import MessageQueue
 from tianzhou.wire.view_bodies import GroupRow, GroupView, HeldQueue
@@ -42,25 +42,25 @@ the event loop, and a group may have 50,000 queues."""
 
 
 WHERES: Final = {
-    "first": "the oldest message that is still there",
-    "last": "behind the last message: skip everything",
-    "time": "the first message stored at a moment",
+    "earliest": "the oldest message still stored",
+    "latest": "the end of each queue: skip all stored messages",
+    "time": "the first message stored at or after a time",
 }
 
 
-async def listed(here: Here, request: Request) -> Response:
-    rows, looked = await (await here.admin()).views.groups()
+async def listed(context: PageContext, request: Request) -> Response:
+    rows, looked = await (await context.admin()).views.groups()
     with_system = request.query_params.get("internal") == "1"
     shown = [row for row in rows if with_system or not row.is_system]
     page = listing(request, shown, name=lambda row: row.name, sorts=_SORTS, sort="lag")
-    return here.show(
+    return context.show(
         request, "groups.html", nav="groups", title="Groups", list=page, missing=looked.missing,
         internal=with_system,
     )  # fmt: skip
 
 
-async def exported(here: Here, _request: Request) -> Response:
-    rows, _ = await (await here.admin()).views.groups()
+async def exported(context: PageContext, _request: Request) -> Response:
+    rows, _ = await (await context.admin()).views.groups()
     titles = ("group", "members", "lag", "out_per_second", "dead_letters", "stuck", "topics")
     return csv_response(
         "groups",
@@ -72,9 +72,9 @@ async def exported(here: Here, _request: Request) -> Response:
     )
 
 
-async def show(here: Here, request: Request) -> Response:
+async def show(context: PageContext, request: Request) -> Response:
     name, like = request.path_params["name"], request.query_params.get("like", "").strip()
-    looked = await (await here.admin()).views.group(name, queues_max=ROWS_MAX, queues_like=like)
+    looked = await (await context.admin()).views.group(name, queues_max=ROWS_MAX, queues_like=like)
     looks = looked.found
     (row,) = groups_together(look.row for look in looks.values()) or (None,)
     members = {member.client_id: member for look in looks.values() for member in look.members}
@@ -83,7 +83,7 @@ async def show(here: Here, request: Request) -> Response:
     for look in looks.values():
         owned.update(look.owned or (queue.owner for queue in look.queues))
     events = [event for look in looks.values() for event in look.events]
-    return here.show(
+    return context.show(
         request,
         "group.html",
         nav="groups",
@@ -121,10 +121,10 @@ def _queues(looks: Mapping[str, GroupView]) -> tuple[list[Held], int]:
 # Moving
 
 
-async def ask_reset(here: Here, request: Request) -> Response:
+async def ask_reset(context: PageContext, request: Request) -> Response:
     """First where to; with that, what would happen."""
     name, asked = request.path_params["name"], request.query_params
-    admin = await here.admin()
+    admin = await context.admin()
     topic, where = asked.get("topic", ""), asked.get("where", "")
     values: dict[str, Any] = {"moves": None, "topic": topic, "where": where or "time"}
     is_asked = bool(topic and where)
@@ -138,7 +138,7 @@ async def ask_reset(here: Here, request: Request) -> Response:
         moves = _moves(topic, looks)
         values |= {"moves": moves, "facts": facts_of(name, topic, moves)}
     members = {m.client_id for look in looks.values() for m in look.members}
-    return here.show(
+    return context.show(
         request,
         "reset.html",
         nav="groups",
@@ -181,28 +181,28 @@ def facts_of(group: str, topic: str, moves: list[OffsetMove]) -> list[str]:
     return facts
 
 
-async def reset(here: Here, request: Request) -> Response:
+async def reset(context: PageContext, request: Request) -> Response:
     name, topic = request.path_params["name"], field_of(request, "topic")
     time_ms = _time_ms(field_of(request, "where"), field_of(request, "time"))
-    moves = await (await here.admin()).offsets.reset_to_time(name, topic, time_ms=time_ms)
+    moves = await (await context.admin()).offsets.reset_to_time(name, topic, time_ms=time_ms)
     _, *facts = facts_of(name, topic, moves)
-    return here.done(f"/groups/{segment(name)}", f"Moved in {topic}. {' '.join(facts)}")
+    return context.done(f"/groups/{segment(name)}", f"Moved in {topic}. {' '.join(facts)}")
 
 
 def _time_ms(where: str, time: str) -> int:
     if where not in WHERES:
         raise UsageError(f"{where!r} is none of {', '.join(WHERES)}")
     if where != "time":
-        return 0 if where == "first" else LATEST
+        return 0 if where == "earliest" else LATEST
     return moment_ms(time)
 
 
 # Switching off and on
 
 
-async def ask_switch(here: Here, request: Request) -> Response:
+async def ask_switch(context: PageContext, request: Request) -> Response:
     name = request.path_params["name"]
-    looks = (await (await here.admin()).views.group(name, queues_max=0)).found
+    looks = (await (await context.admin()).views.group(name, queues_max=0)).found
     (row,) = groups_together(look.row for look in looks.values())
     if row.enabled:
         facts = [
@@ -211,7 +211,7 @@ async def ask_switch(here: Here, request: Request) -> Response:
         ]
     else:
         facts = [f"Brokers give group {name} messages again; {row.lag:,} wait."]
-    return here.show(
+    return context.show(
         request, "confirm.html", nav="groups", facts=facts, danger=row.enabled, typed="",
         title=f"Switch {name} {'off' if row.enabled else 'on'}",
         action=f"/groups/{segment(name)}/switch", back=f"/groups/{segment(name)}",
@@ -220,7 +220,7 @@ async def ask_switch(here: Here, request: Request) -> Response:
     )  # fmt: skip
 
 
-async def switch(here: Here, request: Request) -> Response:
+async def switch(context: PageContext, request: Request) -> Response:
     name, is_on = request.path_params["name"], field_of(request, "on") == "1"
-    await (await here.admin()).groups.update(name, consume_enabled=is_on)
-    return here.done(f"/groups/{segment(name)}", f"It is switched {'on' if is_on else 'off'}.")
+    await (await context.admin()).groups.update(name, consume_enabled=is_on)
+    return context.done(f"/groups/{segment(name)}", f"It is switched {'on' if is_on else 'off'}.")

@@ -10,8 +10,8 @@ from tianzhou.client.aio.admin_messages import ALWAYS_MS
 from tianzhou.client.core.trace import ConsumeBegun, ConsumeEnded, Published, TraceRecord
 from tianzhou.client.errors import TopicNotFound
 from tianzhou.dashboard.exports import csv_response
-from tianzhou.dashboard.here import Here
 from tianzhou.dashboard.moments import moment_ms
+from tianzhou.dashboard.page_context import PageContext
 from tianzhou.dashboard.payload import payload_of, preview
 from tianzhou.record.message import MessageView
 from tianzhou.wire._generated_headers_admin import ViewMessagesRequest
@@ -22,10 +22,10 @@ TOPICS_MAX: Final = 1_000
 """Names that a field offers."""
 
 
-async def search(here: Here, request: Request) -> Response:
+async def search(context: PageContext, request: Request) -> Response:
     asked = request.query_params
     kind, topic = asked.get("by", "key"), asked.get("topic", "").strip()
-    admin = await here.admin()
+    admin = await context.admin()
     wanted = _wanted(request) if topic else None
     broker = asked.get("broker", "").strip() if kind == "place" else ""
     found, looked = (
@@ -36,7 +36,7 @@ async def search(here: Here, request: Request) -> Response:
         found.reverse()
     # The NameServer knows them, so that the broker is asked for messages alone.
     names = [name for name in await admin.topics.all(internal=True) if not name.startswith("%")]
-    return here.show(
+    return context.show(
         request, "messages.html", nav="messages", title="Messages", by=kind, kinds=KINDS,
         topic=topic, topics=names[:TOPICS_MAX], asked=dict(asked), count=COUNT,
         is_newest=is_newest,
@@ -45,9 +45,9 @@ async def search(here: Here, request: Request) -> Response:
     )  # fmt: skip
 
 
-async def exported(here: Here, request: Request) -> Response:
+async def exported(context: PageContext, request: Request) -> Response:
     wanted = _wanted(request)
-    found = (await (await here.admin()).views.messages(wanted))[0] if wanted else []
+    found = (await (await context.admin()).views.messages(wanted))[0] if wanted else []
     titles = ("topic", "queue", "offset", "message_id", "stored_ms", "tag", "keys", "body")
     return csv_response(
         "messages",
@@ -92,18 +92,18 @@ def _wanted_of_time(topic: str, first: str, last: str) -> ViewMessagesRequest:
     )
 
 
-async def _one(here: Here, request: Request) -> MessageView:
+async def _one(context: PageContext, request: Request) -> MessageView:
     topic, message_id = request.path_params["topic"], request.path_params["id"]
     wanted = ViewMessagesRequest(topic=topic, by="id", count=1, word=message_id)
-    found, _ = await (await here.admin()).views.messages(wanted)
+    found, _ = await (await context.admin()).views.messages(wanted)
     if not found:
         raise UsageError(f"topic {topic} has no message {message_id}; it may have expired")
     return found[0]
 
 
-async def show(here: Here, request: Request) -> Response:
-    message = await _one(here, request)
-    return here.show(
+async def show(context: PageContext, request: Request) -> Response:
+    message = await _one(context, request)
+    return context.show(
         request,
         "message.html",
         nav="messages",
@@ -116,9 +116,9 @@ async def show(here: Here, request: Request) -> Response:
     )
 
 
-async def body(here: Here, request: Request) -> Response:
+async def body(context: PageContext, request: Request) -> Response:
     """As a file, never as a page: whoever sent it is a stranger."""
-    message = await _one(here, request)
+    message = await _one(context, request)
     name = "".join(char for char in message.message_id if char.isalnum())
     headers = {"Content-Disposition": f'attachment; filename="{name}.bin"'}
     return Response(message.body, media_type="application/octet-stream", headers=headers)
@@ -127,15 +127,15 @@ async def body(here: Here, request: Request) -> Response:
 # Trace
 
 
-async def trace(here: Here, request: Request) -> Response:
+async def trace(context: PageContext, request: Request) -> Response:
     message_id = request.query_params.get("id", "").strip()
     records: list[TraceRecord] = []
     if message_id:
         try:
-            records = await (await here.admin()).messages.trace(message_id)
+            records = await (await context.admin()).messages.trace(message_id)
         except TopicNotFound:
             records = []  # nobody has traced anything yet
-    return here.show(
+    return context.show(
         request, "trace.html", nav="messages", title="Trace", id=message_id,
         lanes=lanes(records), records=len(records),
     )  # fmt: skip

@@ -8,16 +8,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.client.core.findings import findings
-from tianzhou.client.core.replicas import replica_set
 from tianzhou.client.core.views import forecast, groups_together, topics_together
-from tianzhou.dashboard.here import Here
+from tianzhou.dashboard.page_context import PageContext
 from tianzhou.wire.view_bodies import BrokerView
 
 ROWS = 10
 
 
-async def show(here: Here, request: Request) -> Response:
-    view = await (await here.admin()).views.cluster()
+async def show(context: PageContext, request: Request) -> Response:
+    view = await (await context.admin()).views.cluster()
     known, looked = {place.name: place for place in view.places}, view.brokers
     brokers = [looked.found[name] for name in sorted(looked.found)]
     groups = [
@@ -28,12 +27,12 @@ async def show(here: Here, request: Request) -> Response:
     topics = topics_together(row for look in brokers for row in look.busiest)
     groups.sort(key=lambda row: (row.stuck, row.lag), reverse=True)
     topics.sort(key=lambda row: -(row.put_per_second + row.get_per_second))
-    return here.show(
+    return context.show(
         request,
         "overview.html",
         nav="overview",
         title="Overview",
-        findings=findings(view, here.clock.now_ms()),
+        findings=findings(view, context.clock.now_ms()),
         copies={look.name: replica_set(look, known.get(look.name)) for look in brokers},
         masters={place.name for place in view.places if 0 in place.addresses},
         missing=looked.missing,

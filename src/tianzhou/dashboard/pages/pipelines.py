@@ -9,8 +9,8 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tianzhou.dashboard.here import Here
 from tianzhou.dashboard.listing import listing
+from tianzhou.dashboard.page_context import PageContext
 from tianzhou.wire.view_bodies import GroupRow
 
 _SORTS: Final[Mapping[str, Callable[[GroupRow], Any]]] = {
@@ -19,15 +19,15 @@ _SORTS: Final[Mapping[str, Callable[[GroupRow], Any]]] = {
 }
 
 
-async def listed(here: Here, request: Request) -> Response:
-    rows, looked = await (await here.admin()).views.groups()
+async def listed(context: PageContext, request: Request) -> Response:
+    rows, looked = await (await context.admin()).views.groups()
     jobs = [
         row
         for row in rows
         if not (row.is_system or row.members or row.is_abandoned) and (row.moved_ms or row.lag)
     ]
     page = listing(request, jobs, name=lambda row: row.name, sorts=_SORTS, sort="progress")
-    return here.show(
+    return context.show(
         request, "pipelines.html", nav="pipelines", title="Pipelines", list=page,
         missing=looked.missing,
     )  # fmt: skip

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from tianzhou.base.errors import UsageError
 from tianzhou.dashboard.exports import csv_response
-from tianzhou.dashboard.here import Here, field_of
 from tianzhou.dashboard.listing import ROWS, listing
+from tianzhou.dashboard.page_context import PageContext, field_of
 from tianzhou.dashboard.render import rate_text, segment
 from tianzhou.wire.names import PERM_READ, PERM_READ_WRITE, PERM_WRITE
 from tianzhou.wire.view_bodies import ReaderView, TopicRow
@@ -28,19 +28,19 @@ _SORTS: Final[Mapping[str, Callable[[TopicRow], Any]]] = {
 }
 
 
-async def listed(here: Here, request: Request) -> Response:
-    rows, looked = await (await here.admin()).views.topics()
+async def listed(context: PageContext, request: Request) -> Response:
+    rows, looked = await (await context.admin()).views.topics()
     with_system = request.query_params.get("internal") == "1"
     shown = [row for row in rows if with_system or not row.is_system]
     page = listing(request, shown, name=lambda row: row.name, sorts=_SORTS)
-    return here.show(
+    return context.show(
         request, "topics.html", nav="topics", title="Topics", list=page, missing=looked.missing,
         internal=with_system,
     )  # fmt: skip
 
 
-async def exported(here: Here, _request: Request) -> Response:
-    rows, _ = await (await here.admin()).views.topics()
+async def exported(context: PageContext, _request: Request) -> Response:
+    rows, _ = await (await context.admin()).views.topics()
     titles = ("topic", "messages", "in_per_second", "out_per_second", "queues", "groups", "perm")
     return csv_response(
         "topics",
@@ -52,13 +52,13 @@ async def exported(here: Here, _request: Request) -> Response:
     )
 
 
-async def show(here: Here, request: Request) -> Response:
+async def show(context: PageContext, request: Request) -> Response:
     name = request.path_params["name"]
-    looked = await (await here.admin()).views.topic(name)
+    looked = await (await context.admin()).views.topic(name)
     looks = looked.found
     queues = [(broker, queue) for broker, look in looks.items() for queue in look.queues]
     hours = [sum(column) for column in zip(*(look.hours for look in looks.values()), strict=False)]
-    return here.show(
+    return context.show(
         request,
         "topic.html",
         nav="topics",
@@ -100,29 +100,29 @@ def _readers(rows: Any) -> list[dict[str, Any]]:
 # Making and changing
 
 
-async def ask_create(here: Here, request: Request) -> Response:
-    brokers = await (await here.admin()).brokers.all()
-    return here.show(
+async def ask_create(context: PageContext, request: Request) -> Response:
+    brokers = await (await context.admin()).brokers.all()
+    return context.show(
         request, "topic_form.html", nav="topics", title="New topic", name=None, brokers=brokers,
         queues=8, permission=PERM_READ_WRITE, permissions=PERMISSIONS, readers=0, count=0,
     )  # fmt: skip
 
 
-async def create(here: Here, request: Request) -> Response:
-    admin = await here.admin()
+async def create(context: PageContext, request: Request) -> Response:
+    admin = await context.admin()
     name, queues = field_of(request, "name"), _queues(request, "queues")
     known = {row.name for row in (await admin.views.topics())[0]}
     if name in known:
         raise UsageError(f"there is a topic {name} already; open it to change it")
     await admin.topics.create(name, queues=queues, order=field_of(request, "order") == "1")
-    return here.done(f"/topics/{segment(name)}", f"Topic {name} exists, with {queues} queues.")
+    return context.done(f"/topics/{segment(name)}", f"Topic {name} exists, with {queues} queues.")
 
 
-async def ask_change(here: Here, request: Request) -> Response:
+async def ask_change(context: PageContext, request: Request) -> Response:
     name = request.path_params["name"]
-    looked = await (await here.admin()).views.topic(name)
+    looked = await (await context.admin()).views.topic(name)
     look = next(iter(looked.found.values()))
-    return here.show(
+    return context.show(
         request, "topic_form.html", nav="topics", title=f"Change {name}", name=name,
         brokers=list(looked.found), queues=look.config.write_queue_nums,
         permission=look.config.perm & PERM_READ_WRITE, permissions=PERMISSIONS,
@@ -130,12 +130,12 @@ async def ask_change(here: Here, request: Request) -> Response:
     )  # fmt: skip
 
 
-async def change(here: Here, request: Request) -> Response:
+async def change(context: PageContext, request: Request) -> Response:
     name, queues = request.path_params["name"], _queues(request, "queues")
     permission = field_of(request, "permission", "6")
     if permission not in {str(bits) for bits in PERMISSIONS}:
         raise UsageError(f"permission {permission!r} is none of {', '.join(PERMISSIONS.values())}")
-    admin = await here.admin()
+    admin = await context.admin()
     look = next(iter((await admin.views.topic(name)).found.values()))
     before = look.config.write_queue_nums
     said = f"Topic {name} is changed."
@@ -151,12 +151,12 @@ async def change(here: Here, request: Request) -> Response:
         await admin.topics.update(name, read_queues=queues, write_queues=queues)
     if int(permission) != look.config.perm & PERM_READ_WRITE:
         await admin.topics.update(name, permission=int(permission))
-    return here.done(f"/topics/{segment(name)}", said)
+    return context.done(f"/topics/{segment(name)}", said)
 
 
-async def ask_delete(here: Here, request: Request) -> Response:
+async def ask_delete(context: PageContext, request: Request) -> Response:
     name = request.path_params["name"]
-    looks = (await (await here.admin()).views.topic(name)).found.values()
+    looks = (await (await context.admin()).views.topic(name)).found.values()
     count = sum(q.max_offset - q.min_offset for look in looks for q in look.queues)
     readers = sorted({reader.group for look in looks for reader in look.readers})
     rate = sum(look.put_per_second for look in looks)
@@ -165,22 +165,22 @@ async def ask_delete(here: Here, request: Request) -> Response:
         facts.append(f"{len(readers)} groups lose their offsets in it: {', '.join(readers[:10])}.")
     if rate:
         facts.append(f"In the last minute {rate_text(rate)} messages a second were sent to it.")
-    return here.show(
+    return context.show(
         request, "confirm.html", nav="topics", title=f"Delete {name}", facts=facts,
         action=f"/topics/{segment(name)}/delete", back=f"/topics/{segment(name)}",
         button=f"Delete {name}", danger=True, typed=name, fields={},
     )  # fmt: skip
 
 
-async def delete(here: Here, request: Request) -> Response:
+async def delete(context: PageContext, request: Request) -> Response:
     name = request.path_params["name"]
     if field_of(request, "typed") != name:
         raise UsageError(f"type {name} to delete it")
-    admin = await here.admin()
+    admin = await context.admin()
     if any(look.is_system for look in (await admin.views.topic(name)).found.values()):
         raise UsageError(f"topic {name} is the brokers' own; it can't be deleted here")
     await admin.topics.delete(name)
-    return here.done("/topics", f"Topic {name} is deleted.")
+    return context.done("/topics", f"Topic {name} is deleted.")
 
 
 def _queues(request: Request, name: str) -> int:

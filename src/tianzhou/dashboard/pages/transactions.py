@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from tianzhou.base.errors import UsageError
 from tianzhou.client.aio.admin_transactions import ParkedTransaction, PendingTransaction
-from tianzhou.dashboard.here import Here, field_of
+from tianzhou.dashboard.page_context import PageContext, field_of
 
 T = TypeVar("T", PendingTransaction, ParkedTransaction)
 
@@ -19,13 +19,13 @@ SAID = {
 }  # fmt: skip
 
 
-async def listed(here: Here, request: Request) -> Response:
-    looks = (await here.admin()).views
+async def listed(context: PageContext, request: Request) -> Response:
+    looks = (await context.admin()).views
     pending, looked = await looks.transactions(count=COUNT)
     parked, seen = await looks.parked(count=COUNT)
     chosen, what = request.query_params.get("id", ""), request.query_params.get("do", "")
     one = _chosen(parked, chosen) if what == "resume" else _chosen(pending, chosen)
-    return here.show(
+    return context.show(
         request, "transactions.html", nav="transactions", title="Pending transactions",
         pending=pending, count=COUNT, one=one, what=what if what in SAID else "",
         total=sum(told.total for told in looked.found.values()), missing=looked.missing,
@@ -33,15 +33,15 @@ async def listed(here: Here, request: Request) -> Response:
     )  # fmt: skip
 
 
-async def decide(here: Here, request: Request) -> Response:
-    admin = await here.admin()
+async def decide(context: PageContext, request: Request) -> Response:
+    admin = await context.admin()
     chosen, what = field_of(request, "id"), field_of(request, "do")
     if what == "resume":
         parked = _chosen((await admin.views.parked(count=COUNT))[0], chosen)
         if parked is None:
             raise UsageError("this transaction is no longer parked: it was resumed or has expired")
         await admin.transactions.resume(parked)
-        return here.done("/transactions", f"{parked.half.msg_id} was {SAID[what]}.")
+        return context.done("/transactions", f"{parked.half.msg_id} was {SAID[what]}.")
     one = _chosen((await admin.views.transactions(count=COUNT))[0], chosen)
     if one is None or what not in SAID:
         raise UsageError("this transaction is not pending any more: somebody has decided it")
@@ -51,7 +51,7 @@ async def decide(here: Here, request: Request) -> Response:
         await admin.transactions.rollback(one)
     else:
         await admin.transactions.recheck(one)
-    return here.done("/transactions", f"{one.half.msg_id} was {SAID[what]}.")
+    return context.done("/transactions", f"{one.half.msg_id} was {SAID[what]}.")
 
 
 def _chosen(rows: Sequence[T], chosen: str) -> T | None:

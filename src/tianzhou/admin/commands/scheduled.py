@@ -1,4 +1,4 @@
-"""`tianzhou timer`: messages that wait for their moment."""
+"""`tianzhou scheduled`: messages with a delivery time in the future."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
     from tianzhou.client.aio.admin_timers import WaitingTimer
 
 COLUMNS: Final = {
-    "deliver_ms": "delivered at", "broker": "broker", "topic": "topic", "message_id": "message id",
+    "deliver_ms": "delivery at", "broker": "broker", "topic": "topic", "message_id": "message id",
     "stored_ms": "stored",
 }  # fmt: skip
 
 
 @click.group()
-def timer() -> None:
-    """Timed messages: list, cancel."""
+def scheduled() -> None:
+    """List and cancel scheduled messages."""
 
 
-@timer.command("list")
+@scheduled.command("list")
 @waiting.of_topic
-@waiting.at_most("soonest")
+@waiting.at_most("next")
 @watched
 def list_(session: Session, topic: str | None, count: int) -> None:
-    """Show messages that wait for their moment, the soonest first."""
+    """List scheduled messages, the next one first."""
     session.show(
         lambda: [_facts(one) for one in session.admin.timers.all(topic=topic, count=count)],
         lambda rows: output.listing(
-            rows, COLUMNS, "no message waits for its moment", moments=("deliver_ms", "stored_ms")
+            rows, COLUMNS, "no scheduled messages", moments=("deliver_ms", "stored_ms")
         ),
     )
 
@@ -47,17 +47,17 @@ def _facts(timer: "WaitingTimer") -> dict[str, Any]:
     }
 
 
-@timer.command()
+@scheduled.command()
 @waiting.named
 @asking
 def cancel(session: Session, message_id: str, topic: str | None) -> None:
-    """Take a message back before it is delivered."""
+    """Cancel a scheduled message before it is delivered."""
     timers = session.admin.timers
     found = waiting.find(
         timers.all(topic=topic, count=waiting.LOOKED_AT_MAX),
         _facts,
         message_id,
-        command="timer list",
+        command="scheduled list",
     )
     timers.cancel(found)
     session.done(_facts(found), f"{message_id} will not be delivered")

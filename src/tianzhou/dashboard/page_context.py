@@ -20,7 +20,7 @@ SAID_MAX: Final = 100
 
 
 @dataclass(slots=True)
-class Here:
+class PageContext:
     """Owner: the event loop. The client begins with the first page that is looked at."""
 
     nameserver: str
