@@ -221,8 +221,8 @@ def test_s31_the_line_of_what_is_exposed_names_it(
         )  # fmt: skip
     try:
         wait_until(ready.exists, within_s=30, what="it serves")
-        (line,) = [row for row in log.read_text().splitlines() if "can be reached" in row]
-        assert ("register a broker and draw clients to it" in line) is names_it
+        (line,) = [row for row in log.read_text().splitlines() if "is reachable from" in row]
+        assert ("register a broker and attract clients to it" in line) is names_it
         port = json.loads(ready.read_text())["nameserver"].rpartition(":")[2]
         with RawClient(f"127.0.0.1:{port}") as client:
             assert b"broker-a" in client.ask(106).body  # its own broker signs

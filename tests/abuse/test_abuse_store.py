@@ -116,7 +116,7 @@ def test_s50_a_directory_that_others_can_write_to(tmp_path: Path, mode: int) -> 
     data.chmod(mode)
     refused = start("--data", str(data))
     assert refused.returncode == 2
-    assert "can be written by others" in refused.stderr
+    assert "is writable by other users" in refused.stderr
     assert "chmod go-w" in refused.stderr
     assert not os.listdir(data)
 

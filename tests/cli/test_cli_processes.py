@@ -141,7 +141,7 @@ def test_who_watches_or_tails_outlives_a_restart(run: Run, mq: RunningBroker) ->
         mq.stop()
         for process in (watching, tailing):
             assert process.stderr is not None
-            assert "`tianzhou doctor` says why" in process.stderr.readline()
+            assert "`tianzhou doctor` explains why" in process.stderr.readline()
         mq.start()
         run("produce", "orders", stdin="second\n")
         for process, word in ((watching, '"sent_today": 1'), (tailing, "second")):
@@ -302,7 +302,7 @@ def test_a_port_that_somebody_has(mq: RunningBroker) -> None:
     arguments = [TIANZHOU, "nameserver", "-p", mq.nameserver.rpartition(":")[2]]
     said = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
     assert said.returncode == 1
-    assert f"can't listen on {mq.nameserver}: Address already in use; stop what" in said.stderr
+    assert f"can't listen on {mq.nameserver}: Address already in use; stop the" in said.stderr
 
 
 def test_ids_are_whole_on_a_narrow_terminal(run: Run, mq: RunningBroker) -> None:

@@ -102,7 +102,7 @@ def test_several_tags_are_written_with_commas(run: Run, mq: RunningBroker) -> No
     [
         (("--offset", "1"), "--offset needs --queue"),
         (("--broker", "b"), "--broker needs --queue"),
-        (("--last", "1", "--from", "earliest"), "--from, --offset and --last exclude each other"),
+        (("--last", "1", "--from", "earliest"), "--from, --offset and --last are mutually"),
         (("--last", "1", "-g", "billing"), "cannot be combined with --group"),
     ],
 )

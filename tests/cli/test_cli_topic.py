@@ -41,7 +41,7 @@ def test_a_topic_that_exists_is_not_made_again(run: Run) -> None:
         (("create", "no spaces"), "letters, digits"),
         (("create", "orders", "-q", "0"), "at least 1"),
         (("create", "orders", "--type", "LOUD"), "LOUD"),
-        (("update", "orders"), "say what to change"),
+        (("update", "orders"), "nothing to change"),
         (("update", "orders", "--permission", "x"), "rw"),
         (("shrink", "orders", "-q", "0"), "delete it instead"),
         (("list", "--every", "0"), "0.1"),
@@ -105,13 +105,13 @@ def test_nobody_answers_is_code_3() -> None:
     assert run_command("topic", "list", "-n", "nonsense:").code == 2
     copied = run_command("topic", "list", "-n", "http://127.0.0.1:9876")
     assert copied.code == 2
-    assert "leave out http://" in copied.err
+    assert "omit http://" in copied.err
 
 
 def test_a_broker_is_no_nameserver(mq: RunningBroker) -> None:
     said = run_command("topic", "list", "-n", mq.broker)
     assert said.code == 5
-    assert "is this the port of a NameServer" in said.err
+    assert "check that the address is that of a NameServer" in said.err
 
 
 def test_a_name_that_is_nearly_right() -> None:

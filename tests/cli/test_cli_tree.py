@@ -171,7 +171,7 @@ def test_errors_of_a_broker_are_json_as_well(run: Run) -> None:
     assert (said.code, said.out) == (4, "")
 
 
-@pytest.mark.parametrize(("stdin", "message"), [("", "--yes"), ("n\n", "nothing was done")])
+@pytest.mark.parametrize(("stdin", "message"), [("", "--yes"), ("n\n", "nothing was changed")])
 def test_confirmation_that_is_not_given_is_json_alone(run: Run, stdin: str, message: str) -> None:
     """A program has no terminal to show the question on."""
     run("group", "create", "billing")
@@ -179,7 +179,7 @@ def test_confirmation_that_is_not_given_is_json_alone(run: Run, stdin: str, mess
     assert said.code == 1
     assert message in json.loads(said.err)["error"]["message"]
     asked = run("group", "delete", "billing", stdin=stdin)
-    assert asked.err.startswith("Delete group billing, with its dead letters? [y/N]: ")
+    assert asked.err.startswith("Delete group billing and its dead letters? [y/N]: ")
 
 
 def test_every_list_and_status_can_be_watched() -> None:

@@ -50,7 +50,7 @@ def test_broker_without_a_nameserver_warns_and_is_not_ready(
             process.wait(timeout=60)
         finally:
             process.kill()
-    assert warning.startswith("tianzhou: no NameServer knows of this broker")
+    assert warning.startswith("tianzhou: this broker is registered with no NameServer")
     assert (process.returncode, refusal.value.code) == (0, 503)
     for told in (warning, answer["reasons"][0], answer["alarms"][0], log.read_text()):
         assert f"{server}: {reason}" in told

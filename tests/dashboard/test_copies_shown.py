@@ -149,7 +149,7 @@ def test_s40_the_password_of_a_group_is_one(
     wanted = UpOptions(tmp_path, 3, None, http)
     given = {f"n{n}": raft_up._http_arguments(wanted, f"n{n}") for n in range(3)}
     lines = capsys.readouterr().err.splitlines()
-    assert ["password of the dashboard" in line for line in lines] == [True]
+    assert ["dashboard password" in line for line in lines] == [True]
     password = lines[0].rpartition(" ")[2]
     for name, arguments in given.items():
         kept = tmp_path / name / "store" / PASSWORD_FILE

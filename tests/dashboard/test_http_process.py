@@ -105,7 +105,7 @@ def test_the_next_free_port_is_used_when_the_usual_one_is_taken(up: Start) -> No
         assert 8080 < port < 8100
         said = f"tianzhou: port 8080 on 127.0.0.1 is in use; the dashboard is on port {port}"
         assert said in server.log().splitlines()
-        assert f"dashboard {server.facts['http']}; Ctrl-C stops" in server.log()
+        assert f"dashboard {server.facts['http']}; press Ctrl-C to stop" in server.log()
         assert ask(port, "/healthz").status == 200
     finally:
         if taken is not None:
@@ -114,7 +114,7 @@ def test_the_next_free_port_is_used_when_the_usual_one_is_taken(up: Start) -> No
 
 def test_s40_the_password_is_shown_once_and_kept_as_a_hash(up: Start) -> None:
     server = up("--http-port", "0", "--http-host", "0.0.0.0")
-    lines = [line for line in server.log().splitlines() if "password of the dashboard" in line]
+    lines = [line for line in server.log().splitlines() if "dashboard password" in line]
     assert len(lines) == 1
     password = lines[0].rpartition(" ")[2]
     kept = Path(server.facts["data"]) / "dashboard-password"
@@ -122,7 +122,7 @@ def test_s40_the_password_is_shown_once_and_kept_as_a_hash(up: Start) -> None:
     assert password not in kept.read_text()
     assert server.stop() == 0
     server = up("--http-port", "0", "--http-host", "0.0.0.0")
-    assert server.log().count("password of the dashboard") == 1
+    assert server.log().count("dashboard password") == 1
     port = port_of(server)
     assert ask(port, "/").status == 303
     token = token_of(ask(port, "/login").text)

@@ -78,7 +78,7 @@ def test_two_brokers_without_names_serve_one_cluster(tmp_path: Path) -> None:
         shown = run_command("cluster", "--json", "-n", names.nameserver).json
         assert {row["broker"] for row in shown} == {ours, theirs}
         which = run_command("broker", "status", "-n", names.nameserver)
-        assert (which.code, "there are several brokers; name one of" in which.err) == (2, True)
+        assert (which.code, "there are several brokers; pass one of" in which.err) == (2, True)
         one.kill()
         one = start("one")
         assert one.facts["brokerName"] == ours, "another port, the same directory"

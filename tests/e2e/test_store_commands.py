@@ -93,7 +93,7 @@ def test_verify_finds_nothing_in_a_sound_directory(sound: Path) -> None:
     done = run("store", "verify", sound)
     assert done.returncode == 0, done.stderr
     assert f"{COUNT} records read" in done.stdout
-    assert "nothing is wrong" in done.stdout
+    assert "no problems found" in done.stdout
     assert {p: p.read_bytes() for p in sound.rglob("*") if p.is_file()} == before
 
 
@@ -200,7 +200,7 @@ def test_acknowledge_closes_what_a_start_reported(short: Path) -> None:
     (incident,) = run_json("store", "acknowledge", short)["acknowledged"]
     assert incident["kind"] == "log_ended_early"
     assert run_json("store", "acknowledge", short) == {"acknowledged": []}
-    assert "there is nothing to acknowledge" in run("store", "acknowledge", short).stdout
+    assert "no incidents to acknowledge" in run("store", "acknowledge", short).stdout
 
 
 def test_acknowledge_refuses_a_directory_that_is_no_store(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from tianzhou.cmd.demo_view import Show
 
 ROOT = Path(__file__).parents[2]
 FIGURES = (
-    "stored by the broker", "consumed by a group of two", "of these out of order",
-    "rows of the archive", "seen by SQL", "sums right to the cent", "counted though too late",
+    "stored by the broker", "consumed by a group of two", "out of order",
+    "rows in the archive", "seen by SQL", "sums exact to the cent", "late payments counted",
     "in quarantine",
 )  # fmt: skip
 
@@ -33,7 +33,7 @@ def test_the_demo_shows_what_the_readme_says(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr, done.stderr
     for figure in FIGURES:
         assert re.search(rf"ok +{figure}", done.stdout), f"{figure}: {done.stdout}"
-    assert "Every figure agrees with what was sent" in done.stdout
+    assert "Every result matches the input" in done.stdout
     stored = re.search(r"stored by the broker +([\d,]+)", done.stdout)
     assert stored is not None
     for name in ("README.md", "README.zh-CN.md"):

@@ -53,20 +53,20 @@ def test_init_validate_list_and_reset(tmp_path: Path, monkeypatch: pytest.Monkey
         return said("pipeline", *arguments, cwd=tmp_path, monkeypatch=monkeypatch)
 
     assert "Wrote aggregate.yml" in call("init", "aggregate")
-    assert "aggregate is fine" in call("validate", "aggregate.yml", "--set", "source.topic=x")
-    assert "is there already" in refused("pipeline", "init", "aggregate")
+    assert "aggregate is valid" in call("validate", "aggregate.yml", "--set", "source.topic=x")
+    assert "exists; choose another" in refused("pipeline", "init", "aggregate")
     mistake = refused("pipeline", "validate", "aggregate.yml", "--set", "sauce=hot")
     assert "aggregate.yml:" in mistake
     assert "unknown key 'sauce'" in mistake
     (tmp_path / "broken.yml").write_text("name: [")
     listed = call("list")
     assert "aggregate.yml" in listed
-    assert "not valid" in listed
-    assert "comes with the package" in listed
+    assert "invalid" in listed
+    assert "built-in" in listed
     pipeline, directory = builtin.find("aggregate.yml")
     place = PipelineDirectory(pipeline, directory)
     before = place.identity()
-    assert "begins anew" in call("reset", "aggregate.yml", "--yes")
+    assert "starts over" in call("reset", "aggregate.yml", "--yes")
     assert place.identity() != before
 
 
@@ -212,7 +212,7 @@ def test_invalid_arguments_fail_before_spark_starts(
         (["sql", "SELECT 1", "-n", here, "--archive", "arhive"], 1,
          "there is no archive at arhive"),
         (["sql", "SELECT 1", "-n", here, "--format", "csv", "--output", "there.csv"], 2,
-         "there.csv is there already"),
+         "there.csv exists"),
     ):  # fmt: skip
         done = subprocess.run(
             [SCRIPT, *words], cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -370,4 +370,4 @@ def test_ctrl_c_stops_gracefully_and_a_second_run_is_rejected(
     assert "Traceback" not in text
     assert not list((tmp_path / "archive/_tianzhou/staging").glob("*/*"))
     shown = said("pipeline", "status", "archive", cwd=tmp_path, monkeypatch=monkeypatch)
-    assert "does not run" in shown
+    assert "not running" in shown

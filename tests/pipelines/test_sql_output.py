@@ -58,7 +58,7 @@ def test_a_table_and_parquet(
     printed = capsys.readouterr().out
     assert "1.00  2026-11-16T08:00:00" in printed
     assert "2.00" not in printed
-    assert "2 rows; there are more: --rows shows them" in printed
+    assert "2 rows; there are more, raise --rows to show them" in printed
     target = tmp_path / "orders.parquet"
     show(found.drop("nothing"), "parquet", target, rows_max=1)
     again = place.spark.read.parquet(str(target))

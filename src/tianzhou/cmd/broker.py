@@ -1,4 +1,4 @@
-"""`tianzhou broker`: a Broker by itself, and `tianzhou broker drain`."""
+"""`tianzhou broker`: start a Broker, or manage a running one."""
 
 import os
 from dataclasses import replace
@@ -20,13 +20,19 @@ from tianzhou.cmd.ready_file import option as ready_file_option
 
 
 @click.group(invoke_without_command=True)
-@click.option("-n", "--nameserver", "nameservers", help="NameServers: host:port;host:port…")
+@click.option(
+    "-n",
+    "--nameserver",
+    "nameservers",
+    metavar="HOST:PORT",
+    help="Register with these NameServers, separated by semicolons.",
+)
 @server_settings.options("TOML, or a RocketMQ broker.conf")
 @click.option(
     "--data", type=click.Path(file_okay=False, path_type=Path),
-    help="Where messages are kept; tianzhou-data unless the settings say otherwise.",
+    help="Store messages in this directory; default: the settings, else tianzhou-data.",
 )  # fmt: skip
-@click.option("-p", "--port", type=PORT_RANGE, help="Port to listen on; 0 takes a free one.")
+@click.option("-p", "--port", type=PORT_RANGE, help="Listen on this port; 0 for any free one.")
 @ready_file_option
 @raft_options.options
 @http_server.options
@@ -47,7 +53,7 @@ def broker(
     """Start a Broker, or manage a running one."""
     if ctx.invoked_subcommand is not None:
         return
-    # Not above: who asks a running broker needs none of it.
+    # Imported here because the subcommands do not need it.
     from tianzhou.admin.commands.credentials import from_environment
     from tianzhou.base.settings import declarations
     from tianzhou.broker.config import BrokerConfig

@@ -1,4 +1,4 @@
-"""A broker put together: by itself, with slaves, or as a member of a Raft group."""
+"""Start a broker: standalone, with slaves, or as a member of a Raft group."""
 
 import logging
 import os
@@ -22,20 +22,20 @@ from tianzhou.store.store import MessageStore
 
 
 class StartOptions(NamedTuple):
-    """What was asked for."""
+    """Everything that the start of a broker needs."""
 
     config: BrokerConfig
     store_config: StoreConfig
     replication: ReplicationConfig
     raft: RaftSettings | None
-    """None: not a member of a group that elects its master."""
+    """None: not a member of a Raft group."""
     directory: Path
     http: http_server.HttpOptions
     ready_file: Path | None
 
 
 async def start(options: StartOptions) -> list[serve.Running]:
-    """Start everything, and tell that it serves."""
+    """Start all servers, then announce that they are ready."""
     clock, config, directory = SystemClock(), options.config, options.directory
     facts: dict[str, object] = {
         "nameserver": config.nameservers, "brokerName": config.name, "cluster": config.cluster,
@@ -93,11 +93,12 @@ def _warn_if_unregistered(running: Broker) -> None:
     if reasons := running.unregistered():
         told = "; ".join(f"{server}: {reason}" for server, reason in reasons.items())
         logs.say(
-            f"tianzhou: no NameServer knows of this broker, so clients cannot find it: {told}; "
-            "check the addresses given by --nameserver and that NameServers run there. The broker "
-            "keeps trying",
-            "broker.unregistered", level=logging.ERROR,
-        )  # fmt: skip
+            "tianzhou: this broker is registered with no NameServer, so clients cannot find it: "
+            f"{told}; check the addresses given by --nameserver and that NameServers run there. "
+            "The broker keeps trying",
+            "broker.unregistered",
+            level=logging.ERROR,
+        )
 
 
 def _is_slave(options: StartOptions) -> bool:

@@ -26,37 +26,49 @@ _ADMIN: Final = "tianzhou.admin.commands"
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "demo": (
         "tianzhou.cmd.demo:demo",
-        "The main job: cluster, clients, pipelines, SQL.",
+        "Run the demo: cluster, clients, pipelines, SQL.",
     ),
-    "broker": ("tianzhou.cmd.broker:broker", "Start a Broker; status, settings, drain."),
+    "broker": ("tianzhou.cmd.broker:broker", "Start a Broker, or manage a running one."),
     "nameserver": ("tianzhou.cmd.nameserver:nameserver", "Start a NameServer."),
     "up": ("tianzhou.cmd.up:up", "Start a NameServer and a Broker in one process."),
-    "pipeline": ("tianzhou.cmd.pipeline:pipeline", "Topics to tables: declare, run, watch."),
-    "sql": ("tianzhou.cmd.sql:sql", "Ask topics and their archive with SQL."),
-    "dead-letters": ("tianzhou.cmd.dead_letters:dead_letters", "Look, repair, send again."),
-    "topic": (f"{_ADMIN}.topic:topic", "Make, look at, change and delete topics."),
-    "group": (f"{_ADMIN}.group:group", "Consumer groups: lag, members, reset."),
-    "produce": (f"{_ADMIN}.produce:produce", "Send lines, JSON or a load to a topic."),
-    "consume": (f"{_ADMIN}.consume:consume", "Show the messages of a topic as they come."),
-    "message": (f"{_ADMIN}.message:message", "Find a message, look at it, trace it."),
-    "dlq": (f"{_ADMIN}.dlq:dlq", "Dead letters: list, look at, send again."),
-    "transaction": (f"{_ADMIN}.transaction:transaction", "Pending transactions: decide by hand."),
+    "pipeline": ("tianzhou.cmd.pipeline:pipeline", "Declare, run and monitor Spark pipelines."),
+    "sql": ("tianzhou.cmd.sql:sql", "Query topics and their archive with SQL."),
+    "dead-letters": (
+        "tianzhou.cmd.dead_letters:dead_letters",
+        "Inspect, edit and replay dead letters with SQL.",
+    ),
+    "topic": (f"{_ADMIN}.topic:topic", "Create, inspect, update and delete topics."),
+    "group": (f"{_ADMIN}.group:group", "Inspect, reset and delete consumer groups."),
+    "produce": (f"{_ADMIN}.produce:produce", "Send lines, JSON or test messages to a topic."),
+    "consume": (f"{_ADMIN}.consume:consume", "Print the messages of a topic as they arrive."),
+    "message": (f"{_ADMIN}.message:message", "Find, show and trace messages."),
+    "dlq": (f"{_ADMIN}.dlq:dlq", "List, inspect and replay dead letters."),
+    "transaction": (
+        f"{_ADMIN}.transaction:transaction",
+        "Inspect and decide pending transactions.",
+    ),
     "scheduled": (f"{_ADMIN}.scheduled:scheduled", "List and cancel scheduled messages."),
-    "cluster": (f"{_ADMIN}.cluster:cluster", "All brokers at a glance."),
-    "raft": (f"{_ADMIN}.raft:raft", "Groups that elect their own master: look, change."),
-    "bench": (f"{_ADMIN}.bench:bench", "Measure a running broker from here."),
-    "doctor": (f"{_ADMIN}.doctor:doctor", "Why a send or a consumer does not work."),
+    "cluster": (f"{_ADMIN}.cluster:cluster", "List all brokers."),
+    "raft": (f"{_ADMIN}.raft:raft", "Inspect and change Raft groups."),
+    "bench": (f"{_ADMIN}.bench:bench", "Measure the throughput and latency of a broker."),
+    "doctor": (f"{_ADMIN}.doctor:doctor", "Diagnose why a send or a consumer does not work."),
     "grafana-dashboard": (
         f"{_ADMIN}.grafana_dashboard:grafana_dashboard",
         "Print a Grafana dashboard as JSON.",
     ),
-    "completion": (f"{_ADMIN}.completion:completion", "Completion for bash, zsh and fish."),
-    "store": ("tianzhou.admin.commands.store:store", "Inspect, verify and rebuild a directory."),
+    "completion": (
+        f"{_ADMIN}.completion:completion",
+        "Print a completion script for bash, zsh or fish.",
+    ),
+    "store": (
+        "tianzhou.admin.commands.store:store",
+        "Inspect, verify and rebuild a store directory.",
+    ),
 }
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name; imports only the one that is called."""
+    """A group that lists its commands by name and imports only the one that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -77,7 +89,9 @@ class LazyGroup(click.Group):
 
             near = get_close_matches(args[0], COMMANDS, n=1)
             if near:
-                raise click.UsageError(f"no command {args[0]!r}; did you mean {near[0]!r}?", ctx)
+                raise click.UsageError(
+                    f"unknown command {args[0]!r}; did you mean {near[0]!r}?", ctx
+                )
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -85,7 +99,7 @@ class LazyGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Errors are one sentence and an exit code, or one JSON object under --json."""
+        """Report an error as one sentence and an exit code, or as one JSON object with --json."""
         try:
             return self._invoke(ctx)
         except click.ClickException as error:

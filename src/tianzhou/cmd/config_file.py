@@ -1,4 +1,4 @@
-"""Reading a settings file: TOML, or RocketMQ's `key=value` lines."""
+"""Read a settings file: TOML, or RocketMQ's `key=value` lines."""
 
 import tomllib
 from pathlib import Path
@@ -14,11 +14,11 @@ Fourth = TypeVar("Fourth")
 
 
 def read(path: Path) -> dict[str, object]:
-    """Names and values. A file whose name ends in .toml is TOML."""
+    """Read names and values. A file whose name ends in .toml is TOML."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: is not UTF-8: {error}") from error
+        raise UsageError(f"{path} is not UTF-8: {error}") from error
     if path.suffix == ".toml":
         try:
             return tomllib.loads(text)
@@ -51,9 +51,9 @@ def load_all(
 def load_all(
     kinds: tuple[type[object], ...], values: dict[str, object]
 ) -> tuple[tuple[object, ...], list[str]]:
-    """Several settings objects from one file, and the names that none of them knows.
+    """Load several settings objects from one file; also return the unknown names.
 
-    All problems of all are reported together.
+    Reports the problems of all of them together, as one SettingsError.
     """
     problems: list[str] = []
     made: list[object] = []

@@ -1,4 +1,4 @@
-"""`tianzhou dead-letters`: what groups have given up, looked at, repaired, and sent again."""
+"""`tianzhou dead-letters`: inspect, edit and replay dead letters with Spark SQL."""
 
 import tempfile
 from pathlib import Path
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 where_ = click.option(
     "--where", default="true", metavar="SQL",
-    help="Only these: an expression over body, tags, keys, originTopic, storeTimestamp, ...",
+    help="Select by an expression over body, tags, keys, originTopic, storeTimestamp, ...",
 )  # fmt: skip
 archive = click.option(
-    "--archive", envvar="TIANZHOU_ARCHIVE", help="Also those that only an archive has."
+    "--archive", envvar="TIANZHOU_ARCHIVE", help="Include dead letters that only this archive has."
 )
 
 
 @click.group("dead-letters")
 def dead_letters() -> None:
-    """Look at what consumer groups have given up, repair it, and send it again."""
+    """Inspect, edit and replay dead letters with SQL, on Spark."""
 
 
 @dead_letters.command("list")
 @watched
 def list_(session: Session) -> None:
-    """Show groups that have dead letters."""
+    """List groups that have dead letters."""
     from tianzhou.cmd.spark_session import spark_errors
     from tianzhou.spark.options import read_options_of
     from tianzhou.spark.pipelines.dead_letters import dead_letter_counts
@@ -52,7 +52,9 @@ def list_(session: Session) -> None:
 @group_name
 @archive
 @where_
-@click.option("--rows", default=20, show_default=True, help="At most so many.")
+@click.option(
+    "--rows", default=20, show_default=True, metavar="COUNT", help="Show at most COUNT rows."
+)
 @asking
 def show(session: Session, group: str, archive: str | None, where: str, rows: int) -> None:
     """Show dead letters of a group, the newest first."""
@@ -78,14 +80,16 @@ def show(session: Session, group: str, archive: str | None, where: str, rows: in
 @where_
 @click.option(
     "--set", "changes", multiple=True, metavar="COLUMN=SQL",
-    help="Repair: body, tags or keys become this expression.",
+    help="Set body, tags or keys to this expression before the replay; repeatable.",
 )  # fmt: skip
-@click.option("--to", default="", help="Another topic than where they came from.")
-@click.option("--rate", type=float, help="Messages a second, at most.")
-@click.option("--again", is_flag=True, help="Also those that were replayed before.")
+@click.option(
+    "--to", default="", metavar="TOPIC", help="Send to TOPIC instead of the original topic."
+)
+@click.option("--rate", type=float, metavar="RATE", help="Send at most RATE messages per second.")
+@click.option("--again", is_flag=True, help="Include dead letters that were replayed before.")
 @click.option(
     "--record", default="dead-letter-replays", show_default=True,
-    help="Directory with the record of replays; a replay that was cut off goes on.",
+    metavar="DIRECTORY", help="Record replays in DIRECTORY, so that an interrupted one resumes.",
 )  # fmt: skip
 @asking
 def replay(
@@ -99,7 +103,7 @@ def replay(
     again: bool,
     record: str,
 ) -> None:
-    """Send dead letters of a group again, where they came from, each once."""
+    """Replay dead letters of a group to their original topic, each once."""
     from tianzhou.cmd import spark_session
     from tianzhou.spark.pipelines.dead_letters import ReplayRequest
     from tianzhou.spark.pipelines.dead_letters import replay as do
@@ -107,7 +111,7 @@ def replay(
 
     pairs = [change.partition("=") for change in changes]
     if not all(equals for _, equals, _ in pairs):
-        raise UsageError("--set: write COLUMN=SQL, such as body=\"replace(body, 'a', 'b')\"")
+        raise UsageError("--set must be COLUMN=SQL, e.g. body=\"replace(body, 'a', 'b')\"")
     request = ReplayRequest(
         group, where, {name.strip(): text.strip() for name, _, text in pairs}, to, rate, again
     )
@@ -122,7 +126,7 @@ def replay(
         done = do(spark, request, where_they_are, place, on_sent=tell)
     session.done(
         {"group": group, "replay": done.id, "sent": done.sent, "record": record},
-        f"Replay {done.id}: {done.sent:,} dead letters of {group} sent; record in {record}",
+        f"Replay {done.id}: {done.sent:,} dead letters of {group} sent; recorded in {record}",
     )
 
 

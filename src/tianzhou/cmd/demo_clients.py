@@ -1,4 +1,4 @@
-"""The clients of the demonstration: a producer, and a consumer group of two."""
+"""The clients of the demo: a producer, and a consumer group of two."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ _SENDING: Final = ProducerOptions(
 
 
 async def send_all(nameserver: str, messages: Iterable[Message]) -> int:
-    """Send many at once; how many the broker has stored. Raises what a send raises."""
+    """Send concurrently; return how many messages the broker stored. Raises SendFailed."""
     stored = 0
     async with Producer("demo", nameserver=nameserver, options=_SENDING) as producer:
         waiting: list[asyncio.Future[SendResult]] = []
@@ -41,7 +41,7 @@ async def send_all(nameserver: str, messages: Iterable[Message]) -> int:
 
 @dataclass(slots=True)
 class Group:
-    """What a consumer group has seen of the orders. Owner: the event loop."""
+    """The orders that a consumer group received. Owner: the event loop."""
 
     received: int = 0
     disordered: int = 0
@@ -57,7 +57,7 @@ class Group:
         self._last[order] = rank
 
     async def consume(self, nameserver: str, stop: asyncio.Event) -> None:
-        """Two members share the queues until somebody says stop."""
+        """Consume with two members until `stop` is set."""
         options = ConsumerOptions(orderly=True, start_from=StartPosition.FIRST)
         async with AsyncExitStack() as stack:
             for rank in range(2):

@@ -1,4 +1,4 @@
-"""A NameServer and a Broker inside this process, in an event loop of their own."""
+"""A NameServer and a Broker inside this process, in a separate event loop."""
 
 import asyncio
 import threading
@@ -24,7 +24,10 @@ QUEUES: Final = 4
 
 
 class DemoCluster:
-    """Owner: the thread that made it; `run` hands work to its loop and waits for it."""
+    """A cluster for the demo; `run` passes work to its loop and waits for it.
+
+    Owner: the thread that created it.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -41,7 +44,7 @@ class DemoCluster:
     async def _start(self) -> tuple[NameServer, Broker]:
         names = NameServer(NameServerConfig(bind_address=HOST, listen_port=0), self._clock)
         self.nameserver = f"{HOST}:{await names.start()}"
-        # Small files: a demonstration should not reserve gigabytes.
+        # Small files: the demo should not preallocate gigabytes.
         config = StoreConfig(
             commit_log_file_bytes=64 * 1024 * 1024, index_slots=50_000, index_entries=200_000
         )
@@ -66,7 +69,7 @@ class DemoCluster:
         return self.begin(work).result()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Any:
-        """The same without waiting: the future of its result."""
+        """Like `run`, but return a future instead of waiting."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def __exit__(

@@ -1,5 +1,5 @@
-"""The main job, step by step: a cluster, orders and payments, a consumer group in Python, pipelines
-on Spark, and SQL over a topic and its archive. Every figure is held against what was sent."""
+"""The demo, step by step: a cluster, orders and payments, a consumer group in Python, pipelines on
+Spark, and SQL over a topic and its archive. Every result is checked against the input."""
 
 import asyncio
 import contextlib
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
 
 WAIT_S: Final = 120.0
 LAST_ORDERS: Final = 250
-"""Orders that are sent after the archive has stopped: only the broker has them."""
+"""Orders sent after the archive has stopped, which only the broker has."""
 
 
 def run(directory: Path, master: str, seed: int, show: Show) -> Sums:
     traffic = Traffic(base_s=int(time.time()) // 60 * 60, seed=seed)
     with contextlib.ExitStack() as stack:
-        with show.step("A NameServer and a Broker, in this process"):
+        with show.step("Start a NameServer and a Broker in this process"):
             cluster = stack.enter_context(DemoCluster(directory / "store"))
             cluster.create_topics(ORDERS, PAYMENTS)
         group = Group()
         stop = stack.enter_context(_consuming(cluster, group))
         first = _half(traffic, 0)
         sending = cluster.begin(send_all(cluster.nameserver, first))
-        with show.step("Orders and payments are sent and consumed, while Spark starts"):
+        with show.step("Send and consume orders and payments while Spark starts"):
             spark = stack.enter_context(
                 session("tianzhou-demo", master=master, config=SHORT, log=directory / "spark.log")
             )
             stored = sending.result(WAIT_S)
         stored += _pipelines(spark, cluster, directory, traffic, show)
         show.check("stored by the broker", wanted=sum(traffic.sent.values()), found=stored)
-        with show.step("The consumer group has everything"):
+        with show.step("Wait until the consumer group has everything"):
             _until(lambda: group.received >= traffic.sent[ORDERS], f"group {GROUP}")
             stop()
         _check_group(group, traffic, show)
@@ -62,7 +62,7 @@ def run(directory: Path, master: str, seed: int, show: Show) -> Sums:
 
 
 def _half(traffic: Traffic, half: int) -> Iterator[Any]:
-    """Orders and payments of the first or the second half."""
+    """Orders and payments of the first or second half."""
     orders, payments = ORDER_COUNT // 2, PAYMENT_COUNT // 2
     return chain(
         traffic.orders(1 + half * orders, orders), traffic.in_time(half * payments, payments)
@@ -71,7 +71,7 @@ def _half(traffic: Traffic, half: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _consuming(cluster: DemoCluster, group: Group) -> Generator[Callable[[], None]]:
-    """A consumer group at work, until what is yielded is called, or the block ends."""
+    """Run a consumer group until the yielded function is called, or the block ends."""
 
     async def made() -> asyncio.Event:
         return asyncio.Event()
@@ -92,17 +92,17 @@ def _consuming(cluster: DemoCluster, group: Group) -> Generator[Callable[[], Non
 def _pipelines(
     spark: "SparkSession", cluster: DemoCluster, directory: Path, traffic: Traffic, show: Show
 ) -> int:
-    """Archive and aggregate while the second half is sent; how many messages were stored."""
+    """Archive and aggregate while the second half is sent; return the number of stored messages."""
     archive = _made(spark, "archive", cluster, directory, topic=f"{ORDERS},{PAYMENTS}")
     aggregate = _made(spark, "aggregate", cluster, directory, topic=PAYMENTS)
     with contextlib.ExitStack() as stack:
-        with show.step("Two pipelines catch up: archive, and amounts per city and minute"):
+        with show.step("Run two pipelines: archive, and amounts per city and minute"):
             for run in (archive, aggregate):
                 stack.callback(run.stop)
                 run.start()
             _until(lambda: _poll(archive) and _poll(aggregate), "the first micro-batches")
-        with show.step("The second half comes, with late and broken messages"):
-            # Late is what comes after a micro-batch that has seen the present.
+        with show.step("Send the second half, with late and invalid messages"):
+            # Messages are late only after a micro-batch has advanced the watermark.
             rest = chain(_half(traffic, 1), traffic.late(), traffic.broken())
             stored = cluster.run(send_all(cluster.nameserver, chain(rest, [traffic.closing()])))
             _until(lambda: _has(directory, "archive", sum(traffic.sent.values()), archive),
@@ -150,26 +150,26 @@ def _until(is_done: Callable[[], bool], what: str) -> None:
 def _check_group(group: Group, traffic: Traffic, show: Show) -> None:
     show.check("consumed by a group of two",
                wanted=traffic.sent[ORDERS], found=group.received)  # fmt: skip
-    show.check("of these out of order", wanted=0, found=group.disordered,
+    show.check("out of order", wanted=0, found=group.disordered,
                note=f"{ORDER_COUNT:,} orders, {len(STATES)} states each")  # fmt: skip
 
 
 def _ask(
     spark: "SparkSession", cluster: DemoCluster, directory: Path, traffic: Traffic, show: Show
 ) -> None:
-    """SQL over a topic and its archive, after more has come than the archive has."""
+    """Query a topic and its archive, after the topic got more messages than the archive has."""
     from tianzhou.spark.tables.history_table import Cluster
     from tianzhou.spark.tables.query import query
     from tianzhou.spark.tables.table import Table
 
     archived = Table(str(directory / "archive")).state()
-    show.check("rows of the archive", wanted=sum(traffic.sent.values()), found=archived.rows,
+    show.check("rows in the archive", wanted=sum(traffic.sent.values()), found=archived.rows,
                note=f"{len(archived.files)} Parquet files")  # fmt: skip
     text = (
         f"SELECT count(*) AS rows, count(DISTINCT brokerName, queueId, queueOffset) AS places,"
         f" count(DISTINCT body.orderId) AS orders FROM {ORDERS}"
     )
-    with show.step(f"SQL over topic and archive: {text}"):
+    with show.step(f"Query topic and archive: {text}"):
         more = traffic.orders(ORDER_COUNT + 1, LAST_ORDERS)
         cluster.run(send_all(cluster.nameserver, more))
         where = Cluster({"nameserver": cluster.nameserver}, str(directory / "archive"))
@@ -178,8 +178,8 @@ def _ask(
     live = LAST_ORDERS * len(STATES)
     show.check("seen by SQL", wanted=total, found=row.rows,
                note=f"{total - live:,} from Parquet, {live:,} from the log")  # fmt: skip
-    show.check("of these once", wanted=total, found=row.places)
-    show.check("orders in them", wanted=ORDER_COUNT + LAST_ORDERS, found=row.orders)
+    show.check("distinct messages", wanted=total, found=row.places)
+    show.check("distinct orders", wanted=ORDER_COUNT + LAST_ORDERS, found=row.orders)
 
 
 def _check_amounts(spark: "SparkSession", directory: Path, traffic: Traffic, show: Show) -> Sums:
@@ -191,12 +191,12 @@ def _check_amounts(spark: "SparkSession", directory: Path, traffic: Traffic, sho
     ).collect()
     found: Sums = {(row.start, row.city): (row.payments, row.amount) for row in rows}
     right = sum(found.get(place) == sums for place, sums in traffic.payments.items())
-    show.check("sums right to the cent", wanted=len(traffic.payments),
+    show.check("sums exact to the cent", wanted=len(traffic.payments),
                found=right, note=f"of {PAYMENT_COUNT:,} payments per city and minute")  # fmt: skip
     extra = sum(count for place, (count, _) in found.items() if place not in traffic.payments)
-    show.check("counted though too late", wanted=0, found=extra,
+    show.check("late payments counted", wanted=0, found=extra,
                note=f"{LATE_COUNT} were sent, half an hour late")  # fmt: skip
     broken = Table(str(directory / "broken")).state().rows
     show.check("in quarantine", wanted=len(BROKEN), found=broken,
-               note="bodies that are no payment, each with the reason")  # fmt: skip
+               note="invalid bodies, each with the reason")  # fmt: skip
     return found

@@ -1,8 +1,8 @@
-"""What the demonstration sends, and what must come of it. The same numbers give the same traffic.
+"""The input of the demo and its expected results. The same seed gives the same traffic.
 
-Orders go through their states, each with a message in the topic `orders` whose sharding key is the
-order. Payments go to the topic `payments`; the tag is the city. Their times are those of events:
-up to a minute and a half out of order, which is allowed; a few are half an hour late, which is not.
+Every state of an order is a message in the topic `orders`, whose sharding key is the order.
+Payments go to the topic `payments`; the tag is the city. Their event times are up to a minute and a
+half out of order, which is allowed; a few are half an hour late, which is not.
 """
 
 import json
@@ -25,7 +25,7 @@ FAILED: Final = "failed"
 ORDER_COUNT: Final = 3_000
 PAYMENT_COUNT: Final = 6_000
 SPAN_S: Final = 600
-"""Time that the events tell of."""
+"""The period of the event times."""
 DISORDER_S: Final = 90.0
 LATE_COUNT, LATE_S = 24, 1_800.0
 BROKEN: Final = (
@@ -36,12 +36,12 @@ WINDOW_S: Final = 60
 CLOSING_CITY: Final = "closing"
 
 Sums = dict[tuple[int, str], tuple[int, Decimal]]
-"""Start of a minute and city to how many payments, and how much."""
+"""Start of a minute and city, to the number of payments and their sum."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What is sent in one part of the demonstration."""
+    """The generated messages and their expected sums."""
 
     base_s: int
     seed: int
@@ -50,7 +50,7 @@ class Traffic:
     """By topic, as they are sent."""
 
     def orders(self, first: int, count: int) -> Iterator[Message]:
-        """All states of these orders, state by state, so that orders are mixed."""
+        """All states of these orders, state by state, so that orders interleave."""
         dice = random.Random(self.seed + first)
         numbers = [f"T{number:07d}" for number in range(first, first + count)]
         for state in STATES:
@@ -92,6 +92,6 @@ class Traffic:
     def _payment(self, number: int, city: str, at_s: float, amount: Decimal) -> Message:
         self.sent[PAYMENTS] += 1
         when = datetime.fromtimestamp(round(at_s, 3), UTC).isoformat(timespec="milliseconds")
-        # Money as text in JSON: as a number it would become a float on its way.
+        # Amounts are text in JSON, because a number would become a float.
         body = {"orderId": f"T{number:07d}", "amount": str(amount), "paidAt": when}
         return Message(PAYMENTS, json.dumps(body).encode(), tags=city, keys=body["orderId"])

@@ -1,5 +1,5 @@
-"""What the demonstration shows: steps while they are done, and a summary with every figure held
-against what was sent."""
+"""The output of the demo: steps as they run, and a summary with every result checked against the
+input."""
 
 import time
 from collections.abc import Generator
@@ -32,7 +32,7 @@ class Check:
 
 @dataclass(slots=True)
 class Show:
-    """The screen, and the checks as they are made."""
+    """The console and the checks so far."""
 
     console: Console = field(default_factory=Console)
     checks: list[Check] = field(default_factory=list[Check])
@@ -40,7 +40,7 @@ class Show:
 
     @contextmanager
     def step(self, text: str) -> Generator[None]:
-        """One line when something begins to happen, finished with how long it took."""
+        """Show a step while it runs, then print it with its duration."""
         begun = time.monotonic()
         with self.console.status(text):
             yield
@@ -65,9 +65,9 @@ class Show:
     def summary(self, amounts: Sums) -> None:
         seconds = time.monotonic() - self.begun_s
         last = (
-            Text(f"Every figure agrees with what was sent. {seconds:.0f} s.", style="bold green")
+            Text(f"Every result matches the input. {seconds:.0f} s.", style="bold green")
             if self.is_right
-            else Text("Some figures do not agree with what was sent.", style="bold red")
+            else Text("Some results do not match the input.", style="bold red")
         )
         body = Group(_checks(self.checks), Text(), _cities(amounts), Text(), last)
         self.console.print(Panel(body, title="Tianzhou 天舟", expand=False, padding=(1, 2)))
@@ -76,8 +76,8 @@ class Show:
 def _checks(checks: list[Check]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("")
-    table.add_column("what")
-    table.add_column("sent", justify="right")
+    table.add_column("check")
+    table.add_column("expected", justify="right")
     table.add_column("found", justify="right")
     table.add_column("", style="dim")
     for check in checks:
@@ -91,7 +91,7 @@ def _figure(value: object) -> str:
 
 
 def _cities(amounts: Sums) -> Table:
-    """What the windows add up to, city by city."""
+    """The sum of all windows, by city."""
     totals = {city: Decimal(0) for city in CITIES}
     for (_, city), (_, amount) in amounts.items():
         totals[city] = totals.get(city, Decimal(0)) + amount

@@ -1,7 +1,7 @@
-"""HTTP in a broker's process: the dashboard, metrics and health, on the loop that is there.
+"""HTTP in a broker's process: the dashboard, metrics and health, on the broker's event loop.
 
-The port is taken at once, so that it stands in the ready file. What answers is loaded only when the
-broker serves: nobody who sends messages waits for it, and a browser that comes early waits in line.
+The port is bound at once, so that the ready file names it. The application is loaded only when the
+broker serves: messages do not wait for it, and an early browser waits in the backlog.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ log: Final = logging.getLogger("tianzhou.http")
 
 PORT: Final = 8080
 PORT_RANGE: Final = click.IntRange(0, 65_535)
-"""Of every port on a command line: larger ones would quietly become others."""
+"""Valid ports on a command line; larger numbers would silently wrap around."""
 PASSWORD_FILE: Final = "dashboard-password"
 BACKLOG: Final = 64
 RETRY_S: Final = 5.0
@@ -48,13 +48,13 @@ PORTS_TRIED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """What the command line says about it."""
+    """The HTTP options of the command line."""
 
     host: str = "127.0.0.1"
     port: int | None = PORT
     """None: no HTTP."""
     is_chosen: bool = False
-    """Whether somebody asked for this very port."""
+    """Whether the user chose this port."""
     names: tuple[str, ...] = ()
 
     @property
@@ -66,7 +66,7 @@ class HttpOptions:
 
 
 class Answers(Protocol):
-    """What a broker tells programs."""
+    """Responses for programs: metrics, health and readiness."""
 
     async def metrics(self) -> bytes: ...
     def health(self) -> tuple[int, bytes]: ...
@@ -74,7 +74,7 @@ class Answers(Protocol):
 
 
 def options(command: Callable[..., None]) -> Callable[..., None]:
-    """The same for every server; the command gets one argument, `http`."""
+    """Add the HTTP options; the command gets one argument, `http`."""
 
     @functools.wraps(command)
     def called(
@@ -91,18 +91,19 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
         command(*args, http=chosen, **kwargs)
 
     added = (
-        click.option("--no-http", is_flag=True, help="No dashboard, no metrics, no health."),
+        click.option("--no-http", is_flag=True, help="Disable the dashboard, metrics and health."),
         click.option(
             "--http-name", multiple=True, metavar="NAME",
-            help="A name by which browsers call this machine, beside its address and its own name.",
+            help="Accept this host name in addition to the address and name of this machine.",
         ),
         click.option(
             "--http-host", default="127.0.0.1", show_default=True,
-            help="Where dashboard and metrics are served; elsewhere than here they need a login.",
+            metavar="ADDRESS",
+            help="Serve dashboard and metrics on this address; all but loopback require a login.",
         ),
         click.option(
             "--http-port", default=PORT, show_default=True, type=PORT_RANGE,
-            help="Port of dashboard and metrics; 0 takes a free one.",
+            help="Serve dashboard and metrics on this port; 0 for any free one.",
         ),
     )  # fmt: skip
     found: Callable[..., None] = called
@@ -167,7 +168,7 @@ def serve(
     chosen: HttpOptions, answers: Answers, clock: Clock, *, nameserver: str, data: Path,
     credentials: str = "",
 ) -> HttpServer | None:  # fmt: skip
-    """Call it when the broker serves. None if the dashboard is disabled."""
+    """Start HTTP once the broker serves. None if it is disabled."""
     bound = _bind(chosen)
     if bound is None:
         return None
@@ -243,7 +244,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def password_hash(data: Path) -> str:
-    """What is kept of the password; made and shown at the first start."""
+    """The stored hash of the password, which the first start creates and prints."""
     path = data / PASSWORD_FILE
     if path.exists():
         return path.read_text(encoding="ascii").strip()
@@ -254,6 +255,6 @@ def password_hash(data: Path) -> str:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w", encoding="ascii") as file:
         file.write(kept + "\n")
-    # To whoever started this, and never into a log that is kept.
-    click.echo(f"tianzhou: the password of the dashboard, shown only now: {password}", err=True)
+    # Print it to the terminal only, never into a log file.
+    click.echo(f"tianzhou: the dashboard password, shown only once: {password}", err=True)
     return kept

@@ -31,7 +31,7 @@ _CLOSE: Final = (b"connection", b"close")
 
 
 def server_of(app: "ASGIApp") -> uvicorn.Server:
-    """Ready for `startup` and `shutdown`; signals and the loop stay with their owners."""
+    """A server for `startup` and `shutdown`, which handles neither signals nor the loop."""
     config = uvicorn.Config(
         app, http=PatientProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
         server_header=False, date_header=False, proxy_headers=False,
@@ -45,7 +45,7 @@ def server_of(app: "ASGIApp") -> uvicorn.Server:
 
 
 class PatientProtocol(H11Protocol):
-    """Up to a point: headers must come in time, and must not be endless."""
+    """Limits the time for headers and their size."""
 
     def __init__(self, server: uvicorn.Server, slot: Slot) -> None:
         super().__init__(server.config, server.server_state, server.lifespan.state)
@@ -56,7 +56,7 @@ class PatientProtocol(H11Protocol):
         self._unread: asyncio.TimerHandle | None = None
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
-        """The ASGI application: pages while there is room, health always."""
+        """The ASGI application: pages while there are slots, health always."""
         if self._slot.prove():
             await self._pages(scope, receive, send)
         elif scope["path"] in HEALTH_PATHS:
@@ -101,7 +101,7 @@ class PatientProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _is_answering(self) -> bool:
-        # The type leaves out that there is none before the first request.
+        # Despite its type, `cycle` is None before the first request.
         return bool(self.cycle) and not self.cycle.response_complete
 
     def _wait_for_head(self) -> None:

@@ -1,4 +1,4 @@
-"""Logs of a server: to the error stream or files, quiet, as text or as JSON lines."""
+"""Logs of a server: to the error stream or files, rate-limited, as text or JSON lines."""
 
 import json
 import logging
@@ -16,11 +16,11 @@ _KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctim
 _CHARS_MAX: Final = 256
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 FILES_KEPT: Final = 5
-"""Beside the one that is written: logs never take more than 96 MiB."""
+"""Rotated files besides the current one: logs never exceed 96 MiB."""
 
 
 def _fields(record: logging.LogRecord) -> dict[str, str]:
-    """What the event was logged with, made safe to print."""
+    """The fields of the event, escaped for printing."""
     return {
         name: ascii(value)[1:-1][:_CHARS_MAX] if isinstance(value, str) else str(value)[:_CHARS_MAX]
         for name, value in vars(record).items()
@@ -52,18 +52,18 @@ class JsonFormatter(logging.Formatter):
 
 
 def options(command: Callable[..., None]) -> Callable[..., None]:
-    """How a server logs, the same for all of them."""
+    """Add the logging options."""
     file = click.Path(dir_okay=False, path_type=Path)
     help_ = (
-        f"Log to this file instead of the error stream. At {FILE_BYTES_MAX >> 20} MiB a new one "
-        f"is begun; {FILES_KEPT} old ones are kept."
+        f"Log to this file instead of the error stream. Rotates at {FILE_BYTES_MAX >> 20} MiB and "
+        f"keeps {FILES_KEPT} old files."
     )
     command = click.option("--log-file", type=file, help=help_)(command)
     return click.option("--log-json", is_flag=True, help="Log as JSON lines.")(command)
 
 
 def say(text: str, event: str, *, level: int = logging.INFO) -> None:
-    """A sentence for the person who started this; an event where a program reads the log."""
+    """Print a sentence on the error stream, or log an event if the log is JSON."""
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.root.handlers):
         logging.getLogger("tianzhou").log(level, event, extra={"text": text})
     else:

@@ -1,4 +1,4 @@
-"""`tianzhou nameserver`: a NameServer by itself."""
+"""`tianzhou nameserver`: start a NameServer."""
 
 import os
 from dataclasses import replace
@@ -12,11 +12,11 @@ from tianzhou.cmd.ready_file import option as ready_file_option
 
 
 @click.command()
-@click.option("-p", "--port", type=PORT_RANGE, help="Port to listen on; 0 takes a free one.")
-@click.option("--host", help="Address to listen on.")
+@click.option("-p", "--port", type=PORT_RANGE, help="Listen on this port; 0 for any free one.")
+@click.option("--host", metavar="ADDRESS", help="Listen on this address.")
 @click.option(
     "--data", "data_dir", type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for the record of missing brokers and epochs. Default: in memory only.",
+    help="Store missing brokers and epochs in this directory; default: in memory.",
 )  # fmt: skip
 @server_settings.options("TOML, or a RocketMQ namesrv.properties")
 @ready_file_option
@@ -31,7 +31,7 @@ def nameserver(
     log_file: Path | None,
 ) -> None:
     """Start a NameServer."""
-    # Not above: who asks for help needs none of it.
+    # Imported here because `--help` needs none of it.
     from tianzhou.admin.commands.credentials import from_environment
     from tianzhou.base.settings import load, spellings
     from tianzhou.broker.config import BrokerConfig

@@ -1,4 +1,4 @@
-"""`tianzhou up`, put together: NameServer and Broker in this process."""
+"""Start `tianzhou up`: a NameServer and a Broker in this process."""
 
 import os
 from dataclasses import replace
@@ -16,7 +16,7 @@ from tianzhou.store.store import MessageStore
 
 
 async def start(settings: UpSettings, options: UpOptions, clock: Clock) -> list[serve.Running]:
-    """Start everything, and tell that it serves."""
+    """Start all servers, then announce that they are ready."""
     directory, config = options.directory, settings.broker
     names = NameServer(with_memory(settings.nameserver, directory), clock)
     port = await names.start()

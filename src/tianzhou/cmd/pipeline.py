@@ -1,4 +1,4 @@
-"""`tianzhou pipeline`: declare, check, run, resume and watch pipelines from topics to tables."""
+"""`tianzhou pipeline`: declare, validate, run, resume and monitor pipelines."""
 
 import signal
 from collections.abc import Mapping
@@ -17,23 +17,24 @@ if TYPE_CHECKING:
 
 nameserver = click.option(
     "-n", "--nameserver", envvar=NAMESERVER_VARIABLES, show_envvar=True, metavar="HOST:PORT",
-    help="Instead of what the file says.",
+    help="Override the NameServer of the file.",
 )  # fmt: skip
 changes = click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE",
-    help="Change a key of the file, such as source.tags=paid or sinks.0.path=lake.",
+    help="Override a key of the file, e.g. source.tags=paid or sinks.0.path=lake.",
 )  # fmt: skip
 what = click.argument("what", metavar="FILE|NAME")
 master = click.option(
     "--master",
-    help="local[*], the default, spark://host:port, yarn, k8s://..., or sc://host:port for Spark "
-    "Connect. Under spark-submit: what that says.",
+    metavar="URL",
+    help="Run on this Spark master: local[*] (default), spark://HOST:PORT, yarn, k8s://..., or "
+    "sc://HOST:PORT for Spark Connect. Under spark-submit its master is the default.",
 )  # fmt: skip
 
 
 @click.group()
 def pipeline() -> None:
-    """Topics to tables and back: declared in a file, run, resumed and watched."""
+    """Declare, validate, run, resume and monitor Spark pipelines."""
 
 
 @pipeline.command()
@@ -41,13 +42,13 @@ def pipeline() -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
 @session.telling
 def init(teller: Teller, name: str, file: Path | None) -> None:
-    """Write a pipeline to begin with: archive, aggregate, order-check or trace."""
+    """Write a template: archive, aggregate, order-check or trace."""
     from tianzhou.spark.pipelines import builtin
 
     file = file or Path(f"{name}.yml")
     text = builtin.template(name)
     if file.exists():
-        raise UsageError(f"{file} is there already; name another file")
+        raise UsageError(f"{file} exists; choose another file")
     file.write_text(text, "utf-8")
     said = f"Wrote {file}. Next: tianzhou pipeline run {file} -n host:port"
     teller.done({"name": name, "file": str(file)}, said)
@@ -57,12 +58,14 @@ def init(teller: Teller, name: str, file: Path | None) -> None:
 @what
 @nameserver
 @changes
-@click.option("--plan", "with_plan", is_flag=True, help="Also let Spark plan it, with real topics.")
+@click.option(
+    "--plan", "with_plan", is_flag=True, help="Also plan it with Spark, against the real topics."
+)
 @session.telling
 def validate(
     teller: Teller, what: str, nameserver: str | None, changes: tuple[str, ...], with_plan: bool
 ) -> None:
-    """Check a file: keys, values, expressions. Reads no message and changes nothing."""
+    """Validate the keys, values and expressions of a file. Reads no messages."""
     declared, directory = _find(what, nameserver, changes)
     if with_plan:
         from tianzhou.cmd import pipeline_run
@@ -70,7 +73,7 @@ def validate(
 
         with builtin.located(what):
             pipeline_run.plan(declared, directory)
-    teller.done({"name": declared.name, "planned": with_plan}, f"{what}: {declared.name} is fine")
+    teller.done({"name": declared.name, "planned": with_plan}, f"{what}: {declared.name} is valid")
 
 
 @pipeline.command()
@@ -78,10 +81,10 @@ def validate(
 @nameserver
 @changes
 @master
-@click.option("--topic", help="Instead of source.topic.")
-@click.option("--output", help="Instead of the path of the first sink.")
-@click.option("--once", is_flag=True, help="Do what there is to do now, then end.")
-@click.option("--quiet", is_flag=True, help="Show figures only at the end.")
+@click.option("--topic", help="Override source.topic.")
+@click.option("--output", metavar="PATH", help="Override the path of the first sink.")
+@click.option("--once", is_flag=True, help="Process the available messages, then stop.")
+@click.option("--quiet", is_flag=True, help="Show statistics only at the end.")
 @session.telling
 def run(
     teller: Teller,
@@ -94,7 +97,7 @@ def run(
     once: bool,
     quiet: bool,
 ) -> None:
-    """Run a pipeline until Ctrl-C; the next run goes on where this one ended."""
+    """Run a pipeline until Ctrl-C; the next run resumes where this one stopped."""
     given: dict[str, Any] = {}
     if topic is not None:
         given["source.topic"] = topic
@@ -117,11 +120,11 @@ def run(
 @changes
 @click.option(
     "--png", type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw throughput, lag and latency into a file.",
+    metavar="FILE", help="Draw throughput, lag and latency to FILE.",
 )  # fmt: skip
 @session.looking
 def status(teller: Teller, what: str, changes: tuple[str, ...], png: Path | None) -> None:
-    """Show how far a pipeline is and how it went, running or not."""
+    """Show the progress and statistics of a pipeline, running or not."""
     declared, directory = _find(what, None, changes)
     from tianzhou.cmd import pipeline_view
     from tianzhou.spark.pipelines import history
@@ -156,7 +159,7 @@ def _facts(declared: "Pipeline", directory: Path) -> dict[str, Any]:
                 default=".")  # fmt: skip
 @session.looking
 def list_(teller: Teller, directory: Path) -> None:
-    """List the pipelines of a directory, and those that come with the package."""
+    """List the pipelines of a directory and the built-in ones."""
     from tianzhou.cmd import pipeline_view
 
     teller.show(lambda: pipeline_view.rows(directory), pipeline_view.listed)
@@ -168,30 +171,44 @@ def list_(teller: Teller, directory: Path) -> None:
 @session.force
 @session.telling
 def reset(teller: Teller, what: str, changes: tuple[str, ...], yes: bool) -> None:
-    """Forget how far a pipeline is: the next run begins anew. Written rows stay."""
+    """Delete the progress of a pipeline; the next run starts over. Written rows stay."""
     declared, directory = _find(what, None, changes)
     from tianzhou.spark.pipelines.pipeline_directory import PipelineDirectory
 
     place = PipelineDirectory(declared, directory)
     teller.confirm(
-        f"Forget how far {declared.name} is ({place.path})? The next run reads its source from "
-        "the beginning, and writes rows again that are there already; only a table that is a "
-        "plain copy of topics goes on where its rows end",
+        f"Delete the progress of {declared.name} ({place.path})? The next run reads its source "
+        "from the beginning and writes existing rows again; only a table that is a plain copy of "
+        "topics resumes after its last row",
         yes=yes,
     )
     place.reset()
-    teller.done({"name": declared.name, "checkpoint": place.path}, f"{declared.name} begins anew")
+    teller.done(
+        {"name": declared.name, "checkpoint": place.path},
+        f"{declared.name} starts over with the next run",
+    )
 
 
 @pipeline.command()
 @click.argument("kind", type=click.Choice(["trace", "audit"]))
-@click.option("--topic", help="audit: the topic.")
-@click.option("--archive", envvar="TIANZHOU_ARCHIVE", help="Also what only an archive has.")
+@click.option("--topic", help="Audit this topic (audit only).")
 @click.option(
-    "--format", "form", type=click.Choice(["table", "csv", "json", "parquet"]), default="table",
-    show_default=True, help="json, or --json, is one object for each line.",
-)  # fmt: skip
-@click.option("--output", type=click.Path(path_type=Path), help="Write to this file or directory.")
+    "--archive", envvar="TIANZHOU_ARCHIVE", help="Include messages that only this archive has."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv", "json", "parquet"]),
+    default="table",
+    show_default=True,
+    help="Choose the output format; json (or --json) prints one object per line.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Write to this file or directory.",
+)
 @master
 @session.asking
 def report(
@@ -203,12 +220,12 @@ def report(
     output: Path | None,
     master: str | None,
 ) -> None:
-    """What traces tell. trace: latencies from producer to store to consumer, per topic and group.
-    audit: produced against stored against consumed, per producer and hour."""
+    """Report on traces (trace: latencies from producer to store to consumer, per topic and group;
+    audit: produced, stored and consumed messages, per producer and hour)."""
     if kind == "audit" and topic is None:
-        raise UsageError("audit needs --topic")
+        raise UsageError("audit requires --topic")
     if form == "parquet" and output is None:
-        raise UsageError("--format parquet needs --output")
+        raise UsageError("--format parquet requires --output")
     from tianzhou.cmd import pipeline_report
 
     pipeline_report.run(
@@ -232,13 +249,13 @@ def _find(
     for change in changes:
         key, equals, value = change.partition("=")
         if not equals:
-            raise UsageError(f"--set {change!r}: write KEY=VALUE")
+            raise UsageError(f"invalid --set {change!r}; use KEY=VALUE")
         all_given[key] = read_value(value)
     return builtin.find(what, {**all_given, **(given or {})})
 
 
 def stop_on_signals() -> "list[int]":
-    """Signals that have come; an end is wanted as soon as there is one."""
+    """Collect SIGINT and SIGTERM; the pipeline stops at the first one."""
     came: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: came.append(number))

@@ -19,7 +19,7 @@ def run(
     form: str,
     output: Path | None,
 ) -> None:
-    """Of a topic, or, without one, of the way of all traced messages."""
+    """Audit a topic, or report the latencies of all traced messages."""
     cluster = Cluster({"nameserver": nameserver}, archive)
     log = Path(tempfile.gettempdir()) / "tianzhou-report.log"
     with session("tianzhou-report", master=master, config=SHORT, log=log) as spark:

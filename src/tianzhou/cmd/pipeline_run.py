@@ -1,4 +1,4 @@
-"""Running a pipeline in a terminal: a session, a live view, a clean end."""
+"""Run a pipeline in a terminal: a session, a live view, an orderly stop."""
 
 import sys
 from pathlib import Path
@@ -17,8 +17,8 @@ from tianzhou.spark.pipelines.running import PipelineRun
 
 
 def run(pipeline: Pipeline, directory: Path, *, master: str | None, quiet: bool) -> None:
-    """Raises PipelineError if a query fails. Signals end it in order."""
-    # Spark takes seconds to start, and a person who mistook a name waits for them.
+    """Run until it ends or a signal stops it. Raises PipelineError if a query fails."""
+    # Check before Spark starts, which takes seconds.
     reading.check_source(reading.checked_options(pipeline))
     place = PipelineDirectory(pipeline, directory)
     console = Console(stderr=True)
@@ -31,7 +31,7 @@ def run(pipeline: Pipeline, directory: Path, *, master: str | None, quiet: bool)
             came = stop_on_signals()
             running = PipelineRun(spark, pipeline, directory)
             running.start()
-            console.print(f"{pipeline.name}: running; Ctrl-C stops")
+            console.print(f"{pipeline.name}: running; press Ctrl-C to stop")
             try:
                 _watch(running, console, came, quiet=quiet)
             finally:
@@ -46,11 +46,11 @@ def _watch(running: PipelineRun, console: Console, came: list[int], *, quiet: bo
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         running.watch(lambda: live.update(pipeline_view.live(running)), until=lambda: bool(came))
         if came:
-            live.update("stopping: micro-batches in work are brought to their end")
+            live.update("stopping after the current micro-batches")
 
 
 def plan(pipeline: Pipeline, directory: Path) -> None:
-    """Everything that a run does before data moves."""
+    """Do everything that a run does before it reads messages."""
     place = PipelineDirectory(pipeline, directory)
     with session("tianzhou-plan", master="local[1]", config={**SHORT, **as_text(pipeline.spark)},
                  log=_log(place)) as spark:  # fmt: skip
@@ -58,5 +58,5 @@ def plan(pipeline: Pipeline, directory: Path) -> None:
 
 
 def _log(place: PipelineDirectory) -> Path:
-    """Beside the checkpoint, or where the command runs if that is on another machine."""
+    """Next to the checkpoint, or in the working directory if the checkpoint is remote."""
     return Path(place.path) / "spark.log" if place.is_local else Path.cwd() / "spark.log"

@@ -1,4 +1,4 @@
-"""How pipelines look in a terminal."""
+"""Tables of `tianzhou pipeline`."""
 
 import time
 from pathlib import Path
@@ -20,7 +20,7 @@ WIDTH = 40
 
 
 def live(running: PipelineRun) -> Group:
-    """What is shown while it runs."""
+    """The live view of a running pipeline."""
     return Group(_figures(running.pipeline.name, running.samples), _charts(running.samples))
 
 
@@ -31,12 +31,12 @@ def ended(running: PipelineRun) -> Text:
         f"{len(found)} micro-batches"
         for name, found in by_query.items()
     ]
-    return Text(f"{running.pipeline.name} ended. " + ("; ".join(parts) or "Nothing was there."))
+    return Text(f"{running.pipeline.name} ended. " + ("; ".join(parts) or "No messages."))
 
 
 def status(name: str, place: PipelineDirectory, samples: list[Sample]) -> Group:
     pid = place.runs_in()
-    state = Text(f"{name}: " + (f"runs in process {pid}" if pid else "does not run"))
+    state = Text(f"{name}: " + (f"running in process {pid}" if pid else "not running"))
     if not samples:
         return Group(state, Text(f"No micro-batch yet ({place.path})"))
     return Group(state, _figures(name, samples), _charts(samples))
@@ -109,8 +109,7 @@ def rows(directory: Path) -> list[dict[str, Any]]:
     files = sorted([*directory.glob("*.yml"), *directory.glob("*.yaml")])
     packaged = [(name, builtin.find(name)[0].description) for name in builtin.NAMES]
     return [_row(file, directory) for file in files] + [
-        _told(name, name=name, state="comes with the package", about=about)
-        for name, about in packaged
+        _told(name, name=name, state="built-in", about=about) for name, about in packaged
     ]
 
 
@@ -118,10 +117,10 @@ def _row(file: Path, directory: Path) -> dict[str, Any]:
     try:
         found = load(file)
     except PipelineError as error:
-        return _told(file.name, name="", state="not valid", about=str(error).partition(": ")[2])
+        return _told(file.name, name="", state="invalid", about=str(error).partition(": ")[2])
     place = PipelineDirectory(found, directory)
     samples = history.load(place)
-    state = "runs" if place.runs_in() else f"{len(samples)} batches" if samples else "new"
+    state = "running" if place.runs_in() else f"{len(samples)} batches" if samples else "new"
     return _told(file.name, name=found.name, state=state, about=found.description)
 
 

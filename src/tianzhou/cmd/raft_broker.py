@@ -1,4 +1,4 @@
-"""A broker that is a member of a Raft group, put together."""
+"""Start a broker as a member of a Raft group."""
 
 import os
 from dataclasses import replace
@@ -22,9 +22,9 @@ async def start(
     directory: str,
     clock: Clock,
 ) -> tuple[Broker, RaftMember]:
-    """Start the member; it serves reads at once, and takes messages when it is elected."""
+    """Start the member; it serves reads at once, and accepts messages when it is elected."""
     config = replace(config, name=name_of(settings, config))
-    # What the group promises is more than what one disk does, and checksums are part of it.
+    # The guarantees of a group exceed those of one disk, and they depend on checksums.
     mode = FlushMode.ASYNC if settings.raft_relaxed else FlushMode.SYNC
     store_config = replace(store_config, flush_mode=mode, record_crc=True)
     opened = open_member(settings, RealFiles(), directory, store_config, clock)
@@ -38,12 +38,12 @@ async def start(
 
 
 def name_of(settings: RaftSettings, config: BrokerConfig) -> str:
-    """The name under which clients know the brokers of a group; that of the group by itself."""
+    """The broker name that clients see; by default the name of the group."""
     return settings.raft_group if config.name == BrokerConfig().name else config.name
 
 
 def facts(settings: RaftSettings, config: BrokerConfig) -> dict[str, object]:
-    """What whoever waits for the member is told besides."""
+    """Additional keys of the ready file."""
     return {
         "brokerName": name_of(settings, config),
         "raftGroup": settings.raft_group,
@@ -52,8 +52,8 @@ def facts(settings: RaftSettings, config: BrokerConfig) -> dict[str, object]:
 
 
 def _end(reason: str) -> None:
-    """A member that failed must not look alive: what the disk holds is unknown, and only a start
-    finds out."""
+    """Exit: a failed member must not look alive, because the content of the disk is unknown until
+    the next start recovers it."""
     try:
         logs.say(f"tianzhou: fenced: {reason}; check the disk and restart", "raft.fenced")
     finally:

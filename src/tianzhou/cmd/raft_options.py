@@ -9,16 +9,17 @@ if TYPE_CHECKING:
     from tianzhou.replication.raft_settings import RaftSettings
 
 _OPTIONS: Final = (
-    click.option("--raft-group", help="Be a member of this group, which elects its own master."),
-    click.option("--raft-peers", help="All members: n0=host:port;n1=host:port;n2=host:port"),
-    click.option("--raft-id", help="Which of the peers this one is."),
+    click.option("--raft-group", metavar="GROUP", help="Join this Raft group."),
+    click.option("--raft-peers", metavar="PEERS",
+                 help="List all members: n0=HOST:PORT;n1=HOST:PORT;n2=HOST:PORT."),
+    click.option("--raft-id", metavar="ID", help="Set which of the peers this member is."),
     click.option(
         "--raft-new", is_flag=True, default=None,
-        help="The group is being created now: say it on the first start of its members, once.",
+        help="Create the group; use it only on the first start of its members.",
     ),
     click.option(
         "--raft-relaxed", is_flag=True, default=None,
-        help="Acknowledge what a majority has in memory, not on disk.",
+        help="Acknowledge messages that a majority has in memory, not on disk.",
     ),
 )  # fmt: skip
 
@@ -30,8 +31,8 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def member_of(settings: "RaftSettings", given: Mapping[str, Any]) -> "RaftSettings | None":
-    """The settings of a member, or None for a broker by itself. Raises UsageError if they can't
-    work."""
+    """The settings of a member, or None for a broker without a group. Raises UsageError if they
+    are inconsistent."""
     from tianzhou.replication.raft_settings import check
 
     if not settings.raft_enabled and all(value is None for value in given.values()):

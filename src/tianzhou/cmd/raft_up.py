@@ -1,7 +1,7 @@
-"""`tianzhou up --replicas 3`: a whole Raft group on this machine, for trying it out.
+"""`tianzhou up --replicas 3`: a whole Raft group on this machine, for experiments.
 
-The NameServer runs in this process, every member in one of its own: kill one with -9, and see what
-happens. Each has its directory below the data directory, `n0`, `n1` and so on.
+The NameServer runs in this process, every member in a separate one, which can be killed with -9.
+Each has a directory below the data directory: `n0`, `n1` and so on.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from tianzhou.raft.messages import NodeId
 
 GROUP: Final = "broker-a"
 PORTS_APART: Final = 10
-"""Two below each port old clients look for a broker, and next to it its members talk."""
+"""Leaves room for the VIP port, two below a broker's port, and the Raft port, one above."""
 READY_S: Final = 30.0
 STOP_S: Final = 4.0
 _PAUSE_S: Final = 0.05
@@ -46,21 +46,21 @@ class Child:
                 return json.loads(self._ready.read_text())
             if self.process.returncode is not None:
                 raise TianzhouError(
-                    f"member {self.name} ended with {self.process.returncode}; "
-                    f"look into {self._ready.with_name('server.log')}"
+                    f"member {self.name} exited with code {self.process.returncode}; "
+                    f"see {self._ready.with_name('server.log')}"
                 )
             await asyncio.sleep(_PAUSE_S)
-        raise TianzhouError(f"member {self.name} does not serve after {READY_S:.0f} s")
+        raise TianzhouError(f"member {self.name} did not become ready within {READY_S:.0f} s")
 
 
 class Group:
-    """All members. Owner: the event loop."""
+    """The processes of all members. Owner: the event loop."""
 
     def __init__(self, children: list[Child]) -> None:
         self._children = children
 
     async def close(self) -> None:
-        """One after the other, as in a rolling restart, and then all that are left."""
+        """Stop all members; kill those that do not stop in time."""
         for child in self._children:
             if child.process.returncode is None:
                 child.process.send_signal(signal.SIGTERM)
@@ -105,7 +105,7 @@ async def start(settings: UpSettings, wanted: UpOptions, clock: Clock) -> list[s
         "data": str(wanted.directory),
     }  # fmt: skip
     if pages:
-        # Each shows the whole group; the others are for when the first is gone.
+        # Each dashboard shows the whole group; the others serve when the first is down.
         facts |= {"http": pages[0], "pages": pages}
     text = ", ".join(f"{name} {address}" for name, address in members.items())
     seen = f", dashboard {pages[0]}" if pages else ""
@@ -115,12 +115,12 @@ async def start(settings: UpSettings, wanted: UpOptions, clock: Clock) -> list[s
 
 
 async def _wait_master(names: NameServer) -> None:
-    """Until the members have elected one, so that whoever reads that we are ready can send."""
+    """Wait until a master is elected, so that clients can send once the ready file exists."""
     for _ in range(round(READY_S / _PAUSE_S)):
         if names.routes.master_of(GROUP) is not None:
             return
         await asyncio.sleep(_PAUSE_S)
-    raise TianzhouError(f"the members of {GROUP} elected no master within {READY_S:.0f} s")
+    raise TianzhouError(f"the members of {GROUP} did not elect a master within {READY_S:.0f} s")
 
 
 async def _start(wanted: UpOptions, name: NodeId, arguments: list[str]) -> Child:
@@ -140,7 +140,7 @@ async def _start(wanted: UpOptions, name: NodeId, arguments: list[str]) -> Child
 
 
 def _http_arguments(wanted: UpOptions, name: NodeId) -> list[str]:
-    """Every member has metrics and pages of its own; the first where they were asked for."""
+    """Every member serves metrics and a dashboard; the first one on the chosen port."""
     http = wanted.http
     if http.port is None:
         return ["--no-http"]
@@ -154,7 +154,7 @@ def _http_arguments(wanted: UpOptions, name: NodeId) -> list[str]:
 
 
 def _hand_over_password(directory: Path, store: Path) -> None:
-    """One for all: it is made and shown here, not in the log of each member."""
+    """Give all members the same password, which is created and printed here, not in their logs."""
     kept = password_hash(directory)
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(store / PASSWORD_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -163,14 +163,14 @@ def _hand_over_password(directory: Path, store: Path) -> None:
 
 
 def _ports(config: BrokerConfig, replicas: int) -> list[int]:
-    """Where the brokers listen; each has the next port for the other members."""
+    """The ports of the brokers; each uses the next port for Raft."""
     if config.port:
         return [config.port + PORTS_APART * rank for rank in range(replicas)]
     return [_free_pair(config.host) for _ in range(replicas)]
 
 
 def _free_pair(host: str) -> int:
-    """Two neighbouring ports that nobody has."""
+    """The first of two adjacent free ports."""
     while True:
         with socket.socket() as first, socket.socket() as second:
             first.bind((host, 0))

@@ -1,4 +1,4 @@
-"""The file that tells programs that a server serves, and where: the option, and writing it."""
+"""The ready file, which tells programs that a server serves, and at which addresses."""
 
 import json
 import os
@@ -9,20 +9,20 @@ import click
 
 
 def _checked(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
-    """Before anything starts: at the end everybody would wait for a file that can't come."""
+    """Check before anything starts: otherwise programs would wait for a file that never comes."""
     if path is not None and not path.parent.is_dir():
-        raise click.BadParameter(f"{path.parent} is no directory; make it first")
+        raise click.BadParameter(f"directory {path.parent} does not exist; create it first")
     return path
 
 
 option = click.option(
     "--ready-file", type=click.Path(dir_okay=False, path_type=Path), callback=_checked,
-    help="Written once everything serves: JSON with the addresses.",
+    metavar="FILE", help="Write addresses as JSON to FILE once all servers are ready.",
 )  # fmt: skip
 
 
 def write(path: Path, facts: Mapping[str, object]) -> None:
-    """Whoever waits for the file finds it whole."""
+    """Write the file atomically, so that readers never see a part of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps(facts) + "\n")
     temporary.replace(path)

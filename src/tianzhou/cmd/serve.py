@@ -1,4 +1,4 @@
-"""Running servers until they are told to stop: the event loop, signals, what is said."""
+"""Run servers until a signal stops them: the event loop, signals, announcements."""
 
 import asyncio
 import gc
@@ -27,7 +27,7 @@ checker in that module examines every chunk before a server writes it, at a mult
 cost."""
 GC_THRESHOLDS: Final = (50_000, 20, 50)
 STOP_S: Final = 4.5
-"""A stop takes less than this; what hangs longer is left behind."""
+"""The limit for an orderly stop."""
 
 
 class Running(Protocol):
@@ -53,8 +53,8 @@ async def _serve(start: Callable[[], Awaitable[list[Running]]]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     servers = await start()
-    # What is there now stays; the collector need not look at it again, nor so often at the many
-    # short-lived tuples of the hot path, which reference counts free without it.
+    # Existing objects stay alive, so exclude them from collection; and collect less often, because
+    # reference counts already free the short-lived tuples of the hot path.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -78,8 +78,8 @@ async def close(servers: Sequence[Running]) -> None:
 
 
 OPEN_BROKER: Final = "read, write and delete messages"
-OPEN_NAMES: Final = "register a broker and draw clients to it, unless cluster_credentials are set"
-SIGNED_NAMES: Final = "see where topics are"
+OPEN_NAMES: Final = "register a broker and attract clients to it, unless cluster_credentials is set"
+SIGNED_NAMES: Final = "read topic routes"
 
 
 FENCED: Final = 70
@@ -96,35 +96,35 @@ def end_fenced(reason: str) -> None:
 
 
 def warn_if_exposed(host: str, what: str, *can: str) -> None:
-    """One line when strangers can reach us, with what they can do."""
+    """Warn if other machines can reach the server, and what they can do."""
     try:
         exposed = not ipaddress.ip_address(host).is_loopback
     except ValueError:
         exposed = host != "localhost"
     if exposed:
         logs.say(
-            f"tianzhou: {what} on {host} can be reached from other machines, without a password: "
-            f"anybody there can {', and '.join(can)}",
+            f"tianzhou: {what} on {host} is reachable from other machines without a password: "
+            f"any client can {', and '.join(can)}",
             "server.exposed", level=logging.WARNING,
         )  # fmt: skip
 
 
 def prepare(*, as_json: bool, log_file: Path | None) -> None:
-    """What every server does first."""
+    """Prepare the process of a server."""
     if sys.flags.optimize:  # assertions are part of how the store protects data
         raise SystemExit("tianzhou: do not run with -O: it removes checks that protect your data")
-    os.umask(0o077)  # before the first file is made
+    os.umask(0o077)  # before the first file is created
     logs.set_up(as_json=as_json, file=log_file)
     allow_files()
 
 
 def refuse_shared(directory: Path) -> None:
-    """Whoever may write to the store may do everything; that must be its owner alone."""
+    """Reject a directory that others can write: they could change every message."""
     mode = directory.stat().st_mode if directory.exists() else 0
     if mode & 0o022:
         raise UsageError(
-            f"{directory} can be written by others (mode {mode & 0o777:o}); "
-            f"say: chmod go-w {directory}"
+            f"{directory} is writable by other users (mode {mode & 0o777:o}); "
+            f"run: chmod go-w {directory}"
         )
 
 
@@ -148,7 +148,7 @@ def store_directories(root: Path, config: "StoreConfig") -> list[Path]:
 
 
 def announce(text: str, ready_file: Path | None, facts: Mapping[str, object]) -> None:
-    """Everything serves: tell people, and whoever waits for the file."""
-    logs.say(f"{text}; Ctrl-C stops", "server.ready")
+    """Announce that all servers are ready, and write the ready file."""
+    logs.say(f"{text}; press Ctrl-C to stop", "server.ready")
     if ready_file is not None:
         write(ready_file, facts)

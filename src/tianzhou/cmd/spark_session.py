@@ -1,4 +1,4 @@
-"""Sessions for commands: what Spark and its workers say goes to a file, not over the screen."""
+"""Spark sessions for commands; the output of Spark and its workers goes to a file."""
 
 import atexit
 import logging
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS = {
-    # Days of tables and times on the screen mean the same everywhere.
+    # Dates in tables and printed times are the same everywhere.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stateStore.providerClass":
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     "spark.sql.adaptive.enabled": "false",
 }  # fmt: skip
 SHORT = {
-    # A command of seconds ends before the second compiler has earned what it costs.
+    # For a command of seconds the optimising compiler does not pay off.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 _OURS: Final = re.compile(r"\[ROCKETMQ\.(\w+)\]")
@@ -44,15 +44,15 @@ _CODES: Final = {
 def session(
     name: str, *, master: str | None, config: Mapping[str, str], log: Path
 ) -> "Generator[SparkSession]":
-    """A session that ends with the block. `master` may be the address of a Connect server; without
-    one it is `local[*]`, or what `spark-submit` was told."""
+    """A session that ends with the block. `master` may be the address of a Connect server; the
+    default is `local[*]`, or the master of `spark-submit`."""
     from tianzhou.spark.sessions import session as make
 
-    # Python shows the times of rows in the zone of the machine, without a word about it.
+    # Python would print times of rows in the local zone, without naming it.
     os.environ["TZ"] = "UTC"
     time.tzset()
     is_remote = master is not None and master.startswith("sc://")
-    # Repeats as JSON, with the stack, what is raised anyway.
+    # This logger repeats raised errors as JSON, with the stack.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     with _errors_to(log), _own_interrupts():
         spark = make(
@@ -65,8 +65,8 @@ def session(
         spark.sparkContext.setLogLevel("WARN")
         is_local = (spark.sparkContext.master or "local").startswith("local")
         if not is_local and "PYSPARK_GATEWAY_PORT" not in os.environ:
-            # Executors on other machines get this very package; what it needs must be there. Under
-            # `spark-submit` they get what that was given.
+            # Executors on other machines get this package; its dependencies must be installed
+            # there. Under `spark-submit` they get its files instead.
             spark.sparkContext.addPyFile(_packaged())
     try:
         with spark_errors():
@@ -125,7 +125,7 @@ def _packaged() -> str:
 
 @contextmanager
 def _errors_to(log: Path) -> Generator[None]:
-    """Programs that are started in here have this file as their error stream, for good."""
+    """Processes started in this block keep this file as their error stream."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()
     ours = os.dup(2)

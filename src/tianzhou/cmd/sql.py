@@ -1,4 +1,4 @@
-"""`tianzhou sql`: ask topics and their archive, as one table each."""
+"""`tianzhou sql`: query topics and their archive, as one table each."""
 
 import sys
 import tempfile
@@ -21,22 +21,38 @@ if TYPE_CHECKING:
 @click.argument("text", metavar="SELECT")
 @click.option(
     "-n", "--nameserver", envvar=NAMESERVER_VARIABLES, show_envvar=True, metavar="HOST:PORT",
-    help=f"A NameServer; {DEFAULT_NAMESERVER} unless --archive is to be asked alone.",
+    help=f"Use this NameServer; default: {DEFAULT_NAMESERVER}, or none with --archive.",
 )  # fmt: skip
 @click.option(
     "--archive", envvar="TIANZHOU_ARCHIVE",
-    help="The table of `tianzhou pipeline run archive`, or TIANZHOU_ARCHIVE.",
+    metavar="PATH", show_envvar=True,
+    help="Also query this table of `tianzhou pipeline run archive`.",
 )  # fmt: skip
 @click.option(
     "--bodies", type=click.Choice(["auto", "json", "text", "raw"]), default="auto",
-    show_default=True, help="What the column body is; auto looks at some messages.",
+    show_default=True, help="Set the type of the column body; auto samples some messages.",
 )  # fmt: skip
 @click.option(
-    "--format", "form", type=click.Choice(["table", "csv", "json", "parquet"]), default="table",
-    show_default=True, help="json, or --json, is one object for each line.",
-)  # fmt: skip
-@click.option("--output", type=click.Path(path_type=Path), help="Write to this file or directory.")
-@click.option("--rows", default=100, show_default=True, help="Rows of a table, at most.")
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv", "json", "parquet"]),
+    default="table",
+    show_default=True,
+    help="Choose the output format; json (or --json) prints one object per line.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Write to this file or directory.",
+)
+@click.option(
+    "--rows",
+    default=100,
+    show_default=True,
+    metavar="COUNT",
+    help="Show at most COUNT rows in a table.",
+)
 @master
 @as_json
 def sql(
@@ -52,17 +68,17 @@ def sql(
 ) -> None:
     """Run a SELECT over topics.
 
-    A topic is a table of its messages, those that the broker has and, with --archive, those that
-    it no longer has. Behind its name may stand TIMESTAMP AS OF '2026-11-16T08:00:00Z', or OFFSET
-    BETWEEN 100 AND 200 (of each queue).
+    A topic is a table of its messages: those on the broker and, with --archive, also expired ones.
+    Its name may be followed by TIMESTAMP AS OF '2026-11-16T08:00:00Z', or by OFFSET BETWEEN 100 AND
+    200 (of each queue).
     """
     form = "json" if as_json else form
     if nameserver is None and archive is None:
         nameserver = DEFAULT_NAMESERVER
     if form == "parquet" and output is None:
-        raise UsageError("--format parquet needs --output")
+        raise UsageError("--format parquet requires --output")
     if output is not None and output.exists():
-        raise UsageError(f"{output} is there already; name another file")
+        raise UsageError(f"{output} exists; choose another file")
     from tianzhou.cmd.spark_session import SHORT, session, spark_errors
     from tianzhou.spark.tables.errors import UnknownTable
     from tianzhou.spark.tables.history_table import Cluster, topics_of
@@ -70,7 +86,7 @@ def sql(
 
     cluster = Cluster({"nameserver": nameserver} if nameserver else {}, archive)
     with spark_errors():
-        topics_of(cluster)  # whether anybody answers, before Spark takes its time to start
+        topics_of(cluster)  # fail before Spark starts, which takes seconds
     log = Path(tempfile.gettempdir()) / "tianzhou-sql.log"
     with session("tianzhou-sql", master=master, config=SHORT, log=log) as spark:
         try:

@@ -1,4 +1,4 @@
-"""Rows of a result, as people and programs want them."""
+"""Rows of a result as a table, CSV or JSON."""
 
 import base64
 import csv
@@ -25,7 +25,7 @@ def table(found: DataFrame, rows_max: int) -> None:
         shown.add_row(*(Text(_cell(value)) for value in row))
     console = Console()
     console.print(shown)
-    more = "; there are more: --rows shows them" if len(rows) > rows_max else ""
+    more = "; there are more, raise --rows to show them" if len(rows) > rows_max else ""
     console.print(Text(f"{min(len(rows), rows_max):,} rows{more}", style="dim"))
 
 
@@ -55,7 +55,7 @@ def _text(value: object) -> str:
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it. Bytes that are text are text, others are in base64."""
+    """Convert to JSON types. Bytes become text if they are UTF-8, else base64."""
     if isinstance(value, Row):
         return {name: plain(one) for name, one in value.asDict().items()}
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""`tianzhou up`: NameServer and Broker in one process, nothing to configure."""
+"""`tianzhou up`: a NameServer and a Broker in one process, without configuration."""
 
 import shutil
 import tempfile
@@ -17,21 +17,28 @@ SETTINGS: Final = {"host": "host", "nameserver_port": "listen_port", "broker_por
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Listen on this address.",
+)
 @click.option("--nameserver-port", type=http_server.PORT_RANGE, default=9876, show_default=True,
-              help="0 takes a free one.")  # fmt: skip
+              help="Set the port of the NameServer; 0 for any free one.")  # fmt: skip
 @click.option("--broker-port", type=http_server.PORT_RANGE, default=10911, show_default=True,
-              help="0 takes a free one.")  # fmt: skip
+              help="Set the port of the Broker; 0 for any free one.")  # fmt: skip
 @click.option(
     "--data", type=click.Path(file_okay=False, path_type=Path), default="tianzhou-data",
-    show_default=True, help="Where messages are kept.",
+    show_default=True, help="Store messages in this directory.",
 )  # fmt: skip
-@click.option("--ephemeral", is_flag=True, help="Keep messages in a temporary directory.")
+@click.option("--ephemeral", is_flag=True, help="Store messages in a temporary directory.")
 @server_settings.options("TOML, or a RocketMQ broker.conf")
 @ready_file_option
-@click.option("--sync-flush", is_flag=True, help="Acknowledge only what is on the medium.")
+@click.option("--sync-flush", is_flag=True, help="Acknowledge messages only when they are on disk.")
 @click.option("--replicas", type=click.IntRange(1, 9), default=1, show_default=True,
-              help="More than 1: a Raft group of so many brokers, each a process.")  # fmt: skip
+              metavar="COUNT",
+              help="Start a Raft group of COUNT brokers, one process each.")  # fmt: skip
 @http_server.options
 @logs.options
 @click.pass_context
@@ -48,7 +55,7 @@ def up(
     log_file: Path | None,
     **ports: Any,
 ) -> None:
-    """Start a NameServer and a Broker in one process, or a group of brokers beside it."""
+    """Start a NameServer with a Broker in one process, or with a Raft group of brokers."""
     # Imported here because `--help` needs none of it.
     from tianzhou.cmd import one_up, raft_up, serve, up_settings
     from tianzhou.cmd.clock import SystemClock

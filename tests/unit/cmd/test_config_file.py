@@ -49,7 +49,7 @@ def test_toml_that_is_none_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["broker.conf", "broker.toml"])
 def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, "# 注释\na='b'\n".encode("gbk"))
-    with pytest.raises(UsageError, match=rf"^{path}: is not UTF-8"):
+    with pytest.raises(UsageError, match=rf"^{path} is not UTF-8"):
         read(path)
 
 

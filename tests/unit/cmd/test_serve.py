@@ -79,7 +79,7 @@ def test_a_ready_file_that_can_not_come_stops_the_start(
     arguments = ["--ready-file", str(tmp_path / "missing" / "ready")]
     outcome = CliRunner().invoke(server, arguments)
     assert outcome.exit_code == 2
-    assert "missing is no directory; make it first" in outcome.output
+    assert "missing does not exist; create it first" in outcome.output
 
 
 def test_broker_names_the_option_of_an_invalid_nameserver(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_people_and_whoever_waits_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     serve.announce("Broker h:1", None, {})
-    assert capsys.readouterr().err == "Broker h:1; Ctrl-C stops\n"
+    assert capsys.readouterr().err == "Broker h:1; press Ctrl-C to stop\n"
     assert list(tmp_path.iterdir()) == []
     serve.announce("Broker h:1", tmp_path / "ready", {"broker": "h:1"})
     assert json.loads((tmp_path / "ready").read_text()) == {"broker": "h:1"}
@@ -112,7 +112,7 @@ def test_a_line_is_said_where_others_can(host: str, capsys: pytest.CaptureFixtur
     out, err = capsys.readouterr()
     assert out == ""
     (line,) = err.splitlines()
-    assert line.startswith(f"tianzhou: the Broker on {host} can be reached")
+    assert line.startswith(f"tianzhou: the Broker on {host} is reachable from other machines")
     assert "can read, write and delete messages, and register a broker" in line
 
 
@@ -127,7 +127,7 @@ def test_a_directory_that_others_can_write_is_refused(
     directory.mkdir()
     directory.chmod(mode)
     if refused:
-        with pytest.raises(UsageError, match=rf"mode {mode:o}\); say: chmod go-w {directory}"):
+        with pytest.raises(UsageError, match=rf"mode {mode:o}\); run: chmod go-w {directory}"):
             serve.refuse_shared(directory)
     else:
         serve.refuse_shared(directory)

@@ -17,6 +17,6 @@ def acknowledge(session: Session, name: str | None) -> None:
     closed = session.admin.brokers.acknowledge(name)
     texts = [f"{address}: {text}" for address, found in closed.items() for text in found]
     said = "\n".join(f"acknowledged: {text}" for text in texts) or (
-        f"{name} has nothing to acknowledge"
+        f"{name} has no incidents to acknowledge"
     )
     session.done({"broker": name, "acknowledged": closed}, said)

@@ -1,4 +1,4 @@
-"""Bars for what takes longer than a moment, on the error stream, where somebody looks at it."""
+"""Progress bars for long operations, on the error stream of a terminal."""
 
 import sys
 from collections.abc import Generator
@@ -15,7 +15,7 @@ BAR_AFTER_S: Final = 1.0
 
 
 class Tell:
-    """A bar that comes when the work takes longer than a moment."""
+    """A progress bar that appears once the work has taken longer than `BAR_AFTER_S`."""
 
     def __init__(self, total: int | None, what: str, *, in_bytes: bool) -> None:
         self._begun_s = monotonic()

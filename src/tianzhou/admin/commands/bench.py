@@ -1,4 +1,4 @@
-"""`tianzhou bench`: how fast a broker takes and gives messages, from here."""
+"""`tianzhou bench`: measure how fast a broker stores and delivers messages."""
 
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = {
     "step": "step", "messages": "messages", "per_second": "messages/s", "mb_per_second": "MB/s",
-    "ms_p50": "half within, ms", "ms_p99": "99 of 100 within, ms",
+    "ms_p50": "p50 ms", "ms_p99": "p99 ms",
 }  # fmt: skip
 
 
 @click.command()
 @click.option("--count", default=20_000, show_default=True, type=click.IntRange(1, 10_000_000),
-              help="Messages of each step.")  # fmt: skip
+              metavar="COUNT", help="Send COUNT messages in each step.")  # fmt: skip
 @click.option("--size", default=1024, show_default=True, type=click.IntRange(1, 1 << 20),
-              help="Bytes of each body.")  # fmt: skip
+              metavar="BYTES", help="Set the size of each body.")  # fmt: skip
 @click.option("--queues", default=4, show_default=True, type=click.IntRange(1, 64),
-              help="Queues of the topic that is made for it.")  # fmt: skip
+              metavar="COUNT", help="Create the test topic with COUNT queues.")  # fmt: skip
 @click.option("--in-flight", default=256, show_default=True, type=click.IntRange(1, 10_000),
-              help="Sends that wait for their answers at once.")  # fmt: skip
+              metavar="COUNT", help="Keep COUNT sends in flight.")  # fmt: skip
 @click.option("--ephemeral", is_flag=True,
-              help="Start a broker for it in a temporary directory; measure that.")  # fmt: skip
+              help="Start a broker in a temporary directory and measure it.")  # fmt: skip
 @asking
 def bench(
     session: Session, count: int, size: int, queues: int, in_flight: int, ephemeral: bool
 ) -> None:
-    """Measure sending and reading in a topic of its own, which is deleted afterwards.
+    """Measure sends and reads in a temporary topic, which is deleted afterwards.
 
-    One process, one connection: figures for this machine and this moment, not the broker's limit.
-    Times are of one request: a send, a batch, a pull.
+    One process with one connection: the results describe this machine now, not the limit of the
+    broker. Latencies are per request: a send, a batch, a pull.
     """
     from tianzhou.admin.commands.bench_steps import Load
 
@@ -51,7 +51,7 @@ def bench(
 
         given = click.get_current_context().get_parameter_source("nameserver")
         if given is ParameterSource.COMMANDLINE:
-            raise click.UsageError("--ephemeral measures a broker of its own; leave out -n")
+            raise click.UsageError("--ephemeral starts its own broker; omit -n")
         with own_broker() as nameserver, Session(nameserver, as_json=session.as_json) as own:
             facts = _measure(own, load, queues)
     else:
@@ -83,4 +83,4 @@ def _measure(session: Session, load: "Load", queues: int) -> dict[str, Any]:
 
 
 def _view(facts: dict[str, Any]) -> "RenderableType":
-    return output.listing(facts["steps"], COLUMNS, "nothing was measured")
+    return output.listing(facts["steps"], COLUMNS, "no results")

@@ -1,4 +1,4 @@
-"""What `tianzhou bench` measures, step by step: one event loop, one producer, one reader."""
+"""The steps of `tianzhou bench`: one event loop, one producer, one reader."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 GROUP: Final = "TIANZHOU_BENCH"
 READER: Final = TOOLS_GROUP
 SINGLE_MAX: Final = 1_000
-"""Sends one after the other, for the time that one takes."""
+"""The number of sequential sends, which measure the latency of one."""
 BATCH_MAX: Final = 200
 BATCH_BYTES_MAX: Final = 2 << 20
-"""Well below the 4 MiB that a broker takes."""
+"""Well below the 4 MiB that a broker accepts."""
 PULL_COUNT: Final = 1_024
 TELL_EVERY: Final = 100
 TURN_S: Final = 20.0
-"""Reading gives up when so long nothing came."""
+"""Reading fails after this long without a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
     topic: str
     count: int
-    """Messages of a step."""
+    """Messages in each step."""
     size: int
     in_flight: int
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step took. Times are of one request each."""
+    """The results of one step. Latencies are per request."""
 
     step: str
     messages: int
@@ -64,7 +64,7 @@ def _share(times_ms: Sequence[float], share: float) -> float:
 
 
 async def measure(nameserver: str, load: Load) -> list[Step]:
-    """Sends in three ways, then reads it all."""
+    """Send in three ways, then read everything."""
     from tianzhou.client.aio.producer import Producer
     from tianzhou.record.message import Message
 
@@ -118,7 +118,7 @@ async def _batches(producer: "Producer", message: "Message", load: Load) -> Step
 
 
 async def _read(nameserver: str, warm: "SendResult", count: int) -> Step:
-    """Read all messages of the topic behind the one that was sent first, which no step counts."""
+    """Read all messages of the topic except the warm-up message, which no step counts."""
     from tianzhou.client.aio.pull_consumer import PullConsumer
 
     seen, times_ms = 0, list[float]()
@@ -137,5 +137,7 @@ async def _read(nameserver: str, warm: "SendResult", count: int) -> Step:
                     at[queue] = found.next_offset
                 tell(seen)
                 if monotonic() - heard_s > TURN_S:
-                    raise Failure(f"only {seen} of {count} messages came back in {TURN_S:.0f} s")
+                    raise Failure(
+                        f"read only {seen} of {count} messages; none arrived for {TURN_S:.0f} s"
+                    )
     return Step("read, one pull at a time", count, monotonic() - begun_s, times_ms)

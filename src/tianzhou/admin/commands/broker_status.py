@@ -1,4 +1,4 @@
-"""`tianzhou broker status`: one broker, as it sees itself."""
+"""`tianzhou broker status`: the state of one broker."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,10 +19,10 @@ _ALL: Final = "6"
 
 
 def refusal_of(session: Session, status: "BrokerStatus") -> str:
-    """Why it takes no messages; empty if it does. That it is drained stands in its settings."""
+    """Why the broker rejects messages; empty if it accepts them. Draining is a setting."""
     permission = session.admin.brokers.config(status.name).get("brokerPermission", _ALL)
     if not int(permission) & _WRITE:
-        return f"it is drained; tianzhou broker drain {status.name} --undo"
+        return f"drained; undo with: tianzhou broker drain {status.name} --undo"
     return status.refusal
 
 
@@ -36,10 +36,12 @@ def version_text(rocketmq: str | None, tianzhou: str | None) -> str:
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--all", "everything", is_flag=True, help="Everything that it says of itself.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Also show every value that the broker reports."
+)
 @watched
 def status(session: Session, name: str | None, everything: bool) -> None:
-    """Show the state of the broker NAME."""
+    """Show the state of broker NAME."""
 
     def look() -> dict[str, Any]:
         return _facts(session, session.broker(name), everything=everything)
@@ -107,11 +109,11 @@ def _view(found: dict[str, Any]) -> "RenderableType":
         "address": found["address"],
         "version": version_text(found["version"], found["tianzhou_version"]),
         "started": output.moment_text(found["started_ms"]),
-        "messages": "taken" if found["takes_messages"] else f"refused: {found['refusal']}",
+        "messages": ("accepted" if found["takes_messages"] else f"rejected: {found['refusal']}"),
         "sent per second": found["sent_per_second"],
         "read per second": found["read_per_second"],
         "sent today": found["sent_today"],
-        "disk used": "not known" if ratio < 0 else f"{ratio:.0%}",
+        "disk used": "unknown" if ratio < 0 else f"{ratio:.0%}",
         "producers": producers or "none",
         "alarms": len(found["alarms"]) or "none",
     }

@@ -1,4 +1,4 @@
-"""`tianzhou cluster`: every broker that the NameServer knows, at a glance."""
+"""`tianzhou cluster`: all brokers registered with the NameServer."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @watched
 def cluster(session: Session) -> None:
-    """Show every broker: where it is, what it does, whether it takes messages."""
+    """List all brokers with address, role, load and state."""
     session.show(lambda: _rows(session), _view)
 
 
@@ -70,7 +70,7 @@ def _missing(row: "MissingBroker") -> dict[str, Any]:
 def _row(session: Session, cluster: str, name: str, broker_id: int, address: str) -> dict[str, Any]:
     row = _unknown(cluster, name, broker_id, address)
     if broker_id != MASTER_ID:
-        return row  # only masters are asked
+        return row  # only masters are queried
     try:
         status = session.admin.brokers.status(name)
         refusal = refusal_of(session, status)
@@ -99,10 +99,10 @@ def _view(rows: list[dict[str, Any]]) -> "RenderableType":
         "version": "version", "sent_per_second": "sent/s", "read_per_second": "read/s",
         "disk": "disk",
     }  # fmt: skip
-    if any(row["id"] for row in rows):  # without slaves these say nothing
+    if any(row["id"] for row in rows):  # these columns are about slaves
         columns |= {"epoch": "epoch", "end": "log end", "lag": "lag", "copies": "in sync"}
     columns |= raft.cluster_columns(rows) | {"state": "state"}
-    none = "the NameServer knows no broker; `tianzhou broker -n HOST:PORT` starts one"
+    none = "no broker is registered; start one with `tianzhou broker -n HOST:PORT`"
     return output.listing(shown, columns, none)
 
 
@@ -114,9 +114,9 @@ def _state(row: dict[str, Any]) -> str:
     if row["missing_since_ms"] is not None:
         return f"missing since {output.moment_text(row['missing_since_ms'])}"
     if row["error"]:
-        return f"does not answer: {row['error']}"
+        return f"unreachable: {row['error']}"
     if row["refusal"]:
-        return f"takes no messages: {row['refusal']}"
+        return f"rejects messages: {row['refusal']}"
     if row["following"]:
         return str(row["following"])
     return "" if row["version"] is None else "serves"

@@ -1,4 +1,4 @@
-"""`tianzhou completion`: what a shell needs to complete commands, options, topics and groups."""
+"""`tianzhou completion`: shell completion of commands, options, topics and groups."""
 
 from typing import Final
 
@@ -32,17 +32,17 @@ BASH: Final = """\
 }
 complete -o nosort -F %(complete_func)s %(prog_name)s
 """
-"""click's own takes `-n 127.0.0.1:9876` for three words, and so asks a wrong NameServer."""
+"""click's own script splits `-n 127.0.0.1:9876` into three words and asks a wrong NameServer."""
 
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script for a shell: `eval "$(tianzhou completion bash)"` in its start-up file."""
+    """Print a completion script; load it with `eval "$(tianzhou completion bash)"`."""
     found = get_completion_class(shell)
     assert found is not None, "click knows these three"
     script = found(ctx.find_root().command, {}, "tianzhou", VARIABLE)
     template = BASH if shell == "bash" else script.source_template
-    # Not `source()`: that looks for the shell, which need not be on the machine that prints.
+    # Not `source()`, which requires the shell to be installed on this machine.
     click.echo(template % script.source_vars())

@@ -1,4 +1,4 @@
-"""`tianzhou consume`: look at a topic, from anywhere, as messages come."""
+"""`tianzhou consume`: print the messages of a topic as they arrive."""
 
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PULL_COUNT: Final = 256
 PAUSE_MIN_S: Final = 0.02
 PAUSE_MAX_S: Final = 0.5
-"""Between two looks at queues that had nothing new."""
+"""The pause between two pulls of queues without new messages."""
 POLL_S: Final = 0.5
 STARTS: Final = ("earliest", "latest")
 LAST_MAX: Final = 10_000
@@ -50,38 +50,58 @@ def where(text: str) -> str | int:
               help="Start here; a TIME is e.g. 10m (ago) or 2026-11-16T08:30.")  # fmt: skip
 @queues.queue_id
 @queues.broker
-@click.option("--offset", type=click.IntRange(0), help="Start at this offset of --queue.")
+@click.option(
+    "--offset", type=click.IntRange(0), metavar="OFFSET", help="Start at OFFSET of --queue."
+)
 @click.option("--last", type=click.IntRange(1, LAST_MAX), metavar="N",
               help="Start with the last N messages of the topic, or of --queue.")  # fmt: skip
-@click.option("-t", "--tag", default="*", show_default=True, help="Only these tags: a,b or a || b.")
-@click.option("--sql", help="Only these, by their properties: amount > 100 AND region = 'north'.")
-@click.option("--max", "count", type=click.IntRange(1), help="End after so many.")
-@click.option("--until-end", is_flag=True, help="End when everything that is there was shown.")
+@click.option(
+    "-t",
+    "--tag",
+    default="*",
+    show_default=True,
+    metavar="TAGS",
+    help="Print only messages with these tags: a,b or a || b.",
+)
+@click.option(
+    "--sql", metavar="EXPR", help="Filter by properties, e.g. amount > 100 AND region = 'north'."
+)
+@click.option(
+    "--max", "count", type=click.IntRange(1), metavar="COUNT", help="Stop after COUNT messages."
+)
+@click.option("--until-end", is_flag=True, help="Stop at the current end of every queue.")
 @click.option("--idle", "idle_s", type=click.FloatRange(min=0), metavar="SECONDS",
-              help="End when nothing came for so long.")  # fmt: skip
-@click.option("--format", "form", type=click.Choice(["line", "body", "json", "raw"]),
-              default="line", show_default=True,
-              help="raw: bytes as they are, for files and pipes.")  # fmt: skip
-@click.option("-g", "--group", help="As a member of this group, which confirms what it shows.")
+              help="Stop after SECONDS without a message.")  # fmt: skip
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["line", "body", "json", "raw"]),
+    default="line",
+    show_default=True,
+    help="Choose the output format; raw writes bytes unchanged, for files and pipes.",
+)
+@click.option("-g", "--group", help="Join this group and commit the offsets of printed messages.")
 @asking
 def consume(
     session: Session, topic: str, start: str | int, queue_id: int | None, broker: str | None,
     offset: int | None, last: int | None, tag: str, sql: str | None, count: int | None,
     until_end: bool, idle_s: float | None, form: str, group: str | None,
 ) -> None:  # fmt: skip
-    """Show the messages of a topic as they come, until Ctrl-C.
+    """Print the messages of a topic as they arrive, until Ctrl-C.
 
-    Without --group nobody notices: no group is made, no offset moves.
+    Without --group, no group is created and no offset changes.
     """
     from tianzhou.client.termination import on_terminate
 
     if sql is not None and tag != "*":
-        raise click.UsageError("--tag and --sql exclude each other")
+        raise click.UsageError("--tag and --sql are mutually exclusive; pass only one")
     if group is not None and until_end:
-        raise click.UsageError("--until-end is for reading without --group; use --idle")
+        raise click.UsageError("--until-end cannot be combined with --group; use --idle")
     form = "json" if session.as_json else form
     if form == "raw" and sys.stdout.isatty():
-        raise click.UsageError("--format raw is for files and pipes; a terminal would obey it")
+        raise click.UsageError(
+            "--format raw would send control sequences to the terminal; redirect the output"
+        )
     place = Place(start, queue_id, broker, offset, last)
     place.check(group)
     wanted = _expression(tag, sql)
@@ -101,7 +121,7 @@ def consume(
                 shown[message.queue] = message.queue_offset + 1
                 interruption.allow()
         except KeyboardInterrupt:
-            return  # how a tail ends
+            return  # the usual way to stop
         finally:
             interruption.defer()
 
@@ -148,8 +168,8 @@ def _look(
     session: Session, topic: str, place: "Place", wanted: "str | Sql92", *, until_end: bool,
     idle_s: float | None,
 ) -> "Batches":  # fmt: skip
-    """Every queue in turn, with pauses that grow while nothing comes. A tail goes on when a broker
-    was restarted; who asked for an end is told that there will be none."""
+    """Read every queue in turn, with growing pauses while nothing arrives. Without an end condition
+    reading resumes after a broker restarts; with one, an unreachable broker is an error."""
     from tianzhou.client.sync.pull_consumer import PullConsumer
 
     is_tail = not until_end and idle_s is None
@@ -179,7 +199,7 @@ def _pull(
     consumer: "PullConsumer", queue: "MessageQueue", offset: int, wanted: "str | Sql92",
     *, again: bool,
 ) -> "PullResult":  # fmt: skip
-    """What is there from the offset on. With `again` it is asked until somebody answers."""
+    """Pull from the offset on. With `again`, retry until the broker responds."""
     told = False
     while True:
         try:
@@ -189,7 +209,7 @@ def _pull(
             if not again or failure.exit_code != ExitCode.UNREACHABLE:
                 raise
             if not told:
-                click.echo(f"{failure.message}; waiting for it", err=True)
+                click.echo(f"{failure.message}; retrying", err=True)
             told = True
             sleep(PAUSE_MAX_S)
 
@@ -214,7 +234,9 @@ class Place:
         ways = (is_from is not ParameterSource.DEFAULT, self.offset is not None,
                 self.last is not None)  # fmt: skip
         if sum(ways) > 1:
-            raise click.UsageError("--from, --offset and --last exclude each other; pass only one")
+            raise click.UsageError(
+                "--from, --offset and --last are mutually exclusive; pass only one"
+            )
         if group is not None and (self.queue_id is not None or self.last is not None):
             raise click.UsageError(
                 "--queue, --offset and --last cannot be combined with --group, whose members "

@@ -1,4 +1,4 @@
-"""The pair that signs requests, from the environment: everybody may read a command line."""
+"""Credentials from the environment: other users of a machine can read command lines."""
 
 import os
 from typing import Final
@@ -9,7 +9,7 @@ VARIABLE: Final = "TIANZHOU_CREDENTIALS"
 
 
 def from_environment() -> str:
-    """As it stands in a setting; empty if there is none. Raises UsageError."""
+    """The credentials in the format of the setting; empty if not set. Raises UsageError."""
     text = os.environ.get(VARIABLE, "")
     if text:
         from tianzhou.wire.signing import checked_credentials

@@ -1,6 +1,6 @@
-"""`tianzhou dlq`: what groups have given up, looked at and sent again.
+"""`tianzhou dlq`: list, inspect and replay dead letters.
 
-Dead letters that need a repair first, or a choice by SQL: `tianzhou dead-letters`, on Spark.
+To select dead letters with SQL, or edit them before a replay: `tianzhou dead-letters`, on Spark.
 """
 
 from typing import Any, Final
@@ -12,18 +12,18 @@ from tianzhou.admin.commands.bars import progress_bar
 from tianzhou.admin.commands.session import Session, asking, force, group_name, watched
 
 STEP: Final = 20
-"""Dead letters that are sent between two looks at the bar."""
+"""Dead letters sent between two updates of the progress bar."""
 
 
 @click.group()
 def dlq() -> None:
-    """Dead letters: list, look at, send again."""
+    """List, inspect and replay dead letters."""
 
 
 @dlq.command("list")
 @watched
 def list_(session: Session) -> None:
-    """Show groups that have dead letters."""
+    """List groups that have dead letters."""
 
     def look() -> list[dict[str, Any]]:
         return [
@@ -38,7 +38,7 @@ def list_(session: Session) -> None:
 
     columns = {
         "group": "group", "dead_letters": "dead letters", "not_replayed": "not replayed",
-        "last_ms": "last one",
+        "last_ms": "latest",
     }  # fmt: skip
     none = "no group has dead letters"
     session.show(look, lambda rows: output.listing(rows, columns, none, moments=("last_ms",)))
@@ -47,10 +47,10 @@ def list_(session: Session) -> None:
 @dlq.command()
 @group_name
 @click.option("--max", "count", default=32, show_default=True, type=click.IntRange(1),
-              help="The newest of each broker.")  # fmt: skip
+              metavar="COUNT", help="Show at most COUNT per broker, the newest ones.")  # fmt: skip
 @asking
 def peek(session: Session, group: str, count: int) -> None:
-    """Show dead letters of a group; nothing changes."""
+    """Show dead letters of a group without changing anything."""
     session.admin.groups.show(group)
     found = session.admin.dead_letters.peek(group, count=count)
     session.show(lambda: message_facts.rows(found), message_facts.view_rows)
@@ -58,27 +58,34 @@ def peek(session: Session, group: str, count: int) -> None:
 
 @dlq.command()
 @group_name
-@click.option("--max", "count", type=click.IntRange(1), help="So many, the oldest first.")
-@click.option("--to-topic", is_flag=True, help="For every group of the topic they came from.")
+@click.option(
+    "--max",
+    "count",
+    type=click.IntRange(1),
+    metavar="COUNT",
+    help="Replay at most COUNT, the oldest first.",
+)
+@click.option("--to-topic", is_flag=True, help="Send to the original topic, for all of its groups.")
 @force
 @asking
 def replay(session: Session, group: str, count: int | None, to_topic: bool, yes: bool) -> None:
-    """Send dead letters again that were not replayed yet, each once.
+    """Replay dead letters that were not replayed yet, each once.
 
-    They go to the group alone, unless --to-topic. How far this came is kept on the broker.
+    They are delivered only to the group, unless --to-topic is given. The broker records the
+    progress.
     """
     session.admin.groups.show(group)
     box = session.admin.dead_letters.show(group)
     wanted = min(box.not_replayed, count or box.not_replayed)
     if wanted:
-        session.confirm(f"Send {wanted} dead letters of group {group} again?", yes=yes)
+        session.confirm(f"Replay {wanted} dead letters of group {group}?", yes=yes)
     sent, done = 0, session.admin.dead_letters.replay(group, count=0, to_topic=to_topic)
     with progress_bar(wanted, "sent") as tell:
         while sent < wanted:
             step = min(STEP, wanted - sent)
             done = session.admin.dead_letters.replay(group, count=step, to_topic=to_topic)
             if not done.count:
-                break  # somebody else replayed the rest
+                break  # another client replayed the rest
             sent += done.count
             tell(sent)
     facts = {"group": group, "topic": done.topic, "sent": sent, "left": done.left}

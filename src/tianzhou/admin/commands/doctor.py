@@ -1,4 +1,4 @@
-"""`tianzhou doctor`: why a send or a consumer does not work, in sentences."""
+"""`tianzhou doctor`: diagnose why a send or a consumer does not work."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
@@ -18,17 +18,17 @@ _STYLES: Final = {"problem": "bold red", "warning": "yellow", "fine": "green"}
 
 
 @click.command()
-@click.option("-t", "--topic", help="A topic that can't be written or read.")
-@click.option("-g", "--group", help="A group that does not get its messages; all unless given.")
+@click.option("-t", "--topic", help="Diagnose a topic that cannot be written or read.")
+@click.option("-g", "--group", help="Diagnose this group; default: all groups.")
 @click.option(
     "--observe", "observe_s", type=click.FloatRange(min=0), default=6.0, show_default=True,
-    metavar="SECONDS", help="How long groups are watched; consumers confirm every 5 seconds.",
+    metavar="SECONDS", help="Observe groups for SECONDS; consumers commit every 5 seconds.",
 )  # fmt: skip
 @asking
 def doctor(session: Session, topic: str | None, group: str | None, observe_s: float) -> None:
-    """Say why a send or a consumer does not work, and what mends it.
+    """Diagnose why a send or a consumer does not work, and suggest fixes.
 
-    Exit code 6: something does not work.
+    Exits with code 6 if there is a problem.
     """
     from tianzhou.admin.doctor.examination import Complaint, examine
 
@@ -38,7 +38,7 @@ def doctor(session: Session, topic: str | None, group: str | None, observe_s: fl
     )
     found: list[dict[str, Any]] = []
     console = output.console()
-    with session.busy("looking"):
+    with session.busy("examining"):
         for finding in examine(complaint, clock.now_ms):
             found.append(asdict(finding) | {"level": finding.level.value})
             if not session.as_json:

@@ -1,7 +1,7 @@
-"""`tianzhou broker drain`: take a broker out of service without losing anything.
+"""`tianzhou broker drain`: take a broker out of service without losing messages.
 
-Write permission goes first, so that producers send elsewhere; then one watches until nobody writes
-and every group has read everything.
+The broker loses its write permission first, so that producers use other brokers. Then the command
+waits until writes have stopped and every group has read everything.
 """
 
 from contextlib import nullcontext
@@ -24,23 +24,25 @@ LOOK_S: Final = 1.0
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--timeout", default=300.0, show_default=True, help="Seconds to wait at most.")
-@click.option("--undo", is_flag=True, help="Allow writing again.")
+@click.option(
+    "--timeout", default=300.0, show_default=True, metavar="SECONDS", help="Wait at most SECONDS."
+)
+@click.option("--undo", is_flag=True, help="Allow writes again.")
 @asking
 def drain(session: Session, name: str | None, timeout: float, undo: bool) -> None:
-    """Stop writes to the broker NAME and show what remains until it is safe to stop it.
+    """Stop writes to broker NAME and wait until it is safe to stop.
 
-    Exit code 1: not everything was read in time.
+    Exits with code 1 if messages are still unread after the timeout.
     """
     name = session.broker(name)
     if undo:
         address = session.admin.brokers.allow_writes(name)
         facts: dict[str, Any] = {"broker": name, "address": address, "takes_messages": True}
-        session.done(facts, f"{name} at {address} takes messages again")
+        session.done(facts, f"{name} at {address} accepts messages again")
         return
     address = session.admin.brokers.stop_writes(name)
     if not session.as_json:
-        click.echo(f"{name} at {address} takes no more messages; waiting until all are read")
+        click.echo(f"{name} at {address} rejects new messages; waiting until all are read")
     traffic = _watch(session, name, timeout)
     facts = {"broker": name, "address": address, "takes_messages": False,
              "drained": traffic.is_safe, "unread": dict(traffic.lags),
@@ -67,7 +69,7 @@ def _remaining(traffic: "Traffic") -> str:
 
 
 def _watch(session: Session, name: str, timeout_s: float) -> "Traffic":
-    """What is left when nothing is, or the time is up."""
+    """Wait until nothing is left, or the timeout; return what remains."""
     from rich.live import Live
 
     deadline = monotonic() + timeout_s
@@ -85,4 +87,4 @@ def _watch(session: Session, name: str, timeout_s: float) -> "Traffic":
 def _table(traffic: "Traffic") -> "Table":
     rows: list[tuple[str, object]] = [("messages written per second", traffic.put_per_second)]
     rows += [(f"unread by group {group}", lag) for group, lag in sorted(traffic.lags.items())]
-    return output.table(("what", "remaining"), rows)
+    return output.table(("item", "remaining"), rows)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tianzhou.client.errors import SendFailed
 
 CHARS_MAX: Final = 2_000
-"""An error may quote what a stranger sent."""
+"""An error may quote untrusted input."""
 _ERRNO: Final = re.compile(r"\[Errno (\d+)\] Connect call failed \([^)]*\)")
 
 
@@ -83,47 +83,49 @@ def not_found(what: str) -> Failure:
 
 
 def failure_of(error: TianzhouError | OSError) -> Failure:
-    """The same as a sentence, a next step and an exit code."""
+    """Convert an error to a sentence with a next step, and an exit code."""
     if isinstance(error, OSError):
         return _failure_of_system(error)
     from tianzhou.client import errors
 
     if isinstance(error, errors.BrokerNotFound):
-        return Failure(f"{error}; `tianzhou cluster` shows them", ExitCode.NOT_FOUND)
+        return Failure(f"{error}; `tianzhou cluster` lists the brokers", ExitCode.NOT_FOUND)
     if isinstance(error, UsageError):
         return Failure(str(error), ExitCode.WRONG_USE)
     if isinstance(error, errors.NoNameServer):
         return Failure(
-            f"no NameServer answers: {_reasons(error.failures.values())}; is one running there? "
-            "`tianzhou up` starts one with a broker, -n names another",
+            f"no NameServer answers: {_reasons(error.failures.values())}; start one with "
+            "`tianzhou up`, or choose another with -n",
             ExitCode.UNREACHABLE,
         )
     if isinstance(error, errors.TopicNotFound):
         return Failure(
             f"topic {error.topic!r} is not known to the NameServer; "
-            f"`tianzhou topic list` shows those that are, "
-            f"`tianzhou doctor --topic {error.topic}` why it may be missing",
+            f"`tianzhou topic list` lists all topics, "
+            f"`tianzhou doctor --topic {error.topic}` explains why it may be missing",
             ExitCode.NOT_FOUND,
         )
     if isinstance(error, errors.GroupNotExist):
         return Failure(
-            f"{error.remark or error}; `tianzhou group list` shows the groups that exist",
+            f"{error.remark or error}; `tianzhou group list` lists all groups",
             ExitCode.NOT_FOUND,
         )
     if isinstance(error, errors.TopicNotExist | errors.QueryNotFound):
         return Failure(str(error), ExitCode.NOT_FOUND)
     if isinstance(error, errors.NoRoute | errors.Unreachable | errors.ConnectionLost
                   | errors.CallTimeout):  # fmt: skip
-        return Failure(f"{_in_words(str(error))}; `tianzhou doctor` says why", ExitCode.UNREACHABLE)
+        return Failure(
+            f"{_in_words(str(error))}; `tianzhou doctor` explains why", ExitCode.UNREACHABLE
+        )
     if isinstance(error, errors.SendFailed):
         return Failure(
-            f"{_in_words(str(error))}; `tianzhou doctor -t {error.topic}` says why",
+            f"{_in_words(str(error))}; `tianzhou doctor -t {error.topic}` explains why",
             ExitCode.UNREACHABLE if _is_unanswered(error) else ExitCode.REFUSED,
         )
     if isinstance(error, errors.RequestCodeNotSupported):
         return Failure(
-            f"{error}; is this the port of a NameServer, and of a broker that can do it? "
-            "`tianzhou doctor` says what is there",
+            f"{error}; check that the address is that of a NameServer and that the broker supports "
+            "this request; `tianzhou doctor` shows what runs there",
             ExitCode.REFUSED,
         )
     if isinstance(error, errors.RemoteError):
@@ -134,12 +136,14 @@ def failure_of(error: TianzhouError | OSError) -> Failure:
 def _failure_of_system(error: OSError) -> Failure:
     if error.errno == errno.EADDRINUSE:
         told = error.strerror or str(error)
-        return Failure(f"{told}; stop what runs there, or give another port, 0 for any")
+        return Failure(
+            f"{told}; stop the other process, or choose another port (0 for any free one)"
+        )
     return Failure(str(error))
 
 
 def _is_unanswered(error: "SendFailed") -> bool:
-    """Whether no broker was there to say no."""
+    """Whether no broker responded."""
     from tianzhou.client.errors import CallTimeout, ConnectionLost, NoRoute, Unreachable
 
     silent = (CallTimeout, ConnectionLost, NoRoute, Unreachable)
@@ -147,10 +151,10 @@ def _is_unanswered(error: "SendFailed") -> bool:
 
 
 def _reasons(failures: Iterable[str]) -> str:
-    """Each names its address."""
+    """Join the failures; each names its address."""
     return "; ".join(map(_in_words, failures))
 
 
 def _in_words(reason: str) -> str:
-    """Without the numbers of the system."""
+    """Replace errno numbers by their texts."""
     return _ERRNO.sub(lambda found: os.strerror(int(found[1])), reason)

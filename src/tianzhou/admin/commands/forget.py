@@ -10,7 +10,7 @@ from tianzhou.admin.commands.session import Session, asking
 @click.argument("name")
 @asking
 def forget(session: Session, name: str) -> None:
-    """Stop reporting the missing broker NAME, which was retired."""
+    """Stop reporting the missing broker NAME after it was retired."""
     from tianzhou.client.errors import BrokerNotFound
 
     try:
@@ -20,4 +20,4 @@ def forget(session: Session, name: str) -> None:
             f"no NameServer reports broker {name!r} as missing; `tianzhou cluster` lists all "
             "brokers, including missing ones"
         ) from None
-    session.done({"broker": name, "forgotten": True}, f"{name} is not reported as missing any more")
+    session.done({"broker": name, "forgotten": True}, f"{name} is no longer reported as missing")

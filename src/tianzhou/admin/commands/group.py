@@ -1,4 +1,4 @@
-"""`tianzhou group`: consumer groups, how far they are, and moving them."""
+"""`tianzhou group`: inspect, create, reset, clone and delete consumer groups."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @click.group()
 def group() -> None:
-    """Consumer groups: look at, create, reset, clone, delete."""
+    """Inspect, create, reset, clone and delete consumer groups."""
 
 
 @group.command("list")
-@click.option("--internal", is_flag=True, help="Also those that every broker has for its tools.")
+@click.option("--internal", is_flag=True, help="Include internal groups of brokers and tools.")
 @watched
 def list_(session: Session, internal: bool) -> None:
-    """Show all groups with their members and lag."""
+    """List all groups with members and lag."""
 
     def look() -> list[dict[str, Any]]:
         from tianzhou.admin.commands.lists import group_rows
@@ -43,12 +43,12 @@ def list_(session: Session, internal: bool) -> None:
 
     columns = {
         "group": "group", "members": "members", "topics": "topics", "lag": "lag",
-        "behind_s": "behind, s", "read_per_second": "read/s", "stuck": "standing still",
+        "behind_s": "behind, s", "read_per_second": "read/s", "stuck": "stuck",
     }  # fmt: skip
 
     def view(rows: list[dict[str, Any]]) -> "RenderableType":
         shown = [{**row, "topics": ", ".join(row["topics"])} for row in rows]
-        return output.listing(shown, columns, "no groups; the first consumer of a group makes it")
+        return output.listing(shown, columns, "no groups; the first consumer of a group creates it")
 
     session.show(look, view)
 
@@ -57,7 +57,7 @@ def list_(session: Session, internal: bool) -> None:
 @group_name
 @watched
 def show(session: Session, group: str) -> None:
-    """Show the members of a group, what they subscribe to, and how far each queue is."""
+    """Show the members, subscriptions and queue offsets of a group."""
     session.show(lambda: _shown(session, group), _view)
 
 
@@ -123,7 +123,7 @@ def _view(found: dict[str, Any]) -> "RenderableType":
         "lag": found["lag"],
         "behind, seconds": found["behind_s"],
         "read per second": found["read_per_second"],
-        "model": found["model"] or "nobody is connected",
+        "model": found["model"] or "no member is connected",
     }
     parts: list[RenderableType] = [output.pairs(facts)]
     if found["members"]:
@@ -142,20 +142,26 @@ def _view(found: dict[str, Any]) -> "RenderableType":
 
 @group.command()
 @group_name
-@click.option("--retries", default=16, show_default=True, type=click.IntRange(0),
-              help="Deliveries before a dead letter.")  # fmt: skip
+@click.option(
+    "--retries",
+    default=16,
+    show_default=True,
+    type=click.IntRange(0),
+    metavar="COUNT",
+    help="Retry a message COUNT times before it becomes a dead letter.",
+)
 @asking
 def create(session: Session, group: str, retries: int) -> None:
-    """Make a group, where brokers do not make them by themselves."""
+    """Create a group, for brokers that do not create groups automatically."""
     lacking = _lacking(session, group)
     if not lacking:
-        raise Failure(f"group {group} exists; `tianzhou group update {group}` changes it")
+        raise Failure(f"group {group} exists; change it with `tianzhou group update {group}`")
     session.admin.groups.create(group, retry_max_times=retries, brokers=lacking)
-    session.done({"group": group, "retry_max_times": retries}, f"group {group} exists")
+    session.done({"group": group, "retry_max_times": retries}, f"group {group} created")
 
 
 def _lacking(session: Session, group: str) -> list[str]:
-    """Brokers that do not have the group: one may have joined the cluster since it was made."""
+    """Brokers without the group: a broker may have joined the cluster later."""
     from tianzhou.client.errors import GroupNotExist
 
     masters = {place.name for place in session.admin.brokers.all() if 0 in place.addresses}
@@ -167,27 +173,44 @@ def _lacking(session: Session, group: str) -> list[str]:
 
 @group.command()
 @group_name
-@click.option("--retries", type=click.IntRange(0), help="Deliveries before a dead letter.")
-@click.option("--consume/--no-consume", default=None, help="Whether brokers give it messages.")
+@click.option(
+    "--retries",
+    type=click.IntRange(0),
+    metavar="COUNT",
+    help="Retry a message COUNT times before it becomes a dead letter.",
+)
+@click.option("--consume/--no-consume", default=None, help="Allow or forbid the group to consume.")
 @asking
 def update(session: Session, group: str, retries: int | None, consume: bool | None) -> None:
-    """Change what is given, on every broker that has the group."""
+    """Update settings of a group on every broker that has it."""
     if retries is consume is None:
-        raise click.UsageError("say what to change: --retries, --consume, --no-consume")
+        raise click.UsageError("nothing to change; pass --retries, --consume or --no-consume")
     session.admin.groups.update(group, retry_max_times=retries, consume_enabled=consume)
-    session.done(_shown(session, group), f"group {group} is changed")
+    session.done(_shown(session, group), f"group {group} updated")
 
 
 @group.command()
 @group_name
 @topic_name
-@click.option("--to-time", type=moment, help="The first message stored then or later.")
-@click.option("--to-earliest", is_flag=True, help="The oldest message that is still there.")
-@click.option("--to-latest", is_flag=True, help="Behind the last message: skip everything.")
-@click.option("--to-offset", type=click.IntRange(0), help="This offset; needs --queue.")
+@click.option(
+    "--to-time",
+    type=moment,
+    metavar="TIME",
+    help="Move to the first message stored at or after TIME.",
+)
+@click.option("--to-earliest", is_flag=True, help="Move to the oldest stored message.")
+@click.option(
+    "--to-latest", is_flag=True, help="Move to the end of each queue: skip all stored messages."
+)
+@click.option(
+    "--to-offset",
+    type=click.IntRange(0),
+    metavar="OFFSET",
+    help="Move to OFFSET; requires --queue.",
+)
 @queues.queue_id
 @queues.broker
-@click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the effect without changing anything.")
 @force
 @asking
 def reset(
@@ -195,14 +218,14 @@ def reset(
     to_latest: bool, to_offset: int | None, queue_id: int | None, broker: str | None,
     dry_run: bool, yes: bool,
 ) -> None:  # fmt: skip
-    """Move a group in a topic. Consumers that are connected follow at once."""
+    """Move the offsets of a group in a topic. Connected consumers follow immediately."""
     wanted = (to_time is not None, to_earliest, to_latest, to_offset is not None)
     if sum(wanted) != 1:
         raise click.UsageError(
             "pass exactly one of --to-time, --to-earliest, --to-latest, --to-offset"
         )
     if (to_offset is None) != (queue_id is None):
-        raise click.UsageError("--to-offset and --queue go together")
+        raise click.UsageError("--to-offset and --queue must be used together")
     _check_known(session, group)
     time_ms = to_time if to_time is not None else 0 if to_earliest else -1
 
@@ -264,38 +287,42 @@ def _told(moves: "list[OffsetMove]") -> str:
     from tianzhou.client.core.admin_results import effect_of
 
     skipped, again = effect_of(moves)
-    return f"{skipped:,} messages will not be seen, {again:,} will be seen again"
+    return f"{skipped:,} messages will be skipped, {again:,} will be delivered again"
 
 
 @group.command()
 @group_name
 @click.argument("target")
-@click.option("--topic", help="Only there; everywhere unless given.")
+@click.option("--topic", help="Clone only this topic; default: all topics.")
 @asking
 def clone(session: Session, group: str, target: str, topic: str | None) -> None:
-    """Let the group TARGET begin where GROUP is."""
+    """Copy the offsets of GROUP to the group TARGET."""
     session.admin.groups.show(group)
     session.admin.offsets.clone(group, target, topic)
     facts = {"group": group, "target": target, "topic": topic}
-    session.done(facts, f"group {target} is where {group} is, in {topic or 'all its topics'}")
+    session.done(
+        facts, f"copied the offsets of {group} to {target}, in {topic or 'all its topics'}"
+    )
 
 
 @group.command()
 @group_name
-@click.option("--keep-offsets", is_flag=True, help="So that it goes on there if it comes back.")
+@click.option(
+    "--keep-offsets", is_flag=True, help="Keep the offsets, for a group that will be created again."
+)
 @click.option("--force", "connected", is_flag=True, help="Delete even while members are connected.")
 @force
 @asking
 def delete(session: Session, group: str, keep_offsets: bool, connected: bool, yes: bool) -> None:
-    """Remove a group everywhere, with its retries and dead letters."""
+    """Delete a group from all brokers, with its retries and dead letters."""
     members = session.admin.groups.show(group).client_ids
     if members and yes and not connected:
         raise Failure(
             f"group {group} has {len(members)} connected members ({', '.join(sorted(members))}); "
             "stop them first, or pass --force: they then run without offsets and retries"
         )
-    told = f", {len(members)} of whose members are connected" * bool(members)
-    question = f"Delete group {group}{told}, with its dead letters?"
+    told = f" ({len(members)} members are connected)" * bool(members)
+    question = f"Delete group {group}{told} and its dead letters?"
     session.confirm(question, yes=yes or connected)
     session.admin.groups.delete(group, keep_offsets=keep_offsets)
-    session.done({"group": group, "kept_offsets": keep_offsets}, f"group {group} is deleted")
+    session.done({"group": group, "kept_offsets": keep_offsets}, f"group {group} deleted")

@@ -1,5 +1,5 @@
-"""Rows of `tianzhou topic list` and `group list`, with two requests to each broker however many
-there are. Brokers that know these requests are ours; others are asked about one after the other.
+"""Rows of `tianzhou topic list` and `group list`, with two requests to each broker, however long
+the lists are. Brokers that do not support these requests are asked about each name separately.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -78,7 +78,7 @@ def group_rows(admin: "Admin", now_ms: int) -> list[dict[str, Any]]:
 
 
 def _seconds_since(time_ms: int, now_ms: int) -> float | None:
-    """None where the broker has not looked it up yet."""
+    """None if the broker has not determined it yet."""
     if time_ms < 0:
         return None
     return max(0, now_ms - time_ms) / 1000 if time_ms else 0.0
@@ -94,5 +94,5 @@ def _summary(admin: "Admin", name: str) -> dict[str, Any]:
         "lag": progress.lag,
         "behind_s": progress.behind_s,
         "read_per_second": progress.get_per_second,
-        "stuck": 0,  # nobody watches there
+        "stuck": 0,  # these brokers have no watchdog
     }

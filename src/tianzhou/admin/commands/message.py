@@ -1,4 +1,4 @@
-"""`tianzhou message`: find messages, look at one, and what became of it."""
+"""`tianzhou message`: find, show and trace messages."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,27 +19,39 @@ if TYPE_CHECKING:
 
 @click.group()
 def message() -> None:
-    """Messages: find, show, trace."""
+    """Find, show and trace messages."""
 
 
 @message.command()
 @topic_name
-@click.option("--id", "message_id", help="Either id: of the producer, or of where it is stored.")
-@click.option("--unique-id", help="The id of the producer; all copies.")
-@click.option("--key", help="One of its keys.")
-@click.option("--from", "begin_ms", type=moment, help="Stored then or later.")
-@click.option("--to", "end_ms", type=moment, help="Stored before then; now unless given.")
+@click.option(
+    "--id", "message_id", help="Find by message id, either the unique id or the offset id."
+)
+@click.option("--unique-id", help="Find all messages with this unique id.")
+@click.option("--key", help="Find by key.")
+@click.option(
+    "--from", "begin_ms", type=moment, metavar="TIME", help="Find messages stored at or after TIME."
+)
+@click.option(
+    "--to",
+    "end_ms",
+    type=moment,
+    metavar="TIME",
+    help="Find messages stored before TIME; default: now.",
+)
 @click.option("--max", "count", default=32, show_default=True, type=click.IntRange(1),
-              help="So many of each broker, or queue.")  # fmt: skip
+              metavar="COUNT", help="Show at most COUNT per broker or queue.")  # fmt: skip
 @asking
 def find(
     session: Session, topic: str, message_id: str | None, unique_id: str | None, key: str | None,
     begin_ms: int | None, end_ms: int | None, count: int,
 ) -> None:  # fmt: skip
-    """Find messages of a topic by id, key or time. Exit code 4: there are none."""
+    """Find messages of a topic by id, key or time. Exits with code 4 if there are none."""
     named = [option is not None for option in (message_id, unique_id, key)]
     if sum(named) > 1 or not (any(named) or begin_ms is not None):
-        raise click.UsageError("say one of --id, --unique-id, --key, or a time with --from")
+        raise click.UsageError(
+            "pass exactly one of --id, --unique-id and --key, or a time with --from"
+        )
     messages = session.admin.messages
     found: list[MessageView]
     if message_id is not None:
@@ -51,8 +63,8 @@ def find(
         until = _now() if end_ms is None else end_ms
         if begin_ms is not None and begin_ms >= until:
             raise click.UsageError(
-                f"--from {output.moment_text(begin_ms)} is not before --to "
-                f"{output.moment_text(until)}"
+                f"--from ({output.moment_text(begin_ms)}) must be before --to "
+                f"({output.moment_text(until)})"
             )
         if key is not None:
             found = messages.by_key(topic, key, begin_ms=begin_ms or 0, end_ms=until, count=count)
@@ -65,7 +77,7 @@ def find(
 
 
 def _now() -> int:
-    """A little later: clocks differ, and what was sent just now is wanted."""
+    """A minute ahead, because clocks differ and the newest messages must be included."""
     return click.get_current_context().find_root().obj.now_ms() + 60_000
 
 
@@ -74,15 +86,20 @@ def _now() -> int:
 @click.argument("message_id", required=False)
 @queues.queue_id
 @queues.broker
-@click.option("--offset", type=click.IntRange(0), help="Offset in --queue, instead of MESSAGE_ID.")
+@click.option(
+    "--offset",
+    type=click.IntRange(0),
+    metavar="OFFSET",
+    help="Show the message at OFFSET of --queue, instead of MESSAGE_ID.",
+)
 @asking
 def show(
     session: Session, topic: str, message_id: str | None, queue_id: int | None, broker: str | None,
     offset: int | None,
 ) -> None:  # fmt: skip
-    """Show everything about one message, by either of its ids, or by --queue and --offset."""
+    """Show one message, by either of its ids, or by --queue and --offset."""
     if (message_id is None) == (offset is None) or (offset is None) != (queue_id is None):
-        raise click.UsageError("give MESSAGE_ID, or --queue and --offset")
+        raise click.UsageError("pass MESSAGE_ID, or --queue and --offset")
     found: MessageView | None
     if offset is not None and queue_id is not None:
         found = queues.message_at(session, queues.one(session, topic, queue_id, broker), offset)
@@ -99,15 +116,13 @@ def show(
 @message.command()
 @click.argument("message_id")
 @click.option("--trace-topic", default=TRACE_TOPIC, show_default=True,
-              help="Where clients write traces.")  # fmt: skip
+              help="Read traces from this topic.")  # fmt: skip
 @asking
 def trace(session: Session, message_id: str, trace_topic: str) -> None:
-    """Show who sent and consumed a message, as clients that trace have written it down."""
+    """Show which clients sent and consumed a message, if they have tracing enabled."""
     found = session.admin.messages.trace(message_id, topic=trace_topic)
     if not found:
-        raise not_found(
-            f"nobody wrote down what became of {message_id}; clients do so with trace=True"
-        )
+        raise not_found(f"no trace of {message_id}; enable tracing in clients with trace=True")
     session.show(lambda: [_step(record) for record in found], _view)
 
 
@@ -119,7 +134,7 @@ def _step(record: "TraceRecord") -> dict[str, Any]:
 
 def _view(steps: list[dict[str, Any]]) -> "RenderableType":
     return output.table(
-        ("when", "what", "group", "topic", "ms", "ok"),
+        ("time", "event", "group", "topic", "ms", "ok"),
         [
             (output.moment_text(step["timestamp_ms"]), step["what"], step["group"],
              step.get("topic"), step.get("cost_ms"), step.get("is_success", True))

@@ -1,6 +1,6 @@
-"""One message, as programs and as people get it.
+"""One message, as JSON and as text.
 
-What programs get can be sent again: `tianzhou consume --json | tianzhou produce --format json`.
+The JSON can be sent again: `tianzhou consume --json | tianzhou produce --format json`.
 """
 
 import base64
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from tianzhou.record.message import MessageView
 
 SENT: Final = ("body", "body_base64", "tags", "keys", "properties")
-"""What a message is sent with."""
+"""Fields that a producer sets."""
 TOLD: Final = (
     "topic", "queue_id", "queue_offset", "message_id", "offset_id", "born_ms", "stored_ms",
     "born_host", "store_host", "reconsume_times", "system",
 )  # fmt: skip
-"""What became of it."""
+"""Fields that clients and brokers add."""
 
 
 def facts_of(message: "MessageView") -> dict[str, Any]:
@@ -78,7 +78,7 @@ def view_one(found: dict[str, Any]) -> "RenderableType":
         "offset id": found["offset_id"],
         "born": f"{output.moment_text(found['born_ms'])} at {found['born_host']}",
         "stored": f"{output.moment_text(found['stored_ms'])} at {found['store_host']}",
-        "delivered before": found["reconsume_times"],
+        "reconsume times": found["reconsume_times"],
         "tag": found["tags"],
         "keys": " ".join(found["keys"]),
     }

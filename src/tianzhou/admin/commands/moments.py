@@ -1,9 +1,9 @@
-"""Moments and durations as people write them on a command line.
+"""Times and durations on the command line.
 
-now, 2026-11-16, 2026-11-16T08:30, "2026-11-16 08:30:00+08:00"   local unless a zone is said
+now, 2026-11-16, 2026-11-16T08:30, "2026-11-16 08:30:00+08:00"   local time unless a zone is given
 20261116083000                                                   as Java's tools write it
 1794817800000                                                    milliseconds since 1970
-10m, 2h, 3d                                                      so long ago
+10m, 2h, 3d                                                      this long ago
 """
 
 import re
@@ -50,8 +50,8 @@ def moment(text: str) -> int:
         return moment_ms(text, clock.now_ms())
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(
-            f"{text!r} is no moment; write 2026-11-16T08:30, 20261116083000, milliseconds, now, "
-            "or how long ago: 10m, 2h, 3d"
+            f"invalid time {text!r}; use 2026-11-16T08:30, 20261116083000, milliseconds since "
+            "1970, now, or a duration before now: 10m, 2h, 3d"
         ) from error
 
 
@@ -59,5 +59,5 @@ def span(text: str) -> timedelta:
     """The type of an option."""
     found = span_of(text)
     if found is None:
-        raise click.BadParameter(f"{text!r} is no duration; write 500ms, 30s, 10m, 2h or 3d")
+        raise click.BadParameter(f"invalid duration {text!r}; use 500ms, 30s, 10m, 2h or 3d")
     return found

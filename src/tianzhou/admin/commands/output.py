@@ -1,8 +1,8 @@
-"""How commands print: tables for people, JSON for programs, and nothing that strangers could use.
+"""Output of commands: tables for people, JSON for programs, with untrusted text escaped.
 
-Names, bodies and properties come from whoever may send. What a terminal would obey (escape codes,
-line feeds, signs that turn the direction of text) is shown as an escape, and rich's markup is never
-looked for in it. The library for tables is loaded when a table is printed.
+Names, bodies and properties come from any client. Characters that control a terminal (escape codes,
+line feeds, changes of the text direction) are printed as escapes, and rich's markup is not
+interpreted in them. The table library is loaded when the first table is printed.
 """
 
 import json
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 CELL_CHARS_MAX: Final = 256
 COLUMNS_MIN: Final = 132
 PIPE_COLUMNS: Final = 400
-"""Where there is no terminal, nothing is cut or wrapped to fit one."""
+"""Without a terminal, nothing is cut or wrapped."""
 
 
 def plain(text: str, chars_max: int | None = None) -> str:
-    """Text that does nothing to a terminal, on one line. What is left out is marked."""
+    """Escape control characters and put the text on one line; mark a cut."""
     cut = text if chars_max is None or len(text) <= chars_max else text[: chars_max - 1] + "…"
     if cut.isprintable():
         return cut
@@ -41,19 +41,19 @@ def body_text(body: bytes) -> str | None:
 
 
 def body_cell(body: bytes, chars_max: int | None = CELL_CHARS_MAX) -> str:
-    """On one line, for people: text, or hexadecimal digits."""
+    """The body on one line, as text or hexadecimal digits."""
     text = body_text(body)
     return plain(text if text is not None else f"0x{body.hex()}", chars_max)
 
 
 def moment_text(time_ms: int) -> str:
-    """In local time; empty for a moment that is not known."""
+    """Local time; empty if unknown."""
     if time_ms <= 0:
         return ""
     try:
         moment = datetime.fromtimestamp(time_ms / 1000).astimezone()
     except (ValueError, OverflowError, OSError):
-        return str(time_ms)  # a stranger's clock
+        return str(time_ms)  # a client's clock may be wrong
     return moment.isoformat(sep=" ", timespec="milliseconds")
 
 
@@ -110,8 +110,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
 
 
 def show(view: "RenderableType") -> None:
-    """Print it once. What needs more than the terminal has gets up to COLUMNS_MIN: lines are then
-    broken by the terminal, but ids and addresses, which are there to be copied, are whole."""
+    """Print once. A table that is wider than the terminal gets up to COLUMNS_MIN columns: the
+    terminal wraps its lines, but ids and addresses stay whole and can be copied."""
     from rich.measure import Measurement
 
     found = console()
@@ -124,8 +124,8 @@ def listing(
     rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], none: str,
     *, moments: Sequence[str] = (),
 ) -> "RenderableType":  # fmt: skip
-    """A table of these fields under these titles, or the sentence that there is nothing. Fields
-    that are `moments` are milliseconds since 1970."""
+    """A table of these fields under these titles, or the sentence `none` if it is empty. Fields in
+    `moments` are milliseconds since 1970."""
     if not rows:
         return sentence(none)
     shown = [
@@ -142,14 +142,14 @@ def sentence(text: str, style: str = "") -> "Text":
 
 
 def verbatim(line: str) -> "Text":
-    """A line that is broken by the terminal, if at all: what is copied from it is whole."""
+    """A line that only the terminal wraps, so that copied text is whole."""
     from rich.text import Text
 
     return Text(plain(line), no_wrap=True, overflow="ignore")
 
 
 def pairs(facts: Mapping[str, object]) -> "Table":
-    """Names and values, one below the other."""
+    """Names and values, one pair per line."""
     from rich.table import Table
     from rich.text import Text
 

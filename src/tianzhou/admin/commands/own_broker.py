@@ -1,4 +1,4 @@
-"""A broker that lives as long as a command: `tianzhou up --ephemeral` in a process of its own."""
+"""A broker for the duration of a command: `tianzhou up --ephemeral` in a separate process."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ _PAUSE_S: Final = 0.02
 
 @contextmanager
 def own_broker() -> Generator[str]:
-    """The address of its NameServer. Nothing is left of it when the block ends."""
+    """Yield the address of its NameServer. Stop it and delete its files when the block ends."""
     with tempfile.TemporaryDirectory(prefix="tianzhou-") as place:
         ready, log = Path(place, "ready.json"), Path(place, "log.txt")
         arguments = ["up", "--ephemeral", "--nameserver-port", "0", "--broker-port", "0",
@@ -46,5 +46,5 @@ def _wait(process: "subprocess.Popen[bytes]", ready: Path, log: Path) -> None:
     while not ready.exists():
         if process.poll() is not None or monotonic() > deadline:
             last = log.read_text(errors="replace").strip().rpartition("\n")[2]
-            raise Failure(f"a broker of our own did not start: {last or 'it said nothing'}")
+            raise Failure(f"the temporary broker did not start: {last or 'it logged nothing'}")
         sleep(_PAUSE_S)

@@ -1,4 +1,4 @@
-"""`tianzhou produce`: send lines, JSON lines, or a load."""
+"""`tianzhou produce`: send lines, JSON lines, or generated messages."""
 
 import os
 import sys
@@ -43,20 +43,34 @@ def _as_bytes(_ctx: click.Context, _param: click.Parameter, body: str | None) ->
               help="Send the whole file as the body of one message; - reads standard input.",
               )  # fmt: skip
 @click.option("-f", "--file", "source", type=click.File("rb"), default="-",
-              help="Where lines come from; the standard input unless given.")  # fmt: skip
-@click.option("--format", "form", type=click.Choice(["lines", "json"]), default="lines",
-              show_default=True, help="A body in each line, or an object.")  # fmt: skip
-@click.option("-t", "--tag", help="The tag of every message.")
-@click.option("-k", "--key", "keys", multiple=True, help="A key to find it by; repeatable.")
+              metavar="FILE",
+              help="Read messages from FILE; - reads standard input.")  # fmt: skip
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["lines", "json"]),
+    default="lines",
+    show_default=True,
+    help="Read one body per line, or one JSON object per line.",
+)
+@click.option("-t", "--tag", help="Set the tag of every message.")
+@click.option("-k", "--key", "keys", multiple=True, help="Add a key to search by; repeatable.")
 @click.option("-p", "--property", "properties", multiple=True, metavar="NAME=VALUE",
-              help="Repeatable.")  # fmt: skip
-@click.option("--delay", type=span, help="Deliver it so much later: 30s, 10m, 2h.")
-@click.option("--sharding-key", help="Messages with the same one stay in order.")
-@click.option("--count", type=click.IntRange(1), help="Send a load of so many instead.")
+              help="Set a property; repeatable.")  # fmt: skip
+@click.option(
+    "--delay", type=span, metavar="DURATION", help="Delay delivery by DURATION, e.g. 30s, 10m, 2h."
+)
+@click.option("--sharding-key", metavar="KEY", help="Keep messages with the same KEY in order.")
+@click.option(
+    "--count",
+    type=click.IntRange(1),
+    metavar="COUNT",
+    help="Generate COUNT test messages instead of reading input.",
+)
 @click.option("--size", default=1024, show_default=True, type=click.IntRange(1),
-              help="Bytes of each message of a load.")  # fmt: skip
+              metavar="BYTES", help="Set the body size of generated messages.")  # fmt: skip
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True),
-              help="Messages per second, at most.")  # fmt: skip
+              metavar="RATE", help="Send at most RATE messages per second.")  # fmt: skip
 @asking
 def produce(
     session: Session, topic: str, body: bytes | None, body_file: IO[bytes] | None,
@@ -64,21 +78,21 @@ def produce(
     keys: tuple[str, ...], properties: tuple[str, ...], delay: timedelta | None,
     sharding_key: str | None, count: int | None, size: int, rate: float | None,
 ) -> None:  # fmt: skip
-    """Send messages to a topic: BODY as one message, or one message for each line.
+    """Send messages to a topic: BODY as one message, or one message per input line.
 
-    With --format json a line is {"body": "...", "tags": "...", "keys": [...], "properties": {...}};
-    body_base64, delay_s, deliver_ms, delay_level and sharding_key are accepted too.
+    With --format json, a line is {"body": "...", "tags": "...", "keys": [...], "properties":
+    {...}}; body_base64, delay_s, deliver_ms, delay_level and sharding_key are accepted too.
     """
     chosen = click.get_current_context().get_parameter_source
     if count is not None and {chosen("source"), chosen("form")} != {ParameterSource.DEFAULT}:
-        raise click.UsageError("--count makes up its messages; leave out --file and --format")
+        raise click.UsageError("--count generates its messages; omit --file and --format")
     sources = ((body, "BODY"), (body_file, "--body-file"), (count, "--count"))
     given = [name for value, name in sources if value is not None]
     given += ["--file"] * (chosen("source") is not ParameterSource.DEFAULT)
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} are mutually exclusive; pass only one")
     if not given and source.isatty():
-        click.echo("one message a line; Ctrl-D ends", err=True)
+        click.echo("type one message per line; press Ctrl-D to finish", err=True)
     template = Template(topic, tag, keys, _properties(properties), delay, sharding_key)
     if count is not None:
         messages = load(count, size, template)
@@ -94,7 +108,7 @@ def produce(
             sending.send_all(producer, _paced(messages, rate), tell)
     finally:
         if sys.exc_info()[0] is not None and sending.sent:
-            click.echo(f"{sending.sent:,} messages were sent before", err=True)
+            click.echo(f"{sending.sent:,} messages were sent before the error", err=True)
     seconds = monotonic() - begun_s
     facts: dict[str, Any] = {"topic": topic, "sent": sending.sent, "seconds": round(seconds, 3)}
     if sending.last is not None:
@@ -104,7 +118,7 @@ def produce(
         last = sending.last
         said = f"{last.message_id} in queue {last.queue.queue_id} at offset {last.queue_offset}"
         if delay is not None:
-            said = f"{last.message_id} waits for its moment; `tianzhou scheduled list` shows it"
+            said = f"{last.message_id} is scheduled; `tianzhou scheduled list` shows it"
     session.done(facts, said)
 
 
@@ -112,7 +126,7 @@ def _properties(given: tuple[str, ...]) -> dict[str, str]:
     pairs = [text.partition("=") for text in given]
     for text, (name, sign, _) in zip(given, pairs, strict=True):
         if not sign or not name:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--property")
+            raise click.BadParameter(f"{text!r} must be NAME=VALUE", param_hint="--property")
     return {name: value for name, _, value in pairs}
 
 
@@ -127,7 +141,7 @@ def _producer(session: Session) -> "Generator[Producer]":
 
 
 class Sending:
-    """How far it is."""
+    """The progress of sending. Owner: the command."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -135,12 +149,12 @@ class Sending:
         self._flying: deque[Future[SendResult]] = deque()
 
     def send_all(self, producer: "Producer", messages: "Iterable[Message]", tell: "Tell") -> None:
-        """Raises the first error, when what was sent before it has landed."""
+        """Send everything; raise the first error after earlier sends have completed."""
         try:
             for message in messages:
                 self._flying.append(producer.send_async(message))
-                # Also while few are in flight: where lines come slowly, what went wrong with one
-                # is told at the next, and not at the end of them all.
+                # Check results also while few sends are in flight: with slow input, an error is
+                # then reported at the next line, not at the end of the input.
                 while self._flying[0].done() or len(self._flying) >= AHEAD_MAX:
                     self._land()
                     tell(self.sent)

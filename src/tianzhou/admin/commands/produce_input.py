@@ -1,4 +1,4 @@
-"""What `tianzhou produce` sends: lines, JSON lines, or a load it makes up."""
+"""Input of `tianzhou produce`: lines, JSON lines, or generated messages."""
 
 import base64
 import binascii
@@ -21,7 +21,7 @@ _KNOWN: Final = frozenset((*SENT, *TOLD, *_MORE))
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What all messages of one command have, unless a JSON line says otherwise."""
+    """Defaults for all messages of one command; a JSON line may override them."""
 
     topic: str
     tag: str | None = None
@@ -40,7 +40,7 @@ class Template:
 
 
 def from_lines(stream: IO[bytes], template: Template) -> "Iterator[Message]":
-    """Each line is a body; empty lines are passed over, because no message is empty."""
+    """Each line is a body; empty lines are skipped, because a body must not be empty."""
     for number, line in enumerate(stream, 1):
         body = line.rstrip(b"\r\n")
         if body:
@@ -71,10 +71,10 @@ def _decoded(line: bytes, template: Template) -> "Message":
         given: Any = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"it is not JSON: {error}; without --format json lines are sent as they are"
+            f"invalid JSON: {error}; omit --format json to send lines unchanged"
         ) from error
     if not isinstance(given, dict):
-        raise UsageError('it is not an object such as {"body": "two apples", "keys": ["T1"]}')
+        raise UsageError('not a JSON object; use {"body": "two apples", "keys": ["T1"]}')
     return _message(cast("dict[str, Any]", given), template)
 
 
@@ -84,7 +84,7 @@ def _message(given: dict[str, Any], template: Template) -> "Message":
     unknown = sorted(given.keys() - _KNOWN)
     if unknown:
         known = ", ".join((*SENT, *_MORE))
-        raise UsageError(f"no field is called {', '.join(unknown)}; there are: {known}")
+        raise UsageError(f"unknown field {', '.join(unknown)}; fields are: {known}")
     delay = _delay(given)
     return Message(
         template.topic,
@@ -104,7 +104,7 @@ def _delay(given: dict[str, Any]) -> timedelta | None:
     try:
         return None if seconds is None else timedelta(seconds=seconds)
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"delay_s {seconds} is no length of time: {error}") from error
+        raise UsageError(f"invalid delay_s {seconds}: {error}") from error
 
 
 def _moment(given: dict[str, Any]) -> datetime | None:
@@ -112,7 +112,7 @@ def _moment(given: dict[str, Any]) -> datetime | None:
     try:
         return None if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC)
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"deliver_ms {time_ms} is no moment since 1970: {error}") from error
+        raise UsageError(f"invalid deliver_ms {time_ms}: {error}") from error
 
 
 def _typed(given: dict[str, Any], name: str, kind: type | UnionType, default: Any) -> Any:
@@ -120,19 +120,19 @@ def _typed(given: dict[str, Any], name: str, kind: type | UnionType, default: An
     if value is None:
         return default
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise UsageError(f"{name} {value!r} is not {'text' if kind is str else 'a number'}")
+        raise UsageError(f"{name} must be {'text' if kind is str else 'a number'}, got {value!r}")
     return value
 
 
 def _body(given: dict[str, Any]) -> bytes:
     body, encoded = given.get("body"), given.get("body_base64")
     if (body is None) == (encoded is None):
-        raise UsageError("give one of body and body_base64")
+        raise UsageError("pass exactly one of body and body_base64")
     if encoded is not None:
         try:
             return base64.b64decode(encoded, validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
-            raise UsageError(f"body_base64 is not base64: {error}") from error
+            raise UsageError(f"body_base64 is not valid base64: {error}") from error
     # An object as the body is what most people mean by JSON.
     return (body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)).encode()
 
@@ -143,29 +143,31 @@ def _keys(given: dict[str, Any], template: Template) -> tuple[str, ...]:
         return template.keys
     listed = [keys] if isinstance(keys, str) else keys
     if not isinstance(listed, list):
-        raise UsageError(f"keys {keys!r} are not text or a list of texts")
+        raise UsageError(f"keys must be text or a list of texts, got {keys!r}")
     found = cast("list[Any]", listed)
     if not all(isinstance(key, str) for key in found):
-        raise UsageError(f"keys {keys!r} are not text or a list of texts")
+        raise UsageError(f"keys must be text or a list of texts, got {keys!r}")
     return tuple(found)
 
 
 def _texts(given: dict[str, Any]) -> dict[str, str]:
     found: Any = given.get("properties") or {}
     if not isinstance(found, dict):
-        raise UsageError(f"properties {found!r} are not an object")
+        raise UsageError(f"properties must be an object, got {found!r}")
     properties = cast("dict[str, Any]", found)
     wrong = [name for name, value in properties.items() if not isinstance(value, str)]
     if wrong:
-        raise UsageError(f"property {wrong[0]} = {properties[wrong[0]]!r} is not text")
+        raise UsageError(f"property {wrong[0]} must be text, got {properties[wrong[0]]!r}")
     return properties
 
 
 def load(count: int, size: int, template: Template) -> "Iterator[Message]":
-    """Messages that differ in their number, all of one size."""
+    """Numbered messages of equal size."""
     width = len(str(max(count - 1, 0)))
     if size < width:
-        raise UsageError(f"--size {size} is too small to tell {count} messages apart; say {width}")
+        raise UsageError(
+            f"--size {size} is too small for {count} distinct messages; use at least {width}"
+        )
     filler = b"." * (size - width)
     for number in range(count):
         yield template.message(b"%0*d" % (width, number) + filler)

@@ -1,4 +1,4 @@
-"""Queues on the command line: `--queue` and `--broker`, and reading at an offset of one."""
+"""The options `--queue` and `--broker`, and reading at an offset of one queue."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -16,8 +16,10 @@ READER: Final = TOOLS_GROUP
 """The group that tools read with: it exists on every broker and commits no offsets."""
 
 queue_id = click.option("--queue", "queue_id", type=click.IntRange(0), metavar="ID",
-                        help="Only this queue.")  # fmt: skip
-broker = click.option("--broker", help="The broker of --queue, if several brokers serve the topic.")
+                        help="Use only queue ID.")  # fmt: skip
+broker = click.option(
+    "--broker", help="Choose the broker of --queue if several brokers serve the topic."
+)
 
 
 def one(session: Session, topic: str, queue_id: int, broker: str | None) -> "MessageQueue":

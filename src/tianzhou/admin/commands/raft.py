@@ -1,4 +1,4 @@
-"""`tianzhou raft`: groups of brokers that elect their own master."""
+"""`tianzhou raft`: inspect and change Raft groups."""
 
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 ASK_S: Final = 2.0
 CHANGE_S: Final = 5.0
-"""A leader answers when the change is committed, or after raft_ack_timeout_ms."""
+"""A leader responds when the change is committed, or after raft_ack_timeout_ms."""
 CATCH_UP_S: Final = 600.0
 SETTLE_S: Final = 15.0
 NEAR: Final = 100
-"""A learner that lacks no more entries than this becomes a voter: it has the rest in a moment."""
+"""A learner that is at most this many entries behind becomes a voter."""
 _PAUSE_S: Final = 0.1
 _COLUMNS: Final = {
     "member": "member", "role": "role", "term": "term", "leader": "leader", "broker": "broker",
@@ -32,14 +32,14 @@ _COLUMNS: Final = {
 
 @click.group()
 def raft() -> None:
-    """Groups that elect their own master: look, hand over, add, remove."""
+    """Inspect Raft groups, transfer leadership, add and remove members."""
 
 
 @raft.command()
 @click.argument("group")
 @watched
 def status(session: Session, group: str) -> None:
-    """Show every member: its role and term, how much it has committed and applied."""
+    """Show role, term, committed and applied entries of every member."""
     session.show(lambda: _rows(session, group), _view)
 
 
@@ -48,7 +48,7 @@ def status(session: Session, group: str) -> None:
 @click.argument("member")
 @asking
 def transfer(session: Session, group: str, member: str) -> None:
-    """Make MEMBER the leader of GROUP."""
+    """Transfer the leadership of GROUP to MEMBER."""
     is_new = _bring_about(session, group, "transfer", member)
     _say(session, {"group": group, "leader": member}, f"{member} leads {group}", is_new=is_new)
 
@@ -56,21 +56,21 @@ def transfer(session: Session, group: str, member: str) -> None:
 @raft.command()
 @click.argument("group")
 @click.argument("member", metavar="MEMBER=HOST:PORT")
-@click.option("--learner", is_flag=True, help="Let it follow, but not vote.")
+@click.option("--learner", is_flag=True, help="Add it as a learner, which does not vote.")
 @asking
 def add(session: Session, group: str, member: str, learner: bool) -> None:
-    """Add a member to GROUP: first as a learner, and with a vote once it has caught up.
+    """Add a member to GROUP: as a learner, then as a voter once it has caught up.
 
-    Start it first, with all members and itself in --raft-peers, an empty directory and without
-    --raft-new.
+    Start the member first, with all members and itself in --raft-peers, an empty directory and
+    without --raft-new.
     """
     name, sign, address = member.partition("=")
     if not sign:
-        raise UsageError(f"{member!r} says no address; say {member}=host:port")
+        raise UsageError(f"{member!r} has no address; use {member}=HOST:PORT")
     known = _peer(_leader(session, group), name)
     if known is not None and known.address != address:
         raise UsageError(
-            f"{name} is a member of {group} already, at {known.address}; if it has moved to "
+            f"{name} is already a member of {group}, at {known.address}; if it has moved to "
             f"{address}, remove it first"
         )
     kind, is_new = "learner" if learner else "voter", False
@@ -89,28 +89,28 @@ def add(session: Session, group: str, member: str, learner: bool) -> None:
 @force
 @asking
 def remove(session: Session, group: str, member: str, yes: bool) -> None:
-    """Remove MEMBER from GROUP; then it can be stopped."""
+    """Remove MEMBER from GROUP; afterwards it can be stopped."""
     leader = _leader(session, group)
     voters = [peer.name for peer in leader.peers if peer.is_voter and peer.name != member]
     session.confirm(f"remove {member} from {group}, leaving {', '.join(voters)}?", yes=yes)
     if leader.member == member and (heirs := [p for p in leader.peers if _is_heir(p, member)]):
-        # Who leaves while it leads is missed: the others would have to wait for an election.
+        # Transfer the leadership first; otherwise the others would have to wait for an election.
         _bring_about(session, group, "transfer", max(heirs, key=lambda peer: peer.match).name)
     is_new = _bring_about(session, group, "remove", member)
-    sentence = f"{member} is no member of {group}; its voters are {', '.join(voters)}"
+    sentence = f"{member} is not a member of {group}; its voters are {', '.join(voters)}"
     _say(session, {"group": group, "removed": member}, sentence, is_new=is_new)
 
 
 def _say(session: Session, facts: dict[str, Any], sentence: str, *, is_new: bool) -> None:
-    """Whoever repeats a command, because its answer was lost, hears that it was done."""
+    """Report the result; a repeated command reports that it was done already."""
     session.done({**facts, "already": not is_new}, sentence + ("" if is_new else " already"))
 
 
-# What there is
+# Reading the state
 
 
 def look_at(address: str) -> "RaftView | None":
-    """What the broker there says of its group; None if it is in none, or does not answer."""
+    """The state of the group as the broker sees it; None if it has no group or does not respond."""
     from tianzhou.net.blocking import BlockingPeer, Unreachable
     from tianzhou.wire._generated_codes import RequestCode
     from tianzhou.wire.raft_bodies import decode_raft_view
@@ -124,7 +124,7 @@ def look_at(address: str) -> "RaftView | None":
 
 
 def cluster_facts(addresses: list[str]) -> dict[str, dict[str, Any]]:
-    """What `tianzhou cluster` shows of each broker that is a member of a Raft group."""
+    """Raft columns of `tianzhou cluster`, by broker address."""
     looks = {address: look_at(address) for address in addresses}
     leaders = {look.group: look for look in looks.values() if look is not None and look.is_leading}
     return {
@@ -145,7 +145,7 @@ def _cluster_row(look: "RaftView", leads: "RaftView | None") -> dict[str, Any]:
 
 
 def cluster_columns(rows: list[dict[str, Any]]) -> dict[str, str]:
-    """The columns for them, if there are any."""
+    """The Raft columns, if any broker is a member of a group."""
     if not any("member" in row for row in rows):
         return {}
     return {
@@ -161,8 +161,8 @@ def _looks(session: Session, group: str) -> "list[tuple[str, RaftView]]":
     looks = [(address, look) for address, look in found if look is not None]
     if not looks:
         raise not_found(
-            f"no broker of {group} says that it is a member of a Raft group; "
-            "`tianzhou cluster` shows all brokers"
+            f"no broker of {group} is a member of a Raft group; "
+            "`tianzhou cluster` lists all brokers"
         )
     return looks
 
@@ -181,7 +181,7 @@ def _row(address: str, look: "RaftView", leads: "RaftView") -> dict[str, Any]:
     states = [
         text
         for text, is_so in (
-            ("takes messages", look.is_leading),
+            ("accepts messages", look.is_leading),
             ("in doubt: it is being repaired", look.is_in_doubt),
             ("members are changing", look.is_changing and look.is_leading),
         )
@@ -195,10 +195,10 @@ def _row(address: str, look: "RaftView", leads: "RaftView") -> dict[str, Any]:
 
 
 def _view(rows: list[dict[str, Any]]) -> "RenderableType":
-    return output.listing(rows, _COLUMNS, "no member answers")
+    return output.listing(rows, _COLUMNS, "no member responds")
 
 
-# Changing it
+# Changing the group
 
 
 def _leader(session: Session, group: str) -> "RaftView":
@@ -207,7 +207,7 @@ def _leader(session: Session, group: str) -> "RaftView":
         if look.is_leading:
             return look
     said = ", ".join(f"{look.member} is {look.role} in term {look.term}" for look in looks)
-    raise _NotYet(f"nobody leads {group} now: {said}; wait for an election, or look why")
+    raise _NotYet(f"{group} has no leader: {said}; wait for an election, or check the members")
 
 
 def _is_heir(peer: "RaftPeer", leaving: str) -> bool:
@@ -216,8 +216,8 @@ def _is_heir(peer: "RaftPeer", leaving: str) -> bool:
 
 
 def _bring_about(session: Session, group: str, action: str, member: str, where: str = "") -> bool:
-    """Ask the leader for it until it is so; whether it was not so before. To ask again does no
-    harm: an answer may be lost, and a change as well, with the leader that began it."""
+    """Request the change until it is in effect; return whether it was needed. Repeating a request
+    is safe: a response may be lost, and a change as well, with the leader that started it."""
     from tianzhou.net.blocking import Unreachable
 
     deadline, is_asked, reason = monotonic() + SETTLE_S, False, ""
@@ -234,10 +234,11 @@ def _bring_about(session: Session, group: str, action: str, member: str, where: 
             except Failure:
                 if not is_asked:
                     raise
-                # Between two leaders, and for a moment perhaps without anybody who answers.
+                # Between two leaders there may briefly be no broker that responds.
             sleep(_PAUSE_S)
     raise TianzhouError(
-        f"{action} {member}: not within {SETTLE_S:.0f} s{reason}; look with tianzhou raft status"
+        f"{action} {member}: not done within {SETTLE_S:.0f} s{reason}; check with "
+        "`tianzhou raft status`"
     )
 
 
@@ -257,7 +258,7 @@ def _kind(peer: "RaftPeer | None") -> str:
 
 
 class _NotYet(TianzhouError):
-    """Nobody leads now, or the leader is busy with something else."""
+    """There is no leader now, or the leader is busy with another change."""
 
 
 def _ask(address: str, action: str, member: str, where: str) -> None:
@@ -303,7 +304,7 @@ def _wait_for_learner(session: Session, group: str, name: str) -> None:
                 if hasattr(shown, "update"):  # programs get no progress display
                     shown.update(f"until {name} has caught up: {said}")
             except (_NotYet, Failure):
-                pass  # between two leaders, and for a moment perhaps without anybody who answers
+                pass  # between two leaders there may briefly be no broker that responds
             sleep(_PAUSE_S)
     raise TianzhouError(
         f"{name} did not catch up within {CATCH_UP_S:.0f} s: {said}; it stays a learner; check "
@@ -314,6 +315,6 @@ def _wait_for_learner(session: Session, group: str, name: str) -> None:
 def _lag_of(look: "RaftView", name: str) -> str:
     peer = _peer(look, name)
     if peer is None or not peer.is_connected or peer.match < 0:
-        return "it does not answer the leader"
+        return "it does not respond to the leader"
     state = ", in doubt" if peer.is_in_doubt else ""
     return f"it has {peer.match:,} of {look.last:,} entries{state}"

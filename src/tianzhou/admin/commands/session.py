@@ -1,12 +1,12 @@
-"""What all commands share: the NameServer they ask, and whether people or programs read them.
+"""What all commands share: the NameServer, and output for people or programs.
 
     @topic.command("list")
     @watched
     def list_(session: Session, internal: bool) -> None:
         session.show(lambda: ..., view)
 
-`asking` gives a command -n and --json; `watched` adds --watch for commands that only look.
-`telling` and `looking` are the same for commands that ask no NameServer, and give a `Teller`.
+`asking` gives a command -n and --json; `watched` adds --watch for commands that only read.
+`telling` and `looking` are the same for commands without a NameServer, and pass a `Teller`.
 """
 
 import functools
@@ -33,34 +33,32 @@ T = TypeVar("T")
 
 DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 COMPLETE_S: Final = 0.5
-"""How long a shell waits for names when somebody presses the key."""
+"""The timeout for names when a shell completes a word."""
 
 
 def addresses(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
-    """What people copy from a browser is refused here, where it can be said in one sentence."""
+    """Reject URLs with a clear message, before they fail as a host name."""
     if "://" in text:
-        raise click.BadParameter(
-            f"{text!r} is not host:port; leave out {text.partition('://')[0]}://"
-        )
+        raise click.BadParameter(f"{text!r} must be HOST:PORT; omit {text.partition('://')[0]}://")
     return ";".join(split_list(text)) or text
 
 
 nameserver = click.option(
     "-n", "--nameserver", envvar=NAMESERVER_VARIABLES, default=DEFAULT_NAMESERVER,
     show_default=True, show_envvar=True, metavar="HOST:PORT", callback=addresses,
-    help="A NameServer; several with ; between. The port is 9876 unless given.",
+    help="Use these NameServers, separated by semicolons; the default port is 9876.",
 )  # fmt: skip
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-watch = click.option("-w", "--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+watch = click.option("-w", "--watch", is_flag=True, help="Refresh until Ctrl-C.")
 every = click.option(
     "--every", "every_s", type=click.FloatRange(min=0.1), default=2.0, show_default=True,
-    metavar="SECONDS", help="How often --watch looks.",
+    metavar="SECONDS", help="Refresh every SECONDS with --watch.",
 )  # fmt: skip
-force = click.option("-y", "--yes", is_flag=True, help="Do not ask before.")
+force = click.option("-y", "--yes", is_flag=True, help="Skip the confirmation prompt.")
 
 
 class Teller:
-    """How one command says what it found or did. Owner: the command."""
+    """The output of one command. Owner: the command."""
 
     def __init__(self, *, as_json: bool, watch: bool = False, every_s: float = 2.0) -> None:
         self.as_json = as_json
@@ -68,7 +66,7 @@ class Teller:
         self._every_s = every_s
 
     def show(self, look: Callable[[], T], view: "Callable[[T], RenderableType]") -> None:
-        """What there is, once or again and again. What `look` finds is what programs get."""
+        """Print what `look` returns, once or repeatedly; --json prints it unchanged."""
         if not self._watch:
             self._print(look(), view)
             return
@@ -86,34 +84,32 @@ class Teller:
             output.show(view(found))
 
     def done(self, facts: object, sentence: str) -> None:
-        """What was done, for programs or in a sentence."""
+        """Report what was done, as JSON or as a sentence."""
         if self.as_json:
             output.echo_json(facts)
         else:
             click.echo(output.plain(sentence))
 
     def busy(self, what: str) -> AbstractContextManager[Any]:
-        """Something turns on the error stream while people wait."""
+        """Show a spinner on the error stream, unless the output is JSON."""
         return nullcontext() if self.as_json else output.console(err=True).status(what)
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask before something that can't be undone. Programs say --yes."""
+        """Prompt before a change that cannot be undone; --yes skips the prompt."""
         if yes:
             return
-        # Not click's, which can't tell Ctrl-C from an input that has ended.
+        # Not click's prompt, which cannot distinguish Ctrl-C from the end of input.
         if not self.as_json or sys.stdin.isatty():  # programs parse the error stream as JSON
             click.echo(f"{output.plain(question)} [y/N]: ", nl=False, err=True)
         answer = sys.stdin.readline()
         if not answer:
-            raise Failure(
-                "nobody is there to answer, so nothing was done; --yes says it beforehand"
-            )
+            raise Failure("cannot prompt for confirmation (stdin is closed); pass --yes to skip it")
         if answer.strip().lower() not in ("y", "yes"):
-            raise Failure("nothing was done")
+            raise Failure("cancelled; nothing was changed")
 
 
 class Session(Teller):
-    """One command that asks a cluster. Owner: the command."""
+    """The output and the cluster connection of one command. Owner: the command."""
 
     def __init__(
         self, nameserver: str, *, as_json: bool, watch: bool = False, every_s: float = 2.0
@@ -130,7 +126,7 @@ class Session(Teller):
 
     @functools.cached_property
     def admin(self) -> "Admin":
-        """Connected at first use, until the command ends."""
+        """The admin client, connected from its first use until the command ends."""
         from tianzhou.client.options import ClientOptions
         from tianzhou.client.sync.admin import Admin
         from tianzhou.wire.signing import Credentials
@@ -149,8 +145,8 @@ class Session(Teller):
         if not names:
             from tianzhou.client.errors import NoRoute
 
-            raise NoRoute("the NameServer knows no broker; is one running, and registered?")
-        raise click.UsageError(f"there are several brokers; name one of {', '.join(names)}")
+            raise NoRoute("no broker is registered with the NameServer; check that one runs")
+        raise click.UsageError(f"there are several brokers; pass one of {', '.join(names)}")
 
 
 def telling(command: Callable[Concatenate[Teller, P], None]) -> Callable[..., None]:
@@ -211,7 +207,7 @@ def _check_text(ctx: click.Context) -> None:
                 raise click.BadParameter(f"{text!r} is not UTF-8 text", ctx, param)
 
 
-# Names, completed by a shell
+# Shell completion of names
 
 
 def _complete(names: "Callable[[Admin], list[str]]") -> Callable[..., list[CompletionItem]]:
@@ -228,7 +224,7 @@ def _complete(names: "Callable[[Admin], list[str]]") -> Callable[..., list[Compl
             with Admin(nameserver=address, client=options) as admin:
                 found = names(admin)
         except TianzhouError:
-            return []  # a shell that can't complete stays silent
+            return []  # completion must not print errors
         return [CompletionItem(name) for name in found if name.startswith(incomplete)]
 
     return complete

@@ -55,7 +55,7 @@ def verify(teller: Teller, directory: Path) -> None:
     from tianzhou.store.files import ReadOnlyFiles
 
     files, root = ReadOnlyFiles(), str(directory)
-    # A copy may be without: nobody had it open.
+    # A copy of a store may lack the lock file.
     lock = layout.take_lock(files, root) if files.exists(f"{root}/{layout.LOCK}") else None
     try:
         with _opened(directory) as opened, progress_bar(None, "checking", in_bytes=True) as tell:

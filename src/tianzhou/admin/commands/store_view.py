@@ -1,4 +1,4 @@
-"""How the findings about a store directory look on a terminal."""
+"""Tables and sentences of `tianzhou store`."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -31,27 +31,27 @@ def verification(found: "Findings") -> "RenderableType":
     if found.pending_units:
         said = (
             f"{found.pending_units:,} messages are not in their queues yet: "
-            "the last stop was a crash, the next start will add them"
+            "the last stop was a crash; the next start adds them"
         )
         parts.append(output.sentence(said))
     if found.deleted_units:
-        said = f"{found.deleted_units:,} messages are of topics that were deleted"
+        said = f"{found.deleted_units:,} messages belong to deleted topics"
         parts.append(output.sentence(said))
     parts += _problems(found)
     if found.is_sound:
-        parts.append(output.sentence("nothing is wrong", "green"))
+        parts.append(output.sentence("no problems found", "green"))
     return output.stack(*parts)
 
 
 def rebuilt(report: "Report", *, queues: int) -> "RenderableType":
     from rich.filesize import decimal
 
-    said = f"{report.records:,} records ({decimal(report.scanned_bytes)}) gave {queues:,} queues"
+    said = f"{report.records:,} records ({decimal(report.scanned_bytes)}) rebuilt {queues:,} queues"
     parts = [output.sentence(said)]
     if report.cut_at is not None:
         parts.append(output.sentence(f"a torn tail was cut at offset {report.cut_at}"))
     if report.quarantine:
-        said = f"what stood behind damage is kept in {report.quarantine}"
+        said = f"data after the damage is kept in {report.quarantine}"
         parts.append(output.sentence(said, "yellow"))
     for start, end, reason in report.damage:
         parts.append(output.sentence(f"damaged: {start} to {end}: {reason}", "red"))
@@ -63,7 +63,7 @@ def _summary(found: "Findings") -> "RenderableType":
         {
             "last stop": "clean" if found.clean else "a crash, or a broker runs now",
             "commit log": f"{found.log_files} files, offsets {found.log_start} to {found.log_end}",
-            "on the medium": f"up to {found.flushed}",
+            "flushed": f"up to {found.flushed}",
             "derived": f"up to {found.derived}",
             "index": f"{found.index_files} files, {found.index_entries:,} entries",
         }
@@ -77,12 +77,12 @@ def _problems(found: "Findings") -> "list[RenderableType]":
     ]
     parts += [output.sentence(problem, "red") for problem in found.problems]
     if found.problems and not found.damage:
-        said = "mend queues and index with: tianzhou store rebuild DIR"
+        said = "rebuild queues and index with: tianzhou store rebuild DIR"
         parts.append(output.sentence(said))
     return parts
 
 
 def acknowledged(texts: list[str]) -> "RenderableType":
     if not texts:
-        return output.sentence("there is nothing to acknowledge")
+        return output.sentence("no incidents to acknowledge")
     return output.stack(*(output.sentence(f"acknowledged: {text}") for text in texts))

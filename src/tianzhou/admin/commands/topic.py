@@ -1,4 +1,4 @@
-"""`tianzhou topic`: make, look at, change, shrink and delete topics."""
+"""`tianzhou topic`: create, inspect, update, shrink and delete topics."""
 
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
@@ -26,14 +26,18 @@ LOOK_S: Final = 0.5
 
 @click.group()
 def topic() -> None:
-    """Topics: make, look at, change, shrink, delete."""
+    """Create, inspect, update, shrink and delete topics."""
 
 
 @topic.command("list")
-@click.option("--internal", is_flag=True, help="Also those of brokers, retries and dead letters.")
+@click.option(
+    "--internal",
+    is_flag=True,
+    help="Include internal topics: system, retry and dead-letter topics.",
+)
 @watched
 def list_(session: Session, internal: bool) -> None:
-    """Show all topics with their messages."""
+    """List all topics with message counts."""
 
     def look() -> list[dict[str, Any]]:
         from tianzhou.admin.commands.lists import topic_rows
@@ -46,7 +50,9 @@ def list_(session: Session, internal: bool) -> None:
             "topic": "topic", "brokers": "brokers", "queues": "queues", "messages": "messages",
             "sent_per_second": "sent/s", "groups": "read by",
         }  # fmt: skip
-        return output.listing(shown, columns, "no topics; `tianzhou topic create NAME` makes one")
+        return output.listing(
+            shown, columns, "no topics; create one with `tianzhou topic create NAME`"
+        )
 
     session.show(look, view)
 
@@ -55,7 +61,7 @@ def list_(session: Session, internal: bool) -> None:
 @topic_name
 @watched
 def show(session: Session, topic: str) -> None:
-    """Show the settings, queues and readers of a topic."""
+    """Show the settings, queues and consumer groups of a topic."""
     session.show(lambda: _shown(session, topic), _view)
 
 
@@ -112,19 +118,33 @@ def _view(found: dict[str, Any]) -> "RenderableType":
         "topic": found["topic"],
         "messages": found["messages"],
         "sent per second": found["sent_per_second"],
-        "read by": ", ".join(found["groups"]) or "nobody yet",
+        "read by": ", ".join(found["groups"]) or "no group",
     }
     return output.stack(output.pairs(facts), brokers, queues)
 
 
 @topic.command()
 @topic_name
-@click.option("-q", "--queues", default=8, show_default=True, help="Queues on each broker.")
-@click.option("-b", "--broker", "brokers", multiple=True, help="Only there; all unless given.")
-@click.option("--order", is_flag=True, help="Say that its messages are ordered.")
+@click.option(
+    "-q",
+    "--queues",
+    default=8,
+    show_default=True,
+    metavar="COUNT",
+    help="Create COUNT queues on each broker.",
+)
+@click.option(
+    "-b",
+    "--broker",
+    "brokers",
+    multiple=True,
+    metavar="NAME",
+    help="Create it only on this broker; repeatable; default: all brokers.",
+)
+@click.option("--order", is_flag=True, help="Mark its messages as ordered.")
 @click.option(
     "--type", "message_type", type=click.Choice(MESSAGE_TYPES, case_sensitive=False),
-    help="What kind of messages it takes.",
+    help="Set the type of its messages.",
 )  # fmt: skip
 @asking
 def create(
@@ -135,9 +155,9 @@ def create(
     order: bool,
     message_type: str | None,
 ) -> None:
-    """Make a topic. When this returns, clients find it."""
+    """Create a topic. Clients can use it as soon as the command returns."""
     if topic in session.admin.topics.all(internal=True):
-        raise Failure(f"topic {topic} exists; `tianzhou topic update {topic}` changes it")
+        raise Failure(f"topic {topic} exists; change it with `tianzhou topic update {topic}`")
     session.admin.topics.create(
         topic, queues=queues, brokers=brokers or None, order=order, message_type=message_type
     )
@@ -148,10 +168,20 @@ def create(
 
 @topic.command()
 @topic_name
-@click.option("--read-queues", type=click.IntRange(1), help="Queues that consumers read.")
-@click.option("--write-queues", type=click.IntRange(1), help="Queues that producers write.")
-@click.option("--permission", type=click.Choice([*PERMISSIONS]), help="What clients may do.")
-@click.option("--order/--no-order", default=None, help="Whether its messages are ordered.")
+@click.option(
+    "--read-queues",
+    type=click.IntRange(1),
+    metavar="COUNT",
+    help="Set the number of queues to read.",
+)
+@click.option(
+    "--write-queues",
+    type=click.IntRange(1),
+    metavar="COUNT",
+    help="Set the number of queues to write.",
+)
+@click.option("--permission", type=click.Choice([*PERMISSIONS]), help="Set what clients may do.")
+@click.option("--order/--no-order", default=None, help="Mark its messages as ordered or not.")
 @asking
 def update(
     session: Session,
@@ -161,29 +191,32 @@ def update(
     permission: str | None,
     order: bool | None,
 ) -> None:
-    """Change what is given, on every broker that has the topic."""
+    """Update settings of a topic on every broker that has it."""
     if read_queues is write_queues is permission is order is None:
-        raise click.UsageError("say what to change: --read-queues, --write-queues, …")
+        raise click.UsageError(
+            "nothing to change; pass --read-queues, --write-queues, --permission or --order"
+        )
     session.admin.topics.update(
         topic, read_queues=read_queues, write_queues=write_queues, order=order,
         permission=None if permission is None else PERMISSIONS[permission],
     )  # fmt: skip
-    session.done(_shown(session, topic), f"topic {topic} is changed")
+    session.done(_shown(session, topic), f"topic {topic} updated")
 
 
 @topic.command()
 @topic_name
-@click.option("-q", "--queues", required=True, type=int, help="How many are to stay.")
+@click.option("-q", "--queues", required=True, type=int, metavar="COUNT", help="Keep COUNT queues.")
 @click.option(
     "--wait", "wait_s", type=float, default=0.0, metavar="SECONDS",
-    help="Wait so long until every group has read the others.",
+    help="Wait up to SECONDS until every group has read the removed queues.",
 )  # fmt: skip
 @asking
 def shrink(session: Session, topic: str, queues: int, wait_s: float) -> None:
-    """Give a topic fewer queues without losing a message.
+    """Reduce the number of queues of a topic without losing a message.
 
-    Nothing is written to the last queues any more; once every group has read them, they are not
-    read any more either. Run it again until it is done, or let it --wait. Exit code 1: not yet.
+    Producers stop writing to the last queues; once every group has read them, consumers stop
+    reading them too. Run the command again until it is done, or use --wait. Exits with code 1 if
+    messages are still unread.
     """
     deadline = monotonic() + wait_s
     progress = session.admin.topics.shrink(topic, queues=queues)
@@ -203,11 +236,11 @@ def shrink(session: Session, topic: str, queues: int, wait_s: float) -> None:
 
 
 def _check_shrunk(session: Session, topic: str, queues: int) -> None:
-    """A topic that had fewer queues than that has them still."""
+    """Raise if the topic has fewer queues than requested."""
     count = max(one.write_queue_nums for one in session.admin.topics.show(topic).configs.values())
     if count < queues:
         raise click.UsageError(
-            f"topic {topic} has {count} queues; more are given to it by: tianzhou topic update "
+            f"topic {topic} has only {count} queues; add queues with: tianzhou topic update "
             f"{topic} --write-queues {queues} --read-queues {queues}"
         )
 
@@ -217,8 +250,8 @@ def _shrunk(progress: "Shrinking") -> str:
         return f"topic {progress.topic} has {progress.queues} queues"
     left = ", ".join(f"{group} {count}" for group, count in progress.unread.items())
     return (
-        f"topic {progress.topic} is written in {progress.queues} queues; of the others these groups"
-        f" have messages to read: {left}; run this again when they have"
+        f"producers now write only {progress.queues} queues of topic {progress.topic}; unread "
+        f"messages in the others by group: {left}; run the command again when they are read"
     )
 
 
@@ -227,13 +260,13 @@ def _shrunk(progress: "Shrinking") -> str:
 @force
 @asking
 def delete(session: Session, topic: str, yes: bool) -> None:
-    """Remove a topic everywhere, with its messages and offsets."""
+    """Delete a topic from all brokers, with its messages and offsets."""
     from tianzhou.client.errors import TopicNotExist
 
     try:
         count = session.admin.topics.show(topic).count
     except TopicNotExist:
-        count = 0  # only its route is left: somebody could not delete that
+        count = 0  # only its route is left: an earlier deletion was incomplete
     session.confirm(f"Delete topic {topic} with {count} messages?", yes=yes)
     session.admin.topics.delete(topic)
-    session.done({"topic": topic, "messages": count}, f"topic {topic} is deleted")
+    session.done({"topic": topic, "messages": count}, f"topic {topic} deleted")

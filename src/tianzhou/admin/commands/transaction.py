@@ -1,4 +1,4 @@
-"""`tianzhou transaction`: messages whose producers have not said whether they count."""
+"""`tianzhou transaction`: inspect and decide pending transactions."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = {
     "stored_ms": "since", "broker": "broker", "topic": "topic", "group": "producer group",
-    "message_id": "message id", "checks": "asked",
+    "message_id": "message id", "checks": "checks",
 }  # fmt: skip
 
 
 @click.group()
 def transaction() -> None:
-    """List, commit, roll back and resume transactions; ask their producers again."""
+    """List, commit, roll back, recheck and resume transactions."""
 
 
 @transaction.command("list")
@@ -32,7 +32,7 @@ def transaction() -> None:
 @waiting.at_most("oldest")
 @watched
 def list_(session: Session, topic: str | None, count: int, parked: bool) -> None:
-    """List undecided transactions, the oldest first."""
+    """List pending transactions, the oldest first."""
     transactions = session.admin.transactions
     found = transactions.parked if parked else transactions.all
     empty = "no transaction is parked" if parked else "no transaction is pending"
@@ -90,11 +90,11 @@ def _find(session: Session, message_id: str, topic: str | None) -> "PendingTrans
 @force
 @asking
 def commit(session: Session, message_id: str, topic: str | None, yes: bool) -> None:
-    """Let consumers have the message, whatever its producer says."""
+    """Commit a pending transaction, so that consumers get the message."""
     pending = _find(session, message_id, topic)
     session.confirm(f"Commit {message_id} of topic {pending.half.topic} by hand?", yes=yes)
     session.admin.transactions.commit(pending)
-    session.done(_facts(pending) | {"decision": "commit"}, f"{message_id} is committed")
+    session.done(_facts(pending) | {"decision": "commit"}, f"{message_id} committed")
 
 
 @transaction.command()
@@ -102,21 +102,21 @@ def commit(session: Session, message_id: str, topic: str | None, yes: bool) -> N
 @force
 @asking
 def rollback(session: Session, message_id: str, topic: str | None, yes: bool) -> None:
-    """Let nobody have the message, whatever its producer says."""
+    """Roll back a pending transaction, so that its message is never delivered."""
     pending = _find(session, message_id, topic)
     session.confirm(f"Roll back {message_id} of topic {pending.half.topic} by hand?", yes=yes)
     session.admin.transactions.rollback(pending)
-    session.done(_facts(pending) | {"decision": "rollback"}, f"{message_id} is rolled back")
+    session.done(_facts(pending) | {"decision": "rollback"}, f"{message_id} rolled back")
 
 
 @transaction.command()
 @waiting.named
 @asking
 def recheck(session: Session, message_id: str, topic: str | None) -> None:
-    """Ask the producer again now, and count from the first time."""
+    """Check a transaction with its producers now, and reset its check count."""
     pending = _find(session, message_id, topic)
     session.admin.transactions.recheck(pending)
-    said = f"the producers of group {pending.half.group} are asked about {message_id}"
+    said = f"checking {message_id} with the producers of group {pending.half.group}"
     session.done(_facts(pending) | {"decision": None}, said)
 
 
@@ -124,9 +124,11 @@ def recheck(session: Session, message_id: str, topic: str | None) -> None:
 @waiting.named
 @asking
 def resume(session: Session, message_id: str, topic: str | None) -> None:
-    """Resume a parked transaction: ask its producers again, from the first check on."""
+    """Make a parked transaction pending again, with a check count of 0."""
     found = session.admin.transactions.parked(topic=topic, count=waiting.LOOKED_AT_MAX)
     parked = waiting.find(found, _facts, message_id, command="transaction list --parked")
     session.admin.transactions.resume(parked)
-    said = f"{message_id} is pending again; the producers of group {parked.half.group} are asked"
+    said = (
+        f"{message_id} is pending again; checking with the producers of group {parked.half.group}"
+    )
     session.done(_facts(parked) | {"decision": None}, said)

@@ -1,5 +1,5 @@
-"""What timed messages and pending transactions have in common: each waits on a broker, is listed by
-topic, and is named by either of its ids."""
+"""Options shared by scheduled messages and transactions: both are listed by topic and selected by
+either of their ids."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
@@ -12,25 +12,32 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 LOOKED_AT_MAX: Final = 10_000
-"""Of each broker, when one is looked for by its id."""
+"""The number of rows searched on each broker for an id."""
 
-of_topic = click.option("--topic", help="Only of this topic.")
+of_topic = click.option("--topic", help="Select only messages of this topic.")
 
 
 def at_most(which: str) -> Callable[[F], F]:
-    return click.option("--max", "count", default=100, show_default=True, type=click.IntRange(1),
-                        help=f"The {which} of each broker.")  # fmt: skip
+    return click.option(
+        "--max",
+        "count",
+        default=100,
+        show_default=True,
+        type=click.IntRange(1),
+        metavar="COUNT",
+        help=f"Show at most COUNT per broker, the {which} ones.",
+    )
 
 
 def named(command: F) -> F:
-    """The one that is meant: by its id, and where very many wait, by its topic."""
+    """Add the argument MESSAGE_ID and the option --topic, which narrows a long search."""
     return click.argument("message_id")(of_topic(command))
 
 
 def find(
     waiting: Iterable[T], facts: Callable[[T], dict[str, Any]], message_id: str, *, command: str
 ) -> T:
-    """The one with this id. Raises Failure, which says where to look."""
+    """The row with this id. Raises Failure with the command that lists all rows."""
     looked_at = 0
     for one in waiting:
         told = facts(one)
@@ -39,10 +46,10 @@ def find(
         looked_at += 1
     if looked_at >= LOOKED_AT_MAX:
         raise Failure(
-            f"{message_id} is not among the {looked_at:,} that were looked at, and more wait; "
-            "--topic looks only at those of its topic"
+            f"{message_id} is not among the first {looked_at:,}, and there are more; narrow the "
+            "search with --topic"
         )
     raise not_found(
-        f"nothing with the id {message_id} waits; it may be delivered, or decided: "
-        f"`tianzhou {command}`"
+        f"no waiting message has the id {message_id}; it may be delivered or decided already; "
+        f"list with `tianzhou {command}`"
     )

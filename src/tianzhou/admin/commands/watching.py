@@ -1,7 +1,7 @@
-"""`--watch`: look again and again, until Ctrl-C.
+"""`--watch`: refresh until Ctrl-C.
 
-Servers are restarted while somebody watches. Only the first look must succeed; when a later one
-fails, that is said, and looking goes on.
+Only the first request must succeed. Later failures, for example while a server restarts, are
+reported, and refreshing continues.
 """
 
 import sys
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def print_again(look: Callable[[], T], show: Callable[[T], None], every_s: float) -> None:
-    """One below the other, for programs and files; failures go to the error stream."""
+    """Print each result after the previous one; failures go to the error stream."""
     show(look())
 
     def act() -> None:
@@ -37,7 +37,7 @@ def print_again(look: Callable[[], T], show: Callable[[T], None], every_s: float
 def draw_again(
     look: Callable[[], T], view: "Callable[[T], RenderableType]", every_s: float
 ) -> None:
-    """In one place on the terminal."""
+    """Redraw in place on the terminal."""
     from rich.live import Live
 
     def current() -> "RenderableType":
