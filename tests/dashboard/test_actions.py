@@ -18,7 +18,7 @@ def test_a_topic_is_made_changed_and_deleted(page: Page, site: Site) -> None:
     expect(page.locator(".will")).to_contain_text("broker-a")
     page.fill("input[name=name]", "made-here")
     page.fill("input[name=queues]", "3")
-    page.get_by_role("button", name="Make it").click()
+    page.get_by_role("button", name="Create").click()
     expect(page.get_by_role("status")).to_have_text("Topic made-here exists, with 3 queues.")
     assert page.locator("#live-queues tbody tr").count() == 3
 
@@ -26,7 +26,7 @@ def test_a_topic_is_made_changed_and_deleted(page: Page, site: Site) -> None:
     expect(page.locator(".will")).to_contain_text("no message is lost")
     page.fill("input[name=queues]", "5")
     page.select_option("select[name=permission]", "4")
-    page.get_by_role("button", name="Change it").click()
+    page.get_by_role("button", name="Save").click()
     expect(page.locator(".figures")).to_contain_text("read only")
     assert page.locator("#live-queues tbody tr").count() == 5
 
@@ -49,7 +49,7 @@ def test_a_topic_gets_fewer_queues_without_losing_messages(page: Page, site: Sit
     site.mq._do(lambda: site.mq._running().parts.offsets.put("slow", "shrinking", 3, 0))
     page.goto("/topics/shrinking/change")
     page.fill("input[name=queues]", "2")
-    page.get_by_role("button", name="Change it").click()
+    page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("status")).to_contain_text("slow: 1")
     expect(page.locator("#live-queues tbody tr")).to_have_count(4)
 
@@ -57,7 +57,7 @@ def test_a_topic_gets_fewer_queues_without_losing_messages(page: Page, site: Sit
 def test_a_topic_that_is_there_is_not_made_again(page: Page) -> None:
     page.goto("/new-topic")
     page.fill("input[name=name]", "orders")
-    page.get_by_role("button", name="Make it").click()
+    page.get_by_role("button", name="Create").click()
     expect(page.locator("main")).to_contain_text("there is a topic orders already")
 
 
@@ -65,7 +65,7 @@ def test_offsets_are_moved_after_saying_what_that_means(page: Page, site: Site) 
     before = site.mq.committed("shipping", "orders")
     page.goto("/groups/shipping")
     page.get_by_role("link", name="Move offsets").click()
-    page.get_by_text("the oldest message that is still there").click()
+    page.get_by_text("the oldest message still stored").click()
     page.get_by_role("button", name="Show what would happen").click()
     expect(page.locator("#facts")).to_contain_text("It will see 40 messages again.")
     expect(page.locator("#facts")).to_contain_text("Its 2 connected members follow at once.")
@@ -83,7 +83,7 @@ def test_offsets_are_moved_after_saying_what_that_means(page: Page, site: Site) 
 
 def test_offsets_are_moved_to_a_moment_of_the_readers_zone(page: Page, site: Site) -> None:
     page.goto("/groups/shipping/reset")
-    page.get_by_text("the first message stored at a moment").click()
+    page.get_by_text("the first message stored at or after a time").click()
     page.fill("input[name=time]", "2024-01-01T00:00:00")
     page.get_by_role("button", name="Show what would happen").click()
     expect(page.locator("#facts")).to_contain_text("It will see 40 messages again.")
@@ -184,11 +184,11 @@ def test_transaction_that_is_parked_is_shown_and_resumed(page: Page, site: Site)
 def test_a_timer_is_taken_back(page: Page, site: Site) -> None:
     page.goto("/scheduled")
     expect(page.locator("tbody tr")).to_contain_text("orders")
-    page.get_by_role("link", name="Take back").click()
-    expect(page.locator(".confirm")).to_contain_text("can't be brought back")
-    page.get_by_role("button", name="Take it back").click()
+    page.get_by_role("link", name="Cancel").click()
+    expect(page.locator(".confirm")).to_contain_text("cannot be undone")
+    page.get_by_role("button", name="Cancel delivery").click()
     expect(page.get_by_role("status")).to_contain_text("will not be delivered")
-    expect(page.locator("main")).to_contain_text("No message waits for a moment")
+    expect(page.locator("main")).to_contain_text("No scheduled messages")
     site.mq.clock.advance(hours=3)
     assert b"later" not in [message.body for message in site.mq.stored("orders")]
 

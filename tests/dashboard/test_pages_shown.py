@@ -263,7 +263,7 @@ LOST = (
     ("/groups/not-there", 404, "not-there"),
     ("/messages?topic=not-there&by=key&word=x", 404, "not-there"),
     ("/messages?topic=orders&by=place&queue=x&at=1", 400, "must be numbers"),
-    ("/messages?topic=orders&by=time&from=yesterday", 400, "no moment"),
+    ("/messages?topic=orders&by=time&from=yesterday", 400, "invalid time"),
     ("/messages/orders/0123", 400, "has no message 0123"),
     ("/brokers/not-there", 404, "not-there"),
 )

@@ -1,7 +1,7 @@
-"""Who may see the pages: everybody on this machine, or whoever knows the password.
+"""Access to the pages: all users of this machine, or clients with the password.
 
 On a loopback address there is no login, as for the broker itself. On any other address a password
-is asked for; it was made at the first start and shown once, and only its hash is kept.
+is required; the first start creates it and prints it once, and only its hash is stored.
 """
 
 import enum
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 SESSION_S: Final = 30 * 60.0
-"""A session ends so long after its last request."""
+"""A session expires this long after its last request."""
 SESSIONS_MAX: Final = 1_000
 TRIES_MAX: Final = 5
 """Wrong passwords of one address in a minute; of all addresses together four times as many."""

@@ -1,4 +1,4 @@
-"""The application: which page is where, and what becomes of errors."""
+"""The application: routes of all pages, and error responses."""
 
 import base64
 import binascii
@@ -120,7 +120,7 @@ def _endpoint(context: PageContext, page: Page) -> Callable[[Request], Awaitable
 
 
 def _failed(context: PageContext, request: Request, error: TianzhouError) -> Response:
-    """In the words of whoever refused; a broker's words name what to do."""
+    """Show the error of the client or broker, which names the next step."""
     status, title = 502, "The cluster does not answer"
     if isinstance(error, TopicNotFound | TopicNotExist | GroupNotExist | BrokerNotFound):
         status, title = 404, "Not found"

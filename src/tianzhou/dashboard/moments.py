@@ -1,5 +1,5 @@
-"""Moments as pages send them: milliseconds since 1970, from the script of the page; or, without a
-script, the text of a field, which has no zone and is taken as the server's."""
+"""Times in forms: milliseconds since 1970 from the script of the page or, without scripts, the text
+of a field, which has no zone and is read in the zone of the server."""
 
 from datetime import datetime
 
@@ -11,7 +11,7 @@ def moment_ms(text: str) -> int:
     try:
         return int(text) if text.isdecimal() else _local_ms(text)
     except (ValueError, OverflowError, OSError):
-        raise UsageError(f"{text[:64]!r} is no moment; write 2026-11-16T08:30") from None
+        raise UsageError(f"invalid time {text[:64]!r}; use 2026-11-16T08:30") from None
 
 
 def _local_ms(text: str) -> int:

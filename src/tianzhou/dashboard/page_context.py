@@ -1,4 +1,4 @@
-"""What every page uses: the admin client, the clock, templates; and the way to show one."""
+"""The context of every page: the admin client, the clock, templates, and rendering."""
 
 import asyncio
 import secrets
@@ -21,7 +21,7 @@ SAID_MAX: Final = 100
 
 @dataclass(slots=True)
 class PageContext:
-    """Owner: the event loop. The client begins with the first page that is looked at."""
+    """What all pages share. The admin client starts with the first page. Owner: the event loop."""
 
     nameserver: str
     clock: Clock
@@ -35,8 +35,8 @@ class PageContext:
     _admin: Admin | None = None
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     _said: dict[str, str] = field(default_factory=dict[str, str])
-    """What was done, by what stands in the address of the page that says so: a link can't put
-    words of its own there."""
+    """Messages about completed actions, by the key in the address of the page, so that a link
+    cannot inject text."""
 
     async def admin(self) -> Admin:
         async with self._starting:

@@ -191,7 +191,7 @@ async def reset(context: PageContext, request: Request) -> Response:
 
 def _time_ms(where: str, time: str) -> int:
     if where not in WHERES:
-        raise UsageError(f"{where!r} is none of {', '.join(WHERES)}")
+        raise UsageError(f"{where!r} must be one of {', '.join(WHERES)}")
     if where != "time":
         return 0 if where == "earliest" else LATEST
     return moment_ms(time)

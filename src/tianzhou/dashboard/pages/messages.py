@@ -75,7 +75,7 @@ def _wanted(request: Request) -> ViewMessagesRequest | None:
             topic=topic, by="place", count=1, queue_id=int(queue), offset=int(offset)
         )
     if kind not in KINDS:
-        raise UsageError(f"{kind!r} is none of {', '.join(KINDS)}")
+        raise UsageError(f"{kind!r} must be one of {', '.join(KINDS)}")
     return ViewMessagesRequest(topic=topic, by=kind, count=COUNT, word=word) if word else None
 
 
@@ -86,7 +86,7 @@ def _wanted_of_time(topic: str, first: str, last: str) -> ViewMessagesRequest:
         return ViewMessagesRequest(topic=topic, by="newest", count=COUNT, end_timestamp_ms=end_ms)
     begin_ms = moment_ms(first)
     if begin_ms >= end_ms:
-        raise UsageError("the moment from which is behind the one up to which")
+        raise UsageError("the start time must be before the end time")
     return ViewMessagesRequest(
         topic=topic, by="time", count=COUNT, begin_timestamp_ms=begin_ms, end_timestamp_ms=end_ms
     )
@@ -117,7 +117,7 @@ async def show(context: PageContext, request: Request) -> Response:
 
 
 async def body(context: PageContext, request: Request) -> Response:
-    """As a file, never as a page: whoever sent it is a stranger."""
+    """Serve the body as a download, never as a page, because it is untrusted."""
     message = await _one(context, request)
     name = "".join(char for char in message.message_id if char.isalnum())
     headers = {"Content-Disposition": f'attachment; filename="{name}.bin"'}
@@ -134,7 +134,7 @@ async def trace(context: PageContext, request: Request) -> Response:
         try:
             records = await (await context.admin()).messages.trace(message_id)
         except TopicNotFound:
-            records = []  # nobody has traced anything yet
+            records = []  # no client has written a trace yet
     return context.show(
         request, "trace.html", nav="messages", title="Trace", id=message_id,
         lanes=lanes(records), records=len(records),
@@ -171,7 +171,7 @@ def _bar(record: TraceRecord, records: list[TraceRecord]) -> dict[str, Any] | No
             again = f"try {record.retry_times + 1}" if record.retry_times else ""
             made |= {"what": "consumed", "at_ms": record.timestamp_ms, "note": again}
             if end is None:
-                made |= {"note": "no end was told", "is_success": False}
+                made |= {"note": "the end was not reported", "is_success": False}
             else:
                 made |= {"cost_ms": end.cost_ms, "is_success": end.is_success}
         case ConsumeEnded():

@@ -1,4 +1,4 @@
-"""Topics: all of them, one of them, and making, changing and deleting one."""
+"""Topics: the list, one topic, and creating, changing and deleting one."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -134,7 +134,9 @@ async def change(context: PageContext, request: Request) -> Response:
     name, queues = request.path_params["name"], _queues(request, "queues")
     permission = field_of(request, "permission", "6")
     if permission not in {str(bits) for bits in PERMISSIONS}:
-        raise UsageError(f"permission {permission!r} is none of {', '.join(PERMISSIONS.values())}")
+        raise UsageError(
+            f"permission {permission!r} must be one of {', '.join(PERMISSIONS.values())}"
+        )
     admin = await context.admin()
     look = next(iter((await admin.views.topic(name)).found.values()))
     before = look.config.write_queue_nums
@@ -186,5 +188,5 @@ async def delete(context: PageContext, request: Request) -> Response:
 def _queues(request: Request, name: str) -> int:
     text = field_of(request, name)
     if not text.isdecimal() or not 1 <= int(text) <= QUEUES_MAX:
-        raise UsageError(f"{text!r} is no number of queues; from 1 to {QUEUES_MAX}")
+        raise UsageError(f"invalid number of queues {text!r}; use 1 to {QUEUES_MAX}")
     return int(text)

@@ -44,7 +44,7 @@ async def decide(context: PageContext, request: Request) -> Response:
         return context.done("/transactions", f"{parked.half.msg_id} was {SAID[what]}.")
     one = _chosen((await admin.views.transactions(count=COUNT))[0], chosen)
     if one is None or what not in SAID:
-        raise UsageError("this transaction is not pending any more: somebody has decided it")
+        raise UsageError("this transaction is no longer pending: it was decided already")
     if what == "commit":
         await admin.transactions.commit(one)
     elif what == "rollback":
