@@ -5,6 +5,7 @@ import time
 import pytest
 
 from clients.server_process import Lives, ServerProcess, spare_port
+from clients.waiting import wait_until
 from spark.filling import Filling
 from tianzhou.broker.config import BrokerConfig
 from tianzhou.client.core.selection import queue_for_key
@@ -122,6 +123,19 @@ def test_keyed_messages_leave_a_drained_broker(mq: RunningBroker, *, is_alone: b
             of_key = [(queue, body) for queue, body in found if body.startswith(f"{key}-")]
             wanted = queue_for_key(queues, key).queue_id
             assert of_key == [(wanted, f"{key}-{step}") for step in range(3)]
+
+
+def test_keyed_messages_create_their_topic(filling: Filling, topic: str) -> None:
+    sender = BatchSender(filling.brokers, "writers")
+    for n in range(20):
+        entry = Entry(b"%d" % n, b"UNIQ_KEY\x01%032X\x02" % n)
+        sender.add(topic, entry, sharding_key=f"k{n % 3}")
+    sender.flush()
+    wait_until(lambda: topic in filling.brokers.topics(), within_s=10, what="the new topic")
+    filling.brokers.forget(topic)
+    ends = filling.brokers.max_offsets(filling.queues(topic)).values()
+    assert sum(ends) == 20
+    assert len([end for end in ends if end]) <= 3
 
 
 def test_a_restart_in_the_middle_of_a_range(

@@ -133,11 +133,11 @@ class BatchSender:
     def _queue_of_next(self, topic: str, key: str) -> MessageQueue:
         """The queue of a message that is being added. If keys map to other queues than before, all
         earlier messages are stored first, so that messages of one key stay in order."""
-        while (queues := self._route(topic).write_queues) is not self._queues.get(topic):
-            is_new = queues != self._queues.get(topic, queues)
+        queues = self._route(topic).write_queues
+        while queues != self._queues.setdefault(topic, queues):
             self._queues[topic] = queues
-            if is_new:
-                self.flush()
+            self.flush()
+            queues = self._route(topic).write_queues  # may have changed during the flush
         return queues[abs(string_hash(key)) % len(queues)]
 
     def _queue_by_key(self, topic: str, key: str) -> MessageQueue:
