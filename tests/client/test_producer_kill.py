@@ -25,7 +25,7 @@ from tianzhou.client.errors import TianzhouError
 
 
 @dataclass
-class SharedClient:
+class Cluster:
     directory: Path
     names: ServerProcess
     brokers: dict[str, ServerProcess]
@@ -50,10 +50,10 @@ class SharedClient:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[SharedClient]:
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     port = spare_port()
     names = server_process.run(["nameserver", "-p", str(port)], tmp_path / "names")
-    made = SharedClient(tmp_path, names, {}, {"broker-a": spare_port(), "broker-b": spare_port()})
+    made = Cluster(tmp_path, names, {}, {"broker-a": spare_port(), "broker-b": spare_port()})
     try:
         for name in made.ports:
             made.start_broker(name)
@@ -62,7 +62,7 @@ def cluster(tmp_path: Path) -> Iterator[SharedClient]:
         made.end()
 
 
-async def make_topic(producer: Producer, cluster: SharedClient, topic: str) -> None:
+async def make_topic(producer: Producer, cluster: Cluster, topic: str) -> None:
     """At both brokers at once: a route that shows it at one of them leads to no other."""
     async with Admin(nameserver=cluster.nameserver) as admin:
         await admin.topics.create(topic, queues=4)
@@ -120,7 +120,7 @@ def test_sends_go_on_with_at_most_one_failed_try_each(
     assert max(failures.values()) == 1
 
 
-def test_a_killed_broker_is_used_again_when_it_is_back(cluster: SharedClient) -> None:
+def test_a_killed_broker_is_used_again_when_it_is_back(cluster: Cluster) -> None:
     async def body() -> None:
         often = ClientOptions(route_interval_s=0.2)
         async with Producer("makers", nameserver=cluster.nameserver, client=often) as producer:

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.client.core.findings import findings
+from tianzhou.client.core.replicas import replica_set
 from tianzhou.client.core.views import forecast
 from tianzhou.dashboard.page_context import PageContext, field_of
 from tianzhou.dashboard.render import segment

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tianzhou.client.core.findings import findings
+from tianzhou.client.core.replicas import replica_set
 from tianzhou.client.core.views import forecast, groups_together, topics_together
 from tianzhou.dashboard.page_context import PageContext
 from tianzhou.wire.view_bodies import BrokerView
