@@ -122,6 +122,8 @@ class Model:
     pending: list[Sent] = field(default_factory=list[Sent])
     """Appended, not seen yet."""
     next_offsets: dict[QueueKey, int] = field(default_factory=dict[QueueKey, int])
+    deleted: dict[str, int] = field(default_factory=dict[str, int])
+    """Where the log ended when a topic was last deleted: its messages before that are gone."""
     log_min: int = 0
     end: int = 0
 
@@ -139,10 +141,14 @@ class Model:
             self.rows.setdefault(sent.queue, Row(sent.queue_offset)).put(sent)
 
     def delete_topic(self, topic: str) -> None:
+        self.deleted[topic] = self.end
         self.pending = [sent for sent in self.pending if sent.queue.topic != topic]
         for table in (self.rows, self.next_offsets):
             for key in [key for key in table if key.topic == topic]:
                 del table[key]
+
+    def is_deleted(self, sent: Sent) -> bool:
+        return sent.physical_offset < self.deleted.get(sent.queue.topic, 0)
 
     def expire(self, now_ms: int, settled: int) -> None:
         """Whole files go, oldest first, when the first message behind them is an hour old."""
@@ -158,7 +164,7 @@ class Model:
         """Derive every row from the log again. Rows of which the log has nothing keep their end."""
         ends = {key: row.end for key, row in self.rows.items()}
         self.rows.clear()
-        self.pending = list(self.log)
+        self.pending = [sent for sent in self.log if not self.is_deleted(sent)]
         self.show(self.end)
         for key, end in ends.items():
             self.rows.setdefault(key, Row(end))
