@@ -1,5 +1,6 @@
 """A real `tianzhou up` process, and a witness: a healthy client that must not notice anything."""
 
+import contextlib
 import json
 import os
 import resource
@@ -72,6 +73,14 @@ class Live:
 
     def fd_count(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def socket_count(self) -> int:
+        """Descriptors of sockets. Files of the store come and go while it works."""
+        count = 0
+        for path in Path(f"/proc/{self.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+                count += str(path.readlink()).startswith("socket:")
+        return count
 
 
 @contextmanager
