@@ -3,7 +3,7 @@
 They are a topic of the broker's own that every member reads. The leader writes what has changed:
 new topics at once, so that they stand before the first message that goes to them; groups within a
 tick; offsets, resets and the progress of delays every two seconds. Every so often, and when it
-begins to lead, it writes everything. So whoever becomes the leader knows what the last one said, in
+begins to lead, it writes everything. So a new leader knows everything that the last one wrote, in
 the order of the log, and a start reads back no further than to the last record that holds
 everything. One such record is always in a file that does not expire next.
 
@@ -143,7 +143,7 @@ class Tables:
                     self._offsets.resets.forget(key)
                 self._offsets.resets.merge(msgspec.convert(there, Numbered, strict=False))
             case _:
-                pass  # offsets: see below; progress is taken over by whoever begins to lead
+                pass  # offsets: see below; a new leader takes over progress
 
     def take_offsets(self, changed: Iterable[str], committed: Rows) -> None:
         """Take over these rows once the resets that were told with them are known. Rows of a topic
