@@ -8,6 +8,7 @@ own requests. Between them it sends messages to its topics. It is a `Foreign` of
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Final, NamedTuple
@@ -36,7 +37,8 @@ ASK_S: Final = 4.0
 EQUAL_S: Final = 40.0
 """Slaves request their master's tables at least every ten seconds."""
 ENOUGH: Final = 5
-"""Messages that an administrator stores in its topics, at least."""
+"""Messages that an administrator stores in its topics, at least, and changes of each outcome: rules
+that found nothing must have seen some."""
 ENOUGH_S: Final = 20.0
 NOT_DONE: Final = (
     ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION,
@@ -174,13 +176,22 @@ class Administering:
     # Foreign
 
     def stop_producing(self) -> None:
-        """Stop sending requests once enough messages are stored to check offsets."""
-        placed = self._history.placed
-        patience = Patience(ENOUGH_S, progress=placed.__len__)
-        while len(placed) < ENOUGH and self._thread.is_alive() and not patience.is_over():
+        """Stop sending requests once the history has enough of everything to be checked."""
+        history = self._history
+        patience = Patience(ENOUGH_S, progress=lambda: (len(history.placed), len(history.changes)))
+        while not self._is_enough() and self._thread.is_alive() and not patience.is_over():
             time.sleep(PAUSE_S)
         self._over.set()
         self._thread.join()
+
+    def _is_enough(self) -> bool:
+        with self._history.adding:
+            placed = len(self._history.placed)
+            outcomes = Counter(change.outcome for change in self._history.changes if change.name)
+        wanted = [placed, outcomes[Outcome.OK]]
+        if len(self._brokers) > 1:  # a single broker need not reject anything
+            wanted.append(outcomes[Outcome.REFUSED])
+        return min(wanted) >= ENOUGH
 
     def received(self) -> set[str]:
         return set()
