@@ -63,8 +63,8 @@ class ConsumeQueue:
     """
 
     __slots__ = (
-        "_cache", "_file_units", "_last_written", "_tail", "directory", "first", "key", "log_min",
-        "min_offset", "written",
+        "_cache", "_file_units", "_last_written", "directory", "first", "key", "log_min",
+        "min_offset", "tail", "written",
     )  # fmt: skip
 
     def __init__(self, cache: FileCache, directory: str, key: QueueKey, file_units: int) -> None:
@@ -72,7 +72,8 @@ class ConsumeQueue:
         self.directory = directory
         self.key = key
         self._file_units = file_units
-        self._tail = bytearray()
+        self.tail = bytearray()
+        """Units that are in memory only."""
         self.first = QueueOffset(0)
         """Rank of the first unit of the oldest file."""
         self.min_offset = QueueOffset(0)
@@ -85,16 +86,16 @@ class ConsumeQueue:
 
     @property
     def count(self) -> int:
-        return self.written + len(self._tail) // UNIT_BYTES - self.first
+        return self.written + len(self.tail) // UNIT_BYTES - self.first
 
     @property
     def is_unwritten(self) -> bool:
         """Whether units are in memory only."""
-        return bool(self._tail)
+        return bool(self.tail)
 
     @property
     def end(self) -> QueueOffset:
-        return QueueOffset(self.written + len(self._tail) // UNIT_BYTES)
+        return QueueOffset(self.written + len(self.tail) // UNIT_BYTES)
 
     # Loading
 
@@ -219,14 +220,14 @@ class ConsumeQueue:
             self._begin_again()
         end = self.end
         if first > end:
-            if end == self.first and not self._tail:
+            if end == self.first and not self.tail:
                 self._begin_at(first)
             if not self._mark_missing(first, units):
                 return False
         elif first < end:
             units = units[(end - first) * UNIT_BYTES :]
-        self._tail += units
-        if len(self._tail) >= TAIL_BYTES_MAX:
+        self.tail += units
+        if len(self.tail) >= TAIL_BYTES_MAX:
             self.write_out()
         return True
 
@@ -239,8 +240,8 @@ class ConsumeQueue:
         if self.end < first:
             self.log_min = PhysicalOffset(0)  # the minimum may have to skip these
         while self.end < first:
-            self._tail += MISSING * min(first - self.end, TAIL_BYTES_MAX // UNIT_BYTES)
-            if len(self._tail) >= TAIL_BYTES_MAX // UNIT_BYTES * UNIT_BYTES:
+            self.tail += MISSING * min(first - self.end, TAIL_BYTES_MAX // UNIT_BYTES)
+            if len(self.tail) >= TAIL_BYTES_MAX // UNIT_BYTES * UNIT_BYTES:
                 self.write_out()
         return True
 
@@ -270,11 +271,11 @@ class ConsumeQueue:
 
     def write_out(self) -> None:
         """Move the tail into the files. They are synced later, with the checkpoint."""
-        while self._tail:
+        while self.tail:
             failpoint("queue.before_write")
             start = self.written // self._file_units * self._file_units
             room = (start + self._file_units - self.written) * UNIT_BYTES
-            piece = self._tail[:room]
+            piece = self.tail[:room]
             path = self._path(start)
             file = self._file_for_write(path, fresh=self.written == start)
             file.pwrite((self.written - start) * UNIT_BYTES, piece)
@@ -282,7 +283,7 @@ class ConsumeQueue:
             # Computed first and then assigned, so that a MemoryError cannot leave a partial update.
             written = QueueOffset(self.written + len(piece) // UNIT_BYTES)
             last = bytes(piece[-UNIT_BYTES:])
-            del self._tail[:room]
+            del self.tail[:room]
             self.written, self._last_written = written, last
             failpoint("queue.after_write")
 
@@ -298,9 +299,9 @@ class ConsumeQueue:
     def truncate(self, end: QueueOffset) -> None:
         """Forget units from this rank on, on disk too: what was cut must never come back."""
         if end >= self.written:
-            del self._tail[max(0, end - self.written) * UNIT_BYTES :]
+            del self.tail[max(0, end - self.written) * UNIT_BYTES :]
             return
-        self._tail.clear()
+        self.tail.clear()
         self._last_written = b""
         last = max(self.first, QueueOffset(end // self._file_units * self._file_units))
         start = (self.written - 1) // self._file_units * self._file_units
@@ -336,7 +337,7 @@ class ConsumeQueue:
         if start >= end:
             return units
         at = (start - written) * UNIT_BYTES
-        return units + self._tail[at : at + (end - start) * UNIT_BYTES]
+        return units + self.tail[at : at + (end - start) * UNIT_BYTES]
 
     def _pread(self, path: str, at: int, size: int) -> bytes:
         """Raises StoreDamaged if the disk cannot read these bytes or the file was truncated.
@@ -359,7 +360,7 @@ class ConsumeQueue:
         """The newest unit; None for an empty queue. Reads no file, except after a cut."""
         if self.end == self.first:
             return None
-        raw = bytes(self._tail[-UNIT_BYTES:]) or self._last_written or self.read(self.end - 1, 1)
+        raw = bytes(self.tail[-UNIT_BYTES:]) or self._last_written or self.read(self.end - 1, 1)
         offset, size, tags_code = UNIT.unpack(raw)
         return Unit(PhysicalOffset(offset), size, tags_code)
 
@@ -416,19 +417,23 @@ class ConsumeQueue:
         if self._cache.files.exists(self.directory):
             self._cache.files.remove_dir(self.directory)
 
-    def move_files(self, places: Iterator[str]) -> list[str]:
-        """Move the queue's files to these paths and remove its directory. Returns the new paths."""
-        files, moved = self._cache.files, list[str]()
+    def let_go(self) -> None:
+        """Close the queue's files and forget what is not written: the queue was deleted."""
+        for start in range(self.first, self.written + 1, self._file_units):
+            self._cache.drop(self._path(start))
+        self._cache.dirty_dirs.discard(self.directory)
+        self.tail.clear()
+
+    def move_files(self, places: Iterator[str], moved: list[str]) -> None:
+        """Move the files of a queue that was let go to these paths, add those to the list, and
+        remove the directory. May be called from any thread, and again after an error."""
+        files = self._cache.files
         for name in reversed(files.list(self.directory)):
-            path, place = f"{self.directory}/{name}", next(places)
-            self._cache.drop(path)
-            files.rename(path, place)
+            place = next(places)
+            files.rename(f"{self.directory}/{name}", place)
             moved.append(place)
-        self._tail.clear()
         if files.exists(self.directory):
             files.remove_dir(self.directory)
-        self._cache.dirty_dirs.discard(self.directory)
-        return moved
 
     def _remove_files(self) -> None:
         """The oldest goes last: without the others the queue is visibly too short, but without
@@ -441,7 +446,7 @@ class ConsumeQueue:
             path = f"{self.directory}/{name}"
             self._cache.drop(path)
             files.remove(path)
-        self._tail.clear()
+        self.tail.clear()
 
     def _path(self, start: int) -> str:
         return f"{self.directory}/{file_name(start * UNIT_BYTES)}"

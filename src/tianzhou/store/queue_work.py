@@ -57,12 +57,13 @@ class QueueWork:
         """Start a checkpoint of the current queues; one that was started before is void."""
         index, dispatcher = self._index, self._dispatcher
         newest = index.files[-1] if index is not None and index.files else None
-        self._tails = self._queues.unwritten()
+        census = self._queues.census()
+        self._tails = census.unwritten
         if index is not None:
             index.begin_write()
         self._begun = Derivations(
             set(), set(), dispatcher.position, dispatcher.anchor,
-            self._queues.used(), self._queues.units(),
+            census.used, census.units,
             len(index.files) if index is not None else 0,
             newest.name if newest else "", newest.count if newest else 1,
             dispatcher.last_timestamp,

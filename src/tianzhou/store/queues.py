@@ -2,12 +2,13 @@
 
 import contextlib
 import resource
+import threading
 from collections.abc import Iterator
 from itertools import count
 from typing import Final, NamedTuple
 
 from tianzhou.base.kinds import PhysicalOffset, QueueKey, queue_key
-from tianzhou.store.consume_queue import ConsumeQueue
+from tianzhou.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from tianzhou.store.derive_record import is_topic_name
 from tianzhou.store.errors import StoreDamaged
 from tianzhou.store.file_cache import FileCache
@@ -19,11 +20,16 @@ DELETED: Final = ".deleted"
 """Directory for files of deleted queues that still have to be removed. Listings skip it."""
 
 
-class SetAside(NamedTuple):
-    """Deleted queues, and their remaining files."""
+class Census(NamedTuple):
+    """What a checkpoint says of all queues."""
 
-    queues: int
-    files: list[str]
+    used: int
+    """Queues that ever had a unit. A crash may leave the file of a queue that the checkpoint does
+    not know of; it is not counted, because its units were truncated."""
+    units: int
+    """Units of all queues: a number that shows when a queue, or either end of one, is lost."""
+    unwritten: list[ConsumeQueue]
+    """Queues with units that are in memory only."""
 
 
 def open_files_max() -> int:
@@ -45,6 +51,14 @@ class Queues:
         self._files = files
         self._file_units = file_units
         self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self._by_topic: dict[str, dict[QueueKey, ConsumeQueue]] = {}
+        """The same queues: a deletion must not search all of them."""
+        self._leaving: dict[str, list[ConsumeQueue]] = {}
+        """By topic: deleted queues whose files are still in their place."""
+        self._aside: dict[str, list[str]] = {}
+        """By topic: their files once moved, until they are removed."""
+        self._moving = threading.Lock()
+        """Held by whoever uses these two: the writer or the flush thread."""
         self._deleted = f"{directory}/{DELETED}"
         self._places = (f"{self._deleted}/{number:020d}" for number in count())
         self.log_min = PhysicalOffset(0)
@@ -71,16 +85,30 @@ class Queues:
         return self._queues.get(queue.key) is queue
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
-        return [queue for key, queue in self._queues.items() if key.topic == topic]
+        return list(self._by_topic.get(topic, {}).values())
 
     def obtain(self, key: QueueKey) -> ConsumeQueue:
         """The queue, made now if it is new."""
         queue = self._queues.get(key)
         if queue is None:
             topic_directory = f"{self.directory}/{key.topic}"
+            if key.topic in self._leaving:
+                self.move_aside(key.topic)  # the new queue has the same path
             self.cache.dirty_dirs |= {self.directory, topic_directory}
-            queue = self._queues[key] = self._make(key)
+            queue = self._make(key)
+            self._add(queue)
         return queue
+
+    def _add(self, queue: ConsumeQueue) -> None:
+        self._queues[queue.key] = queue
+        self._by_topic.setdefault(queue.key.topic, {})[queue.key] = queue
+
+    def _drop(self, queue: ConsumeQueue) -> None:
+        del self._queues[queue.key]
+        siblings = self._by_topic[queue.key.topic]
+        del siblings[queue.key]
+        if not siblings:
+            del self._by_topic[queue.key.topic]
 
     def load(
         self, *, below: PhysicalOffset, clean: bool, log_min: PhysicalOffset = _NOTHING
@@ -93,7 +121,7 @@ class Queues:
             queue.load(below=below, clean=clean)
             # Done while the file is open: with many queues it would have to be opened again.
             queue.raise_minimum(log_min)
-            self._queues[key] = queue
+            self._add(queue)
 
     def on_disk(self) -> Iterator[QueueKey]:
         for topic in list_visible(self._files, self.directory):
@@ -115,18 +143,20 @@ class Queues:
                 found[key] = queue.end
         return found
 
-    def used(self) -> int:
-        """Queues that ever had a unit. A crash may leave the file of a queue that the checkpoint
-        does not know of; it is not counted, because its units were truncated."""
-        return sum(queue.end > 0 for queue in self._queues.values())
-
-    def units(self) -> int:
-        """Units of all queues: a number that shows when a queue, or either end of one, is lost."""
-        return sum(queue.count for queue in self._queues.values())
-
-    def unwritten(self) -> list[ConsumeQueue]:
-        """Queues with units that are in memory only."""
-        return [queue for queue in self._queues.values() if queue.is_unwritten]
+    def census(self) -> Census:
+        """Count the queues in one pass with plain attributes: there may be 50,000, and the event
+        loop waits."""
+        used = units = 0
+        unwritten: list[ConsumeQueue] = []
+        for queue in self._queues.values():
+            end = queue.written
+            if tail := queue.tail:
+                unwritten.append(queue)
+                end += len(tail) // UNIT_BYTES
+            if end:
+                used += 1
+                units += end - queue.first
+        return Census(used, units, unwritten)
 
     def write_out(self) -> None:
         for queue in self._queues.values():
@@ -138,7 +168,7 @@ class Queues:
         queues = self._ending(topic, before)
         for queue in queues:
             queue.remove_all()
-            del self._queues[queue.key]
+            self._drop(queue)
         directory = f"{self.directory}/{topic}"
         if queues and self._files.exists(directory):
             if not self._files.list(directory):
@@ -147,20 +177,45 @@ class Queues:
             self._files.sync_dir(self.directory)
         return len(queues)
 
-    def set_aside(self, topic: str, *, before: PhysicalOffset | None) -> SetAside:
-        """Like `remove_topic`, but only rename the files, without removing or syncing any, which
-        may take long. The queues may be created again at once."""
-        queues, moved = self._ending(topic, before), list[str]()
-        if queues:
-            self._files.make_dirs(self._deleted)
+    def detach(self, topic: str, *, before: PhysicalOffset | None) -> int:
+        """Like `remove_topic`, but leave the files to `move_aside` and `remove_aside`: while a
+        thread syncs, changing a directory may take 100 ms. The queues may be created again at
+        once."""
+        queues = self._ending(topic, before)
         for queue in queues:
-            moved += queue.move_files(self._places)
-            del self._queues[queue.key]
-        directory = f"{self.directory}/{topic}"
-        if queues and self._files.exists(directory) and not self._files.list(directory):
-            self._files.remove_dir(directory)
-            self.cache.dirty_dirs.discard(directory)
-        return SetAside(len(queues), moved)
+            queue.let_go()
+            self._drop(queue)
+        with self._moving:
+            self._leaving.setdefault(topic, []).extend(queues)
+        if topic in self._by_topic:
+            self.move_aside(topic)  # queues that stay use the directory
+        else:
+            self.cache.dirty_dirs.discard(f"{self.directory}/{topic}")
+        return len(queues)
+
+    def move_aside(self, topic: str) -> None:
+        """Rename the files of a topic's deleted queues. May be called from any thread, and again
+        after an error."""
+        with self._moving:
+            queues, directory = self._leaving.get(topic, []), f"{self.directory}/{topic}"
+            if queues:
+                self._files.make_dirs(self._deleted)
+            while queues:
+                queues[-1].move_files(self._places, self._aside.setdefault(topic, []))
+                queues.pop()
+            if topic in self._leaving:
+                if self._files.exists(directory) and not self._files.list(directory):
+                    self._files.remove_dir(directory)
+                del self._leaving[topic]
+
+    def remove_aside(self, topic: str) -> None:
+        """Remove the renamed files of a topic. Called like `move_aside`."""
+        with self._moving:
+            moved = self._aside.get(topic, [])
+            while moved:
+                self._files.remove(moved[-1])
+                moved.pop()
+            self._aside.pop(topic, None)
 
     def _ending(self, topic: str, before: PhysicalOffset | None) -> list[ConsumeQueue]:
         """The queues of a topic, or those that end before a log offset."""
@@ -181,6 +236,7 @@ class Queues:
         expired messages stay: only they know how many there were, and a queue that began at 0
         again would make groups skip what comes next."""
         self._queues.clear()
+        self._by_topic.clear()
         for key in tuple(self.on_disk()):
             queue = self.obtain(key)
             try:
@@ -190,7 +246,7 @@ class Queues:
                 is_needed = False  # its end is then what the log says
             if not is_needed:
                 queue.remove_all()
-                del self._queues[key]
+                self._drop(queue)
         for topic in list_visible(self._files, self.directory):
             if not self._files.list(f"{self.directory}/{topic}"):
                 self._files.remove_dir(f"{self.directory}/{topic}")

@@ -198,10 +198,10 @@ def _log_fits(log: CommitLog, checkpoint: Checkpoint) -> str:
 
 
 def _queues_fit(queues: Queues, log: CommitLog, checkpoint: Checkpoint) -> str:
-    found = (queues.used(), queues.units())
-    if found != (checkpoint.queues, checkpoint.units):
+    found = queues.census()
+    if (found.used, found.units) != (checkpoint.queues, checkpoint.units):
         return (
-            f"{found[0]} queues with {found[1]} units were found; "
+            f"{found.used} queues with {found.units} units were found; "
             f"the checkpoint counted {checkpoint.queues} with {checkpoint.units}"
         )
     for queue in queues:

@@ -1,9 +1,10 @@
 """Deleting topics without waiting for the disk.
 
-The writer only renames the files of the queues, into a directory that listings skip. The thread
-that syncs the log does the rest, as errands: record the deletion in `config/derivation.json`, sync
-the renames and remove the files. A deletion is durable once it is recorded; the next start removes
-files that a crash leaves behind.
+The writer only drops the queues. The thread that syncs the log does the rest, as errands: record
+the deletion in `config/derivation.json`, rename the files of the queues into a directory that
+listings skip, sync the renames and remove the files. A deletion is durable once it is recorded; the
+next start removes files that a crash leaves behind. A topic that is created again in the meantime
+makes the writer rename its old files itself.
 """
 
 import contextlib
@@ -35,15 +36,16 @@ class Removals:
         """Delete the records of a topic below `at`, and its queues or those that end below
         `before`; returns how many queues."""
         self._derivation.delete_topic(topic, at)
-        taken = self._queues.set_aside(topic, before=before)
+        count = self._queues.detach(topic, before=before)
         self.begun += 1
         errands = self._flusher.errands
         errands.append(partial(self._record, topic))
-        errands.extend(partial(self._files.remove, path) for path in taken.files)
-        return taken.queues
+        errands.append(partial(self._queues.remove_aside, topic))
+        return count
 
     def _record(self, topic: str) -> None:
         self._derivation.save()
+        self._queues.move_aside(topic)
         directory = self._queues.directory
         for path in (f"{directory}/{topic}", directory):
             with contextlib.suppress(FileNotFoundError):  # the topic's own is usually gone

@@ -145,11 +145,9 @@ class ReplicaStore(StoreReader, ABC):
         """Restart the queues of a deleted topic at 0, unless they exist."""
         if self._next_offsets is not None:
             kept = {queue.key for queue in self.queues.of_topic(topic)}
-            self._next_offsets = {
-                key: end
-                for key, end in self._next_offsets.items()
-                if key.topic != topic or key in kept
-            }
+            for key in [key for key in self._next_offsets if key.topic == topic]:
+                if key not in kept:
+                    del self._next_offsets[key]
 
     @property
     def is_writing(self) -> bool:

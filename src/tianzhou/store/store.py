@@ -155,7 +155,7 @@ class MessageStore(ReplicaStore):
         fits = found.exact and not self.recovered.rebuilt
         # The existing checkpoint is still valid for another start. A new one that needs thousands
         # of syncs is written while the store serves.
-        self._is_checkpoint_owed = fits and len(self.queues.unwritten()) >= MANY_FILES
+        self._is_checkpoint_owed = fits and len(self.queues.census().unwritten) >= MANY_FILES
         if self._is_checkpoint_owed:
             self._flusher.save_found()
         else:

@@ -37,7 +37,7 @@ def fill(store: MessageStore, *bodies: bytes, keys: list[QueueKey] = KEYS) -> No
 
 
 def unwritten(store: MessageStore) -> int:
-    return len(store.queues.unwritten())
+    return len(store.queues.census().unwritten)
 
 
 def saved(store: MessageStore) -> int:

@@ -61,7 +61,7 @@ def test_what_was_written_is_found_again(disk: SimDisk) -> None:
     queues = open_queues(disk)
     queues.load(below=FAR, clean=True)
     assert ends(queues) == {A0: 6, A1: 2, B0: 3}
-    assert queues.units() == 11
+    assert queues.census().units == 11
     assert sorted(queue.key for queue in queues.of_topic("a")) == [A0, A1]
     found = queues.get(B0)
     assert found is not None
@@ -148,7 +148,7 @@ def test_what_was_only_in_memory_is_forgotten_before_a_rebuild(disk: SimDisk) ->
 def test_units_are_counted_from_the_first_file_on() -> None:
     queues = open_queues(SimDisk())
     queues.obtain(A0).append(QueueOffset(9), units(2))
-    assert queues.units() == 3, "the file of rank 9 begins with rank 8"
+    assert queues.census().units == 3, "the file of rank 9 begins with rank 8"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ class HangingFiles(CalmFiles):
         self._may_go_on = threading.Event()
         self.loses_removals = False
         """A crash undoes removals whose directory was not synced: these never happen."""
+        self.hangs_renames = False
+        """A change of a directory waits while another thread syncs."""
         self.go_on()
 
     def hang(self) -> None:
@@ -50,6 +52,16 @@ class HangingFiles(CalmFiles):
         self.wait(f"remove {path}")
         if not self.loses_removals:
             super().remove(path)
+
+    def rename(self, old: str, new: str) -> None:
+        if self.hangs_renames:
+            self.wait(f"rename {old}")
+        super().rename(old, new)
+
+    def remove_dir(self, path: str) -> None:
+        if self.hangs_renames:
+            self.wait(f"remove {path}")
+        super().remove_dir(path)
 
     def sync_dir(self, path: str) -> None:
         self.wait(f"sync {path}")
@@ -128,6 +140,48 @@ def test_delete_topic_on_a_disk_that_hangs_returns_and_the_store_serves(deleting
     assert not (deleting.root / "consumequeue" / DELETED).exists()
     again = open_store(deleting.root)
     assert (read(again), again.recovered.rebuilt) == ([b"new"], "")
+    again.close()
+
+
+def test_delete_topic_leaves_every_change_of_a_directory_to_the_flush_thread(
+    deleting: Deleting,
+) -> None:
+    store = deleting.store
+    put(store, *[b"old %d" % number for number in range(25)])  # three files
+    put(store, b"kept", key=ELSEWHERE)
+    store.checkpoint(whole=True)
+    deleting.files.hangs_renames = True
+    deleting.files.hang()
+    assert store.delete_topic("orders") == 1
+    assert (store.max_offset(KEY), read(store, key=ELSEWHERE)) == (0, [b"kept"])
+    assert len(deleting.files.list(str(deleting.root / "consumequeue" / "orders" / "0"))) == 3
+    deleting.files.go_on()
+    deleting.wait_durable()
+    deleting.wait_removed()
+    assert not (deleting.root / "consumequeue" / "orders").exists()
+    put(store, b"new")
+    store.close()
+    again = open_store(deleting.root)
+    assert (read(again), again.recovered.rebuilt) == ([b"new"], "")
+    again.close()
+
+
+def test_delete_topic_again_before_the_first_deletion_is_recorded(deleting: Deleting) -> None:
+    store = deleting.store
+    put(store, b"first life")
+    store.checkpoint(whole=True)
+    deleting.files.hang()
+    store.delete_topic("orders")
+    put(store, b"second life")
+    store.delete_topic("orders")
+    put(store, b"third life")
+    assert read(store) == [b"third life"]
+    deleting.files.go_on()
+    deleting.wait_durable()
+    deleting.wait_removed()
+    store.close()
+    again = open_store(deleting.root)
+    assert (read(again), again.recovered.rebuilt) == ([b"third life"], "")
     again.close()
 
 
