@@ -49,7 +49,7 @@ TURNS: Final = (
     _bug(
         "long turns not counted",
         "test_turns:test_may_begin_in_a_full_round_is_true_for_short_turns_only",
-        (_TURNS + "took", "self._spent_s += seconds", "pass"),
+        (_TURNS + "_count", "self._spent_s += seconds", "pass"),
     ),
     _bug(
         "cheap clients wait for heavy ones",

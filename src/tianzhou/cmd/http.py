@@ -12,7 +12,9 @@ import ipaddress
 import logging
 import os
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -42,6 +44,8 @@ PASSWORD_FILE: Final = "dashboard-password"
 BACKLOG: Final = 64
 RETRY_S: Final = 5.0
 """The pause before retrying to load a dashboard that failed for lack of memory."""
+SWITCH_S: Final = 0.0005
+"""How long the thread that loads the dashboard may keep the interpreter from the event loop."""
 PORTS_TRIED: Final = 20
 """How many ports are tried, from the default one on, before any free port is used."""
 
@@ -142,8 +146,9 @@ class HttpServer:
                 await asyncio.sleep(RETRY_S)
 
     async def _load_and_listen(self) -> None:
-        app, self._context = await asyncio.to_thread(self._load)
-        await asyncio.to_thread(importlib.import_module, "tianzhou.cmd.http_protocol")
+        with _giving_way():
+            app, self._context = await asyncio.to_thread(self._load)
+            await asyncio.to_thread(importlib.import_module, "tianzhou.cmd.http_protocol")
         from tianzhou.cmd.http_protocol import PatientProtocol, server_of
 
         server = self._server = server_of(app)
@@ -194,6 +199,19 @@ def serve(
         return create(context, own), context
 
     return HttpServer(chosen, bound, load)
+
+
+@contextmanager
+def _giving_way() -> Generator[None]:
+    """Let a thread that imports give way to the event loop at once. The loop gives up the
+    interpreter at every system call, several times for one request, and would wait for Python's own
+    5 ms each time."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before_s)
 
 
 def _bind(chosen: HttpOptions) -> socket.socket | None:

@@ -4,12 +4,18 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Collection
+from typing import Final
 
 from tianzhou.net.acceptor import Acceptor, Slot
 from tianzhou.net.limits import CLIENT_PORT, NetLimits, PortLimits
 from tianzhou.net.rearm import rearm
 from tianzhou.net.server_connection import SHARED_CAPACITY, ServerConnection, Service, Shared
 from tianzhou.wire.frame import FrameBatch, FrameBuffer
+
+NOT_SENT_BYTES: Final = 256 * 1024
+"""What the system takes of a response before any of it is on its way. By itself it would take 4 MiB
+for each peer: one round of the loop, and memory, for peers that may not read at all. What is on its
+way is not limited, so a long line is as fast as before."""
 
 
 class Server:
@@ -87,7 +93,7 @@ class Server:
         return ServerConnection(self, self._loop, self._shared, slot)
 
     def opened(self, connection: ServerConnection) -> None:
-        _no_delay(connection)
+        _tune(connection)
         self._connections.add(connection)
         self._service.opened(connection)
 
@@ -179,7 +185,9 @@ def _is_over(since: float | None, allowed_s: float, now: float) -> bool:
     return since is not None and now - since > allowed_s
 
 
-def _no_delay(connection: ServerConnection) -> None:
+def _tune(connection: ServerConnection) -> None:
     sock: socket.socket | None = connection.extra("socket")
     if sock is not None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOT_SENT_BYTES)

@@ -455,6 +455,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         # large ones costs more.
         if size > _JOINED_BYTES_MAX:
             transport.writelines(out)
+            self._shared.turns.queued(size, self._loop)
         else:
             transport.write(out[0] if len(out) == 1 else b"".join(out))
         if self.count_unsent() and self._shared.unsent_bytes > self._shared.limits.unsent_bytes_max:

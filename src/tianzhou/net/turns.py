@@ -22,6 +22,8 @@ MEDIUM_S: Final = 0.001
 ROUND_S: Final = 0.005
 """The total duration of the counted turns in one round. One more turn may start just before it is
 reached."""
+WRITE_BYTE_S: Final = 0.5e-9
+"""How long the loop takes to write one byte of a large response, after the turn that queued it."""
 DOUBT_S: Final = 0.002
 _RISE: Final = 0.25
 _FALL: Final = 0.5
@@ -70,9 +72,16 @@ class Turns:
     def took(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         """Count a turn that has ended."""
         if seconds > SHORT_S:
-            if not self._spent_s:
-                loop.call_soon(self._begin_round)
-            self._spent_s += seconds
+            self._count(seconds, loop)
+
+    def queued(self, size: int, loop: asyncio.AbstractEventLoop) -> None:
+        """Count a large response that the loop has yet to write."""
+        self._count(size * WRITE_BYTE_S, loop)
+
+    def _count(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._spent_s:
+            loop.call_soon(self._begin_round)
+        self._spent_s += seconds
 
     def wait(self, resume: Callable[[], None], cost_s: float | None) -> None:
         """Call `resume` when it is this connection's turn. Call it only after `may_begin` returned

@@ -60,6 +60,15 @@ def test_took_does_not_count_short_turns() -> None:
     assert line.turns.may_begin(None)
 
 
+def test_queued_responses_fill_a_round_before_they_are_written() -> None:
+    line = Line()
+    for _ in range(10):
+        line.turns.queued(1 << 20, cast("Any", line.loop))
+    assert not line.turns.may_begin(None)
+    line.loop.run()
+    assert line.turns.may_begin(None)
+
+
 def test_waiting_connections_are_spread_over_rounds() -> None:
     line = Line()
     line.work(ROUND_S)

@@ -142,11 +142,13 @@ class ConsumerOffsets:
 
     def remove_topic(self, topic: str) -> None:
         self._note_deleted(topic=topic)
-        self._remove([key for key in self._offsets if key.startswith(topic + "@")])
+        prefix = topic + "@"
+        self._remove([key for key in self._offsets if key.startswith(prefix)])
 
     def remove_group(self, group: str) -> None:
         self._note_deleted(group=group)
-        self._remove([key for key in self._offsets if key.endswith("@" + group)])
+        suffix = "@" + group
+        self._remove([key for key in self._offsets if key.endswith(suffix)])
 
     def remove_rows(self, keys: Iterable[str]) -> None:
         """As another broker of the group has removed them."""

@@ -63,18 +63,18 @@ class Groups:
 
     def obtain(self, name: str) -> SubscriptionGroupConfig | None:
         """The group, created now if automatic creation is on. A replica creates nothing: it serves
-        the group with default settings until its master replicates the group."""
+        the group with default settings until its master replicates the group. The flush thread
+        saves it; if a crash loses the group, the next request for it creates it again."""
         found = self._groups.get(name)
         if found is None and (self._config.auto_create_groups or names.is_system_group(name)):
             found = SubscriptionGroupConfig(group_name=checked(name))
             if not self._is_replica():
-                self.put(found)
+                self.put(found, wait=False)
         return found
 
     def obtain_all(self, wanted: list[str]) -> list[SubscriptionGroupConfig]:
         """Return the groups with these names; missing ones are created if automatic creation is on.
-        The flush thread saves them; if a crash loses a group, its members recreate it with their
-        next heartbeat."""
+        Saved like those of `obtain`: members recreate them with their next heartbeat."""
         if self._config.auto_create_groups and not self._is_replica():
             fresh = [name for name in wanted if name not in self._groups]
             self.put(*(SubscriptionGroupConfig(group_name=name) for name in fresh), wait=False)

@@ -87,7 +87,7 @@ class GroupRows:
 
     def all(self, now_ms: int) -> Steps[list[GroupRow]]:
         tallies: dict[str, _Tally] = {name: _Tally() for name in self.groups.all()}
-        waiting: list[Lag] = []
+        waiting, unseen = list[Lag](), Counter[str]()
         bounds: dict[str, list[tuple[int, int]]] = {}
         count = 0
         for group, topic, committed in list(self.offsets.rows()):
@@ -105,10 +105,15 @@ class GroupRows:
             if not topic.startswith(names.RETRY_PREFIX):
                 tally.held += sum(end - first for first, end in bounds[topic])
             waiting += waits
+            unseen[group] += len(waits)
             count += len(bounds[topic])
             if count >= ROWS_PER_STEP:
-                count = 0
+                count, waiting = 0, self.lags.largest(waiting, AGES_MAX)
                 yield
+        waiting = self.lags.largest(waiting, AGES_MAX)
+        unseen.subtract(lag.group for lag in waiting)
+        for group in +unseen:
+            tallies[group].is_unknown = True
         yield from self._add_ages(tallies, waiting, now_ms)
         self._add_findings(tallies)
         rates, rows = self._rates(now_ms), list[GroupRow]()
@@ -135,12 +140,8 @@ class GroupRows:
         tally.moved_ms = max(tally.moved_ms, *moved.values()) if moved else tally.moved_ms
 
     def _add_ages(self, tallies: dict[str, _Tally], waiting: list[Lag], now_ms: int) -> Steps[None]:
-        looked_at = self.lags.largest(waiting, AGES_MAX)
-        if len(looked_at) < len(waiting):
-            for lag in set(waiting).difference(looked_at):
-                tallies[lag.group].is_unknown = True
-        ages_ms = yield from self.lags.ages_ms(looked_at, now_ms)
-        for lag, age_ms in zip(looked_at, ages_ms, strict=True):
+        ages_ms = yield from self.lags.ages_ms(waiting, now_ms)
+        for lag, age_ms in zip(waiting, ages_ms, strict=True):
             tally, stored_ms = tallies[lag.group], now_ms - age_ms
             tally.oldest_ms = min(tally.oldest_ms or stored_ms, stored_ms)
 
