@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
 from typing import NamedTuple
+from urllib.request import urlopen
 
 from bench.broker import broker, served
 from bench.load import Connection, pull_frame, send_frame
@@ -78,6 +79,13 @@ def heap_bytes(pid: int) -> int:
     raise RuntimeError("this kernel does not report RssAnon")
 
 
+def wait_loaded(server: dict[str, str]) -> None:
+    """Until the dashboard answers: a thread of the broker loads it after the start, and the two
+    share an interpreter meanwhile."""
+    with urlopen(server["http"].rstrip("/") + "/healthz", timeout=60) as response:
+        response.read()
+
+
 # Crowds
 
 
@@ -134,6 +142,7 @@ def limits(seconds: float = HELD_S) -> Iterator[Limit]:
 
 def connections(seconds: float) -> Iterator[Limit]:
     with served(broker()) as server:
+        wait_loaded(server)
         before = heap_bytes(int(server["pid"]))
         done: list[int] = []
         seen = watched(server["broker"], lambda: done.append(connect(server["broker"], seconds)))
@@ -148,6 +157,7 @@ def connections(seconds: float) -> Iterator[Limit]:
 def slow_readers() -> Iterator[Limit]:
     with served(broker()) as server, ExitStack() as stack:
         address, pid = server["broker"], int(server["pid"])
+        wait_loaded(server)
         fill(address)
         before = heap_bytes(pid)
         seen = watched(address, lambda: pull_and_read_nothing(address, stack))

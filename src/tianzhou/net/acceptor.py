@@ -25,7 +25,7 @@ from tianzhou.net.rearm import rearm
 
 log: Final = logging.getLogger("tianzhou.net")
 
-ACCEPTS_PER_ROUND: Final = 32
+ACCEPTS_PER_ROUND: Final = 16
 """Connections taken from one listener before the loop serves others. A connection that is closed to
 make room keeps its descriptor until the end of the round, so this is also how far a port may exceed
 its share."""
