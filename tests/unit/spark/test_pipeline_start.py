@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from tianzhou.spark.pipelines.pipeline_file import load
-from tianzhou.spark.pipelines.running import STARTS_MAX, TOO_LATE, Run
+from tianzhou.spark.pipelines.running import STARTS_MAX, TOO_LATE, PipelineRun
 
 FILE = """
 name: copy
@@ -36,7 +36,7 @@ def started(directory: Path, writer: Writer) -> dict[str, Any]:
     file = directory / "copy.yml"
     file.write_text(FILE)
     nothing: Any = None
-    run: Any = Run(nothing, load(file), directory)
+    run: Any = PipelineRun(nothing, load(file), directory)
     run._writers["sink-0"] = writer
     run._start("sink-0")
     return run._queries
