@@ -229,12 +229,12 @@ def test_s16_a_pull_is_held_for_a_minute_at_most() -> None:
         (310, send_v2("Ranges", f="x"), INVALID),
         (310, send_v2("NewOne", d="1000000000"), 0),
         (310, send_v2("AnotherOne", d="-7"), 0),
-        (15, offset_of("g", "Ranges", queue_id=77_777), INVALID),
-        (15, offset_of("g", "Ranges", queue_id=-1), INVALID),
-        (15, offset_of("g", "Ranges", offset=-3), INVALID),
-        (15, offset_of("g", "Ranges", offset=2**62), INVALID),
-        (15, offset_of("g", "Ranges", queue_id=3, offset=1), INVALID),
-        (15, offset_of("g", "Ranges", queue_id=3, offset=0), 0),
+        (15, offset_of("g", "Offsets", queue_id=77_777), INVALID),
+        (15, offset_of("g", "Offsets", queue_id=-1), INVALID),
+        (15, offset_of("g", "Offsets", offset=-3), INVALID),
+        (15, offset_of("g", "Offsets", offset=2**62), INVALID),
+        (15, offset_of("g", "Offsets", queue_id=3, offset=1), INVALID),
+        (15, offset_of("g", "Offsets", queue_id=3, offset=0), 0),
         (14, {"consumerGroup": "g", "topic": "Ranges", "queueId": "-1"}, 0),
         (30, {"topic": "Ranges", "queueId": "-1"}, 0),
         (29, {"topic": "Ranges", "queueId": "99", "timestamp": "-9223372036854775808"}, 0),
@@ -255,6 +255,8 @@ def test_s16_numbers_out_of_range_elsewhere(
 ) -> None:
     with live.to_broker() as client:
         client.ask(310, send_v2("Ranges"), b"x")
+        # Of its own: sends without a queue go to any queue of the other one.
+        client.ask(310, send_v2("Offsets"), b"x")
         answer = client.ask(code, ext, b"x" if code in (10, 310) else b"")
         assert answer.code == expected, answer
         if expected == 0 and code == 310 and "d" in ext and ext["b"] != "Ranges":

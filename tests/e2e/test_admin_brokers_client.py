@@ -74,7 +74,7 @@ def test_the_same_for_asyncio(mq: RunningBroker) -> None:
         async with AsyncAdmin(nameserver=mq.nameserver) as admin:
             await admin.topics.create("orders", queues=1)
             assert [place.name for place in await admin.brokers.all()] == ["broker-a"]
-            with pytest.raises(UsageError, match="runs already"):
+            with pytest.raises(UsageError, match="already running"):
                 await admin.start()
         with pytest.raises(ClientClosed):
             await admin.brokers.all()
