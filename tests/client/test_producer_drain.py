@@ -120,7 +120,7 @@ def test_a_keyed_send_that_nobody_takes_times_out_and_is_certainly_not_stored(
 ) -> None:
     async def body() -> None:
         mq.create_topic("steps", queues=1)
-        options = ProducerOptions(send_timeout_s=0.5)
+        options = ProducerOptions(send_timeout_s=3.0)
         async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
             with mq.faults.refuse_sends(ResponseCode.SERVICE_NOT_AVAILABLE):
                 with pytest.raises(SendFailed) as caught:
