@@ -174,13 +174,13 @@ def test_s14_the_store_itself_makes_no_such_directory(tmp_path: Path, name: str)
 
 
 def test_s14_a_link_is_not_followed_out_of_the_store(tmp_path: Path) -> None:
-    outside, connection = tmp_path / "outside", tmp_path / "connection"
+    outside, link = tmp_path / "outside", tmp_path / "link"
     outside.write_bytes(b"untouched")
-    connection.symlink_to(outside)
+    link.symlink_to(outside)
     files = RealFiles()
     for act in (files.open, files.lock, partial(files.create, size=1)):
-        with pytest.raises(OSError, match="symbolic connection"):
-            act(str(connection))
+        with pytest.raises(OSError, match="symbolic link"):
+            act(str(link))
     assert outside.read_bytes() == b"untouched"
 
 
