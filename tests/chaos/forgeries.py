@@ -25,6 +25,7 @@ from chaos.sound_history import (
 from tianzhou.testing.chaos import change_rules, checkers
 from tianzhou.testing.chaos.checkers import Rule
 from tianzhou.testing.chaos.history import (
+    ANY,
     FOREVER,
     Change,
     Commit,
@@ -36,6 +37,7 @@ from tianzhou.testing.chaos.history import (
     Send,
     Turn,
     View,
+    offsets_name,
 )
 
 
@@ -358,6 +360,39 @@ def members_disagree_about_a_change(case: Case) -> None:
     _views(case, "6", "7")
 
 
+def _reset(case: Case, value: str, began: float, outcome: Outcome = Outcome.OK) -> None:
+    ended = FOREVER if outcome is Outcome.UNKNOWN else began + 1
+    name = offsets_name("readers", TOPIC)
+    case.history.changes.append(Change("admin", "reset", name, value, "n0", began, ended, outcome))
+
+
+def _offsets(case: Case, *values: str | None) -> None:
+    case.history.views += [
+        View(f"n{rank}", {offsets_name("readers", TOPIC): value}, {})
+        for rank, value in enumerate(values)
+    ]
+
+
+def a_reset_is_undone(case: Case) -> None:
+    _changed(case, "6", 100)
+    _reset(case, "3,4", 102)
+    _reset(case, "0,0", 104)
+    _offsets(case, "3,4", "3,4")
+
+
+def offsets_outlive_their_topic(case: Case) -> None:
+    _changed(case, "6", 100)
+    _reset(case, "3,4", 102)
+    _changed(case, None, 104)
+    _offsets(case, "3,4", "3,4")
+
+
+def members_disagree_about_a_reset(case: Case) -> None:
+    _changed(case, "6", 100)
+    _reset(case, ANY, 102, Outcome.UNKNOWN)
+    _offsets(case, "3,4", "0,0")
+
+
 def a_refused_deletion_took_the_messages(case: Case) -> None:
     _changed(case, "6", 100)
     _placed(case, "kept", 102)
@@ -485,6 +520,9 @@ WRONG: Final[dict[Rule, tuple[Callable[[Case], None], ...]]] = {
         a_refused_change_was_made,
         an_unknown_change_comes_back_after_a_later_one,
         members_disagree_about_a_change,
+        a_reset_is_undone,
+        offsets_outlive_their_topic,
+        members_disagree_about_a_reset,
     ),
     change_rules.refused_deletions_delete_nothing: (
         a_refused_deletion_took_the_messages,

@@ -265,7 +265,7 @@ def test_sql_fails_for_rows_that_neither_archive_nor_broker_has(
     assert (refused.returncode, refused.stdout) == (1, "")
     assert re.search(
         r"queue \d of orders on broker-a: offsets 50 to \d+ are neither in the archive, which ends "
-        r"at 50, nor at the broker, which begins at \d+; without --archive you see",
+        r"at 50, nor on the broker, which starts at \d+; omit --archive to read only what",
         refused.stderr.replace("\n", " "),
     ), refused.stderr
 

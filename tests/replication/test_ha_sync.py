@@ -52,7 +52,7 @@ def test_answers_tell_whether_a_slave_holds_the_message(tmp_path: Path) -> None:
         first, second = cluster_rows(group)
         assert (first["in_sync"], first["copies_needed"]) == ([0, 1], 2)
         assert first["confirmed"] == second["end"] == first["end"] - second["lag_bytes"]
-        assert (second["lag_ms"] > 0, second["following"]) == (True, "does not answer")
+        assert (second["lag_ms"] > 0, second["following"]) == (True, "does not respond")
         slave.server.resume()
         until(lambda: set(statuses(group, 1)) == {"SEND_OK"}, "the slave is back")
         slave.server.kill()

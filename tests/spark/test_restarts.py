@@ -110,7 +110,7 @@ def test_after_retention_took_the_start(
             archive.run()
         said = re.search(
             r"\[ROCKETMQ.DATA_LOSS\] queue (\d) of topic \S+ on broker broker-a: (\d+) messages "
-            r"with offsets (\d+) to (\d+) are gone, the broker keeps the queue from (\d+) on",
+            r"with offsets (\d+) to (\d+) are gone, the broker has the queue from (\d+) on",
             str(caught.value),
         )
         assert said is not None, str(caught.value)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from random import Random
 from typing import Final, NamedTuple
 
@@ -18,14 +19,29 @@ from tianzhou.net.blocking import BlockingPeer
 from tianzhou.record import properties
 from tianzhou.testing.chaos import looking
 from tianzhou.testing.chaos.cluster import PAUSE_S, Broker, Cluster
-from tianzhou.testing.chaos.history import FOREVER, Change, History, Outcome, Placed, View
+from tianzhou.testing.chaos.history import (
+    ANY,
+    FOREVER,
+    Change,
+    History,
+    Outcome,
+    Placed,
+    View,
+    offsets_name,
+    offsets_value,
+)
 from tianzhou.testing.kit.patience import Patience
 from tianzhou.wire import fastjson
 from tianzhou.wire._generated_codes import RequestCode, ResponseCode
 from tianzhou.wire._generated_headers_send import SendMessageV2Request
 from tianzhou.wire.names import DEFAULT_TOPIC
+from tianzhou.wire.queues import decode_queue_offsets
 from tianzhou.wire.raft_bodies import decode_raft_view
-from tianzhou.wire.tables import decode_group_table, decode_topic_table
+from tianzhou.wire.tables import (
+    decode_consumer_offsets,
+    decode_group_table,
+    decode_topic_table,
+)
 
 CLIENT: Final = "administrator"
 TOPICS: Final = ("admin-topic-0", "admin-topic-1")
@@ -111,11 +127,13 @@ class Administering:
         return Asked(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext, b"", name, None)
 
     def _reset(self) -> Asked:
+        topic, group = self._dice.choice(TOPICS), self._dice.choice(GROUPS)
         ext = {
-            "topic": self._dice.choice(TOPICS), "group": self._dice.choice(GROUPS),
-            "timestamp": self._dice.choice(("0", "-1")), "isForce": "true",
+            "topic": topic, "group": group, "timestamp": self._dice.choice(("0", "-1")),
+            "isForce": "true",
         }  # fmt: skip
-        return Asked(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        return Asked(code, ext, b"", offsets_name(group, topic), ANY)
 
     def _configure(self) -> Asked:
         body = b"topics_max=%d" % self._dice.randrange(5_000, 9_999)
@@ -134,12 +152,15 @@ class Administering:
     def _change(self, asked: Asked) -> None:
         broker = self._dice.choice(self._brokers)
         began = time.monotonic()
-        outcome, status, _ = self._ask(broker, asked)
+        outcome, status, _, body = self._ask(broker, asked)
         ended = FOREVER if outcome is Outcome.UNKNOWN else time.monotonic()
+        value = asked.value
+        if value == ANY and outcome is Outcome.OK:  # the response says what the offsets are now
+            offsets = decode_queue_offsets(body)
+            value = offsets_value({queue.queue_id: offset for queue, offset in offsets.items()})
         row = Change(
-            CLIENT, asked.code.name, asked.name, asked.value, broker.name, began, ended, outcome,
-            status,
-        )  # fmt: skip
+            CLIENT, asked.code.name, asked.name, value, broker.name, began, ended, outcome, status
+        )
         with self._history.adding:
             self._history.changes.append(row)
 
@@ -154,24 +175,24 @@ class Administering:
         )  # fmt: skip
         asked = Asked(RequestCode.SEND_MESSAGE_V2, fields.to_ext(), value.encode())
         began = time.monotonic()
-        outcome, _, ext = self._ask(broker, asked)
+        outcome, _, ext, _ = self._ask(broker, asked)
         if outcome is Outcome.OK:
             place = topic, int(ext["queueId"]), int(ext["queueOffset"])
             with self._history.adding:
                 self._history.placed.append(Placed(value, *place, began, time.monotonic()))
 
-    def _ask(self, broker: Broker, asked: Asked) -> tuple[Outcome, str, dict[str, str]]:
+    def _ask(self, broker: Broker, asked: Asked) -> tuple[Outcome, str, dict[str, str], bytes]:
         try:
             with BlockingPeer(broker.address, timeout_s=ASK_S) as peer:
-                answer, _ = peer.call(asked.code, asked.ext, asked.body)
+                answer, body = peer.call(asked.code, asked.ext, asked.body)
         except TianzhouError as error:
             # A connection that was never established changed nothing; one that broke may have.
             never = "nothing answers" in str(error)
-            return (Outcome.REFUSED if never else Outcome.UNKNOWN), str(error), {}
+            return (Outcome.REFUSED if never else Outcome.UNKNOWN), str(error), {}, b""
         if answer.code == ResponseCode.SUCCESS:
-            return Outcome.OK, "", answer.ext
+            return Outcome.OK, "", answer.ext, body
         outcome = Outcome.REFUSED if answer.code in NOT_DONE else Outcome.UNKNOWN
-        return outcome, f"{answer.code}: {answer.remark}", {}
+        return outcome, f"{answer.code}: {answer.remark}", {}, b""
 
     # Foreign
 
@@ -216,6 +237,7 @@ def view_of(broker: Broker) -> View:
     with BlockingPeer(broker.address) as peer:
         topics = decode_topic_table(peer.call(RequestCode.GET_ALL_TOPIC_CONFIG)[1])
         groups = decode_group_table(peer.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)[1])
+        offsets = decode_consumer_offsets(peer.call(RequestCode.GET_ALL_CONSUMER_OFFSET)[1])
         answer, body = peer.call(RequestCode.VIEW_RAFT)
     names: dict[str, str | None] = {}
     for name in TOPICS:
@@ -224,6 +246,9 @@ def view_of(broker: Broker) -> View:
     for name in GROUPS:
         group = groups.subscription_group_table.get(name)
         names[name] = None if group is None else str(group.retry_max_times)
+    for pair in product(GROUPS, TOPICS):
+        row = offsets.offset_table.get("@".join(reversed(pair)), {})
+        names[offsets_name(*pair)] = offsets_value(row)
     if answer.code == ResponseCode.SUCCESS:
         members = {peer.name for peer in decode_raft_view(body).peers}
         names[LEARNER] = "learner" if LEARNER in members else None

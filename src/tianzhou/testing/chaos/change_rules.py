@@ -2,10 +2,10 @@
 of a queue never belongs to two acknowledged messages."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tianzhou.testing.chaos.evidence import Evidence
-from tianzhou.testing.chaos.history import Change, History, Outcome, Placed
+from tianzhou.testing.chaos.history import ANY, Change, History, Outcome, Placed
 from tianzhou.testing.chaos.promise import Promise
 
 
@@ -20,12 +20,24 @@ def changes_are_linear(history: History, _: Evidence, promise: Promise) -> Itera
             changes[change.name].append(change)
     for view in history.views:
         for name, value in view.names.items():
-            allowed = _allowed(changes[name])
-            if value not in allowed:
+            allowed = _allowed([*changes[name], *_deletions_of_parts(name, changes)])
+            if value not in allowed and ANY not in allowed:
                 yield f"{name} is {value} at {view.member}; it can only be one of {allowed}"
             elif value != history.views[0].names.get(name):
                 first = history.views[0]
                 yield f"{name} is {value} at {view.member}, {first.names[name]} at {first.member}"
+
+
+def _deletions_of_parts(name: str, changes: Mapping[str, list[Change]]) -> list[Change]:
+    """Offsets are deleted with their group and with their topic."""
+    parts = name.split(" in ")
+    return [
+        change
+        for part in parts
+        if len(parts) > 1
+        for change in changes.get(part, ())
+        if change.value is None
+    ]
 
 
 def _allowed(changes: list[Change]) -> list[str | None]:

@@ -8,7 +8,7 @@ message may be stored or not, and both are correct.
 import enum
 import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -111,6 +111,20 @@ class Trouble:
     """Meanwhile no slave receives from the master, or none can respond."""
 
 
+ANY: Final = "any"
+"""The value after a reset whose response did not arrive: nobody knows the offsets."""
+
+
+def offsets_name(group: str, topic: str) -> str:
+    """The name under which a reset is compared. Deleting the topic or the group deletes it too."""
+    return f"{group} in {topic}"
+
+
+def offsets_value(offsets: Mapping[int, int]) -> str | None:
+    """Offsets of all queues, in the order of the queues; None if there are none."""
+    return ",".join(str(offset) for _, offset in sorted(offsets.items())) or None
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """A request of an administrator. Each name is changed by one administrator, one request after
@@ -120,8 +134,8 @@ class Change:
     what: str
     """The request."""
     name: str
-    """What the request changes: a topic, a group, a member. Empty if it is not compared at the
-    end."""
+    """What the request changes: a topic, a group, a member, the offsets of a group in a topic.
+    Empty if it is not compared at the end."""
     value: str | None
     """The value of the name afterwards; None if it does not exist."""
     member: str
