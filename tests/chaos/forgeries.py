@@ -1,5 +1,6 @@
 """Histories in which one thing is wrong, each with the rule that must see it. Other rules may
-complain as well: a lost message is also a gap.
+complain as well: a lost message is also a gap. It is one file because the table at its end must
+list every forgery beside its rule.
 """
 
 from collections.abc import Callable
