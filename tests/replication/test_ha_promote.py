@@ -273,9 +273,11 @@ def test_of_two_slaves_promoted_at_once_one_takes_messages_and_the_other_follows
         group.master.server.kill()
         answers = promote_at_once(*slaves)
         refused = [answer for answer in answers if answer.code]
+        epochs = [answer.ext["epoch"] for answer in answers if not answer.code]
         assert len(answers) == 2
-        assert len(refused) == 1, answers
-        assert "promoted at the same time" in (refused[0].remark or "")
+        # On a busy machine one may come so late that it is a promotion of its own.
+        assert epochs in (["2"], ["2", "3"], ["3", "2"]), answers
+        assert all("promoted at the same time" in (answer.remark or "") for answer in refused)
         group.send(20, first=20)
         until_equal(*slaves)
 
