@@ -124,7 +124,7 @@ def test_a_keyed_send_that_nobody_takes_times_out_and_is_certainly_not_stored(
         async with Producer("makers", nameserver=mq.nameserver, options=options) as producer:
             with mq.faults.refuse_sends(ResponseCode.SERVICE_NOT_AVAILABLE):
                 failures = [await failed_send(producer) for _ in range(4)]
-        # The end of the time may interrupt the last try, and then nobody knows. That is rare.
+        # The timeout may interrupt the last attempt in flight; its outcome is then unknown.
         for failed in failures:
             assert not any(may_be_stored(tried.error) for tried in failed.tries[:-1])
         assert any(len(failed.tries) > 1 and not failed.may_be_stored for failed in failures)

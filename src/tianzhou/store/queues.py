@@ -58,7 +58,7 @@ class Queues:
         self._aside: dict[str, list[str]] = {}
         """By topic: their files once moved, until they are removed."""
         self._moving = threading.Lock()
-        """Held by whoever uses these two: the writer or the flush thread."""
+        """Guards both, because the writer and the flush thread use them."""
         self._deleted = f"{directory}/{DELETED}"
         self._places = (f"{self._deleted}/{number:020d}" for number in count())
         self.log_min = PhysicalOffset(0)

@@ -190,7 +190,7 @@ def test_what_is_stored_and_not_yet_visible_is_there(
     broker = SmallBroker(store_config=replace(STORE, flush_mode=FlushMode.SYNC))
     for _ in range(10):
         broker.send(TOPIC, b"visible")
-    answer(broker, 10)  # creates the group, and whoever saves it flushes the log here
+    answer(broker, 10)  # create the group now: saving it flushes the log
     for opaque in range(3):
         fields = SendMessageV2Request(
             producer_group="producers", topic=TOPIC, default_topic="TBW102", queue_id=0,

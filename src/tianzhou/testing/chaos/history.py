@@ -112,7 +112,7 @@ class Trouble:
 
 
 ANY: Final = "any"
-"""The value after a reset whose response did not arrive: nobody knows the offsets."""
+"""The value after a reset whose response was lost: any offsets are possible."""
 
 
 def offsets_name(group: str, topic: str) -> str:
@@ -121,7 +121,7 @@ def offsets_name(group: str, topic: str) -> str:
 
 
 def offsets_value(offsets: Mapping[int, int]) -> str | None:
-    """Offsets of all queues, in the order of the queues; None if there are none."""
+    """The offsets, ordered by queue ID; None if the group has none."""
     return ",".join(str(offset) for _, offset in sorted(offsets.items())) or None
 
 
